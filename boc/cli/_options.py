@@ -1,0 +1,60 @@
+"""Options that several commands share, and the progress bar."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PATH = click.Path(path_type=Path)
+
+at = click.option(
+    "--at", envvar="BOC_AT", default="file:boc-data", show_default=True, help="Where indexes live: file:DIR."
+)
+encoder = click.option("--encoder", metavar="KIND:PATH", help="Encoder, for example tern:models/photos.")
+device = click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Where the encoder runs.",
+)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+
+
+def source(function: F) -> F:
+    """The argument SOURCE with the options that narrow it."""
+    for option in (
+        click.option(
+            "--images", type=PATH, help="Folder of a CSV's pictures [default: the CSV's own, or images/ in it]."
+        ),
+        click.option(
+            "--ids", type=PATH, help="Only the pictures listed in this file, one id a line, and their captions."
+        ),
+        click.argument("source", type=PATH),
+    ):
+        function = option(function)
+    return function
+
+
+def show(label: str, total: int, done: Iterator[int]) -> None:
+    """A progress bar on stderr over an iterator of counts of finished items."""
+    with click.progressbar(length=total, label=label, file=sys.stderr, show_pos=True) as bar:
+        position = 0
+        for count in done:
+            bar.update(count - position)
+            position = count
+
+
+def report(failed: list[tuple[str, str]]) -> None:
+    """Name what was left out on stderr, and exit with status 1 if anything was."""
+    for _, reason in failed:
+        click.echo(f"left out: {reason}", err=True)
+    if failed:
+        click.echo(f"{len(failed)} items could not be used; all others are done.", err=True)
+        raise SystemExit(1)

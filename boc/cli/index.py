@@ -1,0 +1,132 @@
+"""boc index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from boc.cli import _options
+
+if TYPE_CHECKING:
+    from boc.features import FeatureFile
+    from boc.pipeline import Extraction
+
+
+@click.command("index")
+@click.argument("name")
+@_options.source
+@_options.at
+@_options.encoder
+@click.option(
+    "--code",
+    type=click.Choice(["scalar", "bits", "permutation"]),
+    default="scalar",
+    show_default=True,
+    help="How vectors become term frequencies.",
+)
+@click.option("--z", type=click.IntRange(1), help="Terms kept of an item [default: 64, or all there are if fewer].")
+@click.option(
+    "--query-z", type=click.IntRange(1), help="Terms kept of a query [default: 128, or all there are if fewer]."
+)
+@click.option(
+    "--bits", type=click.IntRange(1, 15), default=4, show_default=True, help="Of a frequency, for --code bits."
+)
+@click.option("--plain", is_flag=True, help="Neither centre nor rotate first: the codes as the papers have them.")
+@click.option(
+    "--rm", type=click.FloatRange(1), default=10.0, show_default=True, help="Candidates re-scored for each hit asked."
+)
+@click.option("--replace", is_flag=True, help="Replace an index of that name if it holds something else.")
+@_options.device
+def command(
+    name: str,
+    source: Path,
+    ids: Path | None,
+    images: Path | None,
+    at: str,
+    encoder: str | None,
+    code: str,
+    z: int | None,
+    query_z: int | None,
+    bits: int,
+    plain: bool,
+    rm: float,
+    replace: bool,
+    device: str,
+) -> None:
+    """Make the index NAME of everything in SOURCE.
+
+    SOURCE is a feature file, or, with --encoder, a folder of pictures, a CSV of image,caption, or a regions file.
+    Killed or stopped, the same command goes on where it was; the index appears whole at the end.
+
+    \b
+    Examples: boc index photos photos.h5
+              boc index photos ~/Pictures --encoder tern:models/flickr8k
+    """
+    from boc import registry
+    from boc.codecs import global_code
+    from boc.features import FeatureFile
+    from boc.pipeline import budgets, build_index, check_name, fit_code, new_manifest
+
+    backend = registry.backend(at)
+    existed = backend.exists(check_name(name))
+    path, made = _features(name, source, ids, images, at, encoder, device)
+    with FeatureFile(path) as file:
+        chosen = budgets(file.header.dim, z, query_z)
+        codec = fit_code(
+            file, global_code(code, z=chosen[0], query_z=chosen[1], center=not plain, rotate=not plain, bits=bits)
+        )
+        manifest = new_manifest(file, codec, rm)
+        if existed and backend.open(name).manifest.same_contents(manifest):
+            click.echo(f"{name} is up to date: {_counts(file)}")
+        else:
+            if existed and not replace:
+                raise click.ClickException(
+                    f"{at} has an index {name!r} of something else; add --replace, or choose another name"
+                )
+            _options.show(
+                "indexing", file.count("image") + file.count("text"), build_index(file, at, name, codec, manifest)
+            )
+            click.echo(f"{name}: {_counts(file)}")
+        failed = file.failed
+    if made:
+        path.unlink()
+    _options.report(failed)
+
+
+def _features(
+    name: str, source: Path, ids: Path | None, images: Path | None, at: str, encoder: str | None, device: str
+) -> tuple[Path, bool]:
+    """The embeddings file of SOURCE, and whether it was made here (and is to be removed)."""
+    from boc import registry
+    from boc.features import is_embeddings
+    from boc.pipeline import Extraction
+    from boc.sources import open_source
+
+    found = open_source(source, ids, images)
+    if found.file is not None and is_embeddings(found.file):
+        if ids is not None:
+            raise click.UsageError("--ids narrows an extraction; give it to boc extract, or index the pictures")
+        return found.file, False
+    if encoder is None:
+        raise click.UsageError(f"{source} holds no vectors yet; name the encoder to make them: --encoder tern:FOLDER")
+    place = Path(at.partition(":")[2]) if at.startswith("file:") else Path()
+    path = place / f"{name}.features.h5"
+    extraction = Extraction(found, path, encoder=registry.encoder(encoder, device), concepts=False)
+    if not (path.exists() and _same(path, extraction)):
+        path.unlink(missing_ok=True)
+        _options.show("encoding", extraction.total, extraction.run())
+    return path, True
+
+
+def _same(path: Path, extraction: Extraction) -> bool:
+    """Whether a file left by a run killed between its two halves is the one wanted."""
+    from boc.features import FeatureFile
+
+    with FeatureFile(path) as file:
+        return file.header == extraction.header
+
+
+def _counts(file: FeatureFile) -> str:
+    return f"{file.count('image')} pictures and {file.count('text')} captions"

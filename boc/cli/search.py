@@ -1,0 +1,107 @@
+"""boc search."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from boc.cli import _options
+
+if TYPE_CHECKING:
+    from boc.types import Hit, Modality
+
+
+@click.command("search")
+@click.argument("name")
+@click.argument("text", required=False)
+@click.option("--image", type=_options.PATH, help="Search by this picture.")
+@click.option("--features", type=_options.PATH, help="Search by the vectors of this feature file.")
+@click.option("--id", "item", help="The one item of --features to search by [default: each].")
+@click.option("-k", default=10, show_default=True, help="Hits wanted.")
+@click.option("--rm", type=float, help="Candidates re-scored for each hit asked [default: the index's].")
+@click.option(
+    "--find", type=click.Choice(["image", "text"]), help="What to find [default: pictures, if there are any]."
+)
+@click.option("--html", type=_options.PATH, help="Write a page with the hits to look at.")
+@_options.as_json
+@_options.at
+@_options.encoder
+@_options.device
+def command(
+    name: str,
+    text: str | None,
+    image: Path | None,
+    features: Path | None,
+    item: str | None,
+    k: int,
+    rm: float | None,
+    find: str | None,
+    html: Path | None,
+    as_json: bool,
+    at: str,
+    encoder: str | None,
+    device: str,
+) -> None:
+    """Search the index NAME by a sentence, by a picture, or by vectors.
+
+    \b
+    Examples: boc search photos "two dogs play in the snow"
+              boc search photos --image dog.jpg --html hits.html
+              boc search photos --image dog.jpg --find text
+    """
+    if sum(given is not None for given in (text, image, features)) != 1:
+        raise click.UsageError("give one of TEXT (in quotes), --image FILE or --features FILE")
+    if item is not None and features is None:
+        raise click.UsageError("--id names an item of --features FILE; add that")
+    from boc.files import check_writable
+    from boc.pipeline import Searcher
+
+    if html is not None:
+        check_writable(html)
+    searcher = Searcher.open(name, at, encoder=encoder, device=device)
+    wanted = cast("Modality | None", find)
+    if features is not None:
+        answers = _by_vectors(searcher, features, item, k=k, rm=rm, find=wanted)
+    else:
+        label = text if text is not None else str(image)
+        answers = [(label, searcher.search(text, image, k=k, rm=rm, find=wanted))]
+    if html is not None:
+        from boc.sheet import write_sheet
+
+        write_sheet(html, answers)
+    for query, hits in answers:
+        _print(query, hits, as_json=as_json, titled=len(answers) > 1)
+
+
+def _by_vectors(searcher: Any, path: Path, item: str | None, **options: Any) -> list[tuple[str, list[Hit]]]:
+    from boc.pipeline import read_queries
+
+    answers = []
+    for items, queries in read_queries(path, searcher.index.manifest.identity, item):
+        answers += zip(
+            (i.content if i.modality == "text" else i.id for i in items),
+            searcher.search_vectors(queries, **options),
+            strict=True,
+        )
+    return answers
+
+
+def _print(query: str, hits: list[Hit], *, as_json: bool, titled: bool) -> None:
+    if as_json:
+        rows = [
+            {"id": h.item.id, "modality": h.item.modality, "score": h.score, "content": h.item.content} for h in hits
+        ]
+        click.echo(json.dumps({"query": query, "hits": rows}, ensure_ascii=False))
+        return
+    if titled:
+        click.echo(query)
+    for rank, hit in enumerate(hits, 1):
+        click.echo(
+            f"{rank:3d}  {hit.score:7.4f}  {hit.item.id}"
+            + (f"  {hit.item.content}" if hit.item.modality == "text" else "")
+        )
+    if not hits:
+        click.echo("nothing shares a term with this query", err=True)

@@ -1,0 +1,83 @@
+"""What every codec step has in common."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from boc.types import Modality
+
+
+class Step(TransformerMixin, BaseEstimator):
+    """A scikit-learn transformer that can be saved by name: parameters from ``get_params``, arrays from ``learned``.
+
+    A step whose two sides differ overrides ``encode_queries``; one that treats the modalities apart overrides
+    ``encode_documents``. Everything else is an ordinary transformer.
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ()
+
+    def fit(self, X: Any, y: object = None) -> Step:
+        """Check ``X`` (n, d) and the parameters; learn nothing unless the step says so."""
+        self._validated(X, reset=True)
+        return self
+
+    def encode_documents(self, X: Any, modality: Modality) -> Any:
+        """``transform`` for items of one modality that are to be indexed."""
+        return self.transform(X)
+
+    def encode_queries(self, X: Any, modality: Modality) -> Any:
+        """``transform`` for queries of one modality."""
+        return self.encode_documents(X, modality)
+
+    def _validated(self, X: Any, *, reset: bool) -> Any:
+        if not reset:
+            check_is_fitted(self)
+        accept = "csr" if self.__sklearn_tags__().input_tags.sparse else False
+        return validate_data(self, X, reset=reset, dtype=(np.float32, np.float64), accept_sparse=accept)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "n_features_in_") and all(hasattr(self, name) for name in self.learned)
+
+
+class SparseStep(Step):
+    """A step that takes dense and sparse rows, and gives sparse ones."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+def frequencies(values: NDArray[Any], rows: sparse.csr_array) -> sparse.csr_array:
+    """Term matrix with the pattern of ``rows`` and ``values`` as int32 frequencies, without the entries below 1.
+
+    Raises ValueError for a frequency beyond int32.
+    """
+    largest = values.max(initial=0)
+    if largest > np.iinfo(np.int32).max:
+        raise ValueError(f"a term frequency of {largest:.3g} exceeds 2**31 - 1; use a smaller scale")
+    terms = sparse.csr_array(
+        (np.maximum(values, 0).astype(np.int32), rows.indices.astype(np.int32), rows.indptr), shape=rows.shape
+    )
+    terms.eliminate_zeros()
+    terms.sort_indices()
+    return terms
+
+
+def as_rows(X: Any) -> sparse.csr_array:
+    """Dense or sparse ``X`` as a csr_array of its own with sorted indices; explicit zeros are dropped."""
+    rows = sparse.csr_array(X, copy=True)
+    rows.eliminate_zeros()
+    rows.sort_indices()
+    return rows

@@ -1,0 +1,323 @@
+"""HDF5 feature files: items of both modalities with their arrays, written in batches, resumable after a kill.
+
+While a file is written, its batches stand as small files in a folder beside it (``FILE.parts/``), each renamed into
+place whole. HDF5 itself gives no such promise: killed in mid-write it can be left unreadable. The folder is what says
+how much is done; ``FILE`` appears, complete, when all is. The layout of a file and of a part is the same::
+
+    /            attributes: format, kind ("regions" or "embeddings"), spec, digest, dim, dtype, source
+    /failed      pairs (id, reason) of items that could not be used
+    /image, /text
+        ids, content, group     UTF-8 strings, one an item
+        dense/NAME              (n, d), contiguous
+        ragged/NAME             (N, d), contiguous rows of all items; offsets (n + 1,) int64 tells them apart
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.errors import FeatureFileError
+from boc.files import check_writable, replacing, sole_writer, sync_folder
+from boc.types import MODALITIES, Embeddings, Identity, Item, Modality, Ragged, Regions, Rows
+
+FORMAT = 1
+KINDS = ("regions", "embeddings")
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a feature file says of itself; ``source`` is the digest of the list of items it was made from."""
+
+    kind: Literal["regions", "embeddings"]
+    spec: str
+    digest: str
+    dim: int
+    dtype: str
+    source: str
+    format: int = FORMAT
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.spec, self.digest, self.dim)
+
+
+class FeatureFile:
+    """A complete feature file, opened for reading. Arrays are read a batch at a time.
+
+    Raises FeatureFileError, naming the file, for a missing, foreign, damaged or newer file.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        try:
+            self._file = h5py.File(self.path, "r")
+        except FileNotFoundError:
+            raise FeatureFileError(f"{self.path}: {_absent(self.path)}") from None
+        except OSError as error:
+            raise FeatureFileError(f"{self.path}: not a readable HDF5 file; make it with boc extract") from error
+        try:
+            self.header = _read_header(self.path, self._file.attrs)
+        except FeatureFileError:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> FeatureFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def count(self, modality: Modality) -> int:
+        """Number of items of one modality."""
+        return len(self._file[modality]["ids"]) if modality in self._file else 0
+
+    @property
+    def failed(self) -> list[tuple[str, str]]:
+        """(id, reason) of the items of the source that could not be used."""
+        return [(str(key), str(reason)) for key, reason in self._file["failed"].asstr()[:].reshape(-1, 2)]
+
+    def items(self, modality: Modality, start: int = 0, stop: int | None = None) -> list[Item]:
+        """Items ``start`` to ``stop`` in the order of the source."""
+        if modality not in self._file:
+            return []
+        group = self._file[modality]
+        columns = (group[name].asstr()[start:stop] for name in ("ids", "content", "group"))
+        return [Item(key, modality, content, owner) for key, content, owner in zip(*columns, strict=True)]
+
+    def rows(self, modality: Modality, start: int, stop: int) -> Rows:
+        """Items ``start`` to ``stop`` with all their arrays, as float32."""
+        items = self.items(modality, start, stop)
+        if not items:
+            return Rows(items)
+        group = self._file[modality]
+        end = start + len(items)
+        offsets = group["offsets"][start : end + 1]
+        low, high = offsets[0], offsets[-1]
+        dense = {name: _single(data, start, end) for name, data in group.get("dense", {}).items()}
+        ragged = {
+            name: Ragged(_single(data, low, high), offsets - low) for name, data in group.get("ragged", {}).items()
+        }
+        return Rows(items, dense, ragged)
+
+    def mapped(self, modality: Modality, name: str) -> NDArray[Any]:
+        """The array ``dense/NAME`` or ``ragged/NAME`` as it lies in the file, memory-mapped, read-only."""
+        data = self._file[modality][name]
+        if data.size == 0:
+            return np.empty(data.shape, data.dtype)
+        return np.memmap(self.path, data.dtype, "r", data.id.get_offset(), data.shape)
+
+    def offsets(self, modality: Modality) -> NDArray[np.int64]:
+        """Where each item's ragged rows begin, int64 (n + 1,)."""
+        found: NDArray[np.int64] = self._file[modality]["offsets"][:]
+        return found
+
+    def batches(self, modality: Modality, size: int = 1024) -> Iterator[Rows]:
+        """All rows of one modality, ``size`` items at a time."""
+        for start in range(0, self.count(modality), size):
+            yield self.rows(modality, start, start + size)
+
+    def vectors(self, modality: Modality) -> NDArray[np.float32]:
+        """All global vectors of one modality, float32 (n, d): 4 d bytes an item in memory."""
+        if not self.count(modality):
+            return np.empty((0, self.header.dim), np.float32)
+        data: NDArray[np.float32] = self._file[modality]["dense/vectors"][:].astype(np.float32)
+        return data
+
+
+def is_embeddings(path: Path) -> bool:
+    """Whether a feature file holds embeddings, not regions."""
+    with FeatureFile(path) as file:
+        return file.header.kind == "embeddings"
+
+
+def embeddings(rows: Rows, modality: Modality) -> Embeddings:
+    """The batch of an embeddings file as Embeddings."""
+    return Embeddings(modality, rows.dense["vectors"], rows.ragged.get("concepts"))
+
+
+def regions(rows: Rows) -> list[Regions]:
+    """The batch of a regions file as one Regions a picture."""
+    features, boxes = rows.ragged["features"], rows.ragged["boxes"]
+    return [Regions(features[i], boxes[i]) for i in range(len(rows.items))]
+
+
+class FeatureWriter:
+    """Writes a feature file batch by batch; made again with the same arguments after a kill, it goes on.
+
+    ``done`` counts the items of the source that are safely stored. Parts left by other arguments (another source,
+    encoder or weights) are refused, so two runs never mix.
+    """
+
+    def __init__(self, path: Path | str, header: Header) -> None:
+        self.path = Path(path)
+        self.header = header
+        self.folder = self.path.with_name(f"{self.path.name}.parts")
+        check_writable(self.path)
+        self._lock = sole_writer(self.folder)
+        self._lock.__enter__()
+        try:
+            self.done = self._resume()
+        except FeatureFileError:
+            self._lock.__exit__(None, None, None)
+            raise
+
+    def __enter__(self) -> FeatureWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+        self._lock.__exit__(None, None, None)
+
+    def append(self, consumed: int, batches: Sequence[Rows], failed: Sequence[tuple[str, str]] = ()) -> None:
+        """Store the outcome of the next ``consumed`` items of the source: rows of either modality, and failures."""
+        part = self.folder / f"{self.done:012d}-{self.done + consumed:012d}.h5"
+        with replacing(part) as temporary:
+            _write(temporary, self.header, lambda: batches, failed)
+        self.done += consumed
+
+    def finish(self) -> None:
+        """Join the parts into the file and remove them."""
+        failed: list[tuple[str, str]] = []
+        parts = self._parts()
+        for part in parts:
+            with FeatureFile(part) as file:
+                failed += file.failed
+        with replacing(self.path) as temporary:
+            _write(temporary, self.header, lambda: _part_rows(parts), failed)
+        for part in [*parts, self.folder / "header.json", self.folder / ".lock"]:
+            part.unlink(missing_ok=True)
+        self.folder.rmdir()
+        sync_folder(self.folder.parent)
+
+    def _parts(self) -> list[Path]:
+        return sorted(self.folder.glob("[0-9]*-[0-9]*.h5"))
+
+    def _resume(self) -> int:
+        note = self.folder / "header.json"
+        mine = json.dumps(asdict(self.header), indent=1)
+        if note.exists() and note.read_text(encoding="utf-8") != mine:
+            theirs = json.loads(note.read_text(encoding="utf-8"))
+            differing = [key for key, value in asdict(self.header).items() if theirs.get(key) != value]
+            raise FeatureFileError(
+                f"{self.folder} holds an unfinished run with another {' and '.join(differing)}; "
+                "repeat that run to finish it, or delete the folder to start anew"
+            )
+        if not note.exists():
+            with replacing(note) as temporary:
+                temporary.write_text(mine, encoding="utf-8")
+        parts = self._parts()
+        return int(parts[-1].stem.split("-")[1]) if parts else 0
+
+
+def _single(data: h5py.Dataset, start: int, stop: int) -> NDArray[np.float32]:
+    values: NDArray[np.float32] = data[start:stop].astype(np.float32)
+    return values
+
+
+def _absent(path: Path) -> str:
+    if path.with_name(f"{path.name}.parts").exists():
+        return "not finished; repeat the boc extract command that began it, it goes on where it stopped"
+    return "no such file; make it with boc extract"
+
+
+def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
+    found = {key: attributes[key] for key in (f.name for f in fields(Header)) if key in attributes}
+    if "format" not in found or found.get("kind") not in KINDS:
+        raise FeatureFileError(f"{path}: an HDF5 file, but not a feature file of boc; make one with boc extract")
+    if int(found["format"]) > FORMAT:
+        raise FeatureFileError(f"{path}: feature format {found['format']}, this boc reads up to {FORMAT}; upgrade boc")
+    if len(found) < len(fields(Header)):
+        raise FeatureFileError(f"{path}: incomplete header; make the file anew with boc extract")
+    return Header(**{key: value.item() if isinstance(value, np.generic) else value for key, value in found.items()})
+
+
+@dataclass
+class _Layout:
+    """Sizes of the arrays of one modality: number of items, of ragged rows, and the width of each array by name."""
+
+    items: int
+    rows: int
+    dense: dict[str, int]
+    ragged: dict[str, int]
+
+    @classmethod
+    def of(cls, rows: Rows) -> _Layout:
+        dense = {name: array.shape[1] for name, array in rows.dense.items()}
+        ragged = {name: sets.values.shape[1] for name, sets in rows.ragged.items()}
+        return cls(len(rows.items), len(next(iter(rows.ragged.values())).values) if ragged else 0, dense, ragged)
+
+    def __add__(self, other: _Layout) -> _Layout:
+        if (self.dense, self.ragged) != (other.dense, other.ragged):
+            raise FeatureFileError(
+                f"arrays of widths {self.dense | self.ragged} and {other.dense | other.ragged} mixed"
+            )
+        return _Layout(self.items + other.items, self.rows + other.rows, self.dense, self.ragged)
+
+
+def _part_rows(parts: Sequence[Path]) -> Iterator[Rows]:
+    for part in parts:
+        with FeatureFile(part) as file:
+            for modality in MODALITIES:
+                yield from file.batches(modality, 1 << 30)
+
+
+def _write(
+    path: Path, header: Header, batches: Callable[[], Iterable[Rows]], failed: Sequence[tuple[str, str]]
+) -> None:
+    """Two passes over the same batches: one for the sizes, so that arrays are contiguous, one for the values."""
+    layouts: dict[Modality, _Layout] = {}
+    for rows in batches():
+        if rows.items:
+            modality, layout = rows.items[0].modality, _Layout.of(rows)
+            layouts[modality] = layouts[modality] + layout if modality in layouts else layout
+    with h5py.File(path, "w") as file:
+        file.attrs.update(asdict(header))
+        pairs = np.array(failed, dtype=object).reshape(-1, 2)
+        file.create_dataset("failed", data=pairs, dtype=h5py.string_dtype())
+        for modality, layout in layouts.items():
+            _allocate(file.create_group(modality), layout, header.dtype)
+        place = dict.fromkeys(layouts, (0, 0))
+        for rows in batches():
+            if rows.items:
+                modality = rows.items[0].modality
+                place[modality] = _fill(file[modality], rows, *place[modality])
+
+
+def _allocate(group: h5py.Group, layout: _Layout, dtype: str) -> None:
+    for name in ("ids", "content", "group"):
+        group.create_dataset(name, shape=(layout.items,), dtype=h5py.string_dtype())
+    group.create_dataset("offsets", data=np.zeros(layout.items + 1, dtype=np.int64))
+    for name, width in layout.dense.items():
+        group.create_dataset(f"dense/{name}", shape=(layout.items, width), dtype=dtype)
+    for name, width in layout.ragged.items():
+        # Boxes are small, and their last bits decide areas.
+        group.create_dataset(
+            f"ragged/{name}", shape=(layout.rows, width), dtype="float32" if name == "boxes" else dtype
+        )
+
+
+def _fill(group: h5py.Group, rows: Rows, item: int, row: int) -> tuple[int, int]:
+    """Store ``rows`` from item number ``item`` and ragged row ``row`` on; the numbers behind them."""
+    end = item + len(rows.items)
+    group["ids"][item:end] = np.array([i.id for i in rows.items], dtype=object)
+    group["content"][item:end] = np.array([i.content for i in rows.items], dtype=object)
+    group["group"][item:end] = np.array([i.group for i in rows.items], dtype=object)
+    for name, array in rows.dense.items():
+        group[f"dense/{name}"][item:end] = array
+    last = row
+    for name, sets in rows.ragged.items():
+        last = row + len(sets.values)
+        group[f"ragged/{name}"][row:last] = sets.values
+        group["offsets"][item + 1 : end + 1] = sets.offsets[1:] + row
+    return end, last

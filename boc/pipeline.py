@@ -1,0 +1,339 @@
+"""From sources to feature files, from feature files to indexes, from queries to hits: the only orchestration."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc import registry
+from boc.codecs import SurrogateCodec
+from boc.errors import BackendError, BocError, EncoderError, FeatureFileError, ImageError
+from boc.evaluation import CUTOFFS, Recall, Recalls, evaluate, owners_of
+from boc.features import FeatureFile, FeatureWriter, Header, embeddings, regions
+from boc.manifest import Manifest
+from boc.rerank import rerank
+from boc.sources import Source
+from boc.types import MODALITIES, Embeddings, Hit, Identity, ImageRef, Item, Modality, Ragged, Rows
+
+if TYPE_CHECKING:
+    from boc.types import Encoder, Index, RegionSource
+
+PART = 256  # items of a part of a feature file: what a kill can cost
+BATCH = 4096  # items encoded and added at a time
+FIT_SAMPLE = 100_000
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
+DEFAULT_Z = 64
+DEFAULT_QUERY_Z = 128
+DEFAULT_RM = 10.0
+
+
+class Extraction:
+    """Items of a source to a feature file, part by part; made again with the same arguments it goes on.
+
+    Give ``regions`` for a file of regions, or ``encoder`` for one of embeddings. Items that cannot be used are left
+    out and named in the file with their reason.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        path: Path,
+        *,
+        encoder: Encoder | None = None,
+        regions: RegionSource | None = None,
+        dtype: str = "float16",
+        concepts: bool = True,
+    ) -> None:
+        if encoder is not None:
+            identity, self._read = encoder.identity, encoder.prepare
+        elif regions is not None:
+            identity, self._read = regions.identity, regions
+        else:
+            raise EncoderError("name what to extract: --encoder for embeddings, or --regions for regions")
+        self.source = source
+        self.encoder = encoder
+        self.concepts = concepts
+        self.total = len(source.items)
+        kind: Literal["regions", "embeddings"] = "regions" if encoder is None else "embeddings"
+        self.header = Header(kind, identity.spec, identity.digest, identity.dim, dtype, source.digest)
+        self._path = path
+        self._input = self._open_input()
+
+    def run(self) -> Iterator[int]:
+        """Work through the source; yields the number of items done, first those of an earlier run."""
+        with FeatureWriter(self._path, self.header) as writer:
+            yield writer.done
+            while writer.done < self.total:
+                items = self.source.items[writer.done : writer.done + PART]
+                batches, failed = self._extract(items)
+                writer.append(len(items), batches, failed)
+                yield writer.done
+            writer.finish()
+
+    def _open_input(self) -> tuple[FeatureFile, dict[str, int]] | None:
+        """The regions file that is the source, if it is one, and its row numbers by id."""
+        if self.source.file is None:
+            return None
+        file = FeatureFile(self.source.file)
+        if file.header.kind != "regions" or self.encoder is None:
+            raise FeatureFileError(
+                f"{self.source.file}: holds {file.header.kind}; only regions can be extracted from, with --encoder"
+            )
+        made_for = getattr(self.encoder, "regions", None)
+        if made_for is None or made_for.identity.digest != file.header.digest:
+            raise FeatureFileError(
+                f"{self.source.file}: its regions are not those that the encoder was trained on; extract from the pictures"
+            )
+        return file, {item.id: row for row, item in enumerate(file.items("image"))}
+
+    def _extract(self, items: Sequence[Item]) -> tuple[list[Rows], list[tuple[str, str]]]:
+        pictures = [item for item in items if item.modality == "image"]
+        captions = [item for item in items if item.modality == "text"]
+        batches, failed = self._pictures(pictures) if pictures else ([], [])
+        if captions:
+            batches.append(self._captions(captions))
+        return batches, failed
+
+    def _pictures(self, items: Sequence[Item]) -> tuple[list[Rows], list[tuple[str, str]]]:
+        kept, prepared, failed = [], [], []
+        for item in items:
+            try:
+                prepared.append(self._prepare(item))
+                kept.append(item)
+            except ImageError as error:
+                failed.append((item.id, str(error)))
+        if not kept:
+            return [], failed
+        if self.encoder is not None:
+            return [self._rows(kept, self.encoder.encode_images(prepared))], failed
+        width = self.header.dim
+        features = Ragged.from_sets([r.features for r in prepared], width)
+        boxes = Ragged.from_sets([r.boxes for r in prepared], 4)
+        return [Rows(kept, ragged={"features": features, "boxes": boxes})], failed
+
+    def _prepare(self, item: Item) -> object:
+        if self._input is not None:
+            file, rows = self._input
+            return regions(file.rows("image", rows[item.id], rows[item.id] + 1))[0]
+        ref = ImageRef(item.id, Path(item.content))
+        return self._read(ref)
+
+    def _captions(self, items: Sequence[Item]) -> Rows:
+        if self.encoder is None:
+            return Rows(list(items))
+        return self._rows(items, self.encoder.encode_texts([item.content for item in items]))
+
+    def _rows(self, items: Sequence[Item], encoded: Embeddings) -> Rows:
+        ragged = {"concepts": encoded.concepts} if encoded.concepts is not None and self.concepts else {}
+        return Rows(list(items), {"vectors": encoded.vectors}, ragged)
+
+
+def fit_code(file: FeatureFile, codec: SurrogateCodec) -> SurrogateCodec:
+    """Fit ``codec`` on up to 100,000 vectors of each modality of an embeddings file, evenly spread over it."""
+    samples = []
+    for modality in MODALITIES:
+        count = file.count(modality)
+        if count:
+            step = max(1, count // FIT_SAMPLE)
+            vectors = file.mapped(modality, "dense/vectors")[::step].astype(np.float32)
+            samples.append(Embeddings(modality, vectors))
+    if not samples:
+        raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
+    return codec.fit(*samples)
+
+
+def new_manifest(file: FeatureFile, codec: SurrogateCodec, rm: float = DEFAULT_RM) -> Manifest:
+    """The manifest of an index of all items of ``file`` under a fitted ``codec``."""
+    head = file.header
+    return Manifest.new(head.identity, codec.config(), codec.arrays(), rm=rm, dtype=head.dtype, source=head.source)
+
+
+def build_index(file: FeatureFile, at: str, name: str, codec: SurrogateCodec, manifest: Manifest) -> Iterator[int]:
+    """Make index ``name`` at back end ``at`` from an embeddings file and a fitted codec, in place of an older one.
+
+    Yields the number of items added. Nobody sees the index before the iterator is exhausted.
+    """
+    arrays = codec.arrays()
+    with registry.backend(at).create(check_name(name), manifest, arrays) as writer:
+        done = 0
+        for modality in MODALITIES:
+            for rows in file.batches(modality, BATCH):
+                encoded = embeddings(rows, modality)
+                writer.add(rows.items, codec.encode_documents(encoded), encoded.vectors)
+                done += len(rows.items)
+                yield done
+        writer.commit()
+
+
+def budgets(dim: int, z: int | None, query_z: int | None) -> tuple[int, int]:
+    """Terms of a document and of a query: as asked, or the defaults as far as the 2 * dim terms of a code reach."""
+    terms = 2 * dim
+    for option, value in (("--z", z), ("--query-z", query_z)):
+        if value is not None and not 1 <= value <= terms:
+            raise BocError(f"{option} must be between 1 and {terms} (2 x dimension {dim}), got {value}")
+    return z or min(DEFAULT_Z, terms), query_z or max(z or 0, min(DEFAULT_QUERY_Z, terms))
+
+
+def check_name(name: str) -> str:
+    """``name`` if every engine takes it as the name of an index; BackendError tells the rule."""
+    if not NAME.fullmatch(name):
+        raise BackendError(
+            f"{name!r} cannot name an index; use lower-case letters, digits, - and _, a letter or digit first"
+        )
+    return name
+
+
+class Searcher:
+    """Searches one index: sentences or pictures in, hits out.
+
+    The encoder is loaded when the first query needs it; queries that come as vectors never load torch.
+    """
+
+    def __init__(self, index: Index, encoder: Callable[[], Encoder] | None = None) -> None:
+        self.index = index
+        self.codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
+        self._load = encoder or (lambda: registry.encoder(index.manifest.identity.spec))
+
+    @classmethod
+    def open(
+        cls, name: str, at: str = "file:boc-data", *, encoder: str | None = None, device: str = "auto"
+    ) -> Searcher:
+        """Index ``name`` of back end ``at``. ``encoder`` says where the encoder is if it has moved."""
+        index = registry.backend(at).open(check_name(name))
+        spec = encoder or index.manifest.identity.spec
+        return cls(index, lambda: registry.encoder(spec, device))
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """The encoder the index was made with. EncoderError if its weights are others."""
+        found, wanted = self._load(), self.index.manifest.identity
+        if found.identity.digest != wanted.digest:
+            raise EncoderError(
+                f"the encoder {found.identity.spec} has other weights than the index was made with "
+                f"({found.identity.digest[:12]}, not {wanted.digest[:12]}); name the right one with --encoder or index anew"
+            )
+        return found
+
+    def search(
+        self,
+        text: str | None = None,
+        image: Path | str | None = None,
+        *,
+        k: int = 10,
+        rm: float | None = None,
+        find: Modality | None = None,
+    ) -> list[Hit]:
+        """The k best items for a sentence or a picture, best first.
+
+        ``rm`` * k candidates of the inverted index are scored anew by their dense vectors (default: what the index
+        was made with). ``find`` asks for pictures or sentences only (default: pictures, if the index has any).
+        """
+        if (text is None) == (image is None):
+            raise BocError("give either a sentence or a picture to search by")
+        if text is not None:
+            if not text.strip():
+                raise BocError("the sentence is empty; write what the picture shows")
+            return self.search_vectors(self.encoder.encode_texts([text]), k=k, rm=rm, find=find)[0]
+        path = Path(str(image))
+        prepared = self.encoder.prepare(ImageRef(path.name, path))
+        return self.search_vectors(self.encoder.encode_images([prepared]), k=k, rm=rm, find=find)[0]
+
+    def search_vectors(
+        self, queries: Embeddings, *, k: int = 10, rm: float | None = None, find: Modality | None = None
+    ) -> list[list[Hit]]:
+        """The same for queries that are vectors already; one list a row."""
+        rm = self.index.manifest.rm if rm is None else rm
+        if k < 1:
+            raise BocError(f"k must be at least 1, got {k}")
+        if not 1 <= rm < math.inf:
+            raise BocError(f"rm must be at least 1 (candidates a hit), got {rm:g}")
+        found = self.index.search(self.codec.encode_queries(queries), math.ceil(rm * k), self._target(find))
+        return [
+            rerank(query, hits, self.index.vectors([hit.item.id for hit in hits]), k) if hits else []
+            for query, hits in zip(queries.vectors, found, strict=True)
+        ]
+
+    def _target(self, find: Modality | None) -> Modality:
+        counts = self.index.manifest.items
+        if find is None:
+            return "image" if counts["image"] else "text"
+        if not counts[find]:
+            held = "sentences" if find == "image" else "pictures"
+            raise BocError(f"the index holds {held} only; drop --find, or index a CSV of image,caption to have both")
+        return find
+
+
+def read_queries(path: Path, identity: Identity, item: str | None) -> Iterator[tuple[list[Item], Embeddings]]:
+    """All items of an embeddings file as queries, in batches, or the one of id ``item``.
+
+    FeatureFileError if the vectors are those of another encoder than ``identity``, or there is no such item.
+    """
+    with FeatureFile(path) as file:
+        if file.header.kind != "embeddings":
+            raise FeatureFileError(f"{path}: holds regions, not vectors; use boc extract --encoder on it first")
+        if file.header.digest != identity.digest:
+            raise FeatureFileError(
+                f"{path}: made by {file.header.spec}, the index by {identity.spec}; use the same encoder"
+            )
+        found = False
+        for modality in MODALITIES:
+            for start in range(0, file.count(modality), BATCH):
+                rows = file.rows(modality, start, start + BATCH)
+                chosen = [i for i, row in enumerate(rows.items) if item is None or row.id == item]
+                if chosen:
+                    found = True
+                    yield [rows.items[i] for i in chosen], Embeddings(modality, rows.dense["vectors"][chosen])
+        if not found:
+            raise FeatureFileError(f"{path}: no item {item!r} in it" if item else f"{path}: holds no items")
+
+
+def evaluate_dense(path: Path, fold: int) -> dict[str, Recalls]:
+    """Recalls by dot product of the dense vectors: over all items and, if there are more pictures, by folds."""
+    with FeatureFile(path) as file:
+        images, texts, owners = _gallery(file)
+    tables = {f"all {len(images)} pictures": evaluate(images, texts, owners)}
+    if len(images) > fold:
+        tables[f"mean over folds of {fold} pictures"] = evaluate(images, texts, owners, fold)
+    return tables
+
+
+def evaluate_index(path: Path, name: str, at: str, rm: float | None = None) -> Recalls:
+    """Recalls through an index that holds the items of ``path``: K hits for each K, of ``rm`` * K candidates.
+
+    An own picture that is not among the hits counts as not found; its rank is the size of the gallery.
+    """
+    searcher = Searcher.open(name, at)
+    with FeatureFile(path) as file:
+        pictures, captions = file.items("image"), file.items("text")
+        images, texts, _ = _gallery(file)
+    groups = {caption.id: caption.group for caption in captions} | {picture.id: picture.id for picture in pictures}
+
+    def recall(modality: Modality, queries: Sequence[Item], vectors: NDArray[np.float32]) -> Recall:
+        target: Modality = "text" if modality == "image" else "image"
+        shares: list[float] = []
+        for k in (*CUTOFFS, None):
+            wanted = k or searcher.index.manifest.items[target]
+            answers = searcher.search_vectors(Embeddings(modality, vectors), k=wanted, rm=rm if k else 1.0, find=target)
+            ranks = [
+                next((r for r, hit in enumerate(hits) if groups[hit.item.id] == groups[query.id]), wanted)
+                for query, hits in zip(queries, answers, strict=True)
+            ]
+            shares.append(100 * float(np.mean(np.array(ranks) < k)) if k else float(np.floor(np.median(ranks))) + 1)
+        return Recall(*shares)
+
+    return Recalls(recall("text", captions, texts), recall("image", pictures, images))
+
+
+def _gallery(file: FeatureFile) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:
+    if file.header.kind != "embeddings":
+        raise FeatureFileError(f"{file.path}: holds regions, not vectors; use boc extract --encoder on it first")
+    pictures, captions = file.items("image"), file.items("text")
+    owners = owners_of([p.id for p in pictures], [c.group for c in captions])
+    return file.vectors("image"), file.vectors("text"), owners

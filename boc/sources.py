@@ -1,0 +1,113 @@
+"""SOURCE of the command line: a folder of pictures, a table of ``image,caption``, or a feature file."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from boc.errors import SourceError
+from boc.features import FeatureFile
+from boc.images import SUFFIXES
+from boc.types import Item
+
+ADVICE = "give a folder of pictures, a CSV with the columns image,caption, or a feature file (.h5)"
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is to be extracted, in a fixed order: pictures first, then captions.
+
+    ``file`` is the path of the feature file the items stand in, or None where they are pictures and plain text.
+    """
+
+    items: list[Item]
+    file: Path | None = None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the items: the same list in the same order gives the same digest."""
+        digest = hashlib.sha256()
+        for item in self.items:
+            digest.update("\x1f".join((item.id, item.modality, item.content, item.group, "\n")).encode())
+        return digest.hexdigest()
+
+
+def open_source(path: Path, ids: Path | None = None, images: Path | None = None) -> Source:
+    """Read the list of items behind ``path``, which may be a folder, a CSV or a feature file.
+
+    ``ids`` names a text file with one picture id a line: only those pictures and their captions are kept, in the
+    order of the source. ``images`` is the folder of a CSV's pictures (default: the CSV's own, or ``images`` in it).
+    Raises SourceError if nothing is found.
+    """
+    if not path.exists():
+        raise SourceError(f"{path}: no such file or folder; {ADVICE}")
+    if path.is_dir():
+        source = Source(_folder(path))
+    elif path.suffix.lower() == ".csv":
+        source = Source(_table(path, images))
+    elif path.suffix.lower() in {".h5", ".hdf5"}:
+        with FeatureFile(path) as file:
+            source = Source(file.items("image") + file.items("text"), path)
+    else:
+        raise SourceError(f"{path}: unknown kind of source {path.suffix!r}; {ADVICE}")
+    return source if ids is None else Source(_keep(source.items, ids), source.file)
+
+
+def _folder(folder: Path) -> list[Item]:
+    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    if not paths:
+        raise SourceError(f"{folder}: no pictures in this folder ({', '.join(sorted(SUFFIXES))}); {ADVICE}")
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    return [Item(name, "image", str(path.resolve()), name) for name, path in zip(names, paths, strict=True)]
+
+
+def _table(path: Path, images: Path | None) -> list[Item]:
+    captions: dict[str, list[str]] = {}
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as handle:
+            reader = csv.DictReader(handle, strict=True)
+            if not {"image", "caption"} <= set(reader.fieldnames or ()):
+                raise SourceError(
+                    f"{path}: the first line must name the columns image,caption; found {reader.fieldnames}"
+                )
+            for row in reader:
+                if not row["image"] or row["caption"] is None:
+                    raise SourceError(f"{path}, line {reader.line_num}: image and caption must both be there")
+                captions.setdefault(row["image"], []).append(row["caption"])
+    except (UnicodeDecodeError, csv.Error, OSError) as error:
+        raise SourceError(f"{path}: not a UTF-8 CSV file ({error}); {ADVICE}") from error
+    if not captions:
+        raise SourceError(f"{path}: no rows; {ADVICE}")
+    root = _picture_root(path, next(iter(captions)), images)
+    pictures = [Item(name, "image", str((root / name).resolve()), name) for name in captions]
+    sentences = [
+        Item(f"{name}#{number}", "text", caption, name)
+        for name, texts in captions.items()
+        for number, caption in enumerate(texts)
+    ]
+    return pictures + sentences
+
+
+def _picture_root(table: Path, first: str, images: Path | None) -> Path:
+    candidates = [images] if images else [table.parent, table.parent / "images"]
+    for folder in candidates:
+        if (folder / first).exists():
+            return folder
+    tried = " or ".join(str(folder) for folder in candidates)
+    raise SourceError(f"{table}: its first picture {first} is not in {tried}; name the folder with --images")
+
+
+def _keep(items: Iterable[Item], ids: Path) -> list[Item]:
+    try:
+        wanted = {line.strip() for line in ids.read_text(encoding="utf-8").splitlines() if line.strip()}
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{ids}: not a readable list of picture ids ({error}); give one id a line") from error
+    kept = [item for item in items if (item.group or item.id) in wanted]
+    missing = wanted - {item.group or item.id for item in kept}
+    if missing:
+        some = ", ".join(sorted(missing)[:3])
+        raise SourceError(f"{ids}: {len(missing)} of {len(wanted)} ids are not in the source (such as {some})")
+    return kept

@@ -1,0 +1,210 @@
+"""The values that flow through the library, and the protocols of its plug-ins. Data without behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from scipy import sparse
+
+    from boc.manifest import Manifest
+
+Modality: TypeAlias = Literal["image", "text"]
+MODALITIES: tuple[Modality, Modality] = ("image", "text")
+
+TermMatrix: TypeAlias = "sparse.csr_array"
+"""Term frequencies (n, V), int32, column = term id; indices sorted, every stored value >= 1."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that can be found.
+
+    ``content`` is the sentence itself, or the path of the picture. ``group`` is the id of the picture an item
+    belongs to: its own for a picture, the described picture's for a caption (empty for a sentence on its own).
+    """
+
+    id: str
+    modality: Modality
+    content: str
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A found item and its score; the higher, the better."""
+
+    item: Item
+    score: float
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Sets of row vectors stored flat: set i is ``values[offsets[i]:offsets[i + 1]]``.
+
+    ``values`` is float32 (N, d), ``offsets`` int64 (n + 1,), rising from 0 to N.
+    """
+
+    values: NDArray[np.float32]
+    offsets: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        offsets = self.offsets
+        if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != len(self.values) or np.any(np.diff(offsets) < 0):
+            raise ValueError(f"offsets must rise from 0 to {len(self.values)}, got {offsets[:5].tolist()}...")
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, i: int) -> NDArray[np.float32]:
+        return self.values[self.offsets[i] : self.offsets[i + 1]]
+
+    @classmethod
+    def from_sets(cls, sets: Sequence[NDArray[Any]], width: int) -> Ragged:
+        """Concatenate arrays of shape (m_i, width), m_i >= 0."""
+        offsets = np.concatenate([[0], np.cumsum([len(s) for s in sets], dtype=np.int64)]).astype(np.int64)
+        flat = [np.asarray(s, dtype=np.float32).reshape(-1, width) for s in sets]
+        return cls(np.concatenate(flat) if flat else np.empty((0, width), np.float32), offsets)
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """What an encoder made of n items of one modality, in their order.
+
+    ``vectors`` is float32 (n, d) of unit norm; ``concepts`` holds the n sets of contextualized concept vectors
+    (one a region or word; special positions left out), or is None.
+    """
+
+    modality: Modality
+    vectors: NDArray[np.float32]
+    concepts: Ragged | None = None
+
+    def __post_init__(self) -> None:
+        if self.vectors.ndim != 2:
+            raise ValueError(f"vectors must be (n, d), got shape {self.vectors.shape}")
+        if self.concepts is not None and len(self.concepts) != len(self.vectors):
+            raise ValueError(f"{len(self.vectors)} vectors but {len(self.concepts)} concept sets")
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+
+@dataclass(frozen=True)
+class Regions:
+    """The regions of one picture: ``features`` float32 (n, d); ``boxes`` float32 (n, 4), x1 y1 x2 y2 in [0, 1] of
+    the picture's width and height (values a little outside are kept). n may be 0."""
+
+    features: NDArray[np.float32]
+    boxes: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        if self.features.ndim != 2 or self.boxes.shape != (len(self.features), 4):
+            raise ValueError(f"features {self.features.shape} and boxes {self.boxes.shape} are not (n, d) and (n, 4)")
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+
+@dataclass(frozen=True)
+class ImageRef:
+    """A picture by name: what region sources and encoders open for themselves."""
+
+    id: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who made some vectors: ``spec`` finds the encoder again, ``digest`` (SHA-256) tells its weights apart."""
+
+    spec: str
+    digest: str
+    dim: int
+
+
+class RegionSource(Protocol):
+    """Turns one picture into regions. The same picture always gives the same regions."""
+
+    identity: Identity
+
+    def __call__(self, image: ImageRef) -> Regions:
+        """Raises ImageError where the picture cannot be used. No region at all is a valid answer."""
+
+
+class Encoder(Protocol):
+    """Turns pictures and sentences into unit vectors of one space, ``identity.dim`` wide."""
+
+    identity: Identity
+
+    def prepare(self, image: ImageRef) -> Any:
+        """Decode and preprocess one picture (CPU work, safe in threads). Raises ImageError where it cannot be used."""
+
+    def encode_images(self, prepared: Sequence[Any]) -> Embeddings:
+        """Embeddings as long as the input, which came from ``prepare``."""
+
+    def encode_texts(self, texts: Sequence[str]) -> Embeddings:
+        """Embeddings as long as the input."""
+
+
+class Index(Protocol):
+    """An opened index; it never changes while open."""
+
+    manifest: Manifest
+
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """The learned arrays of the codec, as stored with the index."""
+
+    def search(self, queries: TermMatrix, k: int, modality: Modality | None = None) -> list[list[Hit]]:
+        """At most k hits a query by dot product of frequencies, ordered by (-score, id).
+
+        Only items that share a term with the query are found. ``modality`` restricts to pictures or sentences.
+        """
+
+    def vectors(self, ids: Sequence[str]) -> NDArray[np.float32]:
+        """(len(ids), d) in the order asked; KeyError for an unknown id."""
+
+    def items(self) -> Iterator[Item]:
+        """All items, ordered by id."""
+
+    def terms(self, ids: Sequence[str]) -> TermMatrix:
+        """The stored term frequencies of some items, in the order asked; KeyError for an unknown id."""
+
+
+class IndexWriter(Protocol):
+    """An index being made. Nobody sees it before ``commit``; leaving without commit leaves nothing behind."""
+
+    def add(self, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[np.float32]) -> None:
+        """Store rows; BackendError for an id that was added before."""
+
+    def commit(self) -> None:
+        """Publish all rows at once, in place of an older index of that name."""
+
+    def __enter__(self) -> IndexWriter: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+class Backend(Protocol):
+    """A place where indexes live."""
+
+    def exists(self, name: str) -> bool: ...
+
+    def create(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> IndexWriter: ...
+
+    def open(self, name: str) -> Index:
+        """BackendError naming what is there if there is no such index."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A batch of items with their arrays: ``dense[name]`` (n, d), ``ragged[name]`` n sets of rows."""
+
+    items: list[Item]
+    dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    ragged: dict[str, Ragged] = field(default_factory=dict)

@@ -1,0 +1,75 @@
+"""Regions computed elsewhere: bottom-up-attention features, one pair of files a picture.
+
+Layouts of the authors of TERN and TERAN: features in ``cocobu_att/ID.npz`` or ``bu_att/ID.npz`` (array ``feat``), or
+as plain ``.npy``; boxes in ``cocobu_box/ID.npy`` or ``bu_box/ID.npy``, in pixels of the original picture.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from boc.errors import EncoderError, ImageError
+from boc.types import Identity, ImageRef, Regions
+
+FOLDERS = (("cocobu_att", "cocobu_box"), ("bu_att", "bu_box"))
+
+
+def load(argument: str) -> FileRegions:
+    """The source over the folder ``argument``. EncoderError if it has neither layout."""
+    return FileRegions(Path(argument))
+
+
+class FileRegions:
+    """Reads the features of the picture whose id, without its suffix, names the files. Order and values stay."""
+
+    def __init__(self, folder: Path) -> None:
+        pairs = [(folder / a, folder / b) for a, b in FOLDERS if (folder / a).is_dir() and (folder / b).is_dir()]
+        if not pairs:
+            raise EncoderError(f"{folder}: no bottom-up features (cocobu_att with cocobu_box, or bu_att with bu_box)")
+        self._features, self._boxes = pairs[0]
+        names = sorted(p.name for p in self._features.iterdir() if p.suffix in {".npz", ".npy"})
+        if not names:
+            raise EncoderError(f"{self._features}: no .npz or .npy files; put one a picture there")
+        width = _read(self._features / names[0]).shape[-1]
+        listing = "\n".join(f"{name} {(self._features / name).stat().st_size}" for name in names)
+        digest = hashlib.sha256(listing.encode()).hexdigest()
+        self.identity = Identity(f"files:{folder.resolve()}", digest, int(width))
+
+    def __call__(self, image: ImageRef) -> Regions:
+        stem = PurePosixPath(image.id).stem
+        path = self._features / f"{stem}.npz"
+        features = _read(path if path.exists() else self._features / f"{stem}.npy")
+        boxes = _read(self._boxes / f"{stem}.npy").reshape(-1, 4)
+        if features.ndim != 2 or features.shape[1] != self.identity.dim or len(features) != len(boxes):
+            raise ImageError(f"{path}: features {features.shape} and boxes {boxes.shape} do not belong together")
+        scale = np.array(_size(image.path) * 2, dtype=np.float64)
+        return Regions(features.astype(np.float32), (boxes / scale).astype(np.float32))
+
+
+def _read(path: Path) -> NDArray[Any]:
+    try:
+        found: Any = np.load(path, allow_pickle=False)
+        array: NDArray[Any] = found["feat"] if path.suffix == ".npz" else found
+    except FileNotFoundError:
+        raise ImageError(
+            f"{path}: no region features for this picture; extract them or leave it out with --ids"
+        ) from None
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise ImageError(f"{path}: damaged region features ({error}); extract them again") from error
+    return array
+
+
+def _size(path: Path) -> tuple[int, int]:
+    """Width and height of the original picture; only its header is read."""
+    try:
+        with Image.open(path) as image:
+            return image.size
+    except (OSError, UnidentifiedImageError) as error:
+        raise ImageError(f"{path}: its size cannot be read ({error}); boxes are in its pixels") from error

@@ -1,0 +1,1 @@
+"""Training of the encoders: the loss, the data and the loop."""

@@ -1,0 +1,98 @@
+"""What training reads: regions of pictures and word-pieces of their captions, by number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from boc.errors import EncoderError
+from boc.features import FeatureFile
+from boc.types import Item
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pictures, and the numbers of the captions of each: ``captions[i]`` belong to picture ``pictures[i]``."""
+
+    pictures: NDArray[np.int64]
+    captions: list[NDArray[np.int64]]
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def split(self, held_out: int, seed: int) -> tuple[Pairs, Pairs]:
+        """A random ``held_out`` of the pictures apart, with their captions: (rest, held out)."""
+        order = np.random.default_rng(seed).permutation(len(self))
+        return self._take(np.sort(order[held_out:])), self._take(np.sort(order[:held_out]))
+
+    def batches(
+        self, size: int, per_picture: int, rng: np.random.Generator
+    ) -> Iterator[tuple[NDArray, NDArray, Tensor]]:
+        """One pass in random order: picture numbers, caption numbers (``per_picture`` drawn for each), who owns what."""
+        order = rng.permutation(len(self))
+        for start in range(0, len(order) - size + 1, size):
+            chosen = order[start : start + size]
+            drawn = [rng.permutation(self.captions[i])[:per_picture] for i in chosen]
+            owner = np.repeat(np.arange(len(chosen)), [len(d) for d in drawn])
+            positive = torch.from_numpy(owner[None, :] == np.arange(len(chosen))[:, None])
+            yield self.pictures[chosen], np.concatenate(drawn), positive
+
+    def _take(self, order: NDArray[np.int64]) -> Pairs:
+        return Pairs(self.pictures[order], [self.captions[i] for i in order])
+
+
+class RegionReader:
+    """Regions of any pictures of a regions file, from a memory map."""
+
+    def __init__(self, path: Path) -> None:
+        with FeatureFile(path) as file:
+            if file.header.kind != "regions":
+                raise EncoderError(
+                    f"{path}: holds {file.header.kind}, training needs regions; use boc extract --regions"
+                )
+            self.identity = file.header.identity
+            self.offsets = file.offsets("image")
+            self.features = file.mapped("image", "ragged/features")
+            self.boxes = file.mapped("image", "ragged/boxes")
+
+    def __call__(self, pictures: Sequence[int], keep: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+        """Padded features (B, n, d), boxes (B, n, 4), lengths (B,).
+
+        Each region stays with probability ``keep`` (torch's generator decides), at least one of each picture's.
+        """
+        chosen = [self._rows(i, keep) for i in pictures]
+        features = pad_sequence([torch.from_numpy(self.features[rows]) for rows in chosen], batch_first=True)
+        boxes = pad_sequence([torch.from_numpy(self.boxes[rows]) for rows in chosen], batch_first=True)
+        return features.float(), boxes.float(), torch.tensor([len(rows) for rows in chosen])
+
+    def _rows(self, picture: int, keep: float) -> NDArray[np.int64]:
+        rows = np.arange(self.offsets[picture], self.offsets[picture + 1])
+        if keep >= 1 or len(rows) < 2:
+            return rows
+        stays = torch.rand(len(rows)).numpy() < keep
+        stays[int(torch.randint(len(rows), ()))] = True
+        return rows[stays]
+
+
+def read_pairs(path: Path, ids: set[str] | None) -> tuple[Pairs, list[Item]]:
+    """Pictures with captions of a regions file (only those of ``ids``, if given), and those captions.
+
+    Raises EncoderError if no picture has a caption.
+    """
+    with FeatureFile(path) as file:
+        pictures, captions = file.items("image"), file.items("text")
+    own: dict[str, list[int]] = {item.id: [] for item in pictures if ids is None or item.id in ids}
+    captions = [caption for caption in captions if caption.group in own]
+    for number, caption in enumerate(captions):
+        own[caption.group].append(number)
+    kept = [(i, np.array(own[p.id], dtype=np.int64)) for i, p in enumerate(pictures) if own.get(p.id)]
+    if not kept:
+        raise EncoderError(f"{path}: no picture with captions to learn from; extract from a CSV of image,caption")
+    return Pairs(np.array([i for i, _ in kept], dtype=np.int64), [c for _, c in kept]), captions

@@ -1,0 +1,71 @@
+"""Captions as tensors: word-piece ids, or what a frozen text tower makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from boc.files import replacing
+from boc.types import Item
+
+from .._text import TextTower, pad, tokenize
+from ..tern import Tern
+
+BATCH = 256
+
+
+class Captions:
+    """Joint-space vectors of captions by number, through a text tower that learns along or is frozen.
+
+    A frozen tower reads every caption once; what it gives stays in a float16 file in ``folder``, memory-mapped.
+    """
+
+    def __init__(self, captions: Sequence[Item], tower: TextTower, *, frozen: bool, folder: Path) -> None:
+        limit = tower.bert.config.max_position_embeddings
+        self.ids = tokenize(tower.tokenizer, [caption.content for caption in captions], limit)
+        self.frozen = frozen
+        self._path = folder / "words.npy"
+        self._width = tower.bert.config.hidden_size
+        self._offsets = np.concatenate([[0], np.cumsum([len(row) for row in self.ids])])
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def prepare(self, model: Tern, device: str) -> Iterator[int]:
+        """Run the frozen tower over all captions; yields the number done. Nothing to do for one that learns."""
+        if self.frozen and not self._path.exists():
+            with replacing(self._path) as temporary:
+                shape = (int(self._offsets[-1]), self._width)
+                out = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float16, shape=shape)
+                model.eval()
+                for start in range(0, len(self.ids), BATCH):
+                    out[self._offsets[start] : self._offsets[min(start + BATCH, len(self.ids))]] = self._read(
+                        model, start, device
+                    )
+                    yield min(start + BATCH, len(self.ids))
+                out.flush()
+                del out
+        yield len(self.ids)
+
+    def encode(self, model: Tern, numbers: Sequence[int], device: str) -> Tensor:
+        """Unit vectors (len(numbers), joint_width)."""
+        if not self.frozen:
+            ids, lengths = pad([self.ids[i] for i in numbers])
+            vectors, _ = model.texts(ids.to(device), lengths.to(device))
+            return vectors
+        words = np.load(self._path, mmap_mode="r")
+        rows = [torch.from_numpy(words[self._offsets[i] : self._offsets[i + 1]].copy()) for i in numbers]
+        hidden = pad_sequence(rows, batch_first=True).float()
+        vectors, _ = model.words(hidden.to(device), torch.tensor([len(r) for r in rows], device=device))
+        return vectors
+
+    @torch.inference_mode()
+    def _read(self, model: Tern, start: int, device: str) -> np.ndarray:
+        ids, lengths = pad(self.ids[start : start + BATCH])
+        hidden = model.txt_enc(ids.to(device), lengths.to(device)).cpu()
+        return np.concatenate([row[:n].numpy() for row, n in zip(hidden, lengths.tolist(), strict=True)])
