@@ -32,8 +32,8 @@ class Recall:
     @classmethod
     def of(cls, ranks: NDArray[np.int64]) -> Recall:
         """From the rank of each query's first right answer, counted from 0."""
-        shares = (100 * float(np.mean(ranks < k)) for k in CUTOFFS)
-        return cls(*shares, median_rank=float(np.floor(np.median(ranks))) + 1)
+        r1, r5, r10 = (100 * float(np.mean(ranks < k)) for k in CUTOFFS)
+        return cls(r1, r5, r10, float(np.floor(np.median(ranks))) + 1)
 
     @classmethod
     def mean(cls, recalls: Sequence[Recall]) -> Recall:

@@ -43,13 +43,13 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image:
 
 
 def _to_rgb(image: Image) -> Image:
-    from PIL import Image as pil
+    from PIL import Image as Pillow
 
     if image.mode.startswith("I;16") or image.mode in {"I", "F"}:
         return image.convert("I").point(lambda value: value / 256).convert("L").convert("RGB")
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
         rgba = image.convert("RGBA")
-        return pil.alpha_composite(pil.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+        return Pillow.alpha_composite(Pillow.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
     return image.convert("RGB")
 
 

@@ -85,7 +85,7 @@ class Manifest:
             raise ManifestError(f"{where}: not a manifest of boc; make the index with boc index")
         if raw["format"] > FORMAT:
             raise ManifestError(
-                f"{where}: index format {raw['format']}, this boc reads up to {FORMAT}; upgrade boc or make the index anew"
+                f"{where}: index format {raw['format']}, this boc reads up to {FORMAT}; upgrade boc or index anew"
             )
         names = {f.name for f in fields(cls)}
         if set(raw) != names:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,7 +89,7 @@ class Extraction:
         made_for = getattr(self.encoder, "regions", None)
         if made_for is None or made_for.identity.digest != file.header.digest:
             raise FeatureFileError(
-                f"{self.source.file}: its regions are not those that the encoder was trained on; extract from the pictures"
+                f"{self.source.file}: its regions are not those the encoder was trained on; extract from the pictures"
             )
         return file, {item.id: row for row, item in enumerate(file.items("image"))}
 
@@ -118,7 +118,7 @@ class Extraction:
         boxes = Ragged.from_sets([r.boxes for r in prepared], 4)
         return [Rows(kept, ragged={"features": features, "boxes": boxes})], failed
 
-    def _prepare(self, item: Item) -> object:
+    def _prepare(self, item: Item) -> Any:
         if self._input is not None:
             file, rows = self._input
             return regions(file.rows("image", rows[item.id], rows[item.id] + 1))[0]
@@ -217,7 +217,7 @@ class Searcher:
         if found.identity.digest != wanted.digest:
             raise EncoderError(
                 f"the encoder {found.identity.spec} has other weights than the index was made with "
-                f"({found.identity.digest[:12]}, not {wanted.digest[:12]}); name the right one with --encoder or index anew"
+                f"({found.identity.digest[:12]}, not {wanted.digest[:12]}); name the right one with --encoder"
             )
         return found
 

@@ -20,7 +20,8 @@ ol { list-style: none; padding: 0; margin: 0; display: grid; gap: 14px;
      grid-template-columns: repeat(auto-fill, minmax(190px, 1fr)); }
 figure { margin: 0; } img { width: 100%; aspect-ratio: 1; object-fit: cover; border-radius: 8px; display: block; }
 figcaption { font-size: .78rem; color: var(--quiet); margin-top: .3rem; display: flex; justify-content: space-between;
-             gap: .6rem; } figcaption span:first-child { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+             gap: .6rem; }
+figcaption span:first-child { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 blockquote { margin: 0; padding: .9rem 1rem; border: 1px solid var(--line); border-radius: 8px; height: 100%;
              box-sizing: border-box; }
 """
@@ -43,11 +44,12 @@ def _cells(hits: Sequence[Hit]) -> str:
 
 
 def _cell(rank: int, hit: Hit) -> str:
-    name, score = escape(hit.item.id), f"{hit.score:.3f}"
+    name = escape(hit.item.id)
+    caption = f"<figcaption><span>{name}</span><span>{hit.score:.3f}</span></figcaption>"
     if hit.item.modality == "text":
-        return f"<blockquote>{escape(hit.item.content)}<figcaption><span>{name}</span><span>{score}</span></figcaption></blockquote>"
+        return f"<figure><blockquote>{escape(hit.item.content)}</blockquote>{caption}</figure>"
     try:
         picture = f'<img src="{thumbnail_uri(Path(hit.item.content))}" alt="hit {rank}: {name}">'
     except ImageError as error:
         picture = f"<blockquote>{escape(str(error))}</blockquote>"
-    return f"<figure>{picture}<figcaption><span>{name}</span><span>{score}</span></figcaption></figure>"
+    return f"<figure>{picture}{caption}</figure>"

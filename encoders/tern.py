@@ -174,7 +174,7 @@ class TernEncoder:
 
 
 def load(spec: str, device: str = "auto") -> TernEncoder:
-    """The encoder in the folder ``spec``, as ``boc train`` writes it, on ``cpu``, ``cuda`` or (``auto``) the best there is.
+    """The encoder in the folder ``spec``, as ``boc train`` writes it; ``device`` is cpu, cuda, or auto for the better.
 
     Raises EncoderError if the folder holds no TERN.
     """

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,7 +62,8 @@ def accumulate(
         return np.zeros(n)
     products = np.concatenate([frequencies[s] for s in lists]).astype(np.float64)
     products *= np.repeat(weights.astype(np.float64), lengths)
-    return np.bincount(np.concatenate([rows[s] for s in lists]), weights=products, minlength=n)
+    scores: NDArray[np.float64] = np.bincount(np.concatenate([rows[s] for s in lists]), products, n)
+    return scores
 
 
 def top_k(scores: NDArray[np.float64], k: int) -> NDArray[np.int64]:
@@ -213,7 +213,7 @@ class EmbeddedWriter:
         self._write_items(items)
         for name, array in self._arrays.items():
             np.save(self._stage / "codec" / f"{name}.npy", array, allow_pickle=False)
-        counts = {m: sum(item.modality == m for item in items) for m in MODALITIES}
+        counts: dict[str, int] = {m: sum(item.modality == m for item in items) for m in MODALITIES}
         manifest = replace(self._manifest, items=counts, postings=postings)
         (self._stage / "manifest.json").write_text(manifest.to_json(), encoding="utf-8")
         self._publish()
@@ -281,7 +281,7 @@ class _Strings:
     def __init__(self, folder: Path, name: str) -> None:
         self._offsets = _load(folder / f"{name}.npy")
         path = folder / f"{name}.bin"
-        self._bytes = np.memmap(path, dtype=np.uint8, mode="r") if os.path.getsize(path) else np.empty(0, np.uint8)
+        self._bytes = np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
 
     def __getitem__(self, i: int) -> str:
         return self._bytes[self._offsets[i] : self._offsets[i + 1]].tobytes().decode("utf-8")

@@ -79,7 +79,7 @@ def command(
 def _by_vectors(searcher: Any, path: Path, item: str | None, **options: Any) -> list[tuple[str, list[Hit]]]:
     from boc.pipeline import read_queries
 
-    answers = []
+    answers: list[tuple[str, list[Hit]]] = []
     for items, queries in read_queries(path, searcher.index.manifest.identity, item):
         answers += zip(
             (i.content if i.modality == "text" else i.id for i in items),

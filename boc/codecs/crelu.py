@@ -26,4 +26,5 @@ class CReLU(Step):
     def transform(self, X: NDArray[Any]) -> NDArray[np.float32]:
         """X (n, d) -> float32 (n, 2 d), all >= 0."""
         X = self._validated(X, reset=False).astype(np.float32)
-        return np.maximum(np.concatenate([X, -X], axis=1), 0)
+        halves: NDArray[np.float32] = np.concatenate([X, -X], axis=1)
+        return np.maximum(halves, 0)

@@ -35,7 +35,7 @@ class Pairs:
     def batches(
         self, size: int, per_picture: int, rng: np.random.Generator
     ) -> Iterator[tuple[NDArray, NDArray, Tensor]]:
-        """One pass in random order: picture numbers, caption numbers (``per_picture`` drawn for each), who owns what."""
+        """One pass in random order: picture numbers, numbers of ``per_picture`` captions of each, who owns what."""
         order = rng.permutation(len(self))
         for start in range(0, len(order) - size + 1, size):
             chosen = order[start : start + size]

@@ -41,7 +41,8 @@ class TrainConfig:
     Attributes
     ----------
     batch_size, captions_per_picture : pictures in a batch, and captions drawn for each
-    soft_epochs : epochs at the start in which all negatives count, not the hardest alone
+    negatives_first, negatives_last : negatives of a pair that count at the start, and in the last third of the epochs;
+        in between their number falls exponentially. 1 and 1 is the published loss
     region_keep : probability with which a region stays in a training batch
     average : decay of the running average of the weights that is validated and kept; 0 keeps the weights themselves
     text_lr : learning rate of the text tower, as a share of ``lr``; 0 freezes it
@@ -57,7 +58,8 @@ class TrainConfig:
     weight_decay: float = 1e-4
     clip: float = 2.0
     margin: float = 0.2
-    soft_epochs: int = 3
+    negatives_first: int = 100
+    negatives_last: int = 1
     region_keep: float = 1.0
     average: float = 0.99
     text_lr: float = 0.0
@@ -139,7 +141,7 @@ class Trainer:
             for number, batch in enumerate(batches):
                 if number < done:
                     continue
-                loss = self._step(*batch, hardest=epoch >= self.config.soft_epochs)
+                loss = self._step(*batch)
                 self.state = replace(self.state, step=self.state.step + 1)
                 yield Progress(self.state.step, self.steps, epoch, loss)
                 if time.monotonic() - saved_at > SAVE_SECONDS and number + 1 < self.steps_per_epoch:
@@ -166,7 +168,7 @@ class Trainer:
         groups: list[dict[str, Any]] = [{"params": others, "share": 1.0}]
         return groups if frozen else [*groups, {"params": text, "share": self.config.text_lr}]
 
-    def _step(self, pictures: Any, numbers: Any, positive: Tensor, *, hardest: bool) -> float:
+    def _step(self, pictures: Any, numbers: Any, positive: Tensor) -> float:
         step = self.state.step
         torch.manual_seed(self.config.seed * 1_000_003 + step)
         self.model.train()
@@ -178,13 +180,18 @@ class Trainer:
         with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.device == "cuda"):
             images, _ = self.model.images(features, boxes, lengths)
             texts = self.captions.encode(self.model, numbers, self.device)
-        loss = hinge(images.float() @ texts.float().T, positive.to(self.device), self.config.margin, hardest=hardest)
+        scores = images.float() @ texts.float().T
+        loss = hinge(scores, positive.to(self.device), self.config.margin, self._negatives(step)) / len(numbers)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
         update_average(self.average, self.learned, self.config.average, step)
-        return float(loss.detach()) / len(pictures)
+        return float(loss.detach())
+
+    def _negatives(self, step: int) -> int:
+        first, last = self.config.negatives_first, self.config.negatives_last
+        return round(first * (last / first) ** min(1.0, 1.5 * step / self.steps))
 
     def _validate(self) -> Recalls:
         """Recalls of the averaged weights on the pictures held out; the best are written to the folder."""

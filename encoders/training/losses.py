@@ -6,18 +6,18 @@ import torch
 from torch import Tensor
 
 
-def hinge(scores: Tensor, positive: Tensor, margin: float = 0.2, *, hardest: bool = True) -> Tensor:
-    """Hinge-based triplet loss (VSE++; TERN, section IV), both directions, summed.
+def hinge(scores: Tensor, positive: Tensor, margin: float = 0.2, negatives: int = 1) -> Tensor:
+    """Hinge-based triplet loss (VSE++; TERN, section IV), both directions, summed over the batch.
 
     ``scores`` (images, sentences); ``positive`` is boolean of the same shape: which sentences describe which picture.
-    Each positive pair (i, j) pays max(0, margin + s - s_ij) for its hardest negative sentence s in row i and its
-    hardest negative picture s in column j, or, with ``hardest=False``, the mean over all negatives.
+    Each positive pair (i, j) pays the mean of max(0, margin + s - s_ij) over its ``negatives`` hardest negative
+    sentences s in row i, and the same over pictures in column j. With one, the published loss, only the hardest counts;
+    with more, learning from random weights does not collapse.
     """
-    negatives = scores.masked_fill(positive, -torch.inf)
+    others = scores.masked_fill(positive, -torch.inf)
     images, sentences = positive.nonzero(as_tuple=True)
-    own = scores[images, sentences]
-    by_row = (margin + negatives[images] - own[:, None]).clamp(min=0)
-    by_column = (margin + negatives[:, sentences].T - own[:, None]).clamp(min=0)
-    if hardest:
-        return by_row.amax(dim=1).sum() + by_column.amax(dim=1).sum()
-    return by_row.sum() / max(1, scores.shape[1] - 1) + by_column.sum() / max(1, scores.shape[0] - 1)
+    own = scores[images, sentences][:, None]
+    by_row = (margin + others[images] - own).clamp(min=0)
+    by_column = (margin + others[:, sentences].T - own).clamp(min=0)
+    costs = (rows.topk(min(negatives, rows.shape[1]), dim=1).values.mean(dim=1).sum() for rows in (by_row, by_column))
+    return sum(costs, scores.new_zeros(()))
