@@ -62,8 +62,7 @@ def accumulate(
         return np.zeros(n)
     products = np.concatenate([frequencies[s] for s in lists]).astype(np.float64)
     products *= np.repeat(weights.astype(np.float64), lengths)
-    scores: NDArray[np.float64] = np.bincount(np.concatenate([rows[s] for s in lists]), products, n)
-    return scores
+    return np.bincount(np.concatenate([rows[s] for s in lists]), products, n).astype(np.float64, copy=False)
 
 
 def top_k(scores: NDArray[np.float64], k: int) -> NDArray[np.int64]:

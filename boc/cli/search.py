@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @click.command("search")
 @click.argument("name")
 @click.argument("text", required=False)
+@click.option("--queries", type=click.File(encoding="utf-8"), help="Search by each line of this file (- for stdin).")
 @click.option("--image", type=_options.PATH, help="Search by this picture.")
 @click.option("--features", type=_options.PATH, help="Search by the vectors of this feature file.")
 @click.option("--id", "item", help="The one item of --features to search by [default: each].")
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 def command(
     name: str,
     text: str | None,
+    queries: TextIO | None,
     image: Path | None,
     features: Path | None,
     item: str | None,
@@ -52,8 +54,8 @@ def command(
               boc search photos --image dog.jpg --html hits.html
               boc search photos --image dog.jpg --find text
     """
-    if sum(given is not None for given in (text, image, features)) != 1:
-        raise click.UsageError("give one of TEXT (in quotes), --image FILE or --features FILE")
+    if sum(given is not None for given in (text, queries, image, features)) != 1:
+        raise click.UsageError("give one of TEXT (in quotes), --queries FILE, --image FILE or --features FILE")
     if item is not None and features is None:
         raise click.UsageError("--id names an item of --features FILE; add that")
     from boc.files import check_writable
@@ -65,15 +67,24 @@ def command(
     wanted = cast("Modality | None", find)
     if features is not None:
         answers = _by_vectors(searcher, features, item, k=k, rm=rm, find=wanted)
+    elif image is not None:
+        answers = [(str(image), searcher.search(image=image, k=k, rm=rm, find=wanted))]
     else:
-        label = text if text is not None else str(image)
-        answers = [(label, searcher.search(text, image, k=k, rm=rm, find=wanted))]
+        texts = [text] if text is not None else _lines(queries)
+        answers = [(each, searcher.search(each, k=k, rm=rm, find=wanted)) for each in texts]
     if html is not None:
         from boc.sheet import write_sheet
 
         write_sheet(html, answers)
     for query, hits in answers:
         _print(query, hits, as_json=as_json, titled=len(answers) > 1)
+
+
+def _lines(queries: TextIO | None) -> list[str]:
+    lines = [line.strip() for line in queries or () if line.strip()]
+    if not lines:
+        raise click.UsageError("--queries holds no sentence; write one a line")
+    return lines
 
 
 def _by_vectors(searcher: Any, path: Path, item: str | None, **options: Any) -> list[tuple[str, list[Hit]]]:

@@ -1,0 +1,65 @@
+# Everything runs in .venv; uv makes it where it is installed, pip elsewhere.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := encoders,minilm,tflite,dev
+UV := $(shell command -v uv 2>/dev/null)
+
+.PHONY: install demo flickr8k test lint types bench-smoke clean
+
+install: $(VENV)/installed
+
+$(VENV)/installed: setup.cfg pyproject.toml
+ifdef UV
+	uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)
+	uv pip install --quiet --python $(BIN)/python -e '.[$(EXTRAS)]'
+else
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]'
+endif
+	@touch $@
+
+# Draws two galleries of scenes, learns on one, searches the other.
+demo: install
+	$(BIN)/boc gallery demo/train --count 3000 --seed 1
+	$(BIN)/boc gallery demo/photos --count 500 --seed 2
+	$(BIN)/boc train demo/train/captions.csv -o demo/model --set held_out=200
+	$(BIN)/boc extract demo/photos/captions.csv -o demo/photos.h5 --encoder tern:demo/model
+	$(BIN)/boc evaluate demo/photos.h5
+	$(BIN)/boc index scenes demo/photos.h5 --at file:demo/index
+	$(BIN)/boc search scenes --queries bench/demo_queries.txt -k 6 --html demo/hits.html --at file:demo/index
+	@echo
+	@echo "The pictures found: open demo/hits.html. Now try"
+	@echo "  $(BIN)/boc search scenes 'a yellow tent under the stars' --at file:demo/index --html demo/hits.html"
+	@echo "  $(BIN)/boc search scenes --image demo/photos/images/00007.jpg --find text --at file:demo/index"
+	@echo "  $(BIN)/boc info scenes --at file:demo/index"
+
+# The same on real photographs: DATA holds images/, captions.csv, train.ids.txt and dev.ids.txt; MOBILENET the network
+# that describes their regions.
+DATA ?= ../shared/data/flickr8k
+MOBILENET ?= $(DATA)/../weights/mobilenet_v2_1.0_224_quant.tflite
+flickr8k: install
+	$(BIN)/boc extract $(DATA)/captions.csv -o flickr8k/regions.h5 --regions tflite:$(MOBILENET)
+	$(BIN)/boc train flickr8k/regions.h5 --ids $(DATA)/train.ids.txt -o flickr8k/model \
+		--regions tflite:$(MOBILENET) --text minilm --set text_layers=6
+	$(BIN)/boc extract flickr8k/regions.h5 --ids $(DATA)/dev.ids.txt -o flickr8k/dev.h5 --encoder tern:flickr8k/model
+	$(BIN)/boc evaluate flickr8k/dev.h5
+	$(BIN)/boc index flickr8k flickr8k/dev.h5 --at file:flickr8k/index
+	$(BIN)/boc evaluate flickr8k/dev.h5 --name flickr8k --at file:flickr8k/index
+
+test: install
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+# Every benchmark on tiny data: they run, that is all.
+bench-smoke: install
+	$(BIN)/python bench/sparsity_recall.py --synthetic 100 --sparsity 0.5 --sparsity 0.9
+
+clean:
+	rm -rf $(VENV) demo flickr8k build *.egg-info
