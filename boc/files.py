@@ -70,7 +70,7 @@ def check_writable(path: Path) -> None:
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
     """Hold ``folder`` against other writing processes; the lock goes with the process, however it ends."""
-    folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder / ".lock")
     with (folder / ".lock").open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

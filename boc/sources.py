@@ -26,6 +26,13 @@ class Source:
     items: list[Item]
     file: Path | None = None
 
+    def check_captioned(self) -> None:
+        """SourceError unless there are captions."""
+        if not any(item.modality == "text" for item in self.items):
+            raise SourceError(
+                "these pictures have no captions to learn from; give a CSV with the columns image,caption"
+            )
+
     @property
     def digest(self) -> str:
         """SHA-256 over the items: the same list in the same order gives the same digest."""

@@ -66,6 +66,7 @@ def command(
     trainer = registry.trainer()
     recipe = trainer.Recipe.of(_settings(settings, text=text, epochs=epochs, batch_size=batch_size, seed=seed))
     found, region_source = open_source(source, ids, images), registry.region_source(regions)
+    found.check_captioned()
     run = trainer.describe(recipe, found.digest, region_source)
     with sole_writer(output):
         if not trainer.finished(output, run):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,7 @@ class TfliteRegions:
 
     def __init__(self, path: Path) -> None:
         self.weights = path
-        try:
-            self._model = Interpreter(str(path), num_threads=os.cpu_count(), experimental_preserve_all_tensors=True)
-            self._model.allocate_tensors()
-        except (ValueError, RuntimeError) as error:
-            raise EncoderError(f"{path}: not a TensorFlow Lite model ({error}); give the .tflite file") from error
+        self._model = _interpreter(path)
         self._input = self._model.get_input_details()[0]
         self._map = _feature_map(self._model.get_tensor_details(), path)
         rows, columns, channels = (int(n) for n in self._map["shape"][1:])
@@ -62,6 +59,18 @@ class TfliteRegions:
         if self._input["dtype"] == np.uint8:
             return pixels[None]
         return (pixels[None] / 127.5 - 1).astype(self._input["dtype"])
+
+
+def _interpreter(path: Path) -> Interpreter:
+    """The model, keeping the values of its inner tensors: the feature map is one of them."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # it advises against what is wanted here
+            model = Interpreter(str(path), num_threads=os.cpu_count(), experimental_preserve_all_tensors=True)
+        model.allocate_tensors()
+    except (ValueError, RuntimeError) as error:
+        raise EncoderError(f"{path}: not a TensorFlow Lite model ({error}); give the .tflite file") from error
+    return model
 
 
 def _feature_map(tensors: list[dict[str, Any]], path: Path) -> dict[str, Any]:

@@ -113,6 +113,10 @@ class Trainer:
         self.model = model.to(device)
         self.regions = regions
         self.captions = captions
+        if not 1 <= config.held_out < len(pairs):
+            raise EncoderError(
+                f"held_out must be between 1 and {len(pairs) - 1}, all pictures but one; got {config.held_out}"
+            )
         self.train, self.held_out = pairs.split(config.held_out, config.seed)
         if len(self.train) < config.batch_size:
             raise EncoderError(

@@ -1,0 +1,89 @@
+"""Shared by all tests: where real data lies, and a tiny library of pictures made once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, settings
+from PIL import Image, ImageDraw
+
+from boc.cli import main
+
+settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ci")
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def reference_fixtures() -> Path:
+    """Folder of reference checkpoints with their outputs: BOC_FIXTURES, or the one beside the project."""
+    folder = Path(os.environ.get("BOC_FIXTURES", SHARED / "fixtures" / "reference"))
+    if not folder.is_dir():
+        pytest.skip(f"no reference fixtures in {folder}; name their folder with BOC_FIXTURES")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def photos() -> Path:
+    """Folder of real photographs: BOC_PHOTOS, or the one beside the project."""
+    folder = Path(os.environ.get("BOC_PHOTOS", SHARED / "data" / "flickr8k"))
+    if not folder.is_dir():
+        pytest.skip(f"no photographs in {folder}; name a folder with captions.csv and images/ with BOC_PHOTOS")
+    return folder
+
+
+def draw_pictures(folder: Path, count: int) -> Path:
+    """``count`` little pictures of one coloured box each, two captions a picture; the path of their CSV."""
+    colours, places = ("red", "green", "blue", "yellow", "purple"), ("left", "right", "top", "bottom")
+    corners = {"left": (4, 20), "right": (36, 20), "top": (20, 4), "bottom": (20, 36)}
+    lines = ["image,caption"]
+    (folder / "images").mkdir(parents=True)
+    for i in range(count):
+        colour, place = colours[i % 5], places[i // 5 % 4]
+        x, y = corners[place]
+        picture = Image.new("RGB", (64, 64), (230, 230 - i % 50, 220))
+        ImageDraw.Draw(picture).rectangle((x, y, x + 22, y + 22), fill=colour)
+        picture.save(folder / "images" / f"{i:03d}.png")
+        lines += [f"{i:03d}.png,a {colour} box at the {place}", f"{i:03d}.png,{place}: something {colour}"]
+    (folder / "captions.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder / "captions.csv"
+
+
+def boc(*arguments: object) -> Result:
+    """Run the command line in this process; an exception that is no exit fails the test."""
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with captions.csv, images/, regions.h5, model/, photos.h5 and the index ``photos`` in index/."""
+    home = tmp_path_factory.mktemp("library")
+    table = draw_pictures(home, 40)
+    tiny = [f"--set={s}" for s in ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2", "text_layers=1")]
+    for command in (
+        ("extract", table, "-o", home / "regions.h5", "--regions", "grid"),
+        (
+            "train",
+            home / "regions.h5",
+            "-o",
+            home / "model",
+            "--epochs",
+            2,
+            "--batch-size",
+            8,
+            "--set=held_out=8",
+            *tiny,
+        ),
+        ("extract", table, "-o", home / "photos.h5", "--encoder", f"tern:{home / 'model'}"),
+        ("index", "photos", home / "photos.h5", "--at", f"file:{home / 'index'}"),
+    ):
+        result = boc(*command)
+        assert result.exit_code == 0, result.output
+    return home

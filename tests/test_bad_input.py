@@ -1,0 +1,180 @@
+"""What a newcomer can get wrong: one line on stderr that names what to do, status 1 or 2, nothing damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import pytest
+from conftest import boc
+
+
+def digest(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file below a folder, by its path."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture(scope="module")
+def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the library with some broken things beside it."""
+    home = tmp_path_factory.mktemp("bad") / "home"
+    shutil.copytree(library, home)
+    (home / "empty").mkdir()
+    (home / "notes.txt").write_text("no pictures here")
+    (home / "columns.csv").write_text("file,text\na.png,hello\n")
+    (home / "rows.csv").write_text("image,caption\n")
+    (home / "elsewhere.csv").write_text("image,caption\nnowhere.png,hello\n")
+    (home / "latin.csv").write_bytes("image,caption\na.png,caf\xe9\n".encode("latin-1"))
+    (home / "ids.txt").write_text("no-such-picture\n")
+    (home / "wrong.h5").write_text("not HDF5")
+    with h5py.File(home / "foreign.h5", "w") as file:
+        file["data"] = [1, 2, 3]
+    shutil.copy(home / "photos.h5", home / "newer.h5")
+    with h5py.File(home / "newer.h5", "a") as file:
+        file.attrs["format"] = 99
+    shutil.copy(home / "photos.h5", home / "stranger.h5")
+    with h5py.File(home / "stranger.h5", "a") as file:
+        file.attrs["digest"] = "0" * 64
+    for name in ("newer", "odd", "short"):
+        shutil.copytree(home / "index" / "photos", home / "index" / name)
+    change_manifest(home, "newer", lambda text: text.replace('"format": 1', '"format": 2'))
+    change_manifest(home, "odd", lambda text: text.replace("RandomRotation", "SecretRotation"))
+    rows = next((home / "index" / "short").glob("generation-*/rows.npy"))
+    rows.write_bytes(rows.read_bytes()[:-4])
+    shutil.copytree(home / "model", home / "other-model")
+    config = json.loads((home / "other-model" / "config.json").read_text())
+    (home / "other-model" / "config.json").write_text(json.dumps(config))
+    shutil.copytree(home / "model", home / "broken-model")
+    weights = home / "broken-model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    (home / "images" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nrubbish")
+    return home
+
+
+def change_manifest(home: Path, name: str, change: Callable[[str], str]) -> None:
+    manifest = next((home / "index" / name).glob("generation-*/manifest.json"))
+    manifest.write_text(change(manifest.read_text()))
+    sizes = manifest.with_name("files.json")
+    said = json.loads(sizes.read_text())
+    said["manifest.json"] = manifest.stat().st_size
+    sizes.write_text(json.dumps(said))
+
+
+AT = "--at file:{home}/index"
+ENCODER = "--encoder tern:{home}/model"
+# Arguments ({home} is filled in), and words that the answer must hold.
+CASES = [
+    ("search photos", ["TEXT"]),
+    (f"search nosuch hello {AT}", ["no index 'nosuch'", "photos", "boc index"]),
+    (f"search Photos hello {AT}", ["'Photos'", "lower-case"]),
+    (f"search ../photos hello {AT}", ["'../photos'", "cannot name"]),
+    (f"search photos hello there {AT}", ["unexpected extra argument"]),
+    (f"search photos ' ' {AT}", ["sentence is empty"]),
+    (f"search photos hello -k 0 {AT}", ["k must be at least 1", "0"]),
+    (f"search photos hello -k -3 {AT}", ["k must be at least 1", "-3"]),
+    (f"search photos hello -k many {AT}", ["many", "integer"]),
+    (f"search photos hello --rm 0 {AT}", ["rm must be at least 1"]),
+    (f"search photos hello --find video {AT}", ["video", "image", "text"]),
+    (f"search photos hello --image {{home}}/images/000.png {AT}", ["one of TEXT"]),
+    (f"search photos --id 000.png {AT}", ["one of TEXT"]),
+    (f"search photos hello --id 000.png {AT}", ["--features"]),
+    (f"search photos --image {{home}}/none.png {AT}", ["none.png", "No such file"]),
+    (f"search photos --image {{home}}/notes.txt {AT}", ["notes.txt", "not a picture"]),
+    (f"search photos --image {{home}}/images/broken.png {AT}", ["broken.png"]),
+    (f"search photos --features {{home}}/none.h5 {AT}", ["none.h5", "boc extract"]),
+    (f"search photos --features {{home}}/foreign.h5 {AT}", ["foreign.h5", "not a feature file"]),
+    (f"search photos --features {{home}}/stranger.h5 {AT}", ["stranger.h5", "same encoder"]),
+    (f"search photos --features {{home}}/regions.h5 {AT}", ["regions", "boc extract"]),
+    (f"search photos --features {{home}}/photos.h5 --id 999.png {AT}", ["no item '999.png'"]),
+    (f"search photos --queries {{home}}/none.txt {AT}", ["none.txt"]),
+    (f"search photos hello --html {{home}}/empty {AT}", ["is a folder"]),
+    (f"search photos hello --html /proc/hits.html {AT}", ["/proc"]),
+    (f"search newer hello {AT}", ["format 2", "upgrade boc"]),
+    (f"search odd hello {AT}", ["SecretRotation", "upgrade boc"]),
+    (f"search short hello {AT}", ["rows.npy", "cut short"]),
+    ("search photos hello --at nowhere", ["nowhere", "file:DIR"]),
+    ("search photos hello --at file:", ["names no folder"]),
+    ("search photos hello --at ftp://host", ["ftp", "known: embedded"]),
+    (f"search photos hello {AT} --encoder tern:{{home}}/none", ["none", "boc train"]),
+    (f"search photos hello {AT} --encoder tern:{{home}}/other-model", ["other weights", "--encoder"]),
+    (f"search photos hello {AT} --encoder tern:{{home}}/broken-model", ["damaged model"]),
+    (f"search photos hello {AT} --encoder magic:{{home}}/model", ["magic", "tern"]),
+    (f"search photos hello {AT} --encoder tern", ["KIND:ARGUMENT"]),
+    (f"index photos {{home}}/none {AT} {ENCODER}", ["no such file or folder", "folder of pictures"]),
+    (f"index photos {{home}}/empty {AT} {ENCODER}", ["no pictures"]),
+    (f"index photos {{home}}/notes.txt {AT} {ENCODER}", ["unknown kind of source", ".txt"]),
+    (f"index photos {{home}}/columns.csv {AT} {ENCODER}", ["image,caption"]),
+    (f"index photos {{home}}/rows.csv {AT} {ENCODER}", ["no rows"]),
+    (f"index photos {{home}}/elsewhere.csv {AT} {ENCODER}", ["nowhere.png", "--images"]),
+    (f"index photos {{home}}/latin.csv {AT} {ENCODER}", ["UTF-8"]),
+    (f"index photos {{home}}/captions.csv --ids {{home}}/ids.txt {AT} {ENCODER}", ["no-such-picture"]),
+    (f"index photos {{home}}/captions.csv {AT}", ["--encoder"]),
+    (f"index photos {{home}}/wrong.h5 {AT}", ["wrong.h5", "HDF5"]),
+    (f"index photos {{home}}/foreign.h5 {AT}", ["foreign.h5", "not a feature file"]),
+    (f"index photos {{home}}/newer.h5 {AT}", ["format 99", "upgrade boc"]),
+    (f"index photos {{home}}/photos.h5 --z 0 {AT}", ["0"]),
+    (f"index other {{home}}/photos.h5 --z 33 {AT}", ["--z", "between 1 and 32", "33"]),
+    (f"index other {{home}}/photos.h5 --query-z 99 {AT}", ["--query-z", "between 1 and 32", "99"]),
+    (f"index other {{home}}/photos.h5 --bits 77 {AT}", ["77"]),
+    (f"index photos {{home}}/photos.h5 --z 7 {AT}", ["--replace"]),
+    ("index photos {home}/photos.h5 --at file:/proc/boc", ["/proc/boc"]),
+    (f"index Photos! {{home}}/photos.h5 {AT}", ["lower-case"]),
+    (f"info nosuch {AT}", ["no index 'nosuch'"]),
+    ("extract {home}/captions.csv -o {home}/new.h5", ["--encoder", "--regions"]),
+    ("extract {home}/captions.csv -o {home}/new.h5 --regions magic", ["magic", "grid"]),
+    ("extract {home}/captions.csv -o {home}/new.h5 --regions tflite:{home}/none", ["no such model file"]),
+    (
+        "extract {home}/captions.csv -o {home}/new.h5 --regions tflite:{home}/notes.txt",
+        ["notes.txt", "TensorFlow Lite"],
+    ),
+    ("extract {home}/captions.csv -o {home}/new.h5 --regions files:{home}", ["bottom-up"]),
+    ("extract {home}/captions.csv -o /proc/new.h5 --regions grid", ["/proc"]),
+    ("extract {home}/captions.csv -o {home}/empty --regions grid", ["is a folder"]),
+    ("extract {home}/photos.h5 -o {home}/new.h5 --regions grid", ["photos.h5", "regions"]),
+    (f"extract {{home}}/photos.h5 -o {{home}}/new.h5 {ENCODER}", ["embeddings"]),
+    ("extract {home}/captions.csv --regions grid", ["-o"]),
+    ("train {home}/captions.csv -o {home}/new --set depth=3", ["'depth'", "known"]),
+    ("train {home}/captions.csv -o {home}/new --set lr=fast", ["lr must be a number", "fast"]),
+    ("train {home}/captions.csv -o {home}/new --set lr", ["NAME=VALUE"]),
+    ("train {home}/regions.h5 -o {home}/new --batch-size 500", ["batch", "500"]),
+    ("train {home}/regions.h5 -o {home}/new --set joint_width=30", ["joint_width", "multiple"]),
+    ("train {home}/regions.h5 -o {home}/new --text {home}/empty", ["no BERT folder"]),
+    ("train {home}/regions.h5 -o {home}/new --regions files:{home}", ["bottom-up"]),
+    ("train {home}/photos.h5 -o {home}/new", ["training needs regions"]),
+    ("train {home}/regions.h5 -o {home}/new --set held_out=40", ["held_out"]),
+    ("train {home}/images -o {home}/new", ["image,caption"]),
+    ("train {home}/regions.h5 -o {home}/model --epochs 9", ["another recipe"]),
+    ("train {home}/regions.h5 -o {home}/new --device tpu", ["tpu"]),
+    ("evaluate {home}/regions.h5", ["regions", "boc extract"]),
+    ("evaluate {home}/none.h5", ["none.h5"]),
+    ("gallery /proc/gallery", ["/proc"]),
+    ("gallery {home}/new --count 0", ["0"]),
+    ("find photos", ["find"]),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), CASES, ids=[line for line, _ in CASES])
+def test_the_error_says_what_to_do(home: Path, line: str, words: list[str]) -> None:
+    before = digest(home)
+    arguments = [part.strip("'").format(home=home) for part in line.replace("' '", "'\u00a0'").split(" ")]
+    result = boc(*[" " if part == "\u00a0" else part for part in arguments])
+    assert result.exit_code in (1, 2), result.output
+    assert result.stdout == ""
+    message = result.stderr.splitlines()[-1]
+    assert message.startswith("Error: ")
+    for word in words:
+        assert word in message
+    assert digest(home) == before
+
+
+def test_a_picture_that_cannot_be_read_is_named_and_the_rest_is_done(home: Path, tmp_path: Path) -> None:
+    result = boc("extract", home / "images", "-o", tmp_path / "out.h5", "--regions", "grid")
+    assert result.exit_code == 1
+    assert "40 pictures" in result.stdout
+    assert result.stderr.count("broken.png") == 1
+    assert "1 items could not be used; all others are done." in result.stderr
