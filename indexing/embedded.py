@@ -93,8 +93,16 @@ class EmbeddedBackend:
             raise BackendError(
                 f"no index {name!r} in file:{self.folder} ({there}); make it with boc index {name} SOURCE"
             )
-        current = (self.folder / name / "CURRENT").read_text(encoding="utf-8").strip()
-        return EmbeddedIndex(self.folder / name / current)
+        while True:
+            current = self._current(name)
+            try:
+                return EmbeddedIndex(current)
+            except (ManifestError, OSError):
+                if current == self._current(name):
+                    raise  # damaged; otherwise it was replaced while being opened
+
+    def _current(self, name: str) -> Path:
+        return self.folder / name / (self.folder / name / "CURRENT").read_text(encoding="utf-8").strip()
 
 
 class EmbeddedIndex:
@@ -112,15 +120,15 @@ class EmbeddedIndex:
         self._ids = _Strings(folder, "ids")
         self._content = _Strings(folder, "content")
         self._group = _Strings(folder, "group")
+        self._arrays = {path.stem: _load(path) for path in sorted((folder / "codec").glob("*.npy"))}
 
     def __len__(self) -> int:
         return len(self._modality)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Codec arrays; ManifestError if they are not those the index was made with."""
-        found = {path.stem: np.load(path, allow_pickle=False) for path in sorted((self.folder / "codec").glob("*.npy"))}
-        self.manifest.check_arrays(found, where=str(self.folder))
-        return found
+        self.manifest.check_arrays(self._arrays, where=str(self.folder))
+        return self._arrays
 
     def search(self, queries: TermMatrix, k: int, modality: Modality | None = None) -> list[list[Hit]]:
         if k < 1:
@@ -197,11 +205,16 @@ class EmbeddedWriter:
     def add(self, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[np.float32]) -> None:
         if not len(items) == terms.shape[0] == len(vectors):
             raise BackendError(f"{len(items)} items, {terms.shape[0]} term rows, {len(vectors)} vectors: must be equal")
+        found, wanted = (terms.shape[1], vectors.shape[1]), (self._manifest.codec["n_terms"], self._manifest.identity.dim)
+        if found != wanted:
+            raise BackendError(f"rows of {found} terms and components; the index is made for {wanted}")
         self._items += items
         self._terms.append(terms)
         vectors.astype(self._manifest.vector_dtype).tofile(self._spool)
 
     def commit(self) -> None:
+        if not self._items:
+            raise BackendError(f"nothing was added to {self._home}; an index needs at least one item")
         order = np.array(sorted(range(len(self._items)), key=lambda i: self._items[i].id), dtype=np.int64)
         items = [self._items[i] for i in order]
         repeated = [a.id for a, b in itertools.pairwise(items) if a.id == b.id]

@@ -32,6 +32,10 @@ class Pairs:
         order = np.random.default_rng(seed).permutation(len(self))
         return self._take(np.sort(order[held_out:])), self._take(np.sort(order[:held_out]))
 
+    def sample(self, size: int, seed: int) -> Pairs:
+        """At most ``size`` random pictures, with their captions."""
+        return self._take(np.sort(np.random.default_rng(seed).permutation(len(self))[:size]))
+
     def batches(
         self, size: int, per_picture: int, rng: np.random.Generator
     ) -> Iterator[tuple[NDArray, NDArray, Tensor]]:

@@ -25,13 +25,15 @@ from boc.evaluation import Recalls, evaluate
 from boc.files import replacing
 
 from .._checkpoint import save_weights
-from ..tern import Tern
+from ..tern import Tern, raised
 from .data import Pairs, RegionReader
 from .losses import hinge
 from .texts import Captions
+from .warmstart import warm_start
 
 SAVE_SECONDS = 30.0
 EVAL_BATCH = 128
+WARM_START = 20_000  # pictures that the closed form looks at
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class TrainConfig:
     negatives_first, negatives_last : negatives of a pair that count at the start, and in the last third of the epochs;
         in between their number falls exponentially. 1 and 1 is the published loss
     region_keep : probability with which a region stays in a training batch
+    feature_keep : probability with which a number of a region's feature stays in a training batch
+    warm_start : whether to begin at the closed-form solution (see warmstart.py), 1 or 0
     average : decay of the running average of the weights that is validated and kept; 0 keeps the weights themselves
     text_lr : learning rate of the text tower, as a share of ``lr``; 0 freezes it
     held_out : pictures kept from training, to validate on
@@ -61,6 +65,8 @@ class TrainConfig:
     negatives_first: int = 100
     negatives_last: int = 1
     region_keep: float = 1.0
+    feature_keep: float = 1.0
+    warm_start: int = 1
     average: float = 0.99
     text_lr: float = 0.0
     held_out: int = 500
@@ -137,6 +143,8 @@ class Trainer:
         """Train to the end. The best weights so far stand in the folder after each validation."""
         if self._saved.exists():
             self.state = restore(self._saved, self.learned, self.optimizer, self.average)
+        elif self.config.warm_start:
+            self._warm_start()
         saved_at = time.monotonic()
         while not self.state.over(self.config, self.steps):
             epoch, done = divmod(self.state.step, self.steps_per_epoch)
@@ -181,6 +189,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = group["share"] * self.config.lr * schedule(step, self.config.warmup, self.steps)
         features, boxes, lengths = (t.to(self.device) for t in self.regions(pictures, self.config.region_keep))
+        features = torch.nn.functional.dropout(features, 1 - self.config.feature_keep)
         with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.device == "cuda"):
             images, _ = self.model.images(features, boxes, lengths)
             texts = self.captions.encode(self.model, numbers, self.device)
@@ -196,6 +205,16 @@ class Trainer:
     def _negatives(self, step: int) -> int:
         first, last = self.config.negatives_first, self.config.negatives_last
         return round(first * (last / first) ** min(1.0, 1.5 * step / self.steps))
+
+    def _warm_start(self) -> None:
+        pairs = self.train.sample(WARM_START, self.config.seed)
+        power = self.model.config.region_power
+        numbers = np.concatenate(pairs.captions)
+        words = self.captions.means(self.model, numbers, self.device)
+        regions = torch.stack([raised(self.regions([i])[0][0], power).mean(dim=0).nan_to_num() for i in pairs.pictures])
+        each = torch.from_numpy(np.repeat(np.arange(len(pairs)), [len(c) for c in pairs.captions]))
+        warm_start(self.model, regions[each], words)
+        self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
 
     def _validate(self) -> Recalls:
         """Recalls of the averaged weights on the pictures held out; the best are written to the folder."""

@@ -24,7 +24,7 @@ from .loop import Progress, RunState, TrainConfig, Trainer
 from .texts import Captions
 
 # Widths that learn from thousands of pictures in minutes, where the published ones want a GPU and a hundred thousand.
-SMALL = {"visual_width": 256, "visual_layers": 1, "joint_width": 256, "feedforward": 512}
+SMALL = {"visual_width": 512, "visual_layers": 1, "joint_width": 384, "feedforward": 512, "region_power": 0.5}
 
 
 @dataclass(frozen=True)

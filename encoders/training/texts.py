@@ -65,6 +65,21 @@ class Captions:
         return vectors
 
     @torch.inference_mode()
+    def means(self, model: Tern, numbers: Sequence[int], device: str) -> Tensor:
+        """Mean output of the text tower over the word-pieces of each caption, float32 (len(numbers), h)."""
+        if self.frozen:
+            words = np.load(self._path, mmap_mode="r")
+            spans = ((self._offsets[i], self._offsets[i + 1]) for i in numbers)
+            return torch.from_numpy(np.stack([words[a:b].mean(axis=0, dtype=np.float32) for a, b in spans]))
+        model.eval()
+        found = []
+        for start in range(0, len(numbers), BATCH):
+            ids, lengths = pad([self.ids[i] for i in numbers[start : start + BATCH]])
+            hidden = model.txt_enc(ids.to(device), lengths.to(device)).cpu()
+            found += [row[:n].mean(dim=0) for row, n in zip(hidden, lengths.tolist(), strict=True)]
+        return torch.stack(found)
+
+    @torch.inference_mode()
     def _read(self, model: Tern, start: int, device: str) -> np.ndarray:
         ids, lengths = pad(self.ids[start : start + BATCH])
         hidden = model.txt_enc(ids.to(device), lengths.to(device)).cpu()
