@@ -25,6 +25,7 @@ from boc.evaluation import Recalls, evaluate
 from boc.files import replacing
 
 from .._checkpoint import save_weights
+from .._device import fast_bfloat16
 from ..tern import Tern, raised
 from .data import Pairs, RegionReader
 from .losses import hinge
@@ -52,6 +53,7 @@ class TrainConfig:
     text_lr : learning rate of the text tower, as a share of ``lr``; 0 freezes it
     held_out : pictures kept from training, to validate on
     patience : epochs without a better validation before training stops
+    mixed : 1 to compute in bfloat16 where that is faster (weights, averages and the loss stay float32), else 0
     """
 
     epochs: int = 30
@@ -71,6 +73,7 @@ class TrainConfig:
     text_lr: float = 0.0
     held_out: int = 500
     patience: int = 5
+    mixed: int = 1
     seed: int = 0
 
 
@@ -116,6 +119,7 @@ class Trainer:
         self.folder = folder
         self.config = config
         self.device = device
+        self.mixed = bool(config.mixed) and fast_bfloat16(device)
         self.model = model.to(device)
         self.regions = regions
         self.captions = captions
@@ -190,7 +194,7 @@ class Trainer:
             group["lr"] = group["share"] * self.config.lr * schedule(step, self.config.warmup, self.steps)
         features, boxes, lengths = (t.to(self.device) for t in self.regions(pictures, self.config.region_keep))
         features = torch.nn.functional.dropout(features, 1 - self.config.feature_keep)
-        with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.device == "cuda"):
+        with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.mixed):
             images, _ = self.model.images(features, boxes, lengths)
             texts = self.captions.encode(self.model, numbers, self.device)
         scores = images.float() @ texts.float().T

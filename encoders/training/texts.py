@@ -17,6 +17,7 @@ from .._text import TextTower, pad, tokenize
 from ..tern import Tern
 
 BATCH = 256
+CHUNK = 64
 
 
 class Captions:
@@ -53,22 +54,26 @@ class Captions:
         yield len(self.ids)
 
     def encode(self, model: Tern, numbers: Sequence[int], device: str) -> Tensor:
-        """Unit vectors (len(numbers), joint_width)."""
+        """Unit vectors (len(numbers), joint_width). Captions of like length go together: little padding is computed."""
+        order = sorted(range(len(numbers)), key=lambda i: len(self.ids[numbers[i]]))
+        chunks = [[numbers[i] for i in order[start : start + CHUNK]] for start in range(0, len(order), CHUNK)]
+        vectors = torch.cat([self._encode(model, chunk, device) for chunk in chunks])
+        return vectors[torch.argsort(torch.tensor(order, device=vectors.device))]
+
+    def _encode(self, model: Tern, numbers: Sequence[int], device: str) -> Tensor:
         if not self.frozen:
             ids, lengths = pad([self.ids[i] for i in numbers])
-            vectors, _ = model.texts(ids.to(device), lengths.to(device))
-            return vectors
-        words = np.load(self._path, mmap_mode="r")
+            return model.texts(ids.to(device), lengths.to(device))[0]
+        words = np.load(self._path, mmap_mode="r", allow_pickle=False)
         rows = [torch.from_numpy(words[self._offsets[i] : self._offsets[i + 1]].copy()) for i in numbers]
         hidden = pad_sequence(rows, batch_first=True).float()
-        vectors, _ = model.words(hidden.to(device), torch.tensor([len(r) for r in rows], device=device))
-        return vectors
+        return model.words(hidden.to(device), torch.tensor([len(r) for r in rows], device=device))[0]
 
     @torch.inference_mode()
     def means(self, model: Tern, numbers: Sequence[int], device: str) -> Tensor:
         """Mean output of the text tower over the word-pieces of each caption, float32 (len(numbers), h)."""
         if self.frozen:
-            words = np.load(self._path, mmap_mode="r")
+            words = np.load(self._path, mmap_mode="r", allow_pickle=False)
             spans = ((self._offsets[i], self._offsets[i + 1]) for i in numbers)
             return torch.from_numpy(np.stack([words[a:b].mean(axis=0, dtype=np.float32) for a, b in spans]))
         model.eval()
