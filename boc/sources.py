@@ -68,6 +68,9 @@ def _folder(folder: Path) -> list[Item]:
     if not paths:
         raise SourceError(f"{folder}: no pictures in this folder ({', '.join(sorted(SUFFIXES))}); {ADVICE}")
     names = [path.relative_to(folder).as_posix() for path in paths]
+    odd = next((name for name in names if name.encode(errors="ignore").decode() != name), None)
+    if odd is not None:
+        raise SourceError(f"{folder}: the file name {odd!a} is not UTF-8; rename that file")
     return [Item(name, "image", str(path.resolve()), name) for name, path in zip(names, paths, strict=True)]
 
 
@@ -83,6 +86,10 @@ def _table(path: Path, images: Path | None) -> list[Item]:
             for row in reader:
                 if not row["image"] or row["caption"] is None:
                     raise SourceError(f"{path}, line {reader.line_num}: image and caption must both be there")
+                if None in row:
+                    raise SourceError(
+                        f"{path}, line {reader.line_num}: more cells than columns; put a caption with commas in quotes"
+                    )
                 captions.setdefault(row["image"], []).append(row["caption"])
     except (UnicodeDecodeError, csv.Error, OSError) as error:
         raise SourceError(f"{path}: not a UTF-8 CSV file ({error}); {ADVICE}") from error
@@ -109,9 +116,11 @@ def _picture_root(table: Path, first: str, images: Path | None) -> Path:
 
 def _keep(items: Iterable[Item], ids: Path) -> list[Item]:
     try:
-        wanted = {line.strip() for line in ids.read_text(encoding="utf-8").splitlines() if line.strip()}
+        wanted = {line.strip() for line in ids.read_text(encoding="utf-8-sig").splitlines() if line.strip()}
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{ids}: not a readable list of picture ids ({error}); give one id a line") from error
+    if not wanted:
+        raise SourceError(f"{ids}: lists no picture ids; give one id a line")
     kept = [item for item in items if (item.group or item.id) in wanted]
     missing = wanted - {item.group or item.id for item in kept}
     if missing:

@@ -205,9 +205,10 @@ class EmbeddedWriter:
     def add(self, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[np.float32]) -> None:
         if not len(items) == terms.shape[0] == len(vectors):
             raise BackendError(f"{len(items)} items, {terms.shape[0]} term rows, {len(vectors)} vectors: must be equal")
-        found, wanted = (terms.shape[1], vectors.shape[1]), (self._manifest.codec["n_terms"], self._manifest.identity.dim)
+        found = terms.shape[1], vectors.shape[1]
+        wanted = self._manifest.codec["n_terms"], self._manifest.identity.dim
         if found != wanted:
-            raise BackendError(f"rows of {found} terms and components; the index is made for {wanted}")
+            raise BackendError(f"(terms, dimension) of the rows are {found}, those of the index {wanted}")
         self._items += items
         self._terms.append(terms)
         vectors.astype(self._manifest.vector_dtype).tofile(self._spool)

@@ -141,7 +141,7 @@ CASES = [
     ("train {home}/captions.csv -o {home}/new --set depth=3", ["'depth'", "known"]),
     ("train {home}/captions.csv -o {home}/new --set lr=fast", ["lr must be a number", "fast"]),
     ("train {home}/captions.csv -o {home}/new --set lr", ["NAME=VALUE"]),
-    ("train {home}/regions.h5 -o {home}/new --batch-size 500", ["batch", "500"]),
+    ("train {home}/regions.h5 -o {home}/new --batch-size 39 --set held_out=8", ["batch", "39"]),
     ("train {home}/regions.h5 -o {home}/new --set joint_width=30", ["joint_width", "multiple"]),
     ("train {home}/regions.h5 -o {home}/new --text {home}/empty", ["no BERT folder"]),
     ("train {home}/regions.h5 -o {home}/new --regions files:{home}", ["bottom-up"]),

@@ -1,0 +1,117 @@
+"""The surface that scenes are painted on, and the notation of what is painted.
+
+Things and landscapes are kept as text: entries "verb words numbers" set apart by semicolons. Numbers are hundredths of
+the unit square (of the thing, or of the picture), y downwards.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image, ImageColor, ImageDraw
+
+RGB = tuple[int, int, int]
+Box = tuple[float, float, float, float]  # left, top, right, bottom in shares of the picture's side
+Points = NDArray[np.float64]  # (n, 2)
+
+OVERSAMPLING = 3
+
+
+class Sky(NamedTuple):
+    """What is overhead: colours from the top down, the light that falls on the land, and the clouds."""
+
+    stops: str
+    tint: tuple[float, float, float]
+    clouds: int
+    cloud: str
+
+
+SKIES = {
+    "sunny": Sky("#469ee8 #96d0f6 #e8f6fc", (1.0, 1.0, 1.0), 2, "#ffffff"),
+    "cloudy": Sky("#88a4c0 #b2c6d6 #dee6ea", (0.88, 0.91, 0.93), 6, "#f0f3f6"),
+    "rainy": Sky("#586a82 #7c8ea0 #acb8c2", (0.70, 0.77, 0.84), 6, "#6c7a8e"),
+    "sunset": Sky("#54468c #e87476 #ffd08a", (0.98, 0.78, 0.72), 2, "#f89e84"),
+    "night": Sky("#0c1234 #1e2e62 #4a5c96", (0.34, 0.41, 0.62), 0, "#ffffff"),
+}
+
+
+class Canvas:
+    """A square surface, three times as large as the picture; coordinates are shares of its side, y downwards."""
+
+    def __init__(self, size: int, sky: str, rng: np.random.Generator) -> None:
+        self.side = size * OVERSAMPLING
+        self.sky = SKIES[sky]
+        self.rng = rng
+        self.image = Image.new("RGB", (self.side, self.side), self.sky.stops.split()[-1])
+        self._solid = ImageDraw.Draw(self.image)
+        self._glaze = ImageDraw.Draw(self.image, "RGBA")
+
+    def shade(self, colour: RGB, share: float = 1.0) -> RGB:
+        """``colour`` in the light of the sky; ``share`` says how much of that light counts."""
+        red, green, blue = (int(c * (1 + share * (t - 1))) for c, t in zip(colour, self.sky.tint, strict=True))
+        return red, green, blue
+
+    def gradient(self, top: float, bottom: float, stops: list[RGB]) -> None:
+        """Fill the band from ``top`` to ``bottom`` with colours spread evenly from its upper to its lower edge."""
+        first, last = (round(edge * self.side) for edge in (top, bottom))
+        where = np.linspace(0, len(stops) - 1, last - first)
+        channels = [np.interp(where, np.arange(len(stops)), channel) for channel in zip(*stops, strict=True)]
+        column = Image.fromarray(np.stack(channels, axis=-1).astype(np.uint8)[:, None])
+        self.image.paste(column.resize((self.side, last - first), Image.Resampling.NEAREST), (0, first))
+
+    def fill(self, points: ArrayLike, colour: RGB) -> None:
+        """Fill a polygon of (n, 2) points."""
+        self._solid.polygon((np.asarray(points, float) * self.side).ravel().tolist(), fill=colour)
+
+    def line(self, points: ArrayLike, width: float, colour: RGB, alpha: int = 255) -> None:
+        """Draw a line through (n, 2) points."""
+        flat = (np.asarray(points, float) * self.side).ravel().tolist()
+        draw = self._solid if alpha == 255 else self._glaze
+        draw.line(flat, (*colour, alpha), max(1, round(width * self.side)), joint="curve")
+
+    def oval(self, x: float, y: float, rx: float, ry: float, colour: RGB, alpha: int = 255) -> None:
+        """Fill an ellipse with centre (x, y) and the two radii."""
+        box = tuple(edge * self.side for edge in (x - rx, y - ry, x + rx, y + ry))
+        (self._solid if alpha == 255 else self._glaze).ellipse(box, (*colour, alpha))
+
+    def glow(self, x: float, y: float, rx: float, ry: float, colour: RGB, alpha: int) -> None:
+        """Paint a soft spot: nine ellipses within each other, each of them nearly clear."""
+        for share in np.linspace(0.36, 1, 9):
+            self.oval(x, y, rx * share, ry * share, colour, alpha)
+
+    def picture(self, size: int) -> Image.Image:
+        """The surface reduced to ``size`` x ``size`` pixels, with darker corners and a little grain."""
+        small = np.asarray(self.image.resize((size, size), Image.Resampling.LANCZOS, reducing_gap=1.5), np.float32)
+        grain = self.rng.integers(-3, 4, (size, size, 1)).astype(np.float32)
+        return Image.fromarray(np.clip(small * _vignette(size) + grain, 0, 255).astype(np.uint8))
+
+
+@lru_cache(maxsize=4)
+def _vignette(size: int) -> NDArray[np.float32]:
+    across = np.linspace(-1, 1, size) ** 2
+    return (1 - 0.05 * (across[:, None] + across) ** 1.5).astype(np.float32)[:, :, None]
+
+
+class Entry(NamedTuple):
+    verb: str
+    words: tuple[str, ...]
+    numbers: tuple[float, ...]  # shares, no longer hundredths
+
+
+@lru_cache(maxsize=64)
+def entries(text: str) -> tuple[Entry, ...]:
+    return tuple(_entry(entry.split()) for entry in text.split(";"))
+
+
+def _entry(parts: list[str]) -> Entry:
+    words = [part for part in parts if part[0].isalpha() or part[0] == "#"]
+    return Entry(words[0], tuple(words[1:]), tuple(float(number) / 100 for number in parts[len(words) :]))
+
+
+@lru_cache(maxsize=256)
+def rgb(name: str) -> RGB:
+    red, green, blue = ImageColor.getrgb(name)[:3]
+    return red, green, blue

@@ -1,0 +1,129 @@
+"""What every codec step must do; a newcomer in ``boc.codecs.STEPS`` is tested unasked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from oracles import assert_canonical, dense, same_matrix
+from scipy import sparse
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from boc.codecs import STEPS, SurrogateCodec
+from boc.codecs._base import Step
+from boc.errors import BocError
+from boc.types import MODALITIES, Embeddings, Modality
+
+ROWS, WIDTH = 12, 6
+
+
+def varied(step: type[Step]) -> Step:
+    """The step with every parameter off its default."""
+    defaults = step().get_params(deep=False)
+    others = {name: 1 if value is None else value + 1 for name, value in defaults.items()}
+    return step(**others)
+
+
+def gaussian(seed: int, rows: int = ROWS) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal((rows, WIDTH)).astype(np.float32)
+
+
+EXAMPLES = [pytest.param(make(kind), id=f"{name}-{word}")
+            for name, kind in STEPS.items()
+            for word, make in (("default", lambda kind: kind()), ("varied", varied))]  # fmt: skip
+
+
+def encode(step: Step, side: str, X: Any, modality: Modality) -> Any:
+    return getattr(step, f"encode_{side}")(X, modality)
+
+
+@parametrize_with_checks([step() for step in STEPS.values()])
+def test_the_step_is_a_scikit_learn_transformer(estimator: BaseEstimator, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("modality", MODALITIES)
+@pytest.mark.parametrize("side", ["documents", "queries"])
+@pytest.mark.parametrize("step", EXAMPLES)
+def test_a_row_is_encoded_the_same_alone_and_in_a_batch(step: Step, side: str, modality: Modality) -> None:
+    X, labels = gaussian(0), np.repeat(MODALITIES, ROWS // 2)
+    for kind in (np.asarray, sparse.csr_array) if step.__sklearn_tags__().input_tags.sparse else (np.asarray,):
+        fitted = clone(step).fit(kind(X), labels)
+        batch = dense(encode(fitted, side, kind(X), modality))
+        for i in range(ROWS):
+            alone = dense(encode(fitted, side, kind(X[i : i + 1]), modality))[0]
+            np.testing.assert_allclose(alone, batch[i], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("step", EXAMPLES)
+def test_one_modality_is_encoded_as_transform_says_unless_it_is_treated_apart(step: Step) -> None:
+    X = gaussian(1)
+    fitted = clone(step).fit(X)
+    for modality in MODALITIES:
+        assert same_matrix(fitted.encode_documents(X, modality), fitted.transform(X))
+
+
+@pytest.mark.parametrize("step", EXAMPLES)
+def test_integer_results_are_term_matrices(step: Step) -> None:
+    X = gaussian(2)
+    result = clone(step).fit_transform(X)
+    if np.issubdtype(result.dtype, np.integer):
+        assert_canonical(result, (ROWS, result.shape[1]))
+    else:
+        assert result.dtype == np.float32
+        assert np.isfinite(dense(result)).all()
+
+
+@pytest.mark.parametrize("step", EXAMPLES)
+def test_the_input_stays_as_it_is(step: Step) -> None:
+    X = gaussian(3)
+    rows = sparse.csr_array(X) if step.__sklearn_tags__().input_tags.sparse else X
+    clone(step).fit(rows).encode_queries(rows, "image")
+    assert np.array_equal(dense(rows), gaussian(3))
+
+
+@pytest.mark.parametrize("step", EXAMPLES)
+def test_parameters_make_an_equal_step(step: Step) -> None:
+    params = step.get_params(deep=False)
+    assert json.loads(json.dumps(params)) == params
+    assert clone(step).get_params(deep=False) == params
+    assert type(step)(**params).get_params(deep=False) == params
+    X = gaussian(4)
+    assert same_matrix(clone(step).fit_transform(X), type(step)(**params).fit_transform(X))
+
+
+@pytest.mark.parametrize("step", EXAMPLES)
+def test_a_saved_step_encodes_as_before(step: Step, tmp_path: Path) -> None:
+    samples = [Embeddings("image", gaussian(5)), Embeddings("text", gaussian(6, 7) + 1)]
+    codec = SurrogateCodec([clone(step)]).fit(*samples)
+    for name, array in codec.arrays().items():
+        np.save(tmp_path / f"{name}.npy", array, allow_pickle=False)
+    stored = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in tmp_path.glob("*.npy")}
+    restored = SurrogateCodec.restore(json.loads(json.dumps(codec.config())), stored)
+    assert restored.config() == codec.config()
+    assert restored.n_terms == dense(codec.encode_documents(samples[0])).shape[1]
+    for modality in MODALITIES:
+        fresh = Embeddings(modality, gaussian(7))
+        assert same_matrix(restored.encode_documents(fresh), codec.encode_documents(fresh))
+        assert same_matrix(restored.encode_queries(fresh), codec.encode_queries(fresh))
+
+
+@pytest.mark.parametrize("step", EXAMPLES)
+def test_everything_learned_is_saved(step: Step) -> None:
+    fitted = clone(step).fit(gaussian(8))
+    found = {name for name in vars(fitted) if name.endswith("_") and not name.startswith("_")}
+    assert found - {"n_features_in_"} == set(step.learned)
+
+
+@pytest.mark.parametrize("step", EXAMPLES)
+def test_vectors_of_another_width_are_refused_with_both_widths(step: Step) -> None:
+    codec = SurrogateCodec([clone(step)]).fit(Embeddings("image", gaussian(9)))
+    with pytest.raises(BocError, match=rf"{WIDTH - 1}.*{WIDTH}"):
+        codec.encode_queries(Embeddings("text", gaussian(9)[:, 1:]))
+    with pytest.raises(ValueError, match=rf"{WIDTH - 1} features.*{WIDTH} features"):
+        clone(step).fit(gaussian(9)).transform(gaussian(9)[:, 1:])

@@ -1,0 +1,168 @@
+"""Who may import whom, and habits that no reviewer should have to look for."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = ("boc", "encoders", "indexing")
+FILES = [path for package in OURS for path in sorted((ROOT / package).rglob("*.py"))]
+TORCH = {"torch", "transformers", "tokenizers", "safetensors", "sentence_transformers"}
+
+# Part of ``boc`` -> the parts it may import (itself always). ``boc`` alone is the version. A new part needs a row.
+MAY = {
+    "boc": set(),
+    "boc.errors": set(),
+    "boc.files": {"boc.errors"},
+    "boc.images": {"boc.errors"},
+    "boc.types": set(),
+    "boc.manifest": {"boc", "boc.errors", "boc.types"},
+    "boc.codecs": {"boc.errors", "boc.types"},
+    "boc.surrogate": {"boc.errors", "boc.types"},
+    "boc.rerank": {"boc.types"},
+    "boc.evaluation": {"boc.errors"},
+    "boc.features": {"boc.errors", "boc.files", "boc.types"},
+    "boc.sources": {"boc.errors", "boc.features", "boc.images", "boc.types"},
+    "boc.registry": {"boc.errors", "boc.types"},
+    "boc.scenes": set(),
+    "boc.pipeline": {
+        "boc.codecs", "boc.errors", "boc.evaluation", "boc.features", "boc.images", "boc.manifest",
+        "boc.registry", "boc.rerank", "boc.sources", "boc.surrogate", "boc.types",
+    },
+    "boc.sheet": {"boc.errors", "boc.files", "boc.images", "boc.types"},
+    "boc.cli": {
+        "boc", "boc.codecs", "boc.errors", "boc.features", "boc.files", "boc.pipeline", "boc.registry",
+        "boc.scenes", "boc.sheet", "boc.sources", "boc.types",
+    },
+    "encoders": {"boc.errors", "boc.evaluation", "boc.features", "boc.files", "boc.images", "boc.types"},
+    "indexing": {"boc.errors", "boc.files", "boc.manifest", "boc.surrogate", "boc.types"},
+}  # fmt: skip
+ANNOTATIONS = {"boc.types": {"boc.manifest"}, "boc.cli": {"encoders"}}  # under TYPE_CHECKING only
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part_of(module: str) -> str:
+    """The row of ``MAY`` that a module of ours belongs to."""
+    head, *rest = module.split(".")
+    return f"{head}.{rest[0]}" if head == "boc" and rest else head
+
+
+def exists(module: str) -> bool:
+    path = ROOT / module.replace(".", "/")
+    return path.with_suffix(".py").is_file() or path.is_dir()
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Full names of the modules that a file imports anywhere in it, and whether for annotations only."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing_only = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
+        for child in block.body
+        for node in ast.walk(child)
+    }
+    package = name_of(path).split(".")
+    if path.name != "__init__.py":
+        package = package[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, id(node) in typing_only
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                deeper = f"{module}.{alias.name}"
+                yield deeper if module.split(".")[0] in OURS and exists(deeper) else module, id(node) in typing_only
+
+
+def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            yield node, ast.unparse(node.func)
+
+
+def test_the_walk_sees_what_it_should() -> None:
+    assert len(FILES) > 40
+    assert {part_of(name_of(path)) for path in FILES} >= {"boc.codecs", "boc.pipeline", "encoders", "indexing"}
+    seen = dict(imports(ROOT / "boc" / "types.py"))
+    assert seen["boc.manifest"] is True
+    assert seen["numpy"] is False
+    assert dict(imports(ROOT / "boc" / "cli" / "__init__.py"))["boc.cli.search"] is False
+    assert dict(imports(ROOT / "encoders" / "tern.py"))["encoders._checkpoint"] is False
+    assert dict(imports(ROOT / "boc" / "pipeline.py"))["boc.registry"] is False
+
+
+def test_the_table_has_no_circle() -> None:
+    done: set[str] = set()
+    while ready := {part for part, allowed in MAY.items() if part not in done and allowed <= done}:
+        done |= ready
+    assert done == set(MAY)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_go_one_way(path: Path) -> None:
+    part = part_of(name_of(path))
+    assert part in MAY, f"{part} needs a row in the table of {Path(__file__).name}"
+    for module, typing_only in imports(path):
+        if module.split(".")[0] in OURS:
+            allowed = MAY[part] | {part} | (ANNOTATIONS.get(part, set()) if typing_only else set())
+            assert part_of(module) in allowed, f"{name_of(path)} imports {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_torch_lives_in_encoders(path: Path) -> None:
+    heavy = {module.split(".")[0] for module, _ in imports(path)} & TORCH
+    assert not heavy or part_of(name_of(path)) == "encoders"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_nothing_prints_or_catches_everything_or_unpickles(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler):
+            assert node.type is not None, f"line {node.lineno}: except without a class"
+            caught = {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)}
+            assert caught.isdisjoint({"Exception", "BaseException"}), f"line {node.lineno}: broad except"
+        elif isinstance(node, ast.ImportFrom) and node.module in {"pickle", "joblib", "dill", "cloudpickle"}:
+            # torch.load(weights_only=True) says so with this error when a file holds more than weights.
+            assert [alias.name for alias in node.names] == ["UnpicklingError"], f"line {node.lineno}"
+        elif isinstance(node, ast.Import):
+            names = {alias.name.split(".")[0] for alias in node.names}
+            assert names.isdisjoint({"pickle", "joblib", "dill", "cloudpickle", "shelve"}), f"line {node.lineno}"
+    for call, function in calls(path):
+        arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        where = f"line {call.lineno}: {function}"
+        assert function not in {"print", "pprint", "eval", "exec"}, where
+        if function in {"np.load", "np.save", "numpy.load", "numpy.save"}:
+            assert arguments.get("allow_pickle") == "False", where
+        if function == "torch.load":
+            assert arguments.get("weights_only") == "True", where
+
+
+def test_the_command_line_starts_without_the_heavy_libraries() -> None:
+    command = [sys.executable, "-X", "importtime", "-c", "import boc.cli"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=os.environ)
+    loaded = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
+    assert {"boc", "click"} <= loaded
+    assert loaded.isdisjoint(TORCH | {"numpy", "sklearn", "scipy", "h5py", "PIL", "skimage", "encoders", "indexing"})
+
+
+def test_indexing_and_searching_need_no_torch() -> None:
+    code = "import sys, boc.pipeline, boc.sheet, boc.surrogate, indexing.embedded; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = {name.split(".")[0] for name in done.stdout.split()}
+    assert {"boc", "indexing", "sklearn", "h5py"} <= loaded
+    assert loaded.isdisjoint(TORCH | {"encoders"})

@@ -1,0 +1,179 @@
+"""The embedded index: its kernels against slow loops, and what damage, kills and second writers do to its folder."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from oracles import new_manifest, picture, random_terms, sentence, term_matrices
+from scipy import sparse
+
+from boc.errors import BackendError, BocError, ManifestError
+from indexing.embedded import EmbeddedBackend, accumulate, connect, top_k
+
+ARRAYS = {"widths": np.array([3], dtype=np.int64)}
+
+
+@given(data=st.data(), n=st.integers(0, 8), width=st.integers(1, 6))
+def test_accumulate_equals_the_dense_product(data: st.DataObject, n: int, width: int) -> None:
+    terms = data.draw(term_matrices((n, width), 2**20))
+    query = data.draw(term_matrices((1, width), 2**20))
+    postings = terms.tocsc()
+    scores = accumulate(
+        postings.indptr.astype(np.int64), postings.indices, postings.data, (query.indices, query.data), n
+    )
+    weights = query.toarray()[0].tolist()
+    expected = [sum(a * b for a, b in zip(row, weights, strict=True)) for row in terms.toarray().tolist()]
+    assert scores.shape == (n,)
+    assert scores.tolist() == expected
+
+
+@given(scores=st.lists(st.integers(0, 3), max_size=30), k=st.integers(1, 35))
+def test_top_k_equals_a_sort_with_many_ties(scores: list[int], k: int) -> None:
+    expected = sorted((row for row, score in enumerate(scores) if score > 0), key=lambda row: (-scores[row], row))[:k]
+    assert top_k(np.array(scores, dtype=np.float64), k).tolist() == expected
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with the index ``pets``."""
+    build(tmp_path, "pets")
+    return tmp_path
+
+
+def build(folder: Path, name: str, n: int = 6, largest: int = 9) -> None:
+    items = [picture(f"{i}.jpg") if i % 2 else sentence(f"{i}", f"sentence {i}", "0.jpg") for i in range(n)]
+    terms, vectors = random_terms(np.random.default_rng(0), (n, 4), largest, 1), np.eye(n, 3, dtype=np.float32)
+    with EmbeddedBackend(folder).create(name, new_manifest(4, 3, ARRAYS), ARRAYS) as writer:
+        writer.add(items, terms, vectors)
+        writer.commit()
+
+
+def generation(home: Path) -> Path:
+    return home / "pets" / (home / "pets" / "CURRENT").read_text(encoding="utf-8")
+
+
+def test_every_file_of_a_generation_is_missed_by_name(home: Path) -> None:
+    files = [path for path in generation(home).rglob("*") if path.is_file()]
+    assert {"rows.npy", "ids.bin", "manifest.json", "widths.npy", "files.json"} <= {path.name for path in files}
+    for path in files:
+        whole = path.read_bytes()
+        named = str(path.parent if path.name == "files.json" else path)
+        for damage in (whole[:-1], whole[: len(whole) // 2], b"", None):
+            if damage is None:
+                path.unlink()
+            else:
+                path.write_bytes(damage)
+            with pytest.raises(ManifestError, match="make the index anew") as caught:
+                connect(f"file:{home}").open("pets")
+            assert named in str(caught.value)
+        path.write_bytes(whole)
+    assert len(list(connect(f"file:{home}").open("pets").items())) == 6
+
+
+def test_a_missing_generation_is_refused(home: Path) -> None:
+    generation(home).rename(home / "pets" / "elsewhere")
+    with pytest.raises(ManifestError, match="cannot be read"):
+        connect(f"file:{home}").open("pets")
+
+
+def test_a_changed_bit_in_the_code_is_noticed(home: Path) -> None:
+    path = generation(home) / "codec" / "widths.npy"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ManifestError, match="codec array widths is missing or changed"):
+        connect(f"file:{home}").open("pets").arrays()
+
+
+def test_pickled_arrays_are_not_loaded(home: Path) -> None:
+    path = generation(home) / "rows.npy"
+    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    note = generation(home) / "files.json"
+    note.write_text(json.dumps({**json.loads(note.read_text()), "rows.npy": path.stat().st_size}))
+    with pytest.raises(ManifestError, match=r"rows\.npy: damaged"):
+        connect(f"file:{home}").open("pets")
+
+
+def test_what_a_killed_writer_left_is_never_opened_and_goes_with_the_next_one(home: Path) -> None:
+    stale = [home / "pets" / "building-0123456789ab", home / "pets" / "generation-0123456789ab"]
+    for folder in stale:
+        (folder / "codec").mkdir(parents=True)
+        (folder / "rows.npy").write_bytes(b"half")
+    alone = home / "new" / "building-0123456789ab"
+    alone.mkdir(parents=True)
+    backend = connect(f"file:{home}")
+    assert len(list(backend.open("pets").items())) == 6
+    assert not backend.exists("new")
+    with pytest.raises(BackendError, match=r"no index 'new' .*it holds: pets"):
+        backend.open("new")
+    for name in ("pets", "new"):
+        build(home, name, n=2)
+        left = {path.name for path in (home / name).iterdir()}
+        assert left == {"CURRENT", ".lock", (home / name / "CURRENT").read_text()}
+
+
+def test_leaving_without_commit_removes_what_was_written(home: Path) -> None:
+    before = sorted((home / "pets").rglob("*"))
+    with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
+        writer.add([picture("a")], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32))
+        assert sorted((home / "pets").rglob("*")) != before
+    assert sorted((home / "pets").rglob("*")) == before
+
+
+def test_the_second_writer_is_refused_and_the_first_finishes(home: Path) -> None:
+    backend = connect(f"file:{home}")
+    with backend.create("pets", new_manifest(4, 3, ARRAYS), ARRAYS) as writer:
+        with (
+            pytest.raises(BocError, match="is being written by another process"),
+            backend.create("pets", new_manifest(4, 3), {}),
+        ):
+            raise AssertionError("two writers at once")
+        writer.add([picture("a")], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32))
+        writer.commit()
+    assert [item.id for item in backend.open("pets").items()] == ["a"]
+    build(home, "pets", n=2)  # the lock is free again
+
+
+@pytest.mark.parametrize(("largest", "dtype"), [(255, "uint8"), (256, "uint16"), (65535, "uint16"), (65536, "int32")])
+def test_frequencies_take_the_smallest_type_that_holds_them(tmp_path: Path, largest: int, dtype: str) -> None:
+    terms = sparse.csr_array(np.array([[largest, 1]], dtype=np.int32))
+    with EmbeddedBackend(tmp_path).create("pets", new_manifest(2, 3), {}) as writer:
+        writer.add([picture("a")], terms, np.ones((1, 3), np.float32))
+        writer.commit()
+    stored: NDArray[np.generic] = np.load(generation(tmp_path) / "frequencies.npy", allow_pickle=False)
+    assert stored.dtype == dtype
+    assert connect(f"file:{tmp_path}").open("pets").terms(["a"]).toarray().tolist() == [[largest, 1]]
+
+
+def test_an_empty_place_and_a_bad_address_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=r"it holds none.*boc index pets SOURCE"):
+        connect(f"file:{tmp_path / 'nowhere'}").open("pets")
+    with pytest.raises(BackendError, match="write file:DIR"):
+        connect("file:")
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with (
+        pytest.raises(BocError, match=r"file/pets.*; choose another place"),
+        connect(f"file:{tmp_path / 'file'}").create("pets", new_manifest(4, 3), {}),
+    ):
+        raise AssertionError("a writer inside a file")
+
+
+def test_an_index_can_be_opened_at_any_moment_of_its_replacement(home: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        replacing = pool.submit(lambda: [build(home, "pets") for _ in range(20)])
+        opened = 0
+        while not replacing.done():
+            assert len(list(connect(f"file:{home}").open("pets").items())) == 6
+            opened += 1
+        replacing.result()
+    assert opened
