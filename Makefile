@@ -21,9 +21,9 @@ endif
 
 # Draws two galleries of scenes, learns on one, searches the other.
 demo: install
-	$(BIN)/boc gallery demo/train --count 3000 --seed 1
+	$(BIN)/boc gallery demo/train --count 2000 --seed 1
 	$(BIN)/boc gallery demo/photos --count 500 --seed 2
-	$(BIN)/boc train demo/train/captions.csv -o demo/model --set held_out=200
+	$(BIN)/boc train demo/train/captions.csv -o demo/model
 	$(BIN)/boc extract demo/photos/captions.csv -o demo/photos.h5 --encoder tern:demo/model
 	$(BIN)/boc evaluate demo/photos.h5
 	$(BIN)/boc index scenes demo/photos.h5 --at file:demo/index
@@ -41,7 +41,7 @@ MOBILENET ?= $(DATA)/../weights/mobilenet_v2_1.0_224_quant.tflite
 flickr8k: install
 	$(BIN)/boc extract $(DATA)/captions.csv -o flickr8k/regions.h5 --regions tflite:$(MOBILENET)
 	$(BIN)/boc train flickr8k/regions.h5 --ids $(DATA)/train.ids.txt -o flickr8k/model \
-		--regions tflite:$(MOBILENET) --text minilm --set text_layers=6
+		--recipe photos --regions tflite:$(MOBILENET)
 	$(BIN)/boc extract flickr8k/regions.h5 --ids $(DATA)/dev.ids.txt -o flickr8k/dev.h5 --encoder tern:flickr8k/model
 	$(BIN)/boc evaluate flickr8k/dev.h5
 	$(BIN)/boc index flickr8k flickr8k/dev.h5 --at file:flickr8k/index

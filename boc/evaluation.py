@@ -91,10 +91,13 @@ def evaluate(
 ) -> Recalls:
     """Recalls over the whole gallery, or averaged over contiguous folds of ``fold`` pictures with their sentences.
 
-    ``images`` is (n, d), ``texts`` (m, d), ``owners`` (m,) the number of each sentence's picture.
+    ``images`` is (n, d), ``texts`` (m, d), ``owners`` (m,) the number of each sentence's picture. BocError unless
+    ``fold`` is between 1 and n.
     """
     if fold is None:
         return _whole(images, texts, owners)
+    if not 1 <= fold <= len(images):
+        raise BocError(f"fold must be between 1 and the number of pictures, {len(images)}; got {fold}")
     folds = [_whole(images[part], texts[mine], owners[mine] - part.start) for part, mine in _folds(owners, fold)]
     return Recalls(
         Recall.mean([r.text_to_image for r in folds]),

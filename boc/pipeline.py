@@ -141,7 +141,7 @@ def fit_code(file: FeatureFile, codec: SurrogateCodec) -> SurrogateCodec:
     for modality in MODALITIES:
         count = file.count(modality)
         if count:
-            step = max(1, count // FIT_SAMPLE)
+            step = math.ceil(count / FIT_SAMPLE)
             vectors = file.mapped(modality, "dense/vectors")[::step].astype(np.float32)
             samples.append(Embeddings(modality, vectors))
     if not samples:

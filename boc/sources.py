@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +39,7 @@ class Source:
         """SHA-256 over the items: the same list in the same order gives the same digest."""
         digest = hashlib.sha256()
         for item in self.items:
-            digest.update("\x1f".join((item.id, item.modality, item.content, item.group, "\n")).encode())
+            digest.update(json.dumps([item.id, item.modality, item.content, item.group]).encode())
         return digest.hexdigest()
 
 
@@ -58,6 +59,8 @@ def open_source(path: Path, ids: Path | None = None, images: Path | None = None)
     elif path.suffix.lower() in {".h5", ".hdf5"}:
         with FeatureFile(path) as file:
             source = Source(file.items("image") + file.items("text"), path)
+        if not source.items:
+            raise SourceError(f"{path}: holds no items; {ADVICE}")
     else:
         raise SourceError(f"{path}: unknown kind of source {path.suffix!r}; {ADVICE}")
     return source if ids is None else Source(_keep(source.items, ids), source.file)
@@ -78,7 +81,7 @@ def _table(path: Path, images: Path | None) -> list[Item]:
     captions: dict[str, list[str]] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as handle:
-            reader = csv.DictReader(handle, strict=True)
+            reader = csv.DictReader(_without_nul(path, handle), strict=True)
             if not {"image", "caption"} <= set(reader.fieldnames or ()):
                 raise SourceError(
                     f"{path}: the first line must name the columns image,caption; found {reader.fieldnames}"
@@ -103,6 +106,14 @@ def _table(path: Path, images: Path | None) -> list[Item]:
         for number, caption in enumerate(texts)
     ]
     return pictures + sentences
+
+
+def _without_nul(path: Path, lines: Iterable[str]) -> Iterator[str]:
+    """The lines as they are; SourceError at a NUL character, which feature files cannot hold."""
+    for number, line in enumerate(lines, 1):
+        if "\0" in line:
+            raise SourceError(f"{path}, line {number}: a NUL character, which cannot be stored; remove it")
+        yield line
 
 
 def _picture_root(table: Path, first: str, images: Path | None) -> Path:

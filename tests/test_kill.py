@@ -20,7 +20,7 @@ from conftest import boc, draw_pictures
 
 KILLS = int(os.environ.get("BOC_KILLS", "2"))
 BOC = [sys.executable, "-c", "from boc.cli import main; main()"]
-TINY = ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2", "text_layers=1", "held_out=8")
+TINY = ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2", "text_layers=1", "text_lr=0", "held_out=8")
 
 
 def start(arguments: Sequence[object]) -> subprocess.Popen[bytes]:

@@ -111,7 +111,7 @@ def _features(
         return found.file, False
     if encoder is None:
         raise click.UsageError(f"{source} holds no vectors yet; name the encoder to make them: --encoder tern:FOLDER")
-    place = Path(at.partition(":")[2]) if at.startswith("file:") else Path()
+    place = Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()
     path = place / f"{name}.features.h5"
     extraction = Extraction(found, path, encoder=registry.encoder(encoder, device), concepts=False)
     if not (path.exists() and _same(path, extraction)):

@@ -12,7 +12,11 @@ from boc.cli import _options
 @_options.at
 @_options.as_json
 def command(name: str, at: str, as_json: bool) -> None:
-    """Say what the index NAME holds and how it was made."""
+    """Say what the index NAME holds and how it was made.
+
+    \b
+    Example: boc info photos
+    """
     from boc import registry
     from boc.pipeline import check_name
 

@@ -24,11 +24,15 @@ if TYPE_CHECKING:
     "--regions", default="grid", show_default=True, metavar="KIND[:PATH]", help="grid, tflite:FILE or files:DIR."
 )
 @click.option(
-    "--text",
+    "--recipe",
+    "recipe_name",
+    type=click.Choice(["small", "photos"]),
     default="small",
     show_default=True,
-    metavar="KIND|FOLDER",
-    help="Text tower: small, minilm, or a BERT folder.",
+    help="Sizes and settings to begin with: small learns all from scratch, photos goes on from a pretrained BERT.",
+)
+@click.option(
+    "--text", metavar="KIND|FOLDER", help="Text tower: small, minilm, or a BERT folder [default: the recipe's]."
 )
 @click.option("--epochs", type=click.IntRange(1), help="Passes over the pictures at most.")
 @click.option("--batch-size", type=click.IntRange(2), help="Pictures in a batch.")
@@ -43,7 +47,8 @@ def command(
     images: Path | None,
     output: Path,
     regions: str,
-    text: str,
+    recipe_name: str,
+    text: str | None,
     epochs: int | None,
     batch_size: int | None,
     seed: int | None,
@@ -56,7 +61,8 @@ def command(
     command goes on where it was.
 
     \b
-    Example: boc train captions.csv -o models/mine --text minilm --set text_layers=6
+    Examples: boc train captions.csv -o models/mine
+              boc train regions.h5 -o models/mine --recipe photos --regions tflite:mobilenet.tflite --set epochs=8
     """
     from boc import registry
     from boc.files import check_writable, sole_writer
@@ -64,7 +70,9 @@ def command(
 
     check_writable(output / "config.json")
     trainer = registry.trainer()
-    recipe = trainer.Recipe.of(_settings(settings, text=text, epochs=epochs, batch_size=batch_size, seed=seed))
+    recipe = trainer.Recipe.of(
+        recipe_name, _settings(settings, text=text, epochs=epochs, batch_size=batch_size, seed=seed)
+    )
     found, region_source = open_source(source, ids, images), registry.region_source(regions)
     found.check_captioned()
     run = trainer.describe(recipe, found.digest, region_source)

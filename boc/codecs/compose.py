@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
 from boc.codecs._base import Step
@@ -25,7 +26,6 @@ STEPS: dict[str, type[Step]] = {
     for step in (Center, RandomRotation, CReLU, TopZ, UnitNorm, ScalarQuantizer, BitQuantizer, DeepPermutation)
 }
 CODES = ("scalar", "bits", "permutation")
-SAMPLE = 100_000  # vectors that ``fit`` looks at; means and peaks of more are the same
 
 
 class SurrogateCodec:
@@ -43,10 +43,11 @@ class SurrogateCodec:
 
     def fit(self, *samples: Embeddings) -> SurrogateCodec:
         """Learn all steps from embeddings of one or both modalities. ValueError for a parameter out of its range."""
+        samples = tuple(sample for sample in samples if len(sample))
+        if not samples:
+            raise BocError("no vectors to fit a code on; index at least one item")
         X: Any = np.concatenate([sample.vectors for sample in samples])
         labels = np.repeat([sample.modality for sample in samples], [len(sample) for sample in samples])
-        if not len(X):
-            raise BocError("no vectors to fit a code on; index at least one item")
         for step in self.steps:
             step.fit(X, labels)
             parts = [step.encode_documents(X[labels == sample.modality], sample.modality) for sample in samples]
@@ -57,6 +58,8 @@ class SurrogateCodec:
     def encode_documents(self, embeddings: Embeddings) -> TermMatrix:
         """Term matrix (n, n_terms) of items to be indexed."""
         X: Any = self._checked(embeddings)
+        if not len(X):
+            return sparse.csr_array((0, self.n_terms), dtype=np.int32)
         for step in self.steps:
             X = step.encode_documents(X, embeddings.modality)
         return X
@@ -64,6 +67,8 @@ class SurrogateCodec:
     def encode_queries(self, embeddings: Embeddings) -> TermMatrix:
         """Term matrix (n, n_terms) of queries."""
         X: Any = self._checked(embeddings)
+        if not len(X):
+            return sparse.csr_array((0, self.n_terms), dtype=np.int32)
         for step in self.steps:
             X = step.encode_queries(X, embeddings.modality)
         return X
@@ -131,6 +136,4 @@ def global_code(
 
 
 def _stack(parts: list[Any]) -> Any:
-    from scipy import sparse
-
     return sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else np.concatenate(parts)
