@@ -32,6 +32,8 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 DEFAULT_Z = 64
 DEFAULT_QUERY_Z = 128
 DEFAULT_RM = 10.0
+DEEPEST = 100  # hits looked at for a median rank
+QUERIES = 256  # asked at a time
 
 
 class Extraction:
@@ -304,31 +306,39 @@ def evaluate_dense(path: Path, fold: int) -> dict[str, Recalls]:
     return tables
 
 
-def evaluate_index(path: Path, name: str, at: str, rm: float | None = None) -> Recalls:
+def evaluate_index(
+    path: Path, name: str, at: str, rm: float | None = None, *, tick: Callable[[int], None] = lambda done: None
+) -> Recalls:
     """Recalls through an index that holds the items of ``path``: K hits for each K, of ``rm`` * K candidates.
 
-    An own picture that is not among the hits counts as not found; its rank is the size of the gallery.
+    The median rank looks at 100 hits, not re-ranked; 101 stands for all that lies deeper. ``tick`` is told the number
+    of queries of each batch that is done.
     """
     searcher = Searcher.open(name, at)
     with FeatureFile(path) as file:
-        pictures, captions = file.items("image"), file.items("text")
         images, texts, _ = _gallery(file)
-    groups = {caption.id: caption.group for caption in captions} | {picture.id: picture.id for picture in pictures}
+        pictures, captions = file.items("image"), file.items("text")
 
-    def recall(modality: Modality, queries: Sequence[Item], vectors: NDArray[np.float32]) -> Recall:
-        target: Modality = "text" if modality == "image" else "image"
-        shares: list[float] = []
-        for k in (*CUTOFFS, None):
-            wanted = k or searcher.index.manifest.items[target]
-            answers = searcher.search_vectors(Embeddings(modality, vectors), k=wanted, rm=rm if k else 1.0, find=target)
-            ranks = [
-                next((r for r, hit in enumerate(hits) if groups[hit.item.id] == groups[query.id]), wanted)
-                for query, hits in zip(queries, answers, strict=True)
-            ]
-            shares.append(100 * float(np.mean(np.array(ranks) < k)) if k else float(np.floor(np.median(ranks))) + 1)
-        return Recall(*shares)
+    def recall(asking: Modality, target: Modality, queries: Sequence[Item], vectors: NDArray[np.float32]) -> Recall:
+        columns = []
+        for start in range(0, len(queries), QUERIES):
+            part = slice(start, start + QUERIES)
+            asked = Embeddings(asking, vectors[part])
+            found = [searcher.search_vectors(asked, k=k, rm=rm, find=target) for k in CUTOFFS]
+            found.append(searcher.search_vectors(asked, k=DEEPEST, rm=1, find=target))
+            columns.append([[_rank(h, q) for h, q in zip(hits, queries[part], strict=True)] for hits in found])
+            tick(len(vectors[part]))
+        *cut, deep = np.concatenate(columns, axis=1)
+        r1, r5, r10 = (100 * float(np.mean(ranks < k)) for ranks, k in zip(cut, CUTOFFS, strict=True))
+        return Recall(r1, r5, r10, float(np.floor(np.median(deep))) + 1)
 
-    return Recalls(recall("text", captions, texts), recall("image", pictures, images))
+    return Recalls(recall("text", "image", captions, texts), recall("image", "text", pictures, images))
+
+
+def _rank(hits: Sequence[Hit], query: Item) -> int:
+    """Number (from 0) of the first hit of the query's picture, or DEEPEST."""
+    wanted = query.group or query.id
+    return next((rank for rank, hit in enumerate(hits) if (hit.item.group or hit.item.id) == wanted), DEEPEST)
 
 
 def _gallery(file: FeatureFile) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:

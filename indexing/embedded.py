@@ -15,10 +15,10 @@ before CURRENT pointed at it. A generation holds ``manifest.json`` and, over n i
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -180,6 +180,7 @@ class EmbeddedWriter:
         self._manifest = manifest
         self._arrays = arrays
         self._items: list[Item] = []
+        self._ids: set[str] = set()
         self._terms: list[sparse.csr_array] = []
         self._stage = folder / f"building-{uuid.uuid4().hex[:12]}"
 
@@ -209,6 +210,11 @@ class EmbeddedWriter:
         wanted = self._manifest.codec["n_terms"], self._manifest.identity.dim
         if found != wanted:
             raise BackendError(f"(terms, dimension) of the rows are {found}, those of the index {wanted}")
+        counts = Counter(item.id for item in items)
+        repeated = next((key for key, count in counts.items() if count > 1 or key in self._ids), None)
+        if repeated is not None:
+            raise BackendError(f"the id {repeated!r} occurs more than once; make ids unique")
+        self._ids.update(counts)
         self._items += items
         self._terms.append(terms)
         vectors.astype(self._manifest.vector_dtype).tofile(self._spool)
@@ -218,9 +224,6 @@ class EmbeddedWriter:
             raise BackendError(f"nothing was added to {self._home}; an index needs at least one item")
         order = np.array(sorted(range(len(self._items)), key=lambda i: self._items[i].id), dtype=np.int64)
         items = [self._items[i] for i in order]
-        repeated = [a.id for a, b in itertools.pairwise(items) if a.id == b.id]
-        if repeated:
-            raise BackendError(f"{len(repeated)} ids occur more than once (such as {repeated[0]!r}); make them unique")
         postings = self._write_postings(order)
         self._write_vectors(order)
         self._write_items(items)
@@ -294,10 +297,12 @@ class _Strings:
     def __init__(self, folder: Path, name: str) -> None:
         self._offsets = _load(folder / f"{name}.npy")
         path = folder / f"{name}.bin"
-        self._bytes = np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
+        # Views, not memory maps: slicing a numpy.memmap costs ten times the slice.
+        self._bytes = np.memmap(path, dtype=np.uint8, mode="r").data if path.stat().st_size else memoryview(b"")
+        self._ends = self._offsets.data
 
     def __getitem__(self, i: int) -> str:
-        return self._bytes[self._offsets[i] : self._offsets[i + 1]].tobytes().decode("utf-8")
+        return str(self._bytes[self._ends[i] : self._ends[i + 1]], "utf-8")
 
     def find(self, value: str) -> int:
         low, high = 0, len(self._offsets) - 1
@@ -314,7 +319,7 @@ class _Strings:
 
 def _load(path: Path) -> NDArray[Any]:
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: NDArray[Any] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except ValueError as error:
         raise ManifestError(f"{path}: damaged ({error}); make the index anew with boc index") from error
     return array

@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from click._termui_impl import ProgressBar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,12 +45,17 @@ def source(function: F) -> F:
     return function
 
 
+def bar(label: str, total: int) -> ProgressBar[int]:
+    """A progress bar on stderr."""
+    return click.progressbar(length=total, label=label, file=sys.stderr, show_pos=True)
+
+
 def show(label: str, total: int, done: Iterator[int]) -> None:
     """A progress bar on stderr over an iterator of counts of finished items."""
-    with click.progressbar(length=total, label=label, file=sys.stderr, show_pos=True) as bar:
+    with bar(label, total) as shown:
         position = 0
         for count in done:
-            bar.update(count - position)
+            shown.update(count - position)
             position = count
 
 

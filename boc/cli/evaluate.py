@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from boc.cli import _options
+
+if TYPE_CHECKING:
+    from boc.evaluation import Recalls
 
 
 @click.command("evaluate")
@@ -34,9 +38,9 @@ def command(features: Path, name: str | None, rm: float | None, fold: int, at: s
     Examples: boc evaluate dev.h5
               boc evaluate dev.h5 --name dev --rm 1
     """
-    from boc.pipeline import evaluate_dense, evaluate_index
+    from boc.pipeline import evaluate_dense
 
-    tables = evaluate_dense(features, fold) if name is None else {"index": evaluate_index(features, name, at, rm)}
+    tables = evaluate_dense(features, fold) if name is None else {f"index {name}": _through(features, name, at, rm)}
     if as_json:
         click.echo(json.dumps({label: asdict(recalls) for label, recalls in tables.items()}))
         return
@@ -49,3 +53,13 @@ def command(features: Path, name: str | None, rm: float | None, fold: int, at: s
             click.echo(
                 f"  {direction}  R@1 {r.r1:5.1f}  R@5 {r.r5:5.1f}  R@10 {r.r10:5.1f}  median rank {r.median_rank:g}"
             )
+
+
+def _through(features: Path, name: str, at: str, rm: float | None) -> Recalls:
+    from boc.features import FeatureFile
+    from boc.pipeline import evaluate_index
+
+    with FeatureFile(features) as file:
+        total = file.count("image") + file.count("text")
+    with _options.bar("asking", total) as bar:
+        return evaluate_index(features, name, at, rm, tick=bar.update)

@@ -1,19 +1,20 @@
 """Regions computed elsewhere: bottom-up-attention features, one pair of files a picture.
 
 Layouts of the authors of TERN and TERAN: features in ``cocobu_att/ID.npz`` or ``bu_att/ID.npz`` (array ``feat``), or
-as plain ``.npy``; boxes in ``cocobu_box/ID.npy`` or ``bu_box/ID.npy``, in pixels of the original picture.
+as plain ``.npy``; boxes in ``cocobu_box/ID.npy`` or ``bu_box/ID.npy``, in pixels of the upright picture.
 """
 
 from __future__ import annotations
 
 import hashlib
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from boc.errors import EncoderError, ImageError
 from boc.types import Identity, ImageRef, Regions
@@ -55,21 +56,23 @@ class FileRegions:
 
 def _read(path: Path) -> NDArray[Any]:
     try:
-        found: Any = np.load(path, allow_pickle=False)
-        array: NDArray[Any] = found["feat"] if path.suffix == ".npz" else found
+        with path.open("rb") as handle:
+            found: Any = np.load(handle, allow_pickle=False)
+            array: NDArray[Any] = found["feat"] if path.suffix == ".npz" else found
     except FileNotFoundError:
         raise ImageError(
             f"{path}: no region features for this picture; extract them or leave it out with --ids"
         ) from None
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise ImageError(f"{path}: damaged region features ({error}); extract them again") from error
     return array
 
 
 def _size(path: Path) -> tuple[int, int]:
-    """Width and height of the original picture; only its header is read."""
+    """Width and height of the picture held upright, as its orientation tag says; it is not decoded."""
     try:
         with Image.open(path) as image:
-            return image.size
+            width, height = image.size
+            return (height, width) if image.getexif().get(ExifTags.Base.Orientation, 1) >= 5 else (width, height)
     except (OSError, UnidentifiedImageError) as error:
         raise ImageError(f"{path}: its size cannot be read ({error}); boxes are in its pixels") from error
