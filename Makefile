@@ -21,7 +21,7 @@ endif
 
 # Draws two galleries of scenes, learns on one, searches the other.
 demo: install
-	$(BIN)/boc gallery demo/train --count 2000 --seed 1
+	$(BIN)/boc gallery demo/train --count 3000 --seed 1
 	$(BIN)/boc gallery demo/photos --count 500 --seed 2
 	$(BIN)/boc train demo/train/captions.csv -o demo/model
 	$(BIN)/boc extract demo/photos/captions.csv -o demo/photos.h5 --encoder tern:demo/model

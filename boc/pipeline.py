@@ -179,7 +179,7 @@ def budgets(dim: int, z: int | None, query_z: int | None) -> tuple[int, int]:
     terms = 2 * dim
     for option, value in (("--z", z), ("--query-z", query_z)):
         if value is not None and not 1 <= value <= terms:
-            raise BocError(f"{option} must be between 1 and {terms} (2 x dimension {dim}), got {value}")
+            raise BocError(f"{option} must be between 1 and {terms} (2 x {dim} components), got {value}")
     return z or min(DEFAULT_Z, terms), query_z or max(z or 0, min(DEFAULT_QUERY_Z, terms))
 
 

@@ -36,6 +36,17 @@ def photos() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def mobilenet() -> Path:
+    """Weights of MobileNetV2 for TensorFlow Lite: BOC_MOBILENET, or the file beside the project."""
+    pytest.importorskip("ai_edge_litert")
+    place = SHARED / "data" / "weights" / "mobilenet_v2_1.0_224_quant.tflite"
+    file = Path(os.environ.get("BOC_MOBILENET", place))
+    if not file.is_file():
+        pytest.skip(f"no weights at {file}; name the .tflite file with BOC_MOBILENET")
+    return file
+
+
 def draw_pictures(folder: Path, count: int) -> Path:
     """``count`` little pictures of one coloured box each, two captions a picture; the path of their CSV."""
     colours, places = ("red", "green", "blue", "yellow", "purple"), ("left", "right", "top", "bottom")

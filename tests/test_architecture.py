@@ -38,8 +38,8 @@ MAY = {
     },
     "boc.sheet": {"boc.errors", "boc.files", "boc.images", "boc.types"},
     "boc.cli": {
-        "boc", "boc.codecs", "boc.errors", "boc.features", "boc.files", "boc.pipeline", "boc.registry",
-        "boc.scenes", "boc.sheet", "boc.sources", "boc.types",
+        "boc", "boc.codecs", "boc.errors", "boc.evaluation", "boc.features", "boc.files", "boc.pipeline",
+        "boc.registry", "boc.scenes", "boc.sheet", "boc.sources", "boc.types",
     },
     "encoders": {"boc.errors", "boc.evaluation", "boc.features", "boc.files", "boc.images", "boc.types"},
     "indexing": {"boc.errors", "boc.files", "boc.manifest", "boc.surrogate", "boc.types"},

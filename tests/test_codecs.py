@@ -324,6 +324,17 @@ def test_a_code_must_be_fitted_on_something_before_it_encodes() -> None:
         global_code().fit(Embeddings("image", np.empty((0, 4), np.float32)))
 
 
+@pytest.mark.parametrize("code", CODES)
+def test_no_rows_give_a_term_matrix_of_no_rows(code: str) -> None:
+    nothing = Embeddings("text", np.empty((0, 8), np.float32))
+    images = Embeddings("image", unit(3, 9))
+    codec = global_code(code, z=4, query_z=6).fit(nothing, images)
+    for terms in (codec.encode_documents(nothing), codec.encode_queries(nothing)):
+        assert_canonical(terms, (0, 16))
+    alone = global_code(code, z=4, query_z=6).fit(images)
+    assert same_matrix(codec.encode_documents(images), alone.encode_documents(images))
+
+
 def test_fitting_does_not_depend_on_which_modality_comes_first() -> None:
     images, texts = Embeddings("image", unit(6, 9)), Embeddings("text", unit(7, 11))
     one, other = global_code(z=4).fit(images, texts), global_code(z=4).fit(texts, images)

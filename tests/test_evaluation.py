@@ -107,6 +107,13 @@ def test_folds_are_means_over_whole_folds(gallery: Gallery, fold: int) -> None:
         assert found == evaluate(images, texts, owners)
 
 
+@pytest.mark.parametrize("fold", [0, 4])
+def test_a_fold_that_does_not_fit_is_refused_with_both_numbers(fold: int) -> None:
+    rows = np.eye(3, dtype=np.float32)
+    with pytest.raises(BocError, match=f"fold must be between 1 and the number of pictures, 3; got {fold}"):
+        evaluate(rows, rows, np.arange(3), fold)
+
+
 def test_a_fold_is_an_easier_gallery() -> None:
     rng = np.random.default_rng(0)
     images = rng.standard_normal((40, 8)).astype(np.float32)

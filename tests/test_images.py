@@ -77,6 +77,21 @@ def test_sixteen_bit_grey_is_scaled_not_cut(tmp_path: Path) -> None:
         assert found[1, 2] == 255
 
 
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.2, 0.6), (-3, 0.5)])
+def test_fractions_are_stretched_over_their_range(tmp_path: Path, low: float, high: float) -> None:
+    parts = np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4)
+    Image.fromarray((low + parts * (high - low)).astype(np.float32)).save(tmp_path / "a.tif")
+    found = pixels(tmp_path / "a.tif")[..., 0].astype(int)
+    assert np.abs(found - parts * 255).max() <= 1
+
+
+def test_greater_floats_are_taken_as_sixteen_bit_and_an_even_one_is_read(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[0, 32768, 65535]], dtype=np.float32)).save(tmp_path / "a.tif")
+    assert pixels(tmp_path / "a.tif")[0, :, 0].tolist() == [0, 128, 255]
+    Image.fromarray(np.full((2, 2), 0.5, dtype=np.float32)).save(tmp_path / "b.tif")
+    assert len(np.unique(pixels(tmp_path / "b.tif"))) == 1
+
+
 def test_one_bit_is_black_and_white(tmp_path: Path) -> None:
     Image.fromarray(np.array([[True, False]])).save(tmp_path / "a.png")
     assert pixels(tmp_path / "a.png").tolist() == [[list(WHITE), list(BLACK)]]
@@ -184,6 +199,15 @@ def test_too_many_pixels_are_refused_by_the_header_alone(tmp_path: Path) -> None
     noise(10).save(path)
     assert read_image(path, max_pixels=100).size == (10, 10)
     refusal(path, max_pixels=99)
+
+
+def test_the_limit_of_pillow_does_not_speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(png_header(12_000, 10_000))  # Pillow warns here; the limit of read_image decides
+    assert "12000 x 10000 pixels, the limit is 100,000,000" in refusal(path)
+    noise(10).save(path)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 60)
+    assert read_image(path).size == (10, 10)
 
 
 def file_bytes(suffix: str) -> bytes:

@@ -115,6 +115,8 @@ def test_columns_may_stand_in_any_order_among_others(tmp_path: Path) -> None:
         ("image,caption\na.png,one\na.png\n", "captions.csv, line 3: image and caption must both be there"),
         ("image,caption\n,hello\n", "captions.csv, line 2: image and caption must both be there"),
         ("image,caption\na.png,a dog, running\n", "captions.csv, line 2"),
+        ("image,caption\na.png,one\na.png,a \0 dog\n", "captions.csv, line 3: a NUL character, which cannot be stored"),
+        ("image,caption\na\0.png,one\n", "captions.csv, line 2: a NUL character, which cannot be stored; remove it"),
         ('image,caption\na.png,"open\n', "not a UTF-8 CSV file"),
         ('image,caption\na.png,"a" b\n', "not a UTF-8 CSV file"),
     ],
@@ -194,6 +196,13 @@ def test_a_feature_file_gives_its_items_pictures_first(tmp_path: Path) -> None:
     assert open_source(path, ids_file(tmp_path, "b\nalone")) == Source([pictures[0], *captions], path)
 
 
+def test_a_feature_file_of_nothing_is_refused(tmp_path: Path) -> None:
+    with FeatureWriter(tmp_path / "f.h5", Header("embeddings", "tern:x", "d", 2, "float32", "s")) as writer:
+        writer.append(1, [], [("a", "a: damaged")])
+        writer.finish()
+    assert f"f.h5: holds no items; {ADVICE}" in refusal(tmp_path / "f.h5")
+
+
 def test_what_is_no_source_is_refused_with_what_is(tmp_path: Path) -> None:
     touch(tmp_path, "notes.txt")
     assert refusal(tmp_path / "nowhere") == f"{tmp_path / 'nowhere'}: no such file or folder; {ADVICE}"
@@ -207,6 +216,14 @@ ITEMS = st.lists(st.builds(Item, TEXT, st.sampled_from(MODALITIES), TEXT, TEXT),
 def test_two_lists_have_the_same_digest_only_if_they_are_the_same(one: list[Item], other: list[Item]) -> None:
     assert Source(one).digest == Source(list(one), Path("x")).digest
     assert (Source(one).digest == Source(other).digest) == (one == other)
+
+
+def test_a_separator_inside_a_text_does_not_make_two_lists_alike() -> None:
+    for mark in ("\x1f", "\n", '", "', "\x1f\n", '"]["'):
+        one, other = Item(f"a{mark}text", "text", "b", ""), Item("a", "text", f"text{mark}b", "")
+        assert Source([one]).digest != Source([other]).digest
+        one, other = Item("a", "text", f"b{mark}c", "d"), Item("a", "text", "b", f"c{mark}d")
+        assert Source([one]).digest != Source([other]).digest
 
 
 @given(items=ITEMS.filter(bool), data=st.data())

@@ -40,7 +40,7 @@ def command(features: Path, name: str | None, rm: float | None, fold: int, at: s
     """
     from boc.pipeline import evaluate_dense
 
-    tables = evaluate_dense(features, fold) if name is None else {f"index {name}": _through(features, name, at, rm)}
+    tables = evaluate_dense(features, fold) if name is None else {"index": _through(features, name, at, rm)}
     if as_json:
         click.echo(json.dumps({label: asdict(recalls) for label, recalls in tables.items()}))
         return

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     "--bits", type=click.IntRange(1, 15), default=4, show_default=True, help="Of a frequency, for --code bits."
 )
 @click.option("--plain", is_flag=True, help="Neither centre nor rotate first: the codes as the papers have them.")
+@click.option("--expand", type=click.IntRange(1), default=1, show_default=True, help="Rotations side by side.")
 @click.option(
     "--rm", type=click.FloatRange(1), default=10.0, show_default=True, help="Candidates re-scored for each hit asked."
 )
@@ -51,6 +52,7 @@ def command(
     query_z: int | None,
     bits: int,
     plain: bool,
+    expand: int,
     rm: float,
     replace: bool,
     device: str,
@@ -64,6 +66,8 @@ def command(
     Examples: boc index photos photos.h5
               boc index photos ~/Pictures --encoder tern:models/flickr8k
     """
+    if plain and expand > 1:
+        raise click.UsageError("--expand rotates, --plain does not; give one of them")
     from boc import registry
     from boc.codecs import global_code
     from boc.features import FeatureFile
@@ -73,9 +77,12 @@ def command(
     existed = backend.exists(check_name(name))
     path, made = _features(name, source, ids, images, at, encoder, device)
     with FeatureFile(path) as file:
-        chosen = budgets(file.header.dim, z, query_z)
+        chosen = budgets(file.header.dim * expand, z, query_z)
         codec = fit_code(
-            file, global_code(code, z=chosen[0], query_z=chosen[1], center=not plain, rotate=not plain, bits=bits)
+            file,
+            global_code(
+                code, z=chosen[0], query_z=chosen[1], center=not plain, rotate=not plain, expand=expand, bits=bits
+            ),
         )
         manifest = new_manifest(file, codec, rm)
         if existed and backend.open(name).manifest.same_contents(manifest):

@@ -117,6 +117,7 @@ def global_code(
     query_z: int | None = None,
     center: bool = True,
     rotate: bool = True,
+    expand: int = 1,
     seed: int = 0,
     bits: int = 4,
 ) -> SurrogateCodec:
@@ -128,7 +129,7 @@ def global_code(
     if code not in CODES:
         raise BocError(f"no code {code!r}; known: {', '.join(CODES)}")
     before: list[Step] = [Center()] if center else []
-    before += [RandomRotation(seed)] if rotate else []
+    before += [RandomRotation(seed, expand)] if rotate else []
     before += [CReLU(), TopZ(z, query_z)]
     if code == "permutation":
         return SurrogateCodec([*before, DeepPermutation()])

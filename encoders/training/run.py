@@ -29,8 +29,8 @@ RECIPES: dict[str, dict[str, str]] = {
     "small": {
         "text": "small", "text_layers": "2", "text_lr": "1",
         "visual_width": "256", "visual_layers": "1", "joint_width": "256", "feedforward": "512", "region_power": "0.5",
-        "epochs": "12", "batch_size": "64", "captions_per_picture": "2", "lr": "1e-3", "warmup": "40",
-        "negatives_first": "60", "negatives_last": "6", "held_out": "200",
+        "epochs": "10", "batch_size": "64", "captions_per_picture": "2", "lr": "1e-3", "warmup": "40",
+        "negatives_first": "60", "negatives_last": "6", "dropout": "0", "held_out": "200",
     },
     "photos": {
         "text": "minilm", "text_layers": "6", "text_lr": "0.17",
@@ -58,6 +58,8 @@ class Recipe:
         EncoderError for an unknown name or a value that is no number where one is due.
         """
         sizes, train, rest = {}, {}, {}
+        if name not in RECIPES:
+            raise EncoderError(f"no recipe {name!r}; known: {', '.join(RECIPES)}")
         for key, value in {**RECIPES[name], **settings}.items():
             if key in TERN_FIELDS and key != "region_dim":
                 sizes[key] = _number(key, value, TERN_FIELDS[key])

@@ -182,6 +182,20 @@ def test_a_repeated_id_is_refused_by_name_and_nothing_is_published(backend: Back
     assert not backend.exists(name)
 
 
+def test_a_batch_with_a_repeated_id_is_refused_at_once_and_the_others_can_be_published(
+    backend: Backend, name: str
+) -> None:
+    terms = random_terms(np.random.default_rng(0), (2, 3), 3, 1)
+    with backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS) as writer:
+        writer.add([picture("a"), picture("b")], terms, vectors_for(2))
+        for keys in (["c", "a"], ["d", "d"]):
+            with pytest.raises(BackendError, match=f"'{keys[1]}'"):
+                writer.add([sentence(key) for key in keys], terms, vectors_for(2))
+        writer.add([sentence("c"), sentence("d")], terms, vectors_for(2))
+        writer.commit()
+    assert [item.id for item in backend.open(name).items()] == ["a", "b", "c", "d"]
+
+
 def test_the_code_is_stored_with_the_index(backend: Backend, name: str) -> None:
     index = build(backend, name, mixed_items(3), random_terms(np.random.default_rng(0), (3, 3), 3, 1))
     found = index.arrays()

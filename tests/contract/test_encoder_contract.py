@@ -1,0 +1,156 @@
+"""What every encoder must do. A new one is one more entry of ``FOLDERS``."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+
+from boc import registry
+from boc.errors import EncoderError, ImageError
+from boc.types import Embeddings, Encoder, ImageRef
+
+FOLDERS: dict[str, Callable[[Path], tuple[str, Path]]] = {"tern": lambda library: ("tern", library / "model")}
+"""Name of an encoder -> its kind and the folder of a small one, trained on the library of ``conftest``."""
+
+COUNTS = (0, 1, 65)  # batches have 64
+TEXTS = ["a red box at the left", "box", "top: something blue", "", " ", "\u00a0", "?!", "\U0001f408 日本語",
+         "e\u0301é", "A RED BOX", "zzz\tqqq\nxxx", "\u200b", "word" * 200]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=FOLDERS.values(), ids=FOLDERS.keys())
+def place(request: pytest.FixtureRequest, library: Path) -> tuple[str, Path]:
+    """Kind and folder."""
+    found: tuple[str, Path] = request.param(library)
+    return found
+
+
+@pytest.fixture(scope="module")
+def encoder(place: tuple[str, Path]) -> Any:
+    return registry.encoder(f"{place[0]}:{place[1]}", "cpu")
+
+
+@pytest.fixture(scope="module")
+def pictures(encoder: Encoder, library: Path) -> list[Any]:
+    """Prepared pictures."""
+    paths = sorted((library / "images").iterdir())
+    return [encoder.prepare(ImageRef(path.name, path)) for path in paths]
+
+
+def alike(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
+    return one.shape == other.shape and float(np.abs(one - other).max(initial=0)) <= 1e-5
+
+
+def assert_sound(found: Embeddings, count: int, dim: int) -> None:
+    assert len(found) == count
+    assert found.vectors.dtype == np.float32
+    assert found.vectors.shape == (count, dim)
+    assert np.abs(np.linalg.norm(found.vectors, axis=1) - 1).max(initial=0) <= 1e-5
+    assert found.concepts is not None
+    assert len(found.concepts) == count
+    assert found.concepts.values.dtype == np.float32
+    assert found.concepts.values.shape[1] == dim
+    assert np.isfinite(found.concepts.values).all()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_the_output_is_as_long_as_the_input_and_of_unit_norm(encoder: Encoder, pictures: list[Any], count: int) -> None:
+    images = encoder.encode_images([pictures[i % len(pictures)] for i in range(count)])
+    texts = encoder.encode_texts([TEXTS[i % len(TEXTS)] for i in range(count)])
+    assert (images.modality, texts.modality) == ("image", "text")
+    for found in (images, texts):
+        assert_sound(found, count, encoder.identity.dim)
+
+
+def test_what_else_is_in_a_batch_and_its_order_change_nothing(encoder: Encoder, pictures: list[Any]) -> None:
+    for encode, inputs in ((encoder.encode_images, pictures), (encoder.encode_texts, TEXTS)):
+        together, backwards = encode(inputs), encode(inputs[::-1])
+        assert together.concepts is not None
+        assert backwards.concepts is not None
+        for i, each in enumerate(inputs):
+            alone = encode([each])
+            assert alone.concepts is not None
+            for found, row in ((alone, 0), (backwards, len(inputs) - 1 - i)):
+                assert alike(found.vectors[row], together.vectors[i])
+                assert found.concepts is not None
+                assert alike(found.concepts[row], together.concepts[i])
+
+
+def test_a_picture_of_fewer_regions_is_not_disturbed_by_padding(encoder: Encoder, pictures: list[Any]) -> None:
+    """Also one without any region."""
+    whole = pictures[0]
+    cut = [type(whole)(whole.features[:n], whole.boxes[:n]) for n in (0, 1, 7, len(whole))]
+    together = encoder.encode_images(cut)
+    assert_sound(together, 4, encoder.identity.dim)
+    assert together.concepts is not None
+    assert [len(together.concepts[i]) for i in range(4)] == [0, 1, 7, len(whole)]
+    for i, each in enumerate(cut):
+        assert alike(encoder.encode_images([each]).vectors[0], together.vectors[i])
+
+
+def test_there_is_one_concept_a_region_and_a_word_piece(encoder: Any, pictures: list[Any]) -> None:
+    images, texts = encoder.encode_images(pictures), encoder.encode_texts(TEXTS)
+    assert [len(images.concepts[i]) for i in range(len(pictures))] == [len(each) for each in pictures]
+    pieces = [encoder.tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS]
+    limit = encoder.model.txt_enc.bert_model.config.max_position_embeddings - 2  # [CLS] and [SEP]
+    assert [len(texts.concepts[i]) for i in range(len(TEXTS))] == [min(limit, len(ids)) for ids in pieces]
+    assert len(texts.concepts[TEXTS.index("a red box at the left")]) >= 6
+    assert len(texts.concepts[TEXTS.index("")]) == 0
+
+
+def test_a_text_that_is_too_long_is_cut(encoder: Encoder) -> None:
+    found = encoder.encode_texts(["red box " * 1000, "red box " * 3000, "red box"])
+    assert_sound(found, 3, encoder.identity.dim)
+    assert found.concepts is not None
+    assert len(found.concepts[0]) == len(found.concepts[1]) > 100
+    assert alike(found.vectors[0], found.vectors[1])
+    assert not alike(found.vectors[0], found.vectors[2])
+
+
+def test_capitals_do_not_matter_but_words_do(encoder: Encoder) -> None:
+    small, capital, other = encoder.encode_texts(["a red box", "A RED Box", "a blue box"]).vectors
+    assert alike(small, capital)
+    assert not alike(small, other)
+
+
+def test_a_picture_that_cannot_be_read_is_an_error_of_that_picture(encoder: Encoder, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_text("no picture")
+    with pytest.raises(ImageError, match=r"a\.png"):
+        encoder.prepare(ImageRef("a.png", tmp_path / "a.png"))
+
+
+def test_a_folder_may_be_moved(
+    place: tuple[str, Path], encoder: Encoder, pictures: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(place[1], tmp_path / "else where" / "model")
+    monkeypatch.chdir(tmp_path)
+    moved = registry.encoder(f"{place[0]}:else where/model", "cpu")
+    assert moved.identity.digest == encoder.identity.digest
+    assert moved.identity.dim == encoder.identity.dim
+    assert moved.identity.spec == f"{place[0]}:{tmp_path.resolve() / 'else where' / 'model'}"
+    assert np.array_equal(moved.encode_images(pictures).vectors, encoder.encode_images(pictures).vectors)
+    assert np.array_equal(moved.encode_texts(TEXTS).vectors, encoder.encode_texts(TEXTS).vectors)
+
+
+def test_other_weights_have_another_digest(place: tuple[str, Path], encoder: Encoder, tmp_path: Path) -> None:
+    shutil.copytree(place[1], tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(weights)
+    assert registry.encoder(f"{place[0]}:{tmp_path / 'model'}", "cpu").identity.digest == encoder.identity.digest
+    name = next(name for name, tensor in sorted(tensors.items()) if tensor.is_floating_point())
+    tensors[name].view(-1)[0] += 1e-3
+    save_file(tensors, weights)
+    assert registry.encoder(f"{place[0]}:{tmp_path / 'model'}", "cpu").identity.digest != encoder.identity.digest
+
+
+def test_a_device_that_is_not_there_is_refused(place: tuple[str, Path]) -> None:
+    for device in ("tpu", *(() if torch.cuda.is_available() else ("cuda",))):
+        with pytest.raises(EncoderError, match="device"):
+            registry.encoder(f"{place[0]}:{place[1]}", device)

@@ -1,0 +1,183 @@
+"""What every region source must do. A new one is one more entry of ``SPECS``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from boc import registry
+from boc.errors import EncoderError, ImageError
+from boc.types import ImageRef, RegionSource
+
+SIZE = 40, 30
+ORIENTATION = 0x0112
+WIDTH = 5  # of the features in files
+
+
+def colours() -> NDArray[np.uint8]:
+    """A picture without symmetry, (30, 40, 3)."""
+    y, x = np.mgrid[0 : SIZE[1], 0 : SIZE[0]]
+    return np.stack([x * 6, y * 8, (x * y) % 256], axis=-1).astype(np.uint8)
+
+
+def draw(folder: Path) -> Path:
+    """One picture in every mode; ``rotated.png`` is ``upright.png`` as a camera on its side stores it."""
+    folder.mkdir()
+    upright = Image.fromarray(colours())
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    alpha = Image.fromarray(np.arange(SIZE[0] * SIZE[1], dtype=np.uint32).reshape(SIZE[::-1]).astype(np.uint8))
+    upright.save(folder / "upright.png")
+    Image.fromarray(np.ascontiguousarray(np.rot90(colours()))).save(folder / "rotated.png", exif=exif)
+    upright.convert("L").save(folder / "grey.png")
+    upright.quantize(16).save(folder / "palette.png")
+    upright.convert("CMYK").save(folder / "cmyk.jpg")
+    upright.putalpha(alpha)
+    upright.save(folder / "alpha.png")
+    return folder
+
+
+PICTURES = ("upright.png", "rotated.png", "grey.png", "palette.png", "cmyk.jpg", "alpha.png")
+
+
+def make_files(folder: Path, layout: tuple[str, str], suffix: str) -> str:
+    """Features and boxes in pixels for all pictures, i + 1 regions for the i-th, none for the first."""
+    rng = np.random.default_rng(0)
+    for name in layout:
+        (folder / name).mkdir(parents=True)
+    for i, picture in enumerate(PICTURES):
+        stem = Path(picture).stem
+        n = i + 1 if i else 0
+        features, corners = rng.random((n, WIDTH), dtype=np.float32), np.sort(rng.random((n, 2, 2)), axis=1)
+        if suffix == "npz":
+            np.savez(folder / layout[0] / f"{stem}.npz", feat=features)
+        else:
+            np.save(folder / layout[0] / f"{stem}.npy", features)
+        np.save(folder / layout[1] / f"{stem}.npy", (corners * SIZE).reshape(n, 4))
+    return f"files:{folder}"
+
+
+SPECS: dict[str, Callable[[Path, pytest.FixtureRequest], str]] = {
+    "grid": lambda folder, request: "grid",
+    "files-cocobu": lambda folder, request: make_files(folder / "features", ("cocobu_att", "cocobu_box"), "npz"),
+    "files-bu": lambda folder, request: make_files(folder / "features", ("bu_att", "bu_box"), "npz"),
+    "files-npy": lambda folder, request: make_files(folder / "features", ("bu_att", "bu_box"), "npy"),
+    "tflite": lambda folder, request: f"tflite:{request.getfixturevalue('mobilenet')}",
+}
+"""Name of a kind of region source -> its spec, over a folder to make things in; skips where its weights are missing."""
+
+Given = tuple[RegionSource, Path]
+
+
+@pytest.fixture(scope="module", params=SPECS.values(), ids=SPECS.keys())
+def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Given:
+    """A source and a folder of ``PICTURES``."""
+    home = tmp_path_factory.mktemp("regions")
+    return registry.region_source(request.param(home, request)), draw(home / "pictures")
+
+
+def ref(folder: Path, name: str) -> ImageRef:
+    return ImageRef(name, folder / name)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_of_any_mode_has_regions_within_it(given: Given, name: str) -> None:
+    source, folder = given
+    found = source(ref(folder, name))
+    assert found.features.dtype == found.boxes.dtype == np.float32
+    assert found.features.shape == (len(found), source.identity.dim)
+    assert np.isfinite(found.features).all()
+    assert (found.boxes >= 0).all()
+    assert (found.boxes <= 1).all()
+    assert (found.boxes[:, :2] < found.boxes[:, 2:]).all()
+
+
+def test_the_same_picture_has_the_same_regions_from_any_copy_of_the_source(given: Given) -> None:
+    source, folder = given
+    fresh = registry.region_source(source.identity.spec)
+    first = [source(ref(folder, name)) for name in PICTURES]
+    for name, expected in reversed(list(zip(PICTURES, first, strict=True))):
+        for found in (source(ref(folder, name)), fresh(ref(folder, name))):
+            assert np.array_equal(found.features, expected.features)
+            assert np.array_equal(found.boxes, expected.boxes)
+
+
+def test_the_identity_finds_the_source_again(given: Given) -> None:
+    source, _ = given
+    assert registry.region_source(source.identity.spec).identity == source.identity
+    assert re.fullmatch(r"[0-9a-f]{64}", source.identity.digest)
+
+
+def test_a_picture_that_is_missing_is_an_error_of_that_picture(given: Given) -> None:
+    source, folder = given
+    with pytest.raises(ImageError, match="nowhere"):
+        source(ref(folder, "nowhere.png"))
+
+
+@pytest.mark.parametrize("kind", ["grid", "tflite"])
+def test_pixels_decide_not_how_they_are_stored(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    source, folder = registry.region_source(SPECS[kind](tmp_path, request)), draw(tmp_path / "pictures")
+    upright, rotated, grey = (source(ref(folder, f"{name}.png")) for name in ("upright", "rotated", "grey"))
+    assert np.array_equal(rotated.features, upright.features)
+    assert np.array_equal(rotated.boxes, upright.boxes)
+    assert not np.array_equal(grey.features, upright.features)
+
+
+@pytest.mark.parametrize(("layout", "suffix"), [("cocobu", "npz"), ("bu", "npz"), ("bu", "npy")])
+def test_files_keep_order_and_values_and_boxes_become_parts(tmp_path: Path, layout: str, suffix: str) -> None:
+    source = registry.region_source(make_files(tmp_path / "f", (f"{layout}_att", f"{layout}_box"), suffix))
+    folder = draw(tmp_path / "pictures")
+    for i, name in enumerate(PICTURES):
+        found, stem = source(ref(folder, name)), Path(name).stem
+        assert len(found) == (i + 1 if i else 0)
+        with (tmp_path / "f" / f"{layout}_att" / f"{stem}.{suffix}").open("rb") as handle:
+            stored = np.load(handle)
+            assert np.array_equal(found.features, stored["feat"] if suffix == "npz" else stored)
+        corners = np.load(tmp_path / "f" / f"{layout}_box" / f"{stem}.npy")
+        assert np.allclose(found.boxes * np.array(SIZE * 2), corners, atol=1e-4)
+
+
+def test_other_files_have_another_digest(tmp_path: Path) -> None:
+    spec = make_files(tmp_path, ("bu_att", "bu_box"), "npy")
+    before = registry.region_source(spec).identity
+    (tmp_path / "bu_att" / "grey.npy").unlink()
+    after = registry.region_source(spec).identity
+    assert after.spec == before.spec
+    assert after.digest != before.digest
+
+
+def test_damaged_files_cost_one_picture(tmp_path: Path) -> None:
+    source = registry.region_source(make_files(tmp_path / "f", ("bu_att", "bu_box"), "npz"))
+    folder = draw(tmp_path / "pictures")
+    (tmp_path / "f" / "bu_att" / "grey.npz").write_bytes(b"PK\x03\x04rubbish")
+    (tmp_path / "f" / "bu_box" / "cmyk.npy").write_bytes(b"")
+    np.save(tmp_path / "f" / "bu_box" / "palette.npy", np.zeros((2, 4)))
+    for name, words in (
+        ("grey.png", "grey.npz: damaged region features"),
+        ("cmyk.jpg", "cmyk.npy: damaged region features"),
+        ("palette.png", "do not belong together"),
+    ):
+        with pytest.raises(ImageError, match=words):
+            source(ref(folder, name))
+    assert len(source(ref(folder, "alpha.png"))) == 6
+    with pytest.raises(EncoderError, match="no bottom-up features"):
+        registry.region_source(f"files:{folder}")
+
+
+def test_mobilenet_sees_photographs(mobilenet: Path, photos: Path) -> None:
+    source = registry.region_source(f"tflite:{mobilenet}")
+    names = sorted(p.name for p in (photos / "images").iterdir())[:3]
+    found = [source(ref(photos / "images", name)) for name in names]
+    for one in found:
+        assert one.features.shape == (49, 1280)
+        assert (one.features >= 0).all()
+        assert 0 < (one.features > 0).mean() < 1
+    assert not np.array_equal(found[0].features, found[1].features)
+    again = source(ref(photos / "images", names[0]))
+    assert np.array_equal(again.features, found[0].features)
