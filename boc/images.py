@@ -60,6 +60,8 @@ def _to_rgb(image: Image) -> Image:
         if high <= 1:
             factor = 255 / (high - low) if high > low else 0
             return image.point(lambda value: value * factor - low * factor).convert("L").convert("RGB")
+        if high <= 255:
+            return image.convert("L").convert("RGB")
     if image.mode.startswith("I;16") or image.mode in {"I", "F"}:
         return image.convert("I").point(lambda value: value / 256).convert("L").convert("RGB")
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:

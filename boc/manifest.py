@@ -68,8 +68,9 @@ class Manifest:
 
     def same_contents(self, other: Manifest) -> bool:
         """Whether two indexes hold the same items under the same code, by the same encoder."""
-        parts = ("encoder", "codec", "arrays", "vector_dtype", "source", "rm")
-        return all(getattr(self, part) == getattr(other, part) for part in parts)
+        parts = ("codec", "arrays", "vector_dtype", "source", "rm")
+        same_encoder = self.identity.digest == other.identity.digest
+        return same_encoder and all(getattr(self, part) == getattr(other, part) for part in parts)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True)

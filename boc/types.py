@@ -143,7 +143,7 @@ class Encoder(Protocol):
     identity: Identity
 
     def prepare(self, image: ImageRef) -> Any:
-        """Decode and preprocess one picture (CPU work, safe in threads). Raises ImageError where it cannot be used."""
+        """Decode and preprocess one picture, on the CPU. Raises ImageError where it cannot be used."""
 
     def encode_images(self, prepared: Sequence[Any]) -> Embeddings:
         """Embeddings as long as the input, which came from ``prepare``."""

@@ -37,6 +37,7 @@ PREFIX = "img_txt_enc."
 ALIAS = "txt_enc.word_embeddings.weight"
 WORDS = "txt_enc.bert_model.embeddings.word_embeddings.weight"
 UNUSED = re.compile(r"txt_enc\.map\.|img_enc\.fc\.|txt_enc\.bert_model\.(pooler\.|embeddings\.position_ids$)")
+PARTS = {"tern", "bert", "regions"}
 ATTENTION_HEADS = 12  # of every bert-base; a checkpoint's tensors do not tell
 
 
@@ -164,12 +165,14 @@ def _count(state: Mapping[str, Tensor], pattern: str) -> int:
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
-        raise EncoderError(f"{folder}: no model folder (no config.json); train one with boc train SOURCE -o {folder}")
+        raise EncoderError(
+            f"{folder}: no model folder (no config.json); train one with boc train, or say where it is: --encoder tern:FOLDER"
+        )
     try:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise EncoderError(f"{path}: damaged ({error}); train the model anew with boc train") from error
-    if config.get("kind") != "tern" or not isinstance(config.get("format"), int):
+    if config.get("kind") != "tern" or not isinstance(config.get("format"), int) or not set(config) >= PARTS:
         raise EncoderError(f"{path}: not the configuration of a TERN; train one with boc train SOURCE -o FOLDER")
     if config["format"] > FORMAT:
         raise EncoderError(f"{path}: model format {config['format']}, this boc reads up to {FORMAT}; upgrade boc")
