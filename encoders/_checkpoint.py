@@ -166,7 +166,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise EncoderError(
-            f"{folder}: no model folder (no config.json); train one with boc train, or say where it is: --encoder tern:FOLDER"
+            f"{folder}: no model folder (no config.json); train one with boc train, "
+            "or say where it is now: --encoder tern:FOLDER"
         )
     try:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
