@@ -27,10 +27,10 @@ demo: install
 	$(BIN)/boc extract demo/photos/captions.csv -o demo/photos.h5 --encoder tern:demo/model
 	$(BIN)/boc evaluate demo/photos.h5
 	$(BIN)/boc index scenes demo/photos.h5 --at file:demo/index
-	$(BIN)/boc search scenes --queries bench/demo_queries.txt -k 6 --html demo/hits.html --at file:demo/index
+	$(BIN)/boc search scenes --queries bench/demo_queries.txt -k 5 --html demo/hits.html --at file:demo/index
 	@echo
 	@echo "The pictures found: open demo/hits.html. Now try"
-	@echo "  $(BIN)/boc search scenes 'a yellow tent under the stars' --at file:demo/index --html demo/hits.html"
+	@echo "  $(BIN)/boc search scenes 'a pink ball on the beach' --at file:demo/index --html demo/hits.html"
 	@echo "  $(BIN)/boc search scenes --image demo/photos/images/00007.jpg --find text --at file:demo/index"
 	@echo "  $(BIN)/boc info scenes --at file:demo/index"
 
