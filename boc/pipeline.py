@@ -1,140 +1,33 @@
-"""From sources to feature files, from feature files to indexes, from queries to hits: the only orchestration."""
+"""From feature files to indexes, and from queries to hits."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc import registry
 from boc.codecs import SurrogateCodec
-from boc.errors import BackendError, BocError, EncoderError, FeatureFileError, ImageError
-from boc.evaluation import CUTOFFS, Recall, Recalls, evaluate, owners_of
-from boc.features import FeatureFile, FeatureWriter, Header, embeddings, regions
+from boc.errors import BackendError, BocError, EncoderError, FeatureFileError
+from boc.features import FeatureFile, embeddings
 from boc.manifest import Manifest
 from boc.rerank import rerank
-from boc.sources import Source
-from boc.types import MODALITIES, Embeddings, Hit, Identity, ImageRef, Item, Modality, Ragged, Rows
+from boc.types import MODALITIES, Embeddings, Hit, Identity, ImageRef, Item, Modality
 
 if TYPE_CHECKING:
-    from boc.types import Encoder, Index, RegionSource
+    from boc.types import Encoder, Index
 
-PART = 256  # items of a part of a feature file: what a kill can cost
 BATCH = 4096  # items encoded and added at a time
 FIT_SAMPLE = 100_000
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 DEFAULT_Z = 64
 DEFAULT_QUERY_Z = 128
 DEFAULT_RM = 10.0
-DEEPEST = 100  # hits looked at for a median rank
-QUERIES = 256  # asked at a time
-
-
-class Extraction:
-    """Items of a source to a feature file, part by part; made again with the same arguments it goes on.
-
-    Give ``regions`` for a file of regions, or ``encoder`` for one of embeddings. Items that cannot be used are left
-    out and named in the file with their reason.
-    """
-
-    def __init__(
-        self,
-        source: Source,
-        path: Path,
-        *,
-        encoder: Encoder | None = None,
-        regions: RegionSource | None = None,
-        dtype: str = "float16",
-        concepts: bool = True,
-    ) -> None:
-        if encoder is not None:
-            identity, self._read = encoder.identity, encoder.prepare
-        elif regions is not None:
-            identity, self._read = regions.identity, regions
-        else:
-            raise EncoderError("name what to extract: --encoder for embeddings, or --regions for regions")
-        self.source = source
-        self.encoder = encoder
-        self.concepts = concepts
-        self.total = len(source.items)
-        kind: Literal["regions", "embeddings"] = "regions" if encoder is None else "embeddings"
-        self.header = Header(kind, identity.spec, identity.digest, identity.dim, dtype, source.digest)
-        self._path = path
-        self._input = self._open_input()
-
-    def run(self) -> Iterator[int]:
-        """Work through the source; yields the number of items done, first those of an earlier run."""
-        with FeatureWriter(self._path, self.header) as writer:
-            yield writer.done
-            while writer.done < self.total:
-                items = self.source.items[writer.done : writer.done + PART]
-                batches, failed = self._extract(items)
-                writer.append(len(items), batches, failed)
-                yield writer.done
-            writer.finish()
-
-    def _open_input(self) -> tuple[FeatureFile, dict[str, int]] | None:
-        """The regions file that is the source, if it is one, and its row numbers by id."""
-        if self.source.file is None:
-            return None
-        file = FeatureFile(self.source.file)
-        if file.header.kind != "regions" or self.encoder is None:
-            raise FeatureFileError(
-                f"{self.source.file}: holds {file.header.kind}; only regions can be extracted from, with --encoder"
-            )
-        made_for = getattr(self.encoder, "regions", None)
-        if made_for is None or made_for.identity.digest != file.header.digest:
-            raise FeatureFileError(
-                f"{self.source.file}: its regions are not those the encoder was trained on; extract from the pictures"
-            )
-        return file, {item.id: row for row, item in enumerate(file.items("image"))}
-
-    def _extract(self, items: Sequence[Item]) -> tuple[list[Rows], list[tuple[str, str]]]:
-        pictures = [item for item in items if item.modality == "image"]
-        captions = [item for item in items if item.modality == "text"]
-        batches, failed = self._pictures(pictures) if pictures else ([], [])
-        if captions:
-            batches.append(self._captions(captions))
-        return batches, failed
-
-    def _pictures(self, items: Sequence[Item]) -> tuple[list[Rows], list[tuple[str, str]]]:
-        kept, prepared, failed = [], [], []
-        for item in items:
-            try:
-                prepared.append(self._prepare(item))
-                kept.append(item)
-            except ImageError as error:
-                failed.append((item.id, str(error)))
-        if not kept:
-            return [], failed
-        if self.encoder is not None:
-            return [self._rows(kept, self.encoder.encode_images(prepared))], failed
-        width = self.header.dim
-        features = Ragged.from_sets([r.features for r in prepared], width)
-        boxes = Ragged.from_sets([r.boxes for r in prepared], 4)
-        return [Rows(kept, ragged={"features": features, "boxes": boxes})], failed
-
-    def _prepare(self, item: Item) -> Any:
-        if self._input is not None:
-            file, rows = self._input
-            return regions(file.rows("image", rows[item.id], rows[item.id] + 1))[0]
-        ref = ImageRef(item.id, Path(item.content))
-        return self._read(ref)
-
-    def _captions(self, items: Sequence[Item]) -> Rows:
-        if self.encoder is None:
-            return Rows(list(items))
-        return self._rows(items, self.encoder.encode_texts([item.content for item in items]))
-
-    def _rows(self, items: Sequence[Item], encoded: Embeddings) -> Rows:
-        ragged = {"concepts": encoded.concepts} if encoded.concepts is not None and self.concepts else {}
-        return Rows(list(items), {"vectors": encoded.vectors}, ragged)
 
 
 def fit_code(file: FeatureFile, codec: SurrogateCodec) -> SurrogateCodec:
@@ -294,56 +187,3 @@ def read_queries(path: Path, identity: Identity, item: str | None) -> Iterator[t
                     yield [rows.items[i] for i in chosen], Embeddings(modality, rows.dense["vectors"][chosen])
         if not found:
             raise FeatureFileError(f"{path}: no item {item!r} in it" if item else f"{path}: holds no items")
-
-
-def evaluate_dense(path: Path, fold: int) -> dict[str, Recalls]:
-    """Recalls by dot product of the dense vectors: over all items and, if there are more pictures, by folds."""
-    with FeatureFile(path) as file:
-        images, texts, owners = _gallery(file)
-    tables = {f"all {len(images)} pictures": evaluate(images, texts, owners)}
-    if len(images) > fold:
-        tables[f"mean over folds of {fold} pictures"] = evaluate(images, texts, owners, fold)
-    return tables
-
-
-def evaluate_index(
-    path: Path, name: str, at: str, rm: float | None = None, *, tick: Callable[[int], None] = lambda done: None
-) -> Recalls:
-    """Recalls through an index that holds the items of ``path``: K hits for each K, of ``rm`` * K candidates.
-
-    The median rank looks at 100 hits, not re-ranked; 101 stands for all that lies deeper. ``tick`` is told the number
-    of queries of each batch that is done.
-    """
-    searcher = Searcher.open(name, at)
-    with FeatureFile(path) as file:
-        images, texts, _ = _gallery(file)
-        pictures, captions = file.items("image"), file.items("text")
-
-    def recall(asking: Modality, target: Modality, queries: Sequence[Item], vectors: NDArray[np.float32]) -> Recall:
-        columns = []
-        for start in range(0, len(queries), QUERIES):
-            part = slice(start, start + QUERIES)
-            asked = Embeddings(asking, vectors[part])
-            found = [searcher.search_vectors(asked, k=k, rm=rm, find=target) for k in CUTOFFS]
-            found.append(searcher.search_vectors(asked, k=DEEPEST, rm=1, find=target))
-            columns.append([[_rank(h, q) for h, q in zip(hits, queries[part], strict=True)] for hits in found])
-            tick(len(vectors[part]))
-        *cut, deep = np.concatenate(columns, axis=1)
-        r1, r5, r10 = (100 * float(np.mean(ranks < k)) for ranks, k in zip(cut, CUTOFFS, strict=True))
-        return Recall(r1, r5, r10, float(np.floor(np.median(deep))) + 1)
-
-    return Recalls(recall("text", "image", captions, texts), recall("image", "text", pictures, images))
-
-
-def _rank(hits: Sequence[Hit], query: Item) -> int:
-    """Number (from 0) of the first hit of the query's picture, or DEEPEST."""
-    wanted = query.group or query.id
-    return next((rank for rank, hit in enumerate(hits) if (hit.item.group or hit.item.id) == wanted), DEEPEST)
-
-
-def _gallery(file: FeatureFile) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:
-    if file.header.kind != "embeddings":
-        raise FeatureFileError(f"{file.path}: holds regions, not vectors; use boc extract --encoder on it first")
-    pictures, captions = file.items("image"), file.items("text")
-    owners = owners_of([p.id for p in pictures], [c.group for c in captions])
-    return file.vectors("image"), file.vectors("text"), owners

@@ -70,4 +70,5 @@ def _module(folder: str, name: str) -> ModuleType:
         if error.name is None or error.name.partition(".")[0] in {"boc", "encoders", "indexing"}:
             raise
         extra = name if folder == "indexing" else "encoders"
-        raise BocError(f"{name} needs the package {error.name}; install it with: pip install 'boc[{extra}]'") from error
+        what = "training" if folder == "encoders.training" else name
+        raise BocError(f"{what} needs the package {error.name}; install it with: pip install 'boc[{extra}]'") from error

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from boc import pipeline, registry
 from boc.codecs import global_code
 from boc.errors import BocError, EncoderError
+from boc.extraction import Extraction
 from boc.features import FeatureFile
-from boc.pipeline import Extraction, Searcher, build_index, fit_code, new_manifest
+from boc.pipeline import Searcher, build_index, fit_code, new_manifest
 from boc.sources import open_source
 from boc.types import MODALITIES, Embeddings, Hit, ImageRef, Modality
 

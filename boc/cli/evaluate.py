@@ -38,7 +38,7 @@ def command(features: Path, name: str | None, rm: float | None, fold: int, at: s
     Examples: boc evaluate dev.h5
               boc evaluate dev.h5 --name dev --rm 1
     """
-    from boc.pipeline import evaluate_dense
+    from boc.measure import evaluate_dense
 
     tables = evaluate_dense(features, fold) if name is None else {"index": _through(features, name, at, rm)}
     if as_json:
@@ -57,7 +57,7 @@ def command(features: Path, name: str | None, rm: float | None, fold: int, at: s
 
 def _through(features: Path, name: str, at: str, rm: float | None) -> Recalls:
     from boc.features import FeatureFile
-    from boc.pipeline import evaluate_index
+    from boc.measure import evaluate_index
 
     with FeatureFile(features) as file:
         total = file.count("image") + file.count("text")

@@ -40,9 +40,9 @@ def command(
     if (encoder is None) == (regions is None):
         raise click.UsageError("give either --encoder (vectors) or --regions (regions to train on)")
     from boc import registry
+    from boc.extraction import Extraction
     from boc.features import FeatureFile
     from boc.files import check_writable
-    from boc.pipeline import Extraction
     from boc.sources import open_source
 
     check_writable(output)

@@ -10,8 +10,8 @@ import click
 from boc.cli import _options
 
 if TYPE_CHECKING:
+    from boc.extraction import Extraction
     from boc.features import FeatureFile
-    from boc.pipeline import Extraction
 
 
 @click.command("index")
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.option(
     "--rm", type=click.FloatRange(1), default=10.0, show_default=True, help="Candidates re-scored for each hit asked."
 )
-@click.option("--replace", is_flag=True, help="Replace an index of that name if it holds something else.")
+@click.option("--replace", is_flag=True, help="Make it anew even if there is one of that name.")
 @_options.device
 def command(
     name: str,
@@ -85,7 +85,7 @@ def command(
             ),
         )
         manifest = new_manifest(file, codec, rm)
-        if existed and backend.open(name).manifest.same_contents(manifest):
+        if existed and not replace and backend.open(name).manifest.same_contents(manifest):
             click.echo(f"{name} is up to date: {_counts(file)}")
         else:
             if existed and not replace:
@@ -107,8 +107,8 @@ def _features(
 ) -> tuple[Path, bool]:
     """The embeddings file of SOURCE, and whether it was made here (and is to be removed)."""
     from boc import registry
+    from boc.extraction import Extraction
     from boc.features import is_embeddings
-    from boc.pipeline import Extraction
     from boc.sources import open_source
 
     found = open_source(source, ids, images)

@@ -101,8 +101,8 @@ def _settings(pairs: tuple[str, ...], **options: object) -> dict[str, str]:
 
 def _regions_file(found: Source, output: Path, source: RegionSource) -> Path:
     """Regions of all pictures, beside the run that reads them; pictures that cannot be used are named and left out."""
+    from boc.extraction import Extraction
     from boc.features import FeatureFile
-    from boc.pipeline import Extraction
 
     path = output / "training" / "regions.h5"
     if not path.exists():

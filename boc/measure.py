@@ -1,0 +1,71 @@
+"""How well the items of a feature file find each other: by their dense vectors, or through an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.errors import FeatureFileError
+from boc.evaluation import CUTOFFS, Recall, Recalls, evaluate, owners_of
+from boc.features import FeatureFile
+from boc.pipeline import Searcher
+from boc.types import Embeddings, Hit, Item, Modality
+
+DEEPEST = 100  # hits looked at for a median rank
+QUERIES = 256  # asked at a time
+
+
+def evaluate_dense(path: Path, fold: int) -> dict[str, Recalls]:
+    """Recalls by dot product of the dense vectors: over all items and, if there are more pictures, by folds."""
+    with FeatureFile(path) as file:
+        images, texts, owners = _gallery(file)
+    tables = {f"all {len(images)} pictures": evaluate(images, texts, owners)}
+    if len(images) > fold:
+        tables[f"mean over folds of {fold} pictures"] = evaluate(images, texts, owners, fold)
+    return tables
+
+
+def evaluate_index(
+    path: Path, name: str, at: str, rm: float | None = None, *, tick: Callable[[int], None] = lambda done: None
+) -> Recalls:
+    """Recalls through an index that holds the items of ``path``: K hits for each K, of ``rm`` * K candidates.
+
+    The median rank looks at 100 hits, not re-ranked; 101 stands for all that lies deeper. ``tick`` is told the number
+    of queries of each batch that is done.
+    """
+    searcher = Searcher.open(name, at)
+    with FeatureFile(path) as file:
+        images, texts, _ = _gallery(file)
+        pictures, captions = file.items("image"), file.items("text")
+
+    def recall(asking: Modality, target: Modality, queries: Sequence[Item], vectors: NDArray[np.float32]) -> Recall:
+        columns = []
+        for start in range(0, len(queries), QUERIES):
+            part = slice(start, start + QUERIES)
+            asked = Embeddings(asking, vectors[part])
+            found = [searcher.search_vectors(asked, k=k, rm=rm, find=target) for k in CUTOFFS]
+            found.append(searcher.search_vectors(asked, k=DEEPEST, rm=1, find=target))
+            columns.append([[_rank(h, q) for h, q in zip(hits, queries[part], strict=True)] for hits in found])
+            tick(len(vectors[part]))
+        *cut, deep = np.concatenate(columns, axis=1)
+        r1, r5, r10 = (100 * float(np.mean(ranks < k)) for ranks, k in zip(cut, CUTOFFS, strict=True))
+        return Recall(r1, r5, r10, float(np.floor(np.median(deep))) + 1)
+
+    return Recalls(recall("text", "image", captions, texts), recall("image", "text", pictures, images))
+
+
+def _rank(hits: Sequence[Hit], query: Item) -> int:
+    """Number (from 0) of the first hit of the query's picture, or DEEPEST."""
+    wanted = query.group or query.id
+    return next((rank for rank, hit in enumerate(hits) if (hit.item.group or hit.item.id) == wanted), DEEPEST)
+
+
+def _gallery(file: FeatureFile) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:
+    if file.header.kind != "embeddings":
+        raise FeatureFileError(f"{file.path}: holds regions, not vectors; use boc extract --encoder on it first")
+    pictures, captions = file.items("image"), file.items("text")
+    owners = owners_of([p.id for p in pictures], [c.group for c in captions])
+    return file.vectors("image"), file.vectors("text"), owners
