@@ -19,7 +19,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00
 def tied_vectors(rows: tuple[int, int], width: int | None = None) -> st.SearchStrategy[NDArray[np.float32]]:
     """float32 (n, d) of hundredths in [-1, 1] from a coarse grid: many ties and zeros, no underflow."""
     widths = st.integers(1, 7) if width is None else st.just(width)
-    grid = st.integers(-4, 4).map(lambda i: i / 4) | st.integers(-100, 100).map(lambda i: i / 100)
+    grid = st.integers(-4, 4).map(lambda i: i / 4) | st.integers(-100, 100).map(lambda i: i / 128)
     return arrays(np.float32, st.tuples(st.integers(*rows), widths), elements=grid.map(np.float32))
 
 
