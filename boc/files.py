@@ -44,7 +44,7 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        raise BocError(f"{path}: cannot be written ({error.strerror}); check space and permissions") from error
+        raise BocError(f"{path}: cannot be written ({error.strerror or error}); check space and permissions") from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -60,7 +60,7 @@ def check_writable(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BocError(f"{path.parent}: cannot be created ({error.strerror}); choose another place") from error
+        raise BocError(f"{path.parent}: cannot be created ({error.strerror or error}); choose another place") from error
     if path.is_dir():
         raise BocError(f"{path} is a folder, a file is to be written there; choose another name")
     if not os.access(path.parent, os.W_OK):

@@ -194,7 +194,7 @@ class EmbeddedWriter:
             self._spool = (self._stage / "vectors.spool").open("wb")
         except OSError as error:
             raise BackendError(
-                f"{self._home}: cannot be written ({error.strerror}); choose another place with --at"
+                f"{self._home}: cannot be written ({error.strerror or error}); choose another place with --at"
             ) from error
         return self
 
