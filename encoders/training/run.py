@@ -29,7 +29,7 @@ RECIPES: dict[str, dict[str, str]] = {
     "small": {
         "text": "small", "text_layers": "2", "text_lr": "1",
         "visual_width": "256", "visual_layers": "1", "joint_width": "256", "feedforward": "512", "region_power": "0.5",
-        "epochs": "6", "batch_size": "64", "captions_per_picture": "2", "lr": "1e-3", "warmup": "40",
+        "epochs": "7", "batch_size": "64", "captions_per_picture": "2", "lr": "1e-3", "warmup": "40",
         "negatives_first": "60", "negatives_last": "6", "dropout": "0", "held_out": "200",
     },
     "photos": {
