@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import FeatureFileError
-from boc.files import check_writable, replacing, sole_writer, sync_folder
+from boc.files import check_writable, replacing, sole_writer, sync
 from boc.types import MODALITIES, Embeddings, Identity, Item, Modality, Ragged, Regions, Rows
 
 FORMAT = 1
@@ -199,7 +199,7 @@ class FeatureWriter:
         for part in reversed(parts):
             part.unlink()
         shutil.rmtree(self.folder)
-        sync_folder(self.folder.parent)
+        sync(self.folder.parent)
 
     def _parts(self) -> list[Path]:
         return sorted(self.folder.glob("[0-9]*-[0-9]*.h5"))

@@ -12,17 +12,8 @@ from pathlib import Path
 from boc.errors import BocError
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_file(path: Path) -> None:
-    """Make the bytes of ``path`` durable."""
+def sync(path: Path) -> None:
+    """Make the bytes of a file, or the names in a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -40,9 +31,9 @@ def replacing(path: Path) -> Iterator[Path]:
     check_writable(path)
     try:
         yield temporary
-        sync_file(temporary)
+        sync(temporary)
         temporary.replace(path)
-        sync_folder(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise BocError(f"{path}: cannot be written ({error.strerror or error}); check space and permissions") from error
     finally:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import BackendError, ManifestError
-from boc.files import sole_writer, sync_file, sync_folder
+from boc.files import sole_writer, sync
 from boc.manifest import Manifest
 from boc.types import MODALITIES, Hit, Item, Modality, TermMatrix
 
@@ -275,17 +275,17 @@ class EmbeddedWriter:
         sizes = {path.relative_to(self._stage).as_posix(): path.stat().st_size for path in files}
         (self._stage / "files.json").write_text(json.dumps(sizes, indent=1), encoding="utf-8")
         for path in [*files, self._stage / "files.json"]:
-            sync_file(path)
-        sync_folder(self._stage / "codec")
-        sync_folder(self._stage)
+            sync(path)
+        sync(self._stage / "codec")
+        sync(self._stage)
         generation = self._home / self._stage.name.replace("building-", "generation-")
         self._stage.rename(generation)
-        sync_folder(self._home)
+        sync(self._home)
         note = self._home / ".CURRENT.tmp"
         note.write_text(generation.name, encoding="utf-8")
-        sync_file(note)
+        sync(note)
         note.replace(self._home / "CURRENT")
-        sync_folder(self._home)
+        sync(self._home)
         for old in self._home.glob("generation-*"):
             if old != generation:
                 shutil.rmtree(old, ignore_errors=True)

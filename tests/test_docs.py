@@ -28,7 +28,8 @@ def test_every_command_is_in_the_table_and_no_other() -> None:
 @pytest.mark.parametrize("line", [line for line in SHELL if line.startswith("boc ")])
 def test_shell_lines_parse(line: str) -> None:
     _, name, *arguments = shlex.split(line, comments=True)
-    main.commands[name].make_context(name, arguments)
+    context = main.commands[name].make_context(name, arguments)
+    assert not context.args
 
 
 def test_make_targets_exist() -> None:
