@@ -114,5 +114,7 @@ class Extraction:
         return self._rows(items, self.encoder.encode_texts([item.content for item in items]))
 
     def _rows(self, items: Sequence[Item], encoded: Embeddings) -> Rows:
-        ragged = {"concepts": encoded.concepts} if encoded.concepts is not None and self.concepts else {}
-        return Rows(list(items), {"vectors": encoded.vectors}, ragged)
+        if encoded.concepts is None or not self.concepts:
+            return Rows(list(items), {"vectors": encoded.vectors})
+        ragged = {"concepts": encoded.concepts} | ({"boxes": encoded.boxes} if encoded.boxes is not None else {})
+        return Rows(list(items), {"vectors": encoded.vectors}, ragged, encoded.words)

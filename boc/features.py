@@ -10,6 +10,7 @@ how much is done; ``FILE`` appears, complete, when all is. The layout of a file 
         ids, content, group     UTF-8 strings, one an item
         dense/NAME              (n, d), contiguous
         ragged/NAME             (N, d), contiguous rows of all items; offsets (n + 1,) int64 tells them apart
+        words                   (N,) strings: the word-piece of each ragged row, in embeddings of sentences
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -110,7 +112,11 @@ class FeatureFile:
         ragged = {
             name: Ragged(_single(data, low, high), offsets - low) for name, data in group.get("ragged", {}).items()
         }
-        return Rows(items, dense, ragged)
+        words = None
+        if "words" in group:
+            flat = group["words"].asstr()[low:high].tolist()
+            words = [flat[a:b] for a, b in pairwise((offsets - low).tolist())]
+        return Rows(items, dense, ragged, words)
 
     def mapped(self, modality: Modality, name: str) -> NDArray[Any]:
         """The array ``dense/NAME`` or ``ragged/NAME`` as it lies in the file, memory-mapped, read-only."""
@@ -145,7 +151,9 @@ def is_embeddings(path: Path) -> bool:
 
 def embeddings(rows: Rows, modality: Modality) -> Embeddings:
     """The batch of an embeddings file as Embeddings."""
-    return Embeddings(modality, rows.dense["vectors"], rows.ragged.get("concepts"))
+    return Embeddings(
+        modality, rows.dense["vectors"], rows.ragged.get("concepts"), rows.ragged.get("boxes"), rows.words
+    )
 
 
 def regions(rows: Rows) -> list[Regions]:
@@ -257,19 +265,21 @@ class _Layout:
     rows: int
     dense: dict[str, int]
     ragged: dict[str, int]
+    words: bool
 
     @classmethod
     def of(cls, rows: Rows) -> _Layout:
         dense = {name: array.shape[1] for name, array in rows.dense.items()}
         ragged = {name: sets.values.shape[1] for name, sets in rows.ragged.items()}
-        return cls(len(rows.items), len(next(iter(rows.ragged.values())).values) if ragged else 0, dense, ragged)
+        count = len(next(iter(rows.ragged.values())).values) if ragged else 0
+        return cls(len(rows.items), count, dense, ragged, rows.words is not None)
 
     def __add__(self, other: _Layout) -> _Layout:
-        if (self.dense, self.ragged) != (other.dense, other.ragged):
+        if (self.dense, self.ragged, self.words) != (other.dense, other.ragged, other.words):
             raise FeatureFileError(
                 f"arrays of widths {self.dense | self.ragged} and {other.dense | other.ragged} mixed"
             )
-        return _Layout(self.items + other.items, self.rows + other.rows, self.dense, self.ragged)
+        return _Layout(self.items + other.items, self.rows + other.rows, self.dense, self.ragged, self.words)
 
 
 def _part_rows(parts: Sequence[Path]) -> Iterator[Rows]:
@@ -312,6 +322,8 @@ def _allocate(group: h5py.Group, layout: _Layout, dtype: str) -> None:
         group.create_dataset(
             f"ragged/{name}", shape=(layout.rows, width), dtype="float32" if name == "boxes" else dtype
         )
+    if layout.words:
+        group.create_dataset("words", shape=(layout.rows,), dtype=h5py.string_dtype())
 
 
 def _fill(group: h5py.Group, rows: Rows, item: int, row: int) -> tuple[int, int]:
@@ -327,4 +339,6 @@ def _fill(group: h5py.Group, rows: Rows, item: int, row: int) -> tuple[int, int]
         last = row + len(sets.values)
         group[f"ragged/{name}"][row:last] = sets.values
         group["offsets"][item + 1 : end + 1] = sets.offsets[1:] + row
+    if rows.words is not None:
+        group["words"][row:last] = np.array([word for words in rows.words for word in words], dtype=object)
     return end, last

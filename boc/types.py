@@ -72,18 +72,28 @@ class Ragged:
         flat = [np.asarray(s, dtype=np.float32).reshape(-1, width) for s in sets]
         return cls(np.concatenate(flat) if flat else np.empty((0, width), np.float32), offsets)
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The sets of all parts, one part behind the other."""
+        counts = np.concatenate([np.diff(part.offsets) for part in parts])
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return cls(np.concatenate([part.values for part in parts]), offsets)
+
 
 @dataclass(frozen=True)
 class Embeddings:
     """What an encoder made of n items of one modality, in their order.
 
     ``vectors`` is float32 (n, d) of unit norm; ``concepts`` holds the n sets of contextualized concept vectors
-    (one a region or word; special positions left out), or is None.
+    (one a region or word; special positions left out), or is None. What each concept is of: ``boxes`` (4 wide, as in
+    ``Regions``) for pictures, ``words`` (lists of word-pieces) for sentences; each None, or as long as the concepts.
     """
 
     modality: Modality
     vectors: NDArray[np.float32]
     concepts: Ragged | None = None
+    boxes: Ragged | None = None
+    words: list[list[str]] | None = None
 
     def __post_init__(self) -> None:
         if self.vectors.ndim != 2:
@@ -203,8 +213,10 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class Rows:
-    """A batch of items with their arrays: ``dense[name]`` (n, d), ``ragged[name]`` n sets of rows."""
+    """A batch of items with their arrays: ``dense[name]`` (n, d), ``ragged[name]`` n sets of rows, all sets of an
+    item as long as each other, and ``words`` naming those rows, if they are of words."""
 
     items: list[Item]
     dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     ragged: dict[str, Ragged] = field(default_factory=dict)
+    words: list[list[str]] | None = None

@@ -70,6 +70,13 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[lis
     return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
 
 
+def pieces(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[list[str]]:
+    """The word-pieces of each text as strings, in place of the ids of ``tokenize``, without [CLS] and [SEP]."""
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(limit)
+    return [encoding.tokens[1:-1] for encoding in tokenizer.encode_batch(list(texts))]
+
+
 def pad(ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Ids (B, longest) padded with 0, and lengths (B,)."""
     lengths = torch.tensor([len(row) for row in ids])

@@ -160,7 +160,8 @@ class TernEncoder:
             vectors, sets = self.model.images(features, boxes, lengths)
             return vectors, sets, [slice(1, 1 + len(r)) for r in batch]
 
-        return Embeddings("image", *self._batches(prepared, encode))
+        boxes = Ragged.from_sets([r.boxes for r in prepared], 4)
+        return Embeddings("image", *self._batches(prepared, encode), boxes=boxes)
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         limit = self.model.txt_enc.bert_model.config.max_position_embeddings
@@ -170,7 +171,8 @@ class TernEncoder:
             vectors, sets = self.model.texts(ids, lengths)
             return vectors, sets, [slice(1, n - 1) for n in lengths.tolist()]
 
-        return Embeddings("text", *self._batches(texts, encode))
+        pieces = _text.pieces(self.tokenizer, texts, limit)
+        return Embeddings("text", *self._batches(texts, encode), words=pieces)
 
     @torch.inference_mode()
     def _batches(self, inputs: Sequence[Any], encode: Any) -> tuple[Any, Ragged]:

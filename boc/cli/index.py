@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @_options.encoder
 @click.option(
     "--code",
-    type=click.Choice(["scalar", "bits", "permutation"]),
+    type=click.Choice(["scalar", "bits", "permutation", "shifted"]),
     default="scalar",
     show_default=True,
     help="How vectors become term frequencies.",
@@ -77,13 +77,10 @@ def command(
     existed = backend.exists(check_name(name))
     path, made = _features(name, source, ids, images, at, encoder, device)
     with FeatureFile(path) as file:
-        chosen = budgets(file.header.dim * expand, z, query_z)
-        codec = fit_code(
-            file,
-            global_code(
-                code, z=chosen[0], query_z=chosen[1], center=not plain, rotate=not plain, expand=expand, bits=bits
-            ),
-        )
+        if code != "shifted":
+            z, query_z = budgets(file.header.dim * expand, z, query_z)
+        unfitted = global_code(code, z=z, query_z=query_z, center=not plain, rotate=not plain, expand=expand, bits=bits)
+        codec = fit_code(file, unfitted)
         manifest = new_manifest(file, codec, rm)
         if existed and not replace and backend.open(name).manifest.same_contents(manifest):
             click.echo(f"{name} is up to date: {_counts(file)}")

@@ -7,6 +7,7 @@ from boc.codecs.norm import UnitNorm
 from boc.codecs.permutation import DeepPermutation
 from boc.codecs.rotation import RandomRotation
 from boc.codecs.scalar import BitQuantizer, ScalarQuantizer
+from boc.codecs.shifted import ShiftedCReLU
 from boc.codecs.topz import TopZ
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "DeepPermutation",
     "RandomRotation",
     "ScalarQuantizer",
+    "ShiftedCReLU",
     "SurrogateCodec",
     "TopZ",
     "UnitNorm",

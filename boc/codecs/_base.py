@@ -10,7 +10,7 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from boc.types import Modality
+from boc.types import Embeddings, Modality, Ragged
 
 
 class Step(TransformerMixin, BaseEstimator):
@@ -21,6 +21,14 @@ class Step(TransformerMixin, BaseEstimator):
     """
 
     learned: ClassVar[tuple[str, ...]] = ()
+    frozen = False
+    """Whether the step has all it needs, a codebook made elsewhere, and is not fitted again with its chain."""
+
+    @staticmethod
+    def read(embeddings: Embeddings) -> NDArray[np.float32] | Ragged:
+        """What a chain that begins with this step works on: the global vectors (n, d) unless the step says
+        otherwise."""
+        return embeddings.vectors
 
     def fit(self, X: Any, y: object = None) -> Step:
         """Check ``X`` (n, d) and the parameters; learn nothing unless the step says so."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,66 +18,68 @@ from boc.codecs.norm import UnitNorm
 from boc.codecs.permutation import DeepPermutation
 from boc.codecs.rotation import RandomRotation
 from boc.codecs.scalar import BitQuantizer, ScalarQuantizer
+from boc.codecs.shifted import ShiftedCReLU
 from boc.codecs.topz import TopZ
 from boc.errors import BocError
-from boc.types import Embeddings, TermMatrix
+from boc.types import Embeddings, Ragged, TermMatrix
 
 STEPS: dict[str, type[Step]] = {
     step.__name__: step
-    for step in (Center, RandomRotation, CReLU, TopZ, UnitNorm, ScalarQuantizer, BitQuantizer, DeepPermutation)
+    for step in (
+        Center,
+        RandomRotation,
+        CReLU,
+        ShiftedCReLU,
+        TopZ,
+        UnitNorm,
+        ScalarQuantizer,
+        BitQuantizer,
+        DeepPermutation,
+    )
 }
-CODES = ("scalar", "bits", "permutation")
+CODES = ("scalar", "bits", "permutation", "shifted")
 
 
 class SurrogateCodec:
-    """Turns global vectors into term matrices; ``encode_documents`` and ``encode_queries`` are its two sides.
+    """Turns embeddings into term matrices; ``encode_documents`` and ``encode_queries`` are its two sides.
 
     Parameters
     ----------
-    steps : sequence of Step
-        Applied in order; the last gives term frequencies (int32 csr).
+    chains : sequences of Step
+        The steps of a chain are applied in order; its last gives term frequencies (int32 csr). The first decides what
+        is read: global vectors or concept sets. Several chains give their terms side by side, in one document and
+        one query; the score is the sum of theirs.
     """
 
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self.steps = list(steps)
+    def __init__(self, *chains: Sequence[Step]) -> None:
+        self.chains = [list(chain) for chain in chains]
         self.n_terms = 0
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps of all chains, one chain behind the other."""
+        return [step for chain in self.chains for step in chain]
 
     def fit(self, *samples: Embeddings) -> SurrogateCodec:
         """Learn all steps from embeddings of one or both modalities. ValueError for a parameter out of its range."""
         samples = tuple(sample for sample in samples if len(sample))
         if not samples:
             raise BocError("no vectors to fit a code on; index at least one item")
-        X: Any = np.concatenate([sample.vectors for sample in samples])
-        labels = np.repeat([sample.modality for sample in samples], [len(sample) for sample in samples])
-        for step in self.steps:
-            step.fit(X, labels)
-            parts = [step.encode_documents(X[labels == sample.modality], sample.modality) for sample in samples]
-            X = parts[0] if len(parts) == 1 else _stack(parts)
-        self.n_terms = X.shape[1]
+        self.n_terms = sum(_fit_chain(chain, samples) for chain in self.chains)
         return self
 
     def encode_documents(self, embeddings: Embeddings) -> TermMatrix:
         """Term matrix (n, n_terms) of items to be indexed."""
-        X: Any = self._checked(embeddings)
-        if not len(X):
-            return sparse.csr_array((0, self.n_terms), dtype=np.int32)
-        for step in self.steps:
-            X = step.encode_documents(X, embeddings.modality)
-        return X
+        return self._encode(embeddings, "encode_documents")
 
     def encode_queries(self, embeddings: Embeddings) -> TermMatrix:
         """Term matrix (n, n_terms) of queries."""
-        X: Any = self._checked(embeddings)
-        if not len(X):
-            return sparse.csr_array((0, self.n_terms), dtype=np.int32)
-        for step in self.steps:
-            X = step.encode_queries(X, embeddings.modality)
-        return X
+        return self._encode(embeddings, "encode_queries")
 
     def config(self) -> dict[str, Any]:
-        """Names and parameters of the steps, ready for JSON."""
+        """Names and parameters of the steps, the number of steps of each chain, ready for JSON."""
         steps = [{"name": type(step).__name__, "params": step.get_params(deep=False)} for step in self.steps]
-        return {"steps": steps, "n_terms": self.n_terms}
+        return {"steps": steps, "chains": [len(chain) for chain in self.chains], "n_terms": self.n_terms}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What the steps learned, by ``number.name``."""
@@ -90,7 +93,8 @@ class SurrogateCodec:
         for entry in config["steps"]:
             if entry["name"] not in STEPS:
                 raise BocError(f"unknown codec step {entry['name']!r} (known: {', '.join(STEPS)}); upgrade boc")
-        codec = cls([STEPS[entry["name"]](**entry["params"]) for entry in config["steps"]])
+        steps = iter(STEPS[entry["name"]](**entry["params"]) for entry in config["steps"])
+        codec = cls(*(list(islice(steps, count)) for count in config.get("chains", [len(config["steps"])])))
         for i, (step, width) in enumerate(zip(codec.steps, arrays["widths"], strict=True)):
             step.n_features_in_ = int(width)
             for name in step.learned:
@@ -98,16 +102,35 @@ class SurrogateCodec:
         codec.n_terms = int(config["n_terms"])
         return codec
 
-    def _checked(self, embeddings: Embeddings) -> NDArray[np.float32]:
+    def _encode(self, embeddings: Embeddings, side: str) -> TermMatrix:
         if not self.n_terms:
             raise NotFittedError("call fit before encoding")
-        width = self.steps[0].n_features_in_
-        if embeddings.vectors.shape[1] != width:
-            raise BocError(
-                f"vectors of dimension {embeddings.vectors.shape[1]} for a code of dimension {width}; "
-                "use the encoder that the index was made with"
-            )
-        return embeddings.vectors
+        if not len(embeddings):
+            return sparse.csr_array((0, self.n_terms), dtype=np.int32)
+        parts = []
+        for chain in self.chains:
+            X: Any = chain[0].read(embeddings)
+            found, width = (X.values if isinstance(X, Ragged) else X).shape[1], chain[0].n_features_in_
+            if found != width:
+                raise BocError(
+                    f"vectors of dimension {found} for a code of dimension {width}; "
+                    "use the encoder that the index was made with"
+                )
+            for step in chain:
+                X = getattr(step, side)(X, embeddings.modality)
+            parts.append(X)
+        return parts[0] if len(parts) == 1 else sparse.hstack(parts, format="csr")
+
+
+def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings]) -> int:
+    """Fit the steps of one chain, each to what the ones before it make of the samples; the number of terms."""
+    labels = np.repeat([sample.modality for sample in samples], [len(sample) for sample in samples])
+    parts: list[Any] = [chain[0].read(sample) for sample in samples]
+    for step in chain:
+        if not step.frozen:
+            step.fit(_stack(parts), labels)
+        parts = [step.encode_documents(X, sample.modality) for X, sample in zip(parts, samples, strict=True)]
+    return int(parts[0].shape[1])
 
 
 def global_code(
@@ -121,13 +144,18 @@ def global_code(
     seed: int = 0,
     bits: int = 4,
 ) -> SurrogateCodec:
-    """One of the codes over global vectors, unfitted: ``scalar``, ``bits`` or ``permutation``.
+    """One of the codes over global vectors, unfitted: ``scalar``, ``bits``, ``permutation`` or ``shifted``.
 
     The chain is centring, rotation, c-ReLU, top-z, unit norm (not for ranks, which have it), quantiser. Without
-    centring and rotation it is the papers' own.
+    centring and rotation it is the papers' own. ``shifted`` is shifted c-ReLU and scalar quantiser: it keeps every
+    term, hence the order of the vectors, and takes none of the options.
     """
     if code not in CODES:
         raise BocError(f"no code {code!r}; known: {', '.join(CODES)}")
+    if code == "shifted":
+        if z is not None or query_z is not None:
+            raise BocError("shifted keeps every term; leave out --z and --query-z, or take --code scalar")
+        return SurrogateCodec([ShiftedCReLU(), ScalarQuantizer()])
     before: list[Step] = [Center()] if center else []
     before += [RandomRotation(seed, expand)] if rotate else []
     before += [CReLU(), TopZ(z, query_z)]
@@ -136,5 +164,9 @@ def global_code(
     return SurrogateCodec([*before, UnitNorm(), ScalarQuantizer() if code == "scalar" else BitQuantizer(bits)])
 
 
-def _stack(parts: list[Any]) -> Any:
+def _stack(parts: Sequence[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], Ragged):
+        return Ragged.concatenate(parts)
     return sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else np.concatenate(parts)
