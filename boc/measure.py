@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import FeatureFileError
-from boc.evaluation import CUTOFFS, Recall, Recalls, evaluate, owners_of
+from boc.evaluation import CUTOFFS, Gain, Ndcg, Recall, Recalls, evaluate, evaluate_ndcg, owners_of
 from boc.features import FeatureFile
 from boc.pipeline import Searcher
+from boc.relevance import read_relevance, rouge_l_matrix, spice_file
 from boc.types import Embeddings, Hit, Item, Modality
 
 DEEPEST = 100  # hits looked at for a median rank
@@ -22,10 +23,37 @@ def evaluate_dense(path: Path, fold: int) -> dict[str, Recalls]:
     """Recalls by dot product of the dense vectors: over all items and, if there are more pictures, by folds."""
     with FeatureFile(path) as file:
         images, texts, owners = _gallery(file)
-    tables = {f"all {len(images)} pictures": evaluate(images, texts, owners)}
-    if len(images) > fold:
-        tables[f"mean over folds of {fold} pictures"] = evaluate(images, texts, owners, fold)
-    return tables
+    return {label: evaluate(images, texts, owners, part) for label, part in _protocols(len(images), fold).items()}
+
+
+def evaluate_dense_ndcg(
+    path: Path,
+    fold: int,
+    *,
+    gain: Gain = "exponential",
+    relevance: Path | None = None,
+    spice: str | None = None,
+    tick: Callable[[int], None] = lambda done: None,
+) -> dict[str, Ndcg]:
+    """NDCG@25 of the dense vectors, under the labels of ``evaluate_dense``.
+
+    Relevance is ROUGE-L, or what the file ``relevance`` holds; with the command ``spice`` that file is made or finished
+    first. ``tick`` is told the number of cells (sentence, picture) that are done.
+    """
+    with FeatureFile(path) as file:
+        images, texts, owners = _gallery(file)
+        captions = [item.content for item in file.items("text")]
+    if relevance is None:
+        known = rouge_l_matrix(captions, owners, tick=tick)
+    elif spice is not None:
+        known = spice_file(relevance, spice, captions, owners, tick=tick)
+    else:
+        known = read_relevance(relevance, len(texts))
+        tick(known.size)
+    return {
+        label: evaluate_ndcg(images, texts, owners, known, part, gain=gain)
+        for label, part in _protocols(len(images), fold).items()
+    }
 
 
 def evaluate_index(
@@ -61,6 +89,12 @@ def _rank(hits: Sequence[Hit], query: Item) -> int:
     """Number (from 0) of the first hit of the query's picture, or DEEPEST."""
     wanted = query.group or query.id
     return next((rank for rank, hit in enumerate(hits) if (hit.item.group or hit.item.id) == wanted), DEEPEST)
+
+
+def _protocols(n: int, fold: int) -> dict[str, int | None]:
+    """Labels and folds to measure by: all ``n`` pictures and, if there are more than ``fold``, folds of so many."""
+    whole: dict[str, int | None] = {f"all {n} pictures": None}
+    return whole | ({f"mean over folds of {fold} pictures": fold} if n > fold else {})
 
 
 def _gallery(file: FeatureFile) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:

@@ -36,7 +36,10 @@ MAY = {
     "boc.pipeline": {
         "boc", "boc.codecs", "boc.errors", "boc.features", "boc.manifest", "boc.registry", "boc.rerank", "boc.types",
     },
-    "boc.measure": {"boc.errors", "boc.evaluation", "boc.features", "boc.pipeline", "boc.types"},
+    "boc.relevance": {"boc.errors", "boc.files"},
+    "boc.costs": {"boc.errors", "boc.types"},
+    "boc.tune": {"boc.codecs", "boc.errors", "boc.evaluation", "boc.types"},
+    "boc.measure": {"boc.errors", "boc.evaluation", "boc.features", "boc.pipeline", "boc.relevance", "boc.types"},
     "boc.sheet": {"boc.errors", "boc.files", "boc.images", "boc.types"},
     "boc.cli": {
         "boc", "boc.codecs", "boc.errors", "boc.evaluation", "boc.extraction", "boc.features", "boc.files",
