@@ -60,6 +60,7 @@ types: install
 # Every benchmark on tiny data: they run, that is all.
 bench-smoke: install
 	$(BIN)/python bench/sparsity_recall.py --synthetic 100 --sparsity 0.5 --sparsity 0.9
+	$(BIN)/python bench/rerank_speed.py --candidates 3 --gallery 5 --repeats 1
 
 clean:
 	rm -rf $(VENV) demo flickr8k build *.egg-info

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from boc import registry
 from boc.codecs import SurrogateCodec, global_code
+from boc.costs import document_frequencies, postings_read
 from boc.evaluation import image_to_text_ranks, owners_of, text_to_image_ranks
 from boc.features import FeatureFile, FeatureWriter, Header, embeddings
 from boc.pipeline import fit_code, new_manifest
@@ -71,7 +72,8 @@ def rows(file: FeatureFile, sparsities: Sequence[float]) -> Iterator[list[object
                 with tempfile.TemporaryDirectory() as folder:
                     index = make(file, target, codec, f"file:{folder}")
                     queries = codec.encode_queries(Embeddings(asking, gallery.vectors[asking]))
-                    postings = read_postings(index, queries, [item.id for item in gallery.items[target]])
+                    stored = index.terms([item.id for item in gallery.items[target]])
+                    postings = postings_read(document_frequencies(stored), queries)
                     yield [
                         code, chain, z, round(1 - z / codec.n_terms, 4),
                         f"{asking} to {target}", round(postings),
@@ -98,12 +100,6 @@ def make(file: FeatureFile, modality: Modality, codec: SurrogateCodec, at: str) 
             writer.add(rows.items, codec.encode_documents(embeddings(rows, modality)), rows.dense["vectors"])
         writer.commit()
     return registry.backend(at).open("bench")
-
-
-def read_postings(index: Index, queries: TermMatrix, ids: Sequence[str]) -> float:
-    """Mean number of postings of ``ids`` that a query's terms have."""
-    lengths: NDArray[np.int64] = np.bincount(index.terms(ids).indices, minlength=queries.shape[1])
-    return float(lengths[queries.indices].sum() / queries.shape[0])
 
 
 def synthetic(path: Path, n: int, dim: int = 32) -> None:

@@ -16,14 +16,16 @@ from boc import __version__
 from boc.errors import ManifestError
 from boc.types import Identity
 
-FORMAT = 1
+FORMAT = 2
+SINCE_2: dict[str, Any] = {"rerank": "dot", "concept_dtype": None}
+"""Entries that format 1 lacks, with what they were."""
 
 
 @dataclass(frozen=True)
 class Manifest:
     """Format and maker, encoder (spec, weights digest, dimension), codec (steps, parameters), its arrays (digest,
-    shape, dtype of each), digest of the list of items, number of items by modality, number of postings, and the
-    default re-rank multiplier."""
+    shape, dtype of each), digest of the list of items, number of items by modality, number of postings, the
+    default re-rank multiplier and metric, and the type of the stored concept sets, None if there are none."""
 
     encoder: dict[str, Any]
     codec: dict[str, Any]
@@ -31,6 +33,8 @@ class Manifest:
     vector_dtype: str
     source: str
     rm: float
+    rerank: str
+    concept_dtype: str | None
     items: dict[str, int]
     postings: int
     created: str
@@ -51,6 +55,8 @@ class Manifest:
         rm: float,
         dtype: str,
         source: str,
+        rerank: str = "dot",
+        concept_dtype: str | None = None,
     ) -> Manifest:
         """The manifest of an index that holds nothing yet."""
         return cls(
@@ -60,6 +66,8 @@ class Manifest:
             vector_dtype=dtype,
             source=source,
             rm=rm,
+            rerank=rerank,
+            concept_dtype=concept_dtype,
             items={},
             postings=0,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -68,7 +76,7 @@ class Manifest:
 
     def same_contents(self, other: Manifest) -> bool:
         """Whether two indexes hold the same items under the same code, by the same encoder."""
-        parts = ("codec", "arrays", "vector_dtype", "source", "rm")
+        parts = ("codec", "arrays", "vector_dtype", "source", "rm", "rerank", "concept_dtype")
         same_encoder = self.identity.digest == other.identity.digest
         return same_encoder and all(getattr(self, part) == getattr(other, part) for part in parts)
 
@@ -77,7 +85,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str, *, where: str) -> Manifest:
-        """Read strictly: ManifestError for another format, for missing or unknown entries."""
+        """Read strictly: ManifestError for a newer format, for missing or unknown entries."""
         try:
             raw = json.loads(text)
         except json.JSONDecodeError as error:
@@ -88,11 +96,14 @@ class Manifest:
             raise ManifestError(
                 f"{where}: index format {raw['format']}, this boc reads up to {FORMAT}; upgrade boc or index anew"
             )
-        names = {f.name for f in fields(cls)}
+        since = SINCE_2 if raw["format"] == 1 else {}
+        names = {f.name for f in fields(cls)} - set(since)
         if set(raw) != names:
             odd = ", ".join(sorted(set(raw) ^ names))
             raise ManifestError(f"{where}: manifest entries missing or unknown ({odd}); make the index anew")
-        return cls(**raw)
+        if since:
+            raw["codec"] = {"chains": [len(raw["codec"]["steps"])], **raw["codec"]}
+        return cls(**raw, **since)
 
     def check_arrays(self, arrays: Mapping[str, NDArray[Any]], *, where: str) -> None:
         """ManifestError unless ``arrays`` are those that the index was made with."""

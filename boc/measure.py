@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from boc.errors import FeatureFileError
 from boc.evaluation import CUTOFFS, Gain, Ndcg, Recall, Recalls, evaluate, evaluate_ndcg, owners_of
-from boc.features import FeatureFile
+from boc.features import FeatureFile, embeddings
 from boc.pipeline import Searcher
 from boc.relevance import read_relevance, rouge_l_matrix, spice_file
-from boc.types import Embeddings, Hit, Item, Modality
+from boc.types import Hit, Item, Modality
 
 DEEPEST = 100  # hits looked at for a median rank
 QUERIES = 256  # asked at a time
@@ -57,32 +57,36 @@ def evaluate_dense_ndcg(
 
 
 def evaluate_index(
-    path: Path, name: str, at: str, rm: float | None = None, *, tick: Callable[[int], None] = lambda done: None
+    path: Path,
+    name: str,
+    at: str,
+    rm: float | None = None,
+    rerank: str | None = None,
+    *,
+    tick: Callable[[int], None] = lambda done: None,
 ) -> Recalls:
     """Recalls through an index that holds the items of ``path``: K hits for each K, of ``rm`` * K candidates.
 
-    The median rank looks at 100 hits, not re-ranked; 101 stands for all that lies deeper. ``tick`` is told the number
-    of queries of each batch that is done.
+    ``rerank`` is the metric that scores them anew (default: the index's). The median rank looks at 100 hits, not
+    re-ranked; 101 stands for all that lies deeper. ``tick`` is told the number of queries of each batch that is done.
     """
     searcher = Searcher.open(name, at)
     with FeatureFile(path) as file:
-        images, texts, _ = _gallery(file)
-        pictures, captions = file.items("image"), file.items("text")
+        _gallery(file)
 
-    def recall(asking: Modality, target: Modality, queries: Sequence[Item], vectors: NDArray[np.float32]) -> Recall:
-        columns = []
-        for start in range(0, len(queries), QUERIES):
-            part = slice(start, start + QUERIES)
-            asked = Embeddings(asking, vectors[part])
-            found = [searcher.search_vectors(asked, k=k, rm=rm, find=target) for k in CUTOFFS]
-            found.append(searcher.search_vectors(asked, k=DEEPEST, rm=1, find=target))
-            columns.append([[_rank(h, q) for h, q in zip(hits, queries[part], strict=True)] for hits in found])
-            tick(len(vectors[part]))
-        *cut, deep = np.concatenate(columns, axis=1)
-        r1, r5, r10 = (100 * float(np.mean(ranks < k)) for ranks, k in zip(cut, CUTOFFS, strict=True))
-        return Recall(r1, r5, r10, float(np.floor(np.median(deep))) + 1)
+        def recall(asking: Modality, target: Modality) -> Recall:
+            columns = []
+            for rows in file.batches(asking, QUERIES):
+                asked = embeddings(rows, asking)
+                found = [searcher.search_vectors(asked, k=k, rm=rm, find=target, rerank=rerank) for k in CUTOFFS]
+                found.append(searcher.search_vectors(asked, k=DEEPEST, rm=1, find=target, rerank="dot"))
+                columns.append([[_rank(h, q) for h, q in zip(hits, rows.items, strict=True)] for hits in found])
+                tick(len(rows.items))
+            *cut, deep = np.concatenate(columns, axis=1)
+            r1, r5, r10 = (100 * float(np.mean(ranks < k)) for ranks, k in zip(cut, CUTOFFS, strict=True))
+            return Recall(r1, r5, r10, float(np.floor(np.median(deep))) + 1)
 
-    return Recalls(recall("text", "image", captions, texts), recall("image", "text", pictures, images))
+        return Recalls(recall("text", "image"), recall("image", "text"))
 
 
 def _rank(hits: Sequence[Hit], query: Item) -> int:

@@ -10,19 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from boc import registry
 from boc.codecs import SurrogateCodec
 from boc.errors import BackendError, BocError, EncoderError, FeatureFileError
 from boc.features import FeatureFile, embeddings
 from boc.manifest import Manifest
-from boc.rerank import rerank
-from boc.types import MODALITIES, Embeddings, Hit, Identity, ImageRef, Item, Modality
+from boc.rerank import align, check_metric, dot, reorder, store
+from boc.types import MODALITIES, Embeddings, Hit, Identity, ImageRef, Item, Modality, Ragged
 
 if TYPE_CHECKING:
     from boc.types import Encoder, Index
 
 BATCH = 4096  # items encoded and added at a time
+CONCEPT_BATCH = 256  # the same where they come with their concept sets, each some dozen times a vector
 FIT_SAMPLE = 100_000
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 DEFAULT_Z = 64
@@ -44,10 +46,40 @@ def fit_code(file: FeatureFile, codec: SurrogateCodec) -> SurrogateCodec:
     return codec.fit(*samples)
 
 
-def new_manifest(file: FeatureFile, codec: SurrogateCodec, rm: float = DEFAULT_RM) -> Manifest:
-    """The manifest of an index of all items of ``file`` under a fitted ``codec``."""
+def new_manifest(
+    file: FeatureFile,
+    codec: SurrogateCodec,
+    rm: float = DEFAULT_RM,
+    *,
+    rerank: str = "dot",
+    concepts: str | None = None,
+) -> Manifest:
+    """The manifest of an index of all items of ``file`` under a fitted ``codec``.
+
+    ``concepts`` is the type that concept sets are stored as, float16 or int8; None stores none, unless the ``rerank``
+    metric needs them. FeatureFileError if ``file`` has none to store.
+    """
     head = file.header
-    return Manifest.new(head.identity, codec.config(), codec.arrays(), rm=rm, dtype=head.dtype, source=head.source)
+    if check_metric(rerank) != "dot":
+        concepts = concepts or "float16"
+    if concepts is not None:
+        for modality in MODALITIES:
+            rows = file.rows(modality, 0, 1)
+            if rows.items and "concepts" not in rows.ragged:
+                raise FeatureFileError(
+                    f"{file.path}: holds no concept sets of its {modality} items; make it with boc extract --encoder "
+                    "(an encoder that has them, such as tern), or leave out --concepts and --rerank"
+                )
+    return Manifest.new(
+        head.identity,
+        codec.config(),
+        codec.arrays(),
+        rm=rm,
+        dtype=head.dtype,
+        source=head.source,
+        rerank=rerank,
+        concept_dtype=concepts,
+    )
 
 
 def build_index(file: FeatureFile, at: str, name: str, codec: SurrogateCodec, manifest: Manifest) -> Iterator[int]:
@@ -56,12 +88,14 @@ def build_index(file: FeatureFile, at: str, name: str, codec: SurrogateCodec, ma
     Yields the number of items added. Nobody sees the index before the iterator is exhausted.
     """
     arrays = codec.arrays()
+    dtype = manifest.concept_dtype
     with registry.backend(at).create(check_name(name), manifest, arrays) as writer:
         done = 0
         for modality in MODALITIES:
-            for rows in file.batches(modality, BATCH):
+            for rows in file.batches(modality, BATCH if dtype is None else CONCEPT_BATCH):
                 encoded = embeddings(rows, modality)
-                writer.add(rows.items, codec.encode_documents(encoded), encoded.vectors)
+                sets = None if dtype is None or encoded.concepts is None else store(encoded.concepts, dtype)
+                writer.add(rows.items, codec.encode_documents(encoded), encoded.vectors, sets)
                 done += len(rows.items)
                 yield done
         writer.commit()
@@ -124,38 +158,63 @@ class Searcher:
         k: int = 10,
         rm: float | None = None,
         find: Modality | None = None,
+        rerank: str | None = None,
     ) -> list[Hit]:
         """The k best items for a sentence or a picture, best first.
 
-        ``rm`` * k candidates of the inverted index are scored anew by their dense vectors (default: what the index
-        was made with). ``find`` asks for pictures or sentences only (default: pictures, if the index has any).
+        ``rm`` * k candidates of the inverted index are scored anew by the metric ``rerank`` of ``boc.rerank`` (default
+        of both: what the index was made with). ``find`` asks for pictures or sentences only (default: pictures, if
+        the index has any). Where an alignment compares two pictures or two sentences, the query's concepts play the
+        words: each looks for its best match in the item.
         """
         if (text is None) == (image is None):
             raise BocError("give either a sentence or a picture to search by")
         if text is not None:
             if not text.strip():
                 raise BocError("the sentence is empty; write what the picture shows")
-            return self.search_vectors(self.encoder.encode_texts([text]), k=k, rm=rm, find=find)[0]
+            return self.search_vectors(self.encoder.encode_texts([text]), k=k, rm=rm, find=find, rerank=rerank)[0]
         path = Path(str(image))
         prepared = self.encoder.prepare(ImageRef(path.name, path))
-        return self.search_vectors(self.encoder.encode_images([prepared]), k=k, rm=rm, find=find)[0]
+        encoded = self.encoder.encode_images([prepared])
+        return self.search_vectors(encoded, k=k, rm=rm, find=find, rerank=rerank)[0]
 
     def search_vectors(
-        self, queries: Embeddings, *, k: int = 10, rm: float | None = None, find: Modality | None = None
+        self,
+        queries: Embeddings,
+        *,
+        k: int = 10,
+        rm: float | None = None,
+        find: Modality | None = None,
+        rerank: str | None = None,
     ) -> list[list[Hit]]:
-        """The same for queries that are vectors already; one list a row."""
+        """The same for queries that are encoded already; one list a row."""
         rm = self.index.manifest.rm if rm is None else rm
         if k < 1:
             raise BocError(f"k must be at least 1, got {k}")
         if not 1 <= rm < math.inf:
             raise BocError(f"rm must be at least 1 (candidates a hit), got {rm:g}")
-        found = self.index.search(self.codec.encode_queries(queries), math.ceil(rm * k), self._target(find))
+        target = self.target(find)
+        score = self._scorer(queries, target, check_metric(rerank or self.index.manifest.rerank))
+        found = self.index.search(self.codec.encode_queries(queries), math.ceil(rm * k), target)
         return [
-            rerank(query, hits, self.index.vectors([hit.item.id for hit in hits]), k) if hits else []
-            for query, hits in zip(queries.vectors, found, strict=True)
+            reorder(hits, score(i, [hit.item.id for hit in hits]), k) if hits else [] for i, hits in enumerate(found)
         ]
 
-    def _target(self, find: Modality | None) -> Modality:
+    def _scorer(
+        self, queries: Embeddings, target: Modality, metric: str
+    ) -> Callable[[int, list[str]], NDArray[np.float32]]:
+        """What scores some items, by their ids, for query number i."""
+        if metric == "dot":
+            return lambda i, ids: dot(queries.vectors[i], self.index.vectors(ids))
+        self.index.concepts([])  # refuses at once if there are none
+        sets = queries.concepts
+        if sets is None:
+            raise BocError(f"the queries hold no concept sets, which {metric} compares; re-rank by dot")
+        words = (queries.modality, target) != ("image", "text")
+        return lambda i, ids: align(sets[i], self.index.concepts(ids), metric, asks_by_words=words)
+
+    def target(self, find: Modality | None = None) -> Modality:
+        """What a search finds: ``find``, or pictures if the index has any. BocError if it holds none such."""
         counts = self.index.manifest.items
         if find is None:
             return "image" if counts["image"] else "text"
@@ -179,11 +238,14 @@ def read_queries(path: Path, identity: Identity, item: str | None) -> Iterator[t
             )
         found = False
         for modality in MODALITIES:
-            for start in range(0, file.count(modality), BATCH):
-                rows = file.rows(modality, start, start + BATCH)
+            for rows in file.batches(modality, CONCEPT_BATCH):
                 chosen = [i for i, row in enumerate(rows.items) if item is None or row.id == item]
                 if chosen:
                     found = True
-                    yield [rows.items[i] for i in chosen], Embeddings(modality, rows.dense["vectors"][chosen])
+                    sets = rows.ragged.get("concepts")
+                    if sets is not None:
+                        sets = Ragged.from_sets([sets[i] for i in chosen], sets.values.shape[1])
+                    asked = Embeddings(modality, rows.dense["vectors"][chosen], sets)
+                    yield [rows.items[i] for i in chosen], asked
         if not found:
             raise FeatureFileError(f"{path}: no item {item!r} in it" if item else f"{path}: holds no items")

@@ -162,6 +162,27 @@ class Encoder(Protocol):
         """Embeddings as long as the input."""
 
 
+@dataclass(frozen=True)
+class StoredConcepts:
+    """Concept sets as an index holds them: set i is rows ``offsets[i]`` to ``offsets[i + 1]`` of ``values``.
+
+    Rows are of unit length, or zero. ``values`` (N, d) is float16, or int8 to be multiplied by ``scales`` float32
+    (N,); ``offsets`` is int64 (n + 1,), rising from 0 to N.
+    """
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int64]
+    scales: NDArray[np.float32] | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def ragged(self) -> Ragged:
+        """The sets as float32, for those who look at a few."""
+        values = self.values.astype(np.float32)
+        return Ragged(values if self.scales is None else values * self.scales[:, None], self.offsets)
+
+
 class Index(Protocol):
     """An opened index; it never changes while open."""
 
@@ -176,8 +197,14 @@ class Index(Protocol):
         Only items that share a term with the query are found. ``modality`` restricts to pictures or sentences.
         """
 
-    def vectors(self, ids: Sequence[str]) -> NDArray[np.float32]:
-        """(len(ids), d) in the order asked; KeyError for an unknown id."""
+    def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
+        """(len(ids), d) in the order asked, as stored (float16 or float32); KeyError for an unknown id."""
+
+    def concepts(self, ids: Sequence[str]) -> StoredConcepts:
+        """The concept sets of some items, in the order asked, as stored.
+
+        KeyError for an unknown id; BackendError if the index holds no concept sets.
+        """
 
     def items(self) -> Iterator[Item]:
         """All items, ordered by id."""
@@ -189,8 +216,17 @@ class Index(Protocol):
 class IndexWriter(Protocol):
     """An index being made. Nobody sees it before ``commit``; leaving without commit leaves nothing behind."""
 
-    def add(self, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[np.float32]) -> None:
-        """Store rows; BackendError for an id that was added before."""
+    def add(
+        self,
+        items: Sequence[Item],
+        terms: TermMatrix,
+        vectors: NDArray[np.float32],
+        concepts: StoredConcepts | None = None,
+    ) -> None:
+        """Store rows; BackendError for an id that was added before.
+
+        ``concepts`` are of the manifest's ``concept_dtype``, or None where that is.
+        """
 
     def commit(self) -> None:
         """Publish all rows at once, in place of an older index of that name."""

@@ -7,6 +7,9 @@ before CURRENT pointed at it. A generation holds ``manifest.json`` and, over n i
     rows.npy         int32            item of each posting, ascending in a list
     frequencies.npy  smallest of uint8, uint16, int32 that holds the largest term frequency
     vectors.npy      (n, d)           the dense vectors, for re-ranking
+    concepts.npy     (N, d)           concept sets, if the index holds them: float16 or int8 rows of all items,
+    concept_offsets.npy  int64 (n + 1,)  where those of each item begin,
+    concept_scales.npy   float32 (N,)    and what int8 rows are to be multiplied by
     modality.npy     uint8 (n,)       0 picture, 1 sentence
     ids, content, group               each .bin (UTF-8) and .npy (int64 offsets (n + 1,))
     codec/*.npy      learned arrays of the codec
@@ -31,7 +34,7 @@ from scipy import sparse
 from boc.errors import BackendError, ManifestError
 from boc.files import sole_writer, sync
 from boc.manifest import Manifest
-from boc.types import MODALITIES, Hit, Item, Modality, TermMatrix
+from boc.types import MODALITIES, Hit, Item, Modality, StoredConcepts, TermMatrix
 
 BLOCK = 16384  # rows copied at a time
 
@@ -72,6 +75,19 @@ def top_k(scores: NDArray[np.float64], k: int) -> NDArray[np.int64]:
         threshold = np.partition(scores[found], -k)[-k]
         found = found[scores[found] >= threshold]
     return found[np.lexsort((found, -scores[found]))][:k]
+
+
+def gather(
+    rows: NDArray[Any], offsets: NDArray[np.int64], chosen: NDArray[np.int64], out: NDArray[Any]
+) -> NDArray[np.int64]:
+    """Copy the sets ``chosen`` of ``rows`` into ``out``, side by side in that order; their offsets there.
+
+    They are read in the order of the file.
+    """
+    places = _offsets(np.diff(offsets)[chosen])
+    for i in np.argsort(chosen, kind="stable").tolist():
+        out[places[i] : places[i + 1]] = rows[offsets[chosen[i]] : offsets[chosen[i] + 1]]
+    return places
 
 
 class EmbeddedBackend:
@@ -116,6 +132,7 @@ class EmbeddedIndex:
         self._rows = self._map("rows")
         self._frequencies = self._map("frequencies")
         self._vectors = self._map("vectors")
+        self._concepts = self._map_concepts()
         self._modality = self._map("modality")
         self._ids = _Strings(folder, "ids")
         self._content = _Strings(folder, "content")
@@ -145,9 +162,26 @@ class EmbeddedIndex:
             scores *= self._modality == MODALITIES.index(modality)
         return [Hit(self._item(row), float(scores[row])) for row in top_k(scores, k)]
 
-    def vectors(self, ids: Sequence[str]) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = self._vectors[self._find(ids)].astype(np.float32)
+    def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
+        found: NDArray[np.floating[Any]] = self._vectors[self._find(ids)]
         return found
+
+    def concepts(self, ids: Sequence[str]) -> StoredConcepts:
+        stored = self._concepts
+        if stored is None:
+            raise BackendError(
+                f"the index in {self.folder.parent} holds no concept sets; make it anew with boc index --concepts "
+                "float16, or re-rank by dot"
+            )
+        chosen = self._find(ids)
+        n = int((stored.offsets[chosen + 1] - stored.offsets[chosen]).sum())
+        values = np.empty((n, stored.values.shape[1]), stored.values.dtype)
+        offsets = gather(stored.values, stored.offsets, chosen, values)
+        if stored.scales is None:
+            return StoredConcepts(values, offsets)
+        scales = np.empty(n, np.float32)
+        gather(stored.scales, stored.offsets, chosen, scales)
+        return StoredConcepts(values, offsets, scales)
 
     def items(self) -> Iterator[Item]:
         return (self._item(row) for row in range(len(self)))
@@ -168,12 +202,18 @@ class EmbeddedIndex:
         modality = MODALITIES[self._modality[row]]
         return Item(self._ids[row], modality, self._content[row], self._group[row])
 
+    def _map_concepts(self) -> StoredConcepts | None:
+        if self.manifest.concept_dtype is None:
+            return None
+        scales = self._map("concept_scales") if self.manifest.concept_dtype == "int8" else None
+        return StoredConcepts(self._map("concepts"), self._map("concept_offsets"), scales)
+
     def _map(self, name: str) -> NDArray[Any]:
         return _load(self.folder / f"{name}.npy")
 
 
 class EmbeddedWriter:
-    """Collects rows, then writes one generation. Term frequencies wait in memory, vectors on the disk."""
+    """Collects rows, then writes one generation. Term frequencies wait in memory, vectors and concepts on the disk."""
 
     def __init__(self, folder: Path, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._home = folder
@@ -182,6 +222,8 @@ class EmbeddedWriter:
         self._items: list[Item] = []
         self._ids: set[str] = set()
         self._terms: list[sparse.csr_array] = []
+        self._lengths: list[NDArray[np.int64]] = []  # of concept sets
+        self._concept_dim = 0
         self._stage = folder / f"building-{uuid.uuid4().hex[:12]}"
 
     def __enter__(self) -> EmbeddedWriter:
@@ -191,7 +233,9 @@ class EmbeddedWriter:
             for stale in self._home.glob("building-*"):
                 shutil.rmtree(stale)  # left by a killed process: the lock says that nobody writes
             (self._stage / "codec").mkdir(parents=True)
-            self._spool = (self._stage / "vectors.spool").open("wb")
+            self._spools = {
+                name: (self._stage / f"{name}.spool").open("wb") for name in ("vectors", "concepts", "concept_scales")
+            }
         except OSError as error:
             raise BackendError(
                 f"{self._home}: cannot be written ({error.strerror or error}); choose another place with --at"
@@ -199,17 +243,24 @@ class EmbeddedWriter:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._spool.close()
+        self._close_spools()
         shutil.rmtree(self._stage, ignore_errors=True)
         self._lock.__exit__(None, None, None)
 
-    def add(self, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[np.float32]) -> None:
+    def add(
+        self,
+        items: Sequence[Item],
+        terms: TermMatrix,
+        vectors: NDArray[np.float32],
+        concepts: StoredConcepts | None = None,
+    ) -> None:
         if not len(items) == terms.shape[0] == len(vectors):
             raise BackendError(f"{len(items)} items, {terms.shape[0]} term rows, {len(vectors)} vectors: must be equal")
         found = terms.shape[1], vectors.shape[1]
         wanted = self._manifest.codec["n_terms"], self._manifest.identity.dim
         if found != wanted:
             raise BackendError(f"(terms, dimension) of the rows are {found}, those of the index {wanted}")
+        self._check_concepts(items, concepts)
         counts = Counter(item.id for item in items)
         repeated = next((key for key, count in counts.items() if count > 1 or key in self._ids), None)
         if repeated is not None:
@@ -217,7 +268,25 @@ class EmbeddedWriter:
         self._ids.update(counts)
         self._items += items
         self._terms.append(terms)
-        vectors.astype(self._manifest.vector_dtype).tofile(self._spool)
+        vectors.astype(self._manifest.vector_dtype).tofile(self._spools["vectors"])
+        if concepts is not None:
+            self._concept_dim = concepts.values.shape[1]
+            self._lengths.append(np.diff(concepts.offsets))
+            concepts.values.tofile(self._spools["concepts"])
+            if concepts.scales is not None:
+                concepts.scales.tofile(self._spools["concept_scales"])
+
+    def _check_concepts(self, items: Sequence[Item], concepts: StoredConcepts | None) -> None:
+        wanted = self._manifest.concept_dtype
+        found = None if concepts is None else concepts.values.dtype.name
+        if found != wanted:
+            raise BackendError(f"concept sets of type {found}, those of the index are of type {wanted}")
+        if concepts is None:
+            return
+        if len(concepts) != len(items):
+            raise BackendError(f"{len(items)} items, {len(concepts)} concept sets: must be equal")
+        if self._lengths and concepts.values.shape[1] != self._concept_dim:
+            raise BackendError(f"concepts of {concepts.values.shape[1]} components after some of {self._concept_dim}")
 
     def commit(self) -> None:
         if not self._items:
@@ -225,7 +294,9 @@ class EmbeddedWriter:
         order = np.array(sorted(range(len(self._items)), key=lambda i: self._items[i].id), dtype=np.int64)
         items = [self._items[i] for i in order]
         postings = self._write_postings(order)
+        self._close_spools()
         self._write_vectors(order)
+        self._write_concepts(order)
         self._write_items(items)
         for name, array in self._arrays.items():
             np.save(self._stage / "codec" / f"{name}.npy", array, allow_pickle=False)
@@ -245,15 +316,38 @@ class EmbeddedWriter:
         return int(terms.nnz)
 
     def _write_vectors(self, order: NDArray[np.int64]) -> None:
-        self._spool.close()
-        spool = self._stage / "vectors.spool"
         dtype, dim = np.dtype(self._manifest.vector_dtype), self._manifest.identity.dim
-        flat = np.memmap(spool, dtype=dtype, mode="r", shape=(len(order), dim))
-        out = np.lib.format.open_memmap(self._stage / "vectors.npy", mode="w+", dtype=dtype, shape=(len(order), dim))
+        flat = self._spooled("vectors", dtype, (len(order), dim))
+        out = self._saving("vectors", dtype, (len(order), dim))
         for i in range(0, len(order), BLOCK):
             out[i : i + BLOCK] = flat[order[i : i + BLOCK]]
         out.flush()
-        spool.unlink()
+
+    def _write_concepts(self, order: NDArray[np.int64]) -> None:
+        if self._manifest.concept_dtype is not None:
+            offsets = _offsets(np.concatenate(self._lengths))
+            shape, dtype = (int(offsets[-1]), self._concept_dim), np.dtype(self._manifest.concept_dtype)
+            out = self._saving("concepts", dtype, shape)
+            self._save("concept_offsets", gather(self._spooled("concepts", dtype, shape), offsets, order, out))
+            out.flush()
+            if dtype == np.int8:
+                scales = np.empty(shape[0], np.float32)
+                gather(self._spooled("concept_scales", np.dtype(np.float32), shape[:1]), offsets, order, scales)
+                self._save("concept_scales", scales)
+        for spool in self._stage.glob("*.spool"):
+            spool.unlink()
+
+    def _close_spools(self) -> None:
+        for spool in self._spools.values():
+            spool.close()
+
+    def _spooled(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        if 0 in shape:
+            return np.empty(shape, dtype)  # an empty file cannot be mapped
+        return np.asarray(np.memmap(self._stage / f"{name}.spool", dtype=dtype, mode="r", shape=shape))
+
+    def _saving(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.memmap[Any, Any]:
+        return np.lib.format.open_memmap(self._stage / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
 
     def _write_items(self, items: Sequence[Item]) -> None:
         self._save("modality", np.array([MODALITIES.index(item.modality) for item in items], dtype=np.uint8))
@@ -315,6 +409,10 @@ class _Strings:
         if low == len(self._offsets) - 1 or self[low] != value:
             raise KeyError(value)
         return low
+
+
+def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def _load(path: Path) -> NDArray[Any]:

@@ -66,9 +66,16 @@ def sentence(key: str, content: str = "a sentence", group: str = "") -> Item:
 
 
 def new_manifest(
-    n_terms: int, dim: int, codec_arrays: dict[str, NDArray[Any]] | None = None, *, dtype: str = "float32"
+    n_terms: int,
+    dim: int,
+    codec_arrays: dict[str, NDArray[Any]] | None = None,
+    *,
+    dtype: str = "float32",
+    concepts: str | None = None,
 ) -> Manifest:
     """The manifest of an index to be made, under a code without steps."""
     identity = Identity("tern:somewhere", "ab" * 32, dim)
     config = {"steps": [], "n_terms": n_terms}
-    return Manifest.new(identity, config, codec_arrays or {}, rm=10.0, dtype=dtype, source="cd" * 32)
+    return Manifest.new(
+        identity, config, codec_arrays or {}, rm=10.0, dtype=dtype, source="cd" * 32, concept_dtype=concepts
+    )

@@ -26,7 +26,7 @@ MAY = {
     "boc.manifest": {"boc", "boc.errors", "boc.types"},
     "boc.codecs": {"boc.errors", "boc.types"},
     "boc.surrogate": {"boc.errors", "boc.types"},
-    "boc.rerank": {"boc.types"},
+    "boc.rerank": {"boc.errors", "boc.types"},
     "boc.evaluation": {"boc.errors"},
     "boc.features": {"boc.errors", "boc.files", "boc.types"},
     "boc.sources": {"boc.errors", "boc.features", "boc.images", "boc.types"},
@@ -38,7 +38,7 @@ MAY = {
     },
     "boc.relevance": {"boc.errors", "boc.files"},
     "boc.costs": {"boc.errors", "boc.types"},
-    "boc.tune": {"boc.codecs", "boc.errors", "boc.evaluation", "boc.types"},
+    "boc.tune": {"boc.codecs", "boc.costs", "boc.errors", "boc.evaluation", "boc.types"},
     "boc.measure": {"boc.errors", "boc.evaluation", "boc.features", "boc.pipeline", "boc.relevance", "boc.types"},
     "boc.sheet": {"boc.errors", "boc.files", "boc.images", "boc.types"},
     "boc.cli": {

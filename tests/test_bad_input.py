@@ -42,7 +42,7 @@ def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         file.attrs["digest"] = "0" * 64
     for name in ("newer", "odd", "short"):
         shutil.copytree(home / "index" / "photos", home / "index" / name)
-    change_manifest(home, "newer", lambda text: text.replace('"format": 1', '"format": 2'))
+    change_manifest(home, "newer", lambda text: text.replace('"format": 2', '"format": 3'))
     change_manifest(home, "odd", lambda text: text.replace("RandomRotation", "SecretRotation"))
     rows = next((home / "index" / "short").glob("generation-*/rows.npy"))
     rows.write_bytes(rows.read_bytes()[:-4])
@@ -94,7 +94,7 @@ CASES = [
     (f"search photos --queries {{home}}/none.txt {AT}", ["none.txt"]),
     (f"search photos hello --html {{home}}/empty {AT}", ["is a folder"]),
     (f"search photos hello --html /proc/hits.html {AT}", ["/proc"]),
-    (f"search newer hello {AT}", ["format 2", "upgrade boc"]),
+    (f"search newer hello {AT}", ["format 3", "upgrade boc"]),
     (f"search odd hello {AT}", ["SecretRotation", "upgrade boc"]),
     (f"search short hello {AT}", ["rows.npy", "cut short"]),
     ("search photos hello --at nowhere", ["nowhere", "file:DIR"]),

@@ -158,7 +158,8 @@ def test_info_tells_the_manifest(library: Path) -> None:
     assert lines["encoder"] == told.identity.spec == f"tern:{library / 'model'}"
     assert lines["weights"].startswith(f"SHA-256 {told.identity.digest[:16]}")
     assert lines["postings"].startswith(f"{told.postings} (")
-    assert lines["vectors"] == "16 x float16, 10 re-scored for each hit"
+    assert lines["vectors"] == "16 x float16"
+    assert lines["re-rank"] == "dot, 10 candidates for each hit"
 
 
 def test_indexing_again_does_nothing(home: Path) -> None:
@@ -239,7 +240,9 @@ def test_options_of_extract_decide_what_is_stored(library: Path, tmp_path: Path)
         assert file.header.dtype == "float32"
         assert file.mapped("image", "dense/vectors").dtype == np.float32
         assert not file.rows("image", 0, 1).ragged
-        assert set(full.rows("image", 0, 1).ragged) == {"concepts"}
+        assert set(full.rows("image", 0, 1).ragged) == {"concepts", "boxes"}
+        assert file.rows("text", 0, 1).words is None
+        assert full.rows("text", 0, 1).words == [["a", "red", "box", "at", "the", "left"]]
 
 
 def test_ids_keep_the_pictures_listed_with_their_captions(library: Path, tmp_path: Path) -> None:

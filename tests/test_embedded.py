@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,9 @@ from oracles import new_manifest, picture, random_terms, sentence, term_matrices
 from scipy import sparse
 
 from boc.errors import BackendError, BocError, ManifestError
-from indexing.embedded import EmbeddedBackend, accumulate, connect, top_k
+from boc.rerank import store
+from boc.types import Ragged
+from indexing.embedded import EmbeddedBackend, accumulate, connect, gather, top_k
 
 ARRAYS = {"widths": np.array([3], dtype=np.int64)}
 
@@ -40,6 +43,17 @@ def test_top_k_equals_a_sort_with_many_ties(scores: list[int], k: int) -> None:
     assert top_k(np.array(scores, dtype=np.float64), k).tolist() == expected
 
 
+@given(lengths=st.lists(st.integers(0, 4), max_size=8), data=st.data(), width=st.sampled_from([(), (2,)]))
+def test_gather_equals_sets_taken_one_by_one(lengths: list[int], data: st.DataObject, width: tuple[int, ...]) -> None:
+    offsets = np.cumsum([0, *lengths])
+    rows = np.arange(offsets[-1] * max(1, *width, 1)).reshape(-1, *width)
+    chosen = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=9)) if lengths else []
+    sets = [rows[offsets[i] : offsets[i + 1]].tolist() for i in chosen]
+    out = np.empty((sum(map(len, sets)), *width), rows.dtype)
+    places = gather(rows, offsets, np.array(chosen, dtype=np.int64), out)
+    assert [out[a:b].tolist() for a, b in pairwise(places)] == sets
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A folder with the index ``pets``."""
@@ -50,8 +64,9 @@ def home(tmp_path: Path) -> Path:
 def build(folder: Path, name: str, n: int = 6, largest: int = 9) -> None:
     items = [picture(f"{i}.jpg") if i % 2 else sentence(f"{i}", f"sentence {i}", "0.jpg") for i in range(n)]
     terms, vectors = random_terms(np.random.default_rng(0), (n, 4), largest, 1), np.eye(n, 3, dtype=np.float32)
-    with EmbeddedBackend(folder).create(name, new_manifest(4, 3, ARRAYS), ARRAYS) as writer:
-        writer.add(items, terms, vectors)
+    concepts = store(Ragged.from_sets([np.ones((i % 3, 2)) for i in range(n)], 2), "int8")
+    with EmbeddedBackend(folder).create(name, new_manifest(4, 3, ARRAYS, concepts="int8"), ARRAYS) as writer:
+        writer.add(items, terms, vectors, concepts)
         writer.commit()
 
 
@@ -62,6 +77,8 @@ def generation(home: Path) -> Path:
 def test_every_file_of_a_generation_is_missed_by_name(home: Path) -> None:
     files = [path for path in generation(home).rglob("*") if path.is_file()]
     assert {"rows.npy", "ids.bin", "manifest.json", "widths.npy", "files.json"} <= {path.name for path in files}
+    assert {"concepts.npy", "concept_offsets.npy", "concept_scales.npy"} <= {path.name for path in files}
+    assert not [path for path in files if path.suffix == ".spool"]
     for path in files:
         whole = path.read_bytes()
         named = str(path.parent if path.name == "files.json" else path)
@@ -75,6 +92,21 @@ def test_every_file_of_a_generation_is_missed_by_name(home: Path) -> None:
             assert named in str(caught.value)
         path.write_bytes(whole)
     assert len(list(connect(f"file:{home}").open("pets").items())) == 6
+
+
+def test_an_index_of_format_1_is_opened(home: Path) -> None:
+    path, note = generation(home) / "manifest.json", generation(home) / "files.json"
+    raw = json.loads(path.read_text()) | {"format": 1}
+    del raw["rerank"], raw["concept_dtype"]
+    path.write_text(json.dumps(raw))
+    sizes = {key: size for key, size in json.loads(note.read_text()).items() if not key.startswith("concept")}
+    for file in generation(home).glob("concept*"):
+        file.unlink()
+    note.write_text(json.dumps(sizes | {"manifest.json": path.stat().st_size}))
+    index = connect(f"file:{home}").open("pets")
+    assert index.vectors(["1.jpg"]).tolist() == [[0, 1, 0]]
+    with pytest.raises(BackendError, match=r"pets holds no concept sets"):
+        index.concepts(["1.jpg"])
 
 
 def test_a_missing_generation_is_refused(home: Path) -> None:

@@ -30,6 +30,7 @@ def test_json_comes_back(spec: str, dim: int, rm: float, source: str) -> None:
     assert read == written
     assert read.identity == identity
     assert (read.items, read.postings, read.format) == ({}, 0, FORMAT)
+    assert (read.rerank, read.concept_dtype) == ("dot", None)
 
 
 def test_the_manifest_of_a_real_code_comes_back() -> None:
@@ -72,6 +73,33 @@ def test_unknown_entries_are_named() -> None:
     raw = asdict(new_manifest(3, 2)) | {"zeal": 1, "ardour": 2}
     with pytest.raises(ManifestError, match=r"missing or unknown \(ardour, zeal\)"):
         Manifest.from_json(json.dumps(raw), where="here")
+
+
+FORMAT_1 = """{
+ "arrays": {"widths": {"dtype": "<i8", "sha256": "7c9fa136d4413fa6173637e883b6998d32e1d675f88cddff9dcbcf331820f4b8",
+   "shape": [1]}},
+ "codec": {"n_terms": 4, "steps": [{"name": "CReLU", "params": {}}, {"name": "ScalarQuantizer",
+   "params": {"scale": 1000}}]},
+ "created": "2026-01-01T00:00:00+00:00",
+ "encoder": {"digest": "abcd", "dim": 2, "spec": "tern:models/old"},
+ "format": 1,
+ "items": {"image": 3, "text": 15},
+ "maker": "boc 0.1.0, numpy 2.4.6",
+ "postings": 36,
+ "rm": 10.0,
+ "source": "cdef",
+ "vector_dtype": "float16"
+}"""
+
+
+def test_a_manifest_of_format_1_is_read_as_what_it_was() -> None:
+    read = Manifest.from_json(FORMAT_1, where="here")
+    assert (read.format, read.rerank, read.concept_dtype, read.rm) == (1, "dot", None, 10.0)
+    assert read.codec["chains"] == [2]
+    now = Manifest.new(read.identity, read.codec, {}, rm=10.0, dtype="float16", source="cdef")
+    assert read.same_contents(replace(now, arrays=read.arrays))
+    with pytest.raises(ManifestError, match=r"missing or unknown \(rerank\)"):
+        Manifest.from_json(json.dumps(json.loads(FORMAT_1) | {"rerank": "dot"}), where="here")
 
 
 DTYPES = st.sampled_from(["<f4", "<f8", "<i8", "<i4", "|u1", "<U5"])
@@ -117,6 +145,8 @@ def test_a_description_does_not_depend_on_memory_order() -> None:
         {"vector_dtype": "float16"},
         {"source": "other"},
         {"rm": 11.0},
+        {"rerank": "mrsw"},
+        {"concept_dtype": "int8"},
     ],
 )
 def test_contents_are_the_same_only_if_nothing_that_matters_differs(change: dict[str, Any]) -> None:

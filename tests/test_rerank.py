@@ -1,36 +1,160 @@
-"""The final order is that of exact dot products."""
+"""Scores of candidates equal those of slow loops, and decide the final order."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
 from oracles import picture
 
-from boc.rerank import rerank
-from boc.types import Hit
+from boc.cli.index import command as index_command
+from boc.cli.search import command as search_command
+from boc.errors import BocError
+from boc.rerank import CONCEPT_DTYPES, METRICS, align, check_metric, dot, products, reorder, store, unit_rows
+from boc.types import Hit, Ragged
+
+ALIGNMENTS = METRICS[1:]
+FINE = st.floats(-1, 1, width=32).filter(lambda x: x == 0 or abs(x) > 1e-3)
+
+
+def sets_of(least: int, most: int, width: int = 5) -> st.SearchStrategy[list[NDArray[np.float32]]]:
+    """A few concept sets, empty ones and zero rows among them."""
+    one = st.integers(0, 4).flatmap(lambda m: arrays(np.float32, (m, width), elements=FINE))
+    return st.lists(one, min_size=least, max_size=most)
+
+
+def cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+    lengths = math.hypot(*a.tolist()) * math.hypot(*b.tolist())
+    return sum(x * y for x, y in zip(a.tolist(), b.tolist(), strict=True)) / lengths if lengths else 0.0
+
+
+def slow_alignment(regions: NDArray[np.float32], words: NDArray[np.float32], metric: str) -> float:
+    """The equations of the paper, cell by cell."""
+    if not len(regions) or not len(words):
+        return 0.0
+    mrsw = sum(max(cosine(region, word) for region in regions) for word in words)
+    mwsr = sum(max(cosine(region, word) for word in words) for region in regions)
+    return {"mrsw": mrsw, "mwsr": mwsr, "symm": mrsw + mwsr, "mravgw": mrsw / len(words)}[metric]
+
+
+@given(query=sets_of(1, 1), sets=sets_of(0, 6), by_words=st.booleans(), metric=st.sampled_from(ALIGNMENTS))
+def test_alignments_equal_the_slow_loops(
+    query: list[NDArray[np.float32]], sets: list[NDArray[np.float32]], by_words: bool, metric: str
+) -> None:
+    pairs = [(one, query[0]) if by_words else (query[0], one) for one in sets]
+    expected = [slow_alignment(regions, words, metric) for regions, words in pairs]
+    largest = max(len(query[0]), *map(len, sets), 1) if sets else 1
+    for dtype, error in (("float16", 1e-3), ("int8", 1e-2)):
+        stored = store(Ragged.from_sets(sets, 5), dtype)
+        scores = align(query[0], stored, metric, asks_by_words=by_words)
+        assert scores.dtype == np.float32
+        assert scores.tolist() == pytest.approx(expected, abs=2 * error * largest)
+
+
+@given(query=sets_of(1, 1), sets=sets_of(1, 6), by_words=st.booleans(), metric=st.sampled_from(ALIGNMENTS))
+def test_a_candidate_is_scored_as_if_it_were_alone(
+    query: list[NDArray[np.float32]], sets: list[NDArray[np.float32]], by_words: bool, metric: str
+) -> None:
+    together = align(query[0], store(Ragged.from_sets(sets, 5), "float16"), metric, asks_by_words=by_words)
+    for one, score in zip(sets, together.tolist(), strict=True):
+        alone = align(query[0], store(Ragged.from_sets([one], 5), "float16"), metric, asks_by_words=by_words)
+        assert alone.tolist() == pytest.approx([score], abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", CONCEPT_DTYPES)
+@pytest.mark.parametrize("metric", ALIGNMENTS)
+@pytest.mark.parametrize("by_words", [True, False])
+def test_an_empty_set_scores_nothing_and_leaves_its_neighbours_alone(metric: str, dtype: str, by_words: bool) -> None:
+    one, none = np.eye(2, 3, dtype=np.float32), np.empty((0, 3), np.float32)
+    stored = store(Ragged.from_sets([none, one, none, none, -one, none], 3), dtype)
+    scores = align(one, stored, metric, asks_by_words=by_words)
+    assert scores.tolist() == pytest.approx([0, slow_alignment(one, one, metric), 0, 0, 0, 0], abs=1e-6)
+    assert align(none, stored, metric, asks_by_words=by_words).tolist() == [0] * 6
+    bare = store(Ragged.from_sets([none, none], 3), dtype)
+    assert align(one, bare, metric, asks_by_words=by_words).tolist() == [0, 0]
+    assert align(one, store(Ragged.from_sets([], 3), dtype), metric, asks_by_words=by_words).tolist() == []
+
+
+def test_there_is_no_padding_to_bound_a_maximum_by_zero() -> None:
+    word, region = np.array([[1, 0]], np.float32), np.array([[-1, 0]], np.float32)
+    for metric, expected in (("mrsw", -1), ("mwsr", -1), ("symm", -2), ("mravgw", -1)):
+        scores = align(word, store(Ragged.from_sets([region], 2), "float16"), metric, asks_by_words=True)
+        assert scores.tolist() == pytest.approx([expected])
+
+
+@given(rows=arrays(np.float32, (4, 9), elements=st.floats(-(2.0**100), 2.0**100, width=32)))
+def test_stored_rows_are_of_unit_length_and_int8_is_off_by_half_a_step_at_most(rows: NDArray[np.float32]) -> None:
+    unit = unit_rows(rows)
+    for row, length in zip(rows, np.linalg.norm(unit.astype(np.float64), axis=1), strict=True):
+        assert length == pytest.approx(1 if row.any() else 0, abs=1e-5)
+    sets = Ragged(rows, np.array([0, 3, 3, 4]))
+    for dtype in CONCEPT_DTYPES:
+        stored = store(sets, dtype)
+        assert (stored.values.dtype, stored.offsets.tolist()) == (dtype, [0, 3, 3, 4])
+        error = np.abs(stored.ragged().values - unit)
+        if stored.scales is not None:
+            assert (error <= 0.5001 * stored.scales[:, None] + 1e-7).all()
+            assert np.allclose(stored.scales, np.abs(unit).max(axis=1) / 127)
+        else:
+            assert (error <= 2**-11).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize(("m", "n", "width"), [(1, 1, 1), (12, 70, 384), (49, 13, 100), (3, 0, 7), (0, 3, 7)])
+@pytest.mark.parametrize("scale", [1, 1e-6, 1e8])
+def test_products_lose_nothing_but_what_storing_lost(dtype: str, m: int, n: int, width: int, scale: float) -> None:
+    rng = np.random.default_rng(m)
+    queries = (scale * rng.standard_normal((m, width))).astype(np.float32)
+    rows = np.rint(40 * rng.standard_normal((n, width))) if dtype == "int8" else rng.standard_normal((n, width))
+    kept = rows.clip(-127, 127).astype(dtype)
+    found = products(queries, kept)
+    exact = queries.astype(np.float64) @ kept.astype(np.float64).T
+    bound = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(kept.astype(np.float64), axis=1)
+    assert found.dtype == np.float32
+    assert (np.abs(found - exact) <= (1e-4 if dtype == "int8" else 1e-6) * bound).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_products_of_other_widths_are_refused(dtype: str) -> None:
+    with pytest.raises(ValueError, match="queries of width 2 for rows of width 3"):
+        products(np.ones((1, 2), np.float32), np.ones((4, 3), dtype))
+
+
+@given(data=st.data(), dtype=st.sampled_from(["float16", "float32"]), n=st.integers(0, 9))
+def test_dot_equals_the_slow_sum(data: st.DataObject, dtype: str, n: int) -> None:
+    vectors = data.draw(arrays(np.float32, (n, 6), elements=FINE)).astype(dtype)
+    query = data.draw(arrays(np.float32, 6, elements=FINE))
+    expected = [sum(a * b for a, b in zip(query.tolist(), row, strict=True)) for row in vectors.tolist()]
+    assert dot(query, vectors).tolist() == pytest.approx(expected, abs=3e-6)
 
 
 @given(data=st.data(), k=st.integers(1, 9), keys=st.lists(st.text("abé", min_size=1), max_size=7, unique=True))
-def test_hits_are_sorted_by_dot_product_then_id(data: st.DataObject, k: int, keys: list[str]) -> None:
-    whole = st.integers(-2, 2).map(np.float32)
-    vectors = data.draw(arrays(np.float32, (len(keys), 3), elements=whole))
-    query = data.draw(arrays(np.float32, 3, elements=whole))
+def test_hits_are_sorted_by_their_new_score_then_id(data: st.DataObject, k: int, keys: list[str]) -> None:
+    scores = data.draw(arrays(np.float32, len(keys), elements=st.integers(-2, 2).map(np.float32)))
     hits = [Hit(picture(key), float(i)) for i, key in enumerate(keys)]
-    expected = [
-        (sum(float(a) * float(b) for a, b in zip(query, row, strict=True)), key)
-        for row, key in zip(vectors, keys, strict=True)
-    ]
-    expected = sorted(expected, key=lambda pair: (-pair[0], pair[1]))[:k]
-    found = rerank(query, hits, vectors, k)
-    assert [(hit.score, hit.item) for hit in found] == [(score, picture(key)) for score, key in expected]
+    expected = sorted(zip(scores.tolist(), keys, strict=True), key=lambda pair: (-pair[0], pair[1]))[:k]
+    assert [(hit.score, hit.item) for hit in reorder(hits, scores, k)] == [(s, picture(key)) for s, key in expected]
     assert [hit.score for hit in hits] == list(range(len(keys)))
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_vectors_of_another_number_are_refused(rows: int) -> None:
+def test_scores_of_another_number_are_refused(rows: int) -> None:
     hits = [Hit(picture("a"), 1.0), Hit(picture("b"), 1.0)]
     with pytest.raises(ValueError, match="argument"):
-        rerank(np.ones(2, np.float32), hits, np.ones((rows, 2), np.float32), 5)
+        reorder(hits, np.ones(rows, np.float32), 5)
+
+
+def test_an_unknown_metric_is_refused_and_the_command_line_knows_them_all() -> None:
+    with pytest.raises(BocError, match="no re-rank metric 'cosine'; known: dot, mrsw"):
+        check_metric("cosine")
+    for command, options in ((index_command, {"rerank": METRICS, "concepts": CONCEPT_DTYPES}),
+                             (search_command, {"rerank": METRICS})):  # fmt: skip
+        for option in command.params:
+            if option.name in options:
+                assert tuple(option.type.choices) == options.pop(option.name)
+        assert not options

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import draw_pictures
+from conftest import boc, draw_pictures
 from numpy.typing import NDArray
 
 from boc import pipeline, registry
 from boc.codecs import global_code
-from boc.errors import BocError, EncoderError
+from boc.errors import BackendError, BocError, EncoderError, FeatureFileError
 from boc.extraction import Extraction
-from boc.features import FeatureFile
-from boc.pipeline import Searcher, build_index, fit_code, new_manifest
+from boc.features import FeatureFile, embeddings
+from boc.pipeline import Searcher, build_index, fit_code, new_manifest, read_queries
+from boc.rerank import METRICS
 from boc.sources import open_source
 from boc.types import MODALITIES, Embeddings, Hit, ImageRef, Modality
 
@@ -114,6 +116,103 @@ def test_a_question_that_makes_no_sense_is_refused(searcher: Searcher, options: 
 def test_vectors_of_another_width_are_refused(searcher: Searcher) -> None:
     with pytest.raises(BocError, match="dimension 8 for a code of dimension 16"):
         searcher.search_vectors(Embeddings("text", np.ones((1, 8), np.float32)))
+
+
+@pytest.fixture(scope="module")
+def aligned(library: Path) -> Searcher:
+    """An index that is re-ranked by mrsw."""
+    at = f"file:{library / 'aligned'}"
+    made = boc("index", "photos", library / "photos.h5", "--at", at, "--rerank", "mrsw", "--rm", 20)
+    assert made.exit_code == 0, made.output
+    return Searcher.open("photos", at, device="cpu")
+
+
+def pooled(query: NDArray[np.float32], item: NDArray[np.float32], metric: str, *, asks_by_words: bool) -> float:
+    A = (item / np.linalg.norm(item, axis=1)[:, None]) @ (query / np.linalg.norm(query, axis=1)[:, None]).T
+    if not asks_by_words:
+        A = A.T
+    mrsw, mwsr = A.max(axis=0).sum(), A.max(axis=1).sum()  # A is regions x words
+    return float({"mrsw": mrsw, "mwsr": mwsr, "symm": mrsw + mwsr, "mravgw": mrsw / A.shape[1]}[metric])
+
+
+@pytest.mark.parametrize("metric", METRICS[1:])
+@pytest.mark.parametrize("find", MODALITIES)
+@pytest.mark.parametrize("asking", MODALITIES)
+def test_words_and_regions_are_those_of_sentences_and_pictures_whoever_asks(
+    aligned: Searcher, library: Path, asking: Modality, find: Modality, metric: str
+) -> None:
+    with FeatureFile(library / "photos.h5") as file:
+        queries = embeddings(file.rows(asking, 0, 3), asking)
+        rows = file.rows(find, 0, file.count(find))
+    sets = {item.id: rows.ragged["concepts"][i] for i, item in enumerate(rows.items)}
+    by_words = asking == "text" or find == "image"
+    assert queries.concepts is not None
+    for i, hits in enumerate(aligned.search_vectors(queries, k=5, find=find, rerank=metric)):
+        expected = {key: pooled(queries.concepts[i], one, metric, asks_by_words=by_words) for key, one in sets.items()}
+        assert len(hits) == 5
+        for hit in hits:
+            assert hit.score == pytest.approx(expected[hit.item.id], abs=0.03)
+        best = sorted(expected.values(), reverse=True)[:5]
+        assert [hit.score for hit in hits] == pytest.approx(best, abs=0.03)
+
+
+def test_the_index_says_what_re_ranks_unless_the_search_does(aligned: Searcher, library: Path) -> None:
+    assert (aligned.index.manifest.rerank, aligned.index.manifest.concept_dtype) == ("mrsw", "float16")
+    text = "a green box at the top"
+    assert aligned.search(text) == aligned.search(text, rerank="mrsw") != aligned.search(text, rerank="dot")
+    path = library / "images" / "011.png"
+    assert aligned.search(image=path) == aligned.search(image=path, rerank="mrsw")
+    asked = aligned.encoder.encode_texts([text])
+    assert aligned.search_vectors(asked, find="text")[0] == aligned.search(text, find="text")
+
+
+def test_a_re_ranking_that_cannot_be_is_refused(searcher: Searcher, aligned: Searcher, tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="holds no concept sets"):
+        searcher.search("a red box", rerank="symm")
+    with pytest.raises(BocError, match="the queries hold no concept sets, which mrsw compares; re-rank by dot"):
+        aligned.search_vectors(Embeddings("text", np.ones((1, 16), np.float32)))
+    with pytest.raises(BocError, match="no re-rank metric 'max'"):
+        aligned.search("a red box", rerank="max")
+
+
+def test_the_command_line_stores_and_compares_concept_sets(library: Path, tmp_path: Path) -> None:
+    at = f"file:{tmp_path / 'int8'}"
+    stored = boc("index", "photos", library / "photos.h5", "--at", at, "--concepts", "int8")
+    assert stored.exit_code == 0, stored.output
+    made_for = Searcher.open("photos", at)
+    asked = ("search", "photos", "--at", at, "--features", library / "photos.h5", "--id", "003.png", "--json")
+    (_, query), *rest = read_queries(library / "photos.h5", made_for.index.manifest.identity, "003.png")
+    assert not rest
+    scores = []
+    for metric in METRICS:
+        found = boc(*asked, "--rerank", metric)
+        assert found.exit_code == 0, found.output
+        scores.append([hit["score"] for hit in json.loads(found.stdout)["hits"]])
+        assert scores[-1] == [hit.score for hit in made_for.search_vectors(query, rerank=metric)[0]]
+    assert scores[0] == pytest.approx([1] * 10, abs=0.5)
+    assert np.allclose(np.array(scores[1]) / scores[4], len(query.concepts[0]))
+    bare, table = tmp_path / "bare.h5", library / "captions.csv"
+    encoder = f"tern:{library / 'model'}"
+    assert boc("extract", table, "-o", bare, "--encoder", encoder, "--no-concepts").exit_code == 0
+    refused = boc("index", "other", bare, "--at", at, "--rerank", "symm")
+    assert refused.exit_code == 1
+    assert "holds no concept sets of its image items; make it with boc extract" in refused.stderr
+    made = boc("index", "other", table, "--at", at, "--encoder", encoder, "--rerank", "symm", "--concepts", "int8")
+    assert made.exit_code == 0, made.output
+    assert Searcher.open("other", at).index.manifest.rerank == "symm"
+    repeated = boc("index", "photos", library / "photos.h5", "--at", at, "--concepts", "float16")
+    assert repeated.exit_code == 1
+    assert "add --replace" in repeated.stderr
+
+
+def test_a_file_without_concept_sets_makes_no_index_that_needs_them(library: Path, tmp_path: Path) -> None:
+    encoder = registry.encoder(f"tern:{library / 'model'}", "cpu")
+    source = open_source(library / "captions.csv")
+    assert list(Extraction(source, tmp_path / "f.h5", encoder=encoder, concepts=False).run())
+    with FeatureFile(tmp_path / "f.h5") as file:
+        codec = fit_code(file, global_code(z=16))
+        with pytest.raises(FeatureFileError, match="holds no concept sets"):
+            new_manifest(file, codec, concepts="int8")
 
 
 def test_what_to_extract_must_be_named(library: Path, tmp_path: Path) -> None:

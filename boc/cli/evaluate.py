@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @click.argument("features", type=_options.PATH)
 @click.option("--name", help="Rank through this index of the same items, not by the dense vectors.")
 @click.option("--rm", type=float, help="With --name: candidates re-scored for each hit [default: the index's].")
+@click.option("--rerank", help="With --name: how they are re-scored, as for boc search [default: the index's].")
 @click.option(
     "--fold",
     type=click.IntRange(1),
@@ -44,6 +45,7 @@ def command(
     features: Path,
     name: str | None,
     rm: float | None,
+    rerank: str | None,
     fold: int,
     ndcg: bool,
     gain: Gain,
@@ -75,7 +77,7 @@ def command(
             "--relevance goes with --ndcg, and --spice with --relevance FILE, where its work is kept"
         )
     ranked = _ndcgs(features, fold, gain, relevance, spice) if ndcg else {}
-    recalls = evaluate_dense(features, fold) if name is None else {"index": _through(features, name, at, rm)}
+    recalls = evaluate_dense(features, fold) if name is None else {"index": _through(features, name, at, rm, rerank)}
     tables = {label: asdict(both) for label, both in recalls.items()}
     for label, both in ranked.items():
         for side, value in asdict(both).items():
@@ -104,11 +106,11 @@ def _ndcgs(features: Path, fold: int, gain: Gain, relevance: Path | None, spice:
         return evaluate_dense_ndcg(features, fold, gain=gain, relevance=relevance, spice=spice, tick=bar.update)
 
 
-def _through(features: Path, name: str, at: str, rm: float | None) -> Recalls:
+def _through(features: Path, name: str, at: str, rm: float | None, rerank: str | None) -> Recalls:
     from boc.features import FeatureFile
     from boc.measure import evaluate_index
 
     with FeatureFile(features) as file:
         total = file.count("image") + file.count("text")
     with _options.bar("asking", total) as bar:
-        return evaluate_index(features, name, at, rm, tick=bar.update)
+        return evaluate_index(features, name, at, rm, rerank, tick=bar.update)

@@ -38,6 +38,18 @@ if TYPE_CHECKING:
 @click.option(
     "--rm", type=click.FloatRange(1), default=10.0, show_default=True, help="Candidates re-scored for each hit asked."
 )
+@click.option(
+    "--rerank",
+    type=click.Choice(["dot", "mrsw", "mwsr", "symm", "mravgw"]),
+    default="dot",
+    show_default=True,
+    help="Score them by dense vectors, or by an alignment of concept sets.",
+)
+@click.option(
+    "--concepts",
+    type=click.Choice(["float16", "int8"]),
+    help="Store concept sets, as this type [default: float16 if --rerank aligns them].",
+)
 @click.option("--replace", is_flag=True, help="Make it anew even if there is one of that name.")
 @_options.device
 def command(
@@ -54,6 +66,8 @@ def command(
     plain: bool,
     expand: int,
     rm: float,
+    rerank: str,
+    concepts: str | None,
     replace: bool,
     device: str,
 ) -> None:
@@ -75,13 +89,15 @@ def command(
 
     backend = registry.backend(at)
     existed = backend.exists(check_name(name))
-    path, made = _features(name, source, ids, images, at, encoder, device)
+    path, made = _features(
+        name, source, ids, images, at, encoder, device, concepts=concepts is not None or rerank != "dot"
+    )
     with FeatureFile(path) as file:
         if code != "shifted":
             z, query_z = budgets(file.header.dim * expand, z, query_z)
         unfitted = global_code(code, z=z, query_z=query_z, center=not plain, rotate=not plain, expand=expand, bits=bits)
         codec = fit_code(file, unfitted)
-        manifest = new_manifest(file, codec, rm)
+        manifest = new_manifest(file, codec, rm, rerank=rerank, concepts=concepts)
         if existed and not replace and backend.open(name).manifest.same_contents(manifest):
             click.echo(f"{name} is up to date: {_counts(file)}")
         else:
@@ -100,7 +116,15 @@ def command(
 
 
 def _features(
-    name: str, source: Path, ids: Path | None, images: Path | None, at: str, encoder: str | None, device: str
+    name: str,
+    source: Path,
+    ids: Path | None,
+    images: Path | None,
+    at: str,
+    encoder: str | None,
+    device: str,
+    *,
+    concepts: bool,
 ) -> tuple[Path, bool]:
     """The embeddings file of SOURCE, and whether it was made here (and is to be removed)."""
     from boc import registry
@@ -116,8 +140,8 @@ def _features(
     if encoder is None:
         raise click.UsageError(f"{source} holds no vectors yet; name the encoder to make them: --encoder tern:FOLDER")
     place = Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()
-    path = place / f"{name}.features.h5"
-    extraction = Extraction(found, path, encoder=registry.encoder(encoder, device), concepts=False)
+    path = place / (f"{name}.concepts.h5" if concepts else f"{name}.features.h5")
+    extraction = Extraction(found, path, encoder=registry.encoder(encoder, device), concepts=concepts)
     if not (path.exists() and _same(path, extraction)):
         path.unlink(missing_ok=True)
         _options.show("encoding", extraction.total, extraction.run())

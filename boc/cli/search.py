@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 @click.option("-k", default=10, show_default=True, help="Hits wanted.")
 @click.option("--rm", type=float, help="Candidates re-scored for each hit asked [default: the index's].")
 @click.option(
+    "--rerank",
+    type=click.Choice(["dot", "mrsw", "mwsr", "symm", "mravgw"]),
+    help="What scores them: dense vectors, or an alignment of concept sets [default: the index's].",
+)
+@click.option(
     "--find", type=click.Choice(["image", "text"]), help="What to find [default: pictures, if there are any]."
 )
 @click.option("--html", type=_options.PATH, help="Write a page with the hits to look at.")
@@ -40,6 +45,7 @@ def command(
     item: str | None,
     k: int,
     rm: float | None,
+    rerank: str | None,
     find: str | None,
     html: Path | None,
     as_json: bool,
@@ -66,12 +72,12 @@ def command(
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
     wanted = cast("Modality | None", find)
     if features is not None:
-        answers = _by_vectors(searcher, features, item, k=k, rm=rm, find=wanted)
+        answers = _by_vectors(searcher, features, item, k=k, rm=rm, find=wanted, rerank=rerank)
     elif image is not None:
-        answers = [(str(image), searcher.search(image=image, k=k, rm=rm, find=wanted))]
+        answers = [(str(image), searcher.search(image=image, k=k, rm=rm, find=wanted, rerank=rerank))]
     else:
         texts = [text] if text is not None else _lines(queries)
-        answers = [(each, searcher.search(each, k=k, rm=rm, find=wanted)) for each in texts]
+        answers = [(each, searcher.search(each, k=k, rm=rm, find=wanted, rerank=rerank)) for each in texts]
     if html is not None:
         from boc.sheet import write_sheet
 

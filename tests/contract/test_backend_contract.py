@@ -16,7 +16,8 @@ from scipy import sparse
 
 from boc import registry
 from boc.errors import BackendError
-from boc.types import MODALITIES, Backend, Hit, Index, Item, Modality
+from boc.rerank import CONCEPT_DTYPES, store
+from boc.types import MODALITIES, Backend, Hit, Index, Item, Modality, Ragged, StoredConcepts
 
 PLACES: dict[str, Callable[[Path], str]] = {"embedded": lambda folder: f"file:{folder / 'indexes'}"}
 """Name of a back end -> the URL of an empty or shared place of it; skips where its server is not to be had."""
@@ -48,13 +49,22 @@ def build(
     *,
     batch: int = 7,
     dtype: str = "float32",
+    concepts: Sequence[NDArray[np.float32]] | None = None,
+    concept_dtype: str | None = None,
 ) -> Index:
     vectors = vectors_for(len(items)) if vectors is None else vectors
-    with backend.create(name, new_manifest(terms.shape[1], vectors.shape[1], ARRAYS, dtype=dtype), ARRAYS) as writer:
+    manifest = new_manifest(terms.shape[1], vectors.shape[1], ARRAYS, dtype=dtype, concepts=concept_dtype)
+    with backend.create(name, manifest, ARRAYS) as writer:
         for i in range(0, len(items), batch):
-            writer.add(items[i : i + batch], terms[i : i + batch], vectors[i : i + batch])
+            part = slice(i, i + batch)
+            sets = None if concepts is None or concept_dtype is None else stored(concepts[part], concept_dtype)
+            writer.add(items[part], terms[part], vectors[part], sets)
         writer.commit()
     return backend.open(name)
+
+
+def stored(sets: Sequence[NDArray[np.float32]], dtype: str) -> StoredConcepts:
+    return store(Ragged.from_sets(sets, 5), dtype)
 
 
 def mixed_items(n: int) -> list[Item]:
@@ -151,8 +161,65 @@ def test_vectors_come_in_the_order_asked(backend: Backend, name: str, dtype: str
     index = build(backend, name, items, random_terms(np.random.default_rng(0), (20, 4), 3, 0.5), vectors, dtype=dtype)
     for order in ([3, 0, 19], [7, 7, 2], [], list(range(20))):
         found = index.vectors([items[i].id for i in order])
-        assert found.dtype == np.float32
-        assert np.array_equal(found.reshape(-1, 5), vectors[order].astype(dtype).astype(np.float32))
+        assert found.dtype == dtype
+        assert np.array_equal(found.reshape(-1, 5), vectors[order].astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", CONCEPT_DTYPES)
+@pytest.mark.parametrize("most", [0, 6])
+def test_concept_sets_come_in_the_order_asked(backend: Backend, name: str, dtype: str, most: int) -> None:
+    rng = np.random.default_rng(0)
+    sets = [vectors_for(int(m), 5, seed) for seed, m in enumerate(rng.integers(0, most, 20, endpoint=True))]
+    items, terms = mixed_items(20), random_terms(rng, (20, 4), 3, 0.5)
+    index = build(backend, name, items, terms, concepts=sets, concept_dtype=dtype)
+    assert index.manifest.concept_dtype == dtype
+    for order in ([3, 0, 19], [7, 7, 2], [], list(range(20))):
+        found, wanted = index.concepts([items[i].id for i in order]), stored([sets[i] for i in order], dtype)
+        assert found.values.dtype == dtype
+        assert found.offsets.tolist() == wanted.offsets.tolist()
+        assert np.array_equal(found.values, wanted.values)
+        assert (found.scales is None) == (wanted.scales is None)
+        if found.scales is not None:
+            assert np.array_equal(found.scales, wanted.scales)
+    with pytest.raises(KeyError, match="'unknown'"):
+        index.concepts([items[0].id, "unknown"])
+
+
+def test_an_index_without_concept_sets_says_how_to_have_them(backend: Backend, name: str) -> None:
+    index = build(backend, name, mixed_items(3), random_terms(np.random.default_rng(0), (3, 3), 3, 1))
+    for ids in ([], [next(index.items()).id]):
+        with pytest.raises(BackendError, match=r"holds no concept sets.*boc index --concepts"):
+            index.concepts(ids)
+
+
+@pytest.mark.parametrize(("wanted", "given"), [(None, "float16"), ("float16", None), ("int8", "float16")])
+def test_concept_sets_of_another_type_are_refused(
+    backend: Backend, name: str, wanted: str | None, given: str | None
+) -> None:
+    sets = None if given is None else stored([np.ones((2, 5), np.float32)], given)
+    terms = random_terms(np.random.default_rng(0), (1, 3), 3, 1)
+    with (
+        backend.create(name, new_manifest(3, 3, ARRAYS, concepts=wanted), ARRAYS) as writer,
+        pytest.raises(BackendError, match=f"type {given}.*type {wanted}"),
+    ):
+        writer.add([picture("a")], terms, vectors_for(1), sets)
+    assert not backend.exists(name)
+
+
+def test_concept_sets_that_do_not_fit_are_refused_and_those_before_can_be_published(
+    backend: Backend, name: str
+) -> None:
+    terms = random_terms(np.random.default_rng(0), (2, 3), 3, 1)
+    with backend.create(name, new_manifest(3, 3, ARRAYS, concepts="float16"), ARRAYS) as writer:
+        one = np.ones((2, 5), np.float32)
+        writer.add([picture("a")], terms[:1], vectors_for(1), stored([one], "float16"))
+        with pytest.raises(BackendError, match="2 items, 1 concept sets"):
+            writer.add([picture("b"), picture("c")], terms, vectors_for(2), stored([one], "float16"))
+        wider = store(Ragged.from_sets([np.ones((2, 6), np.float32)], 6), "float16")
+        with pytest.raises(BackendError, match="6 components after some of 5"):
+            writer.add([picture("b")], terms[:1], vectors_for(1), wider)
+        writer.commit()
+    assert len(backend.open(name).concepts(["a"])) == 1
 
 
 def test_terms_are_what_was_added(backend: Backend, name: str) -> None:
@@ -212,13 +279,20 @@ def everything(index: Index, queries: sparse.csr_array) -> list[object]:
     keys = [item.id for item in items]
     arrays = {key: array.tolist() for key, array in index.arrays().items()}
     answers = [index.search(queries, 50, modality) for modality in (None, *MODALITIES)]
-    return [items, answers, index.vectors(keys).tolist(), index.terms(keys).toarray().tolist(), arrays, index.manifest]
+    concepts = index.concepts(keys).values.tolist() if index.manifest.concept_dtype else None
+    rows = [index.vectors(keys).tolist(), index.terms(keys).toarray().tolist(), concepts]
+    return [items, answers, rows, arrays, index.manifest]
 
 
-def test_replacing_is_atomic_and_an_opened_index_does_not_change(backend: Backend, name: str) -> None:
+@pytest.mark.parametrize("dtype", [None, *CONCEPT_DTYPES])
+def test_replacing_is_atomic_and_an_opened_index_does_not_change(
+    backend: Backend, name: str, dtype: str | None
+) -> None:
     rng = np.random.default_rng(0)
     queries = random_terms(rng, (4, 6), 9, 0.7)
-    old = build(backend, name, mixed_items(30), random_terms(rng, (30, 6), 9, 0.5))
+    sets = [vectors_for(i % 4, 5, i) for i in range(30)]
+    terms = random_terms(rng, (30, 6), 9, 0.5)
+    old = build(backend, name, mixed_items(30), terms, concepts=sets, concept_dtype=dtype)
     before = everything(old, queries)
     fresh, terms = [picture("new"), sentence("also new")], random_terms(rng, (2, 6), 9, 1)
     asleep = backend.open(name)  # not touched before the replacement
