@@ -2,7 +2,7 @@
 
 Each setting makes an index of the pictures of a feature file, and one of its captions, and asks it all of the others.
 Rows go to stdout as CSV: code, chain (plain as in the papers; centred and rotated; and, unsparsified only, the chains
-that keep the order of the dense vectors: shifted c-ReLU, and ranks of sixteen rotations), z, sparsity, direction,
+that keep the order of the dense vectors: shifted c-ReLU, for ranks of eight rotations), z, sparsity, direction,
 postings read a query, R@10 of the dense vectors, and R@10 with the first Rm * 10 hits re-ranked for each Rm.
 """
 
@@ -89,8 +89,8 @@ def settings(dim: int, sparsities: Sequence[float]) -> Iterator[tuple[str, str, 
                 z = max(1, round((1 - sparsity) * 2 * dim))
                 yield code, chain, z, global_code(code, z=z, query_z=z, center=not plain, rotate=not plain)
     if 0 in sparsities:
-        yield "shifted", "plain", 2 * dim, global_code("shifted")
-        yield "permutation", "rotated x 16", 32 * dim, global_code("permutation", center=False, expand=16)
+        yield "scalar", "shifted", 2 * dim, global_code("scalar", rotate=False, shift=True)
+        yield "permutation", "shifted, rotated x 8", 16 * dim, global_code("permutation", shift=True, expand=8)
 
 
 def make(file: FeatureFile, modality: Modality, codec: SurrogateCodec, at: str) -> Index:

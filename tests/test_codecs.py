@@ -266,9 +266,6 @@ def test_the_permutation_code_is_what_the_paper_writes(X: NDArray[np.float32], d
         assert {int(j): int(row[j]) for j in np.flatnonzero(row)} == {j: len(kept) - r for r, j in enumerate(kept)}
 
 
-SPARSIFIED = [code for code in CODES if code != "shifted"]
-
-
 def unit(seed: int, rows: int, width: int = 8) -> NDArray[np.float32]:
     X = np.random.default_rng(seed).standard_normal((rows, width)).astype(np.float32)
     return X / np.linalg.norm(X, axis=1, keepdims=True)
@@ -276,7 +273,7 @@ def unit(seed: int, rows: int, width: int = 8) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("rotate", [True, False])
 @pytest.mark.parametrize("center", [True, False])
-@pytest.mark.parametrize("code", SPARSIFIED)
+@pytest.mark.parametrize("code", CODES)
 def test_a_code_is_its_steps_one_after_another(code: str, center: bool, rotate: bool) -> None:
     samples = [Embeddings("image", unit(0, 20)), Embeddings("text", unit(1, 30) + 0.2)]
     codec = global_code(code, z=5, query_z=9, center=center, rotate=rotate, seed=4, bits=3).fit(*samples)
@@ -302,7 +299,7 @@ def test_a_code_is_its_steps_one_after_another(code: str, center: bool, rotate: 
             assert (np.diff(found.indptr) <= budget).all()
 
 
-@pytest.mark.parametrize("code", SPARSIFIED)
+@pytest.mark.parametrize("code", CODES)
 def test_a_vector_finds_itself_and_its_opposite_shares_no_term(code: str) -> None:
     X = unit(5, 40)
     codec = global_code(code, z=16, center=False).fit(Embeddings("image", X))
@@ -325,17 +322,32 @@ def test_shifting_adds_the_same_to_all_documents(X: NDArray[np.float32], Q: NDAr
             assert found[i, j] == pytest.approx(wanted, abs=1e-5)
 
 
-def test_the_shifted_code_keeps_the_order_of_the_vectors() -> None:
+@pytest.mark.parametrize("rotate", [True, False])
+def test_a_shifted_scalar_code_keeps_the_order_of_the_vectors(rotate: bool) -> None:
     X, Q = unit(8, 60, 32), unit(9, 30, 32)
-    codec = global_code("shifted").fit(Embeddings("image", X))
+    codec = global_code("scalar", shift=True, rotate=rotate).fit(Embeddings("image", X))
     documents, queries = codec.encode_documents(Embeddings("image", X)), codec.encode_queries(Embeddings("text", Q))
     scores, dots = (queries @ documents.T).toarray(), Q @ X.T
     clear = np.abs(dots[:, :, None] - dots[:, None, :]) > 32 * 2 / 1000  # the most that rounding down can add up to
     assert clear.mean() > 0.5
     risen = np.sign(scores[:, :, None] - scores[:, None, :]) == np.sign(dots[:, :, None] - dots[:, None, :])
     assert risen[clear].all()
-    with pytest.raises(BocError, match="shifted keeps every term; leave out --z"):
-        global_code("shifted", z=5)
+
+
+def test_a_shifted_permutation_keeps_the_order_better_than_a_plain_one() -> None:
+    X, Q = unit(8, 60, 32), unit(9, 30, 32)
+    dots = Q @ X.T
+    likeness = []
+    for shift in (False, True):
+        codec = global_code("permutation", shift=shift, center=False, expand=8).fit(Embeddings("image", X))
+        scores = codec.encode_queries(Embeddings("text", Q)) @ codec.encode_documents(Embeddings("image", X)).T
+        likeness.append(np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(scores.toarray(), dots, strict=True)]))
+    assert likeness[1] > max(likeness[0], 0.99)
+
+
+def test_a_shifted_code_takes_no_budget() -> None:
+    with pytest.raises(BocError, match="a shifted code keeps every term; leave out --z"):
+        global_code("scalar", shift=True, z=5)
 
 
 def test_chains_stand_side_by_side_and_their_scores_add_up() -> None:
@@ -367,7 +379,7 @@ def test_a_code_must_be_fitted_on_something_before_it_encodes() -> None:
         global_code().fit(Embeddings("image", np.empty((0, 4), np.float32)))
 
 
-@pytest.mark.parametrize("code", SPARSIFIED)
+@pytest.mark.parametrize("code", CODES)
 def test_no_rows_give_a_term_matrix_of_no_rows(code: str) -> None:
     nothing = Embeddings("text", np.empty((0, 8), np.float32))
     images = Embeddings("image", unit(3, 9))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @_options.encoder
 @click.option(
     "--code",
-    type=click.Choice(["scalar", "bits", "permutation", "shifted"]),
+    type=click.Choice(["scalar", "bits", "permutation"]),
     default="scalar",
     show_default=True,
     help="How vectors become term frequencies.",
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     "--bits", type=click.IntRange(1, 15), default=4, show_default=True, help="Of a frequency, for --code bits."
 )
 @click.option("--plain", is_flag=True, help="Neither centre nor rotate first: the codes as the papers have them.")
+@click.option("--shift", is_flag=True, help="Keep all terms, hence the order of the dense vectors.")
 @click.option("--expand", type=click.IntRange(1), default=1, show_default=True, help="Rotations side by side.")
 @click.option(
     "--rm", type=click.FloatRange(1), default=10.0, show_default=True, help="Candidates re-scored for each hit asked."
@@ -64,6 +65,7 @@ def command(
     query_z: int | None,
     bits: int,
     plain: bool,
+    shift: bool,
     expand: int,
     rm: float,
     rerank: str,
@@ -93,9 +95,10 @@ def command(
         name, source, ids, images, at, encoder, device, concepts=concepts is not None or rerank != "dot"
     )
     with FeatureFile(path) as file:
-        if code != "shifted":
+        if not shift:
             z, query_z = budgets(file.header.dim * expand, z, query_z)
-        unfitted = global_code(code, z=z, query_z=query_z, center=not plain, rotate=not plain, expand=expand, bits=bits)
+        plan = {"z": z, "query_z": query_z, "expand": expand, "bits": bits, "shift": shift}
+        unfitted = global_code(code, center=not plain, rotate=not plain, **plan)
         codec = fit_code(file, unfitted)
         manifest = new_manifest(file, codec, rm, rerank=rerank, concepts=concepts)
         if existed and not replace and backend.open(name).manifest.same_contents(manifest):

@@ -37,7 +37,7 @@ STEPS: dict[str, type[Step]] = {
         DeepPermutation,
     )
 }
-CODES = ("scalar", "bits", "permutation", "shifted")
+CODES = ("scalar", "bits", "permutation")
 
 
 class SurrogateCodec:
@@ -66,6 +66,13 @@ class SurrogateCodec:
         if not samples:
             raise BocError("no vectors to fit a code on; index at least one item")
         self.n_terms = sum(_fit_chain(chain, samples) for chain in self.chains)
+        return self
+
+    def budgeted(self, z: int, query_z: int) -> SurrogateCodec:
+        """This code, from now on with other budgets of documents and of queries; nothing is learned anew."""
+        for step in self.steps:
+            if "query_z" in step.get_params(deep=False):
+                step.set_params(z=z, query_z=query_z)
         return self
 
     def encode_documents(self, embeddings: Embeddings) -> TermMatrix:
@@ -140,28 +147,28 @@ def global_code(
     query_z: int | None = None,
     center: bool = True,
     rotate: bool = True,
+    shift: bool = False,
     expand: int = 1,
     seed: int = 0,
     bits: int = 4,
 ) -> SurrogateCodec:
-    """One of the codes over global vectors, unfitted: ``scalar``, ``bits``, ``permutation`` or ``shifted``.
+    """One of the codes over global vectors, unfitted: ``scalar``, ``bits`` or ``permutation``.
 
     The chain is centring, rotation, c-ReLU, top-z, unit norm (not for ranks, which have it), quantiser. Without
-    centring and rotation it is the papers' own. ``shifted`` is shifted c-ReLU and scalar quantiser: it keeps every
-    term, hence the order of the vectors, and takes none of the options.
+    centring and rotation it is the papers' own. With ``shift`` it is made to keep the order of the dense vectors:
+    neither centred, which moves queries too, nor sparsified nor normed, and c-ReLU is the shifted one.
     """
     if code not in CODES:
         raise BocError(f"no code {code!r}; known: {', '.join(CODES)}")
-    if code == "shifted":
-        if z is not None or query_z is not None:
-            raise BocError("shifted keeps every term; leave out --z and --query-z, or take --code scalar")
-        return SurrogateCodec([ShiftedCReLU(), ScalarQuantizer()])
-    before: list[Step] = [Center()] if center else []
-    before += [RandomRotation(seed, expand)] if rotate else []
-    before += [CReLU(), TopZ(z, query_z)]
+    if shift and (z is not None or query_z is not None):
+        raise BocError("a shifted code keeps every term; leave out --z and --query-z, or leave out --shift")
+    chain: list[Step] = [Center()] if center and not shift else []
+    chain += [RandomRotation(seed, expand)] if rotate else []
+    chain += [ShiftedCReLU() if shift else CReLU(), TopZ(z, query_z)]
     if code == "permutation":
-        return SurrogateCodec([*before, DeepPermutation()])
-    return SurrogateCodec([*before, UnitNorm(), ScalarQuantizer() if code == "scalar" else BitQuantizer(bits)])
+        return SurrogateCodec([*chain, DeepPermutation()])
+    chain += [] if shift else [UnitNorm()]
+    return SurrogateCodec([*chain, ScalarQuantizer() if code == "scalar" else BitQuantizer(bits)])
 
 
 def _stack(parts: Sequence[Any]) -> Any:
