@@ -24,7 +24,12 @@ MAY = {
     "boc.images": {"boc.errors"},
     "boc.types": set(),
     "boc.manifest": {"boc", "boc.errors", "boc.types"},
-    "boc.codecs": {"boc.errors", "boc.types"},
+    "boc.kmeans": set(),
+    "boc.vocabulary": {"boc.errors"},
+    "boc.codecs": {"boc.errors", "boc.kmeans", "boc.types", "boc.vocabulary"},
+    "boc.codebook": {
+        "boc", "boc.codecs", "boc.errors", "boc.features", "boc.files", "boc.types", "boc.vocabulary",
+    },
     "boc.surrogate": {"boc.errors", "boc.types"},
     "boc.rerank": {"boc.errors", "boc.types"},
     "boc.evaluation": {"boc.errors"},
@@ -36,19 +41,24 @@ MAY = {
     "boc.pipeline": {
         "boc", "boc.codecs", "boc.errors", "boc.features", "boc.manifest", "boc.registry", "boc.rerank", "boc.types",
     },
+    "boc.labels": {"boc.codecs", "boc.errors", "boc.features", "boc.types", "boc.vocabulary"},
+    "boc.explain": {"boc.codecs", "boc.errors", "boc.labels", "boc.pipeline", "boc.types"},
+    "boc.explain_page": {"boc.errors", "boc.explain", "boc.files", "boc.images", "boc.labels", "boc.types"},
     "boc.relevance": {"boc.errors", "boc.files"},
     "boc.costs": {"boc.errors", "boc.types"},
     "boc.tune": {"boc.codecs", "boc.costs", "boc.errors", "boc.evaluation", "boc.types"},
     "boc.measure": {"boc.errors", "boc.evaluation", "boc.features", "boc.pipeline", "boc.relevance", "boc.types"},
     "boc.sheet": {"boc.errors", "boc.files", "boc.images", "boc.types"},
     "boc.cli": {
-        "boc", "boc.codecs", "boc.errors", "boc.evaluation", "boc.extraction", "boc.features", "boc.files",
-        "boc.measure", "boc.pipeline", "boc.registry", "boc.scenes", "boc.sheet", "boc.sources", "boc.types",
+        "boc", "boc.codebook", "boc.codecs", "boc.errors", "boc.evaluation", "boc.explain", "boc.explain_page",
+        "boc.extraction", "boc.features", "boc.files", "boc.labels", "boc.measure", "boc.pipeline", "boc.registry",
+        "boc.scenes", "boc.sheet", "boc.sources", "boc.tune", "boc.types",
     },
     "encoders": {"boc.errors", "boc.evaluation", "boc.features", "boc.files", "boc.images", "boc.types"},
     "indexing": {"boc.errors", "boc.files", "boc.manifest", "boc.surrogate", "boc.types"},
 }  # fmt: skip
-ANNOTATIONS = {"boc.types": {"boc.manifest"}, "boc.cli": {"encoders"}}  # under TYPE_CHECKING only
+# Under TYPE_CHECKING only.
+ANNOTATIONS = {"boc.types": {"boc.manifest"}, "boc.codecs": {"boc.codebook"}, "boc.cli": {"encoders"}}
 
 
 def name_of(path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from boc import __version__
-from boc.cli import evaluate, extract, gallery, index, info, search, train
+from boc.cli import build_codebook, evaluate, explain, extract, gallery, index, info, search, train, tune
 from boc.errors import BocError
 
 
@@ -31,5 +31,5 @@ def main() -> None:
     """Search pictures by sentences, and sentences by pictures, on an inverted index."""
 
 
-for module in (gallery, train, extract, index, search, evaluate, info):
+for module in (gallery, train, extract, build_codebook, tune, index, search, explain, evaluate, info):
     main.add_command(module.command)

@@ -21,15 +21,19 @@ if TYPE_CHECKING:
 @_options.encoder
 @click.option(
     "--code",
-    type=click.Choice(["scalar", "bits", "permutation"]),
+    type=click.Choice(["scalar", "bits", "permutation", "dictionary", "hard", "soft", "mixed"]),
     default="scalar",
     show_default=True,
-    help="How vectors become term frequencies.",
+    help="How vectors become term frequencies; hard, soft and mixed read concept sets.",
 )
-@click.option("--z", type=click.IntRange(1), help="Terms kept of an item [default: 64, or all there are if fewer].")
 @click.option(
-    "--query-z", type=click.IntRange(1), help="Terms kept of a query [default: 128, or all there are if fewer]."
+    "--z", type=click.IntRange(1), help="Terms kept of an item [default: 64; dictionary 2; soft: all of each concept]."
 )
+@click.option("--query-z", type=click.IntRange(1), help="Terms kept of a query [default: 128; dictionary 64].")
+@click.option("--terms", type=click.IntRange(1), help="Size of the dictionary [default: by the number of items].")
+@click.option("--codebook", type=_options.PATH, help="Of boc build-codebook, for hard, soft and mixed.")
+@click.option("--similarity", type=click.Choice(["inverse", "gaussian", "printed"]), default="inverse", help="Of soft.")
+@click.option("--aggregate", type=click.Choice(["sum", "max"]), default="sum", show_default=True, help="Of soft.")
 @click.option(
     "--bits", type=click.IntRange(1, 15), default=4, show_default=True, help="Of a frequency, for --code bits."
 )
@@ -63,6 +67,10 @@ def command(
     code: str,
     z: int | None,
     query_z: int | None,
+    terms: int | None,
+    codebook: Path | None,
+    similarity: str,
+    aggregate: str,
     bits: int,
     plain: bool,
     shift: bool,
@@ -80,25 +88,39 @@ def command(
 
     \b
     Examples: boc index photos photos.h5
+              boc index photos photos.h5 --code dictionary --rm 30
+              boc index photos photos.h5 --code mixed --codebook codebook.npz
               boc index photos ~/Pictures --encoder tern:models/flickr8k
     """
     if plain and expand > 1:
         raise click.UsageError("--expand rotates, --plain does not; give one of them")
+    if (codebook is not None) != (code in ("hard", "soft", "mixed")):
+        raise click.UsageError(
+            f"--code {code} takes no --codebook; choose hard, soft or mixed" if codebook is not None
+            else f"--code {code} needs --codebook FILE; make one with boc build-codebook FEATURES -o FILE"
+        )  # fmt: skip
     from boc import registry
-    from boc.codecs import global_code
+    from boc.codebook import Codebook
+    from boc.codecs import concept_code, global_code
     from boc.features import FeatureFile
     from boc.pipeline import budgets, build_index, check_name, fit_code, new_manifest
 
+    book = Codebook.load(codebook) if codebook is not None else None
     backend = registry.backend(at)
     existed = backend.exists(check_name(name))
-    path, made = _features(
-        name, source, ids, images, at, encoder, device, concepts=concepts is not None or rerank != "dot"
-    )
+    keep = book is not None or concepts is not None or rerank != "dot"
+    path, made = _features(name, source, ids, images, at, encoder, device, concepts=keep)
     with FeatureFile(path) as file:
-        if not shift:
-            z, query_z = budgets(file.header.dim * expand, z, query_z)
-        plan = {"z": z, "query_z": query_z, "expand": expand, "bits": bits, "shift": shift}
-        unfitted = global_code(code, center=not plain, rotate=not plain, **plan)
+        if book is not None:
+            book.check(file.header.identity)
+            unfitted = concept_code(
+                book, code, z=z, query_z=query_z, terms=terms, similarity=similarity, aggregate=aggregate
+            )
+        else:
+            if code != "dictionary" and not shift:
+                z, query_z = budgets(file.header.dim * expand, z, query_z)
+            axes = {"center": not plain, "rotate": not plain, "shift": shift}
+            unfitted = global_code(code, z=z, query_z=query_z, terms=terms, expand=expand, bits=bits, **axes)
         codec = fit_code(file, unfitted)
         manifest = new_manifest(file, codec, rm, rerank=rerank, concepts=concepts)
         if existed and not replace and backend.open(name).manifest.same_contents(manifest):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import click
 
 from boc.cli import _options
@@ -25,10 +27,11 @@ def command(name: str, at: str, as_json: bool) -> None:
         click.echo(manifest.to_json())
         return
     total = sum(manifest.items.values())
-    steps = ", ".join(_step(entry["name"], entry["params"]) for entry in manifest.codec["steps"])
+    steps = iter(_step(entry["name"], entry["params"]) for entry in manifest.codec["steps"])
+    code = " + ".join(", ".join(islice(steps, count)) for count in manifest.codec["chains"])
     for label, value in (
         ("items", f"{manifest.items['image']} pictures, {manifest.items['text']} captions"),
-        ("code", steps),
+        ("code", code),
         ("terms", f"{manifest.codec['n_terms']}"),
         ("postings", f"{manifest.postings} ({manifest.postings / max(1, total):.1f} an item)"),
         ("vectors", f"{manifest.identity.dim} x {manifest.vector_dtype}"),

@@ -13,7 +13,9 @@ from sklearn.exceptions import NotFittedError
 
 from boc.codecs._base import Step
 from boc.codecs.center import Center
+from boc.codecs.concepts import HardAssignment, SoftAssignment
 from boc.codecs.crelu import CReLU
+from boc.codecs.dictionary import Dictionary
 from boc.codecs.norm import UnitNorm
 from boc.codecs.permutation import DeepPermutation
 from boc.codecs.rotation import RandomRotation
@@ -35,9 +37,11 @@ STEPS: dict[str, type[Step]] = {
         ScalarQuantizer,
         BitQuantizer,
         DeepPermutation,
+        Dictionary,
+        HardAssignment,
+        SoftAssignment,
     )
 }
-CODES = ("scalar", "bits", "permutation")
 
 
 class SurrogateCodec:
@@ -130,7 +134,11 @@ class SurrogateCodec:
 
 
 def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings]) -> int:
-    """Fit the steps of one chain, each to what the ones before it make of the samples; the number of terms."""
+    """Fit the steps of one chain, each to what the ones before it make of the samples; the number of terms.
+
+    A chain of frozen steps is not run: its last, a quantiser, keeps the width."""
+    if all(step.frozen for step in chain):
+        return int(chain[-1].n_features_in_)
     labels = np.repeat([sample.modality for sample in samples], [len(sample) for sample in samples])
     parts: list[Any] = [chain[0].read(sample) for sample in samples]
     for step in chain:
@@ -138,37 +146,6 @@ def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings]) -> int:
             step.fit(_stack(parts), labels)
         parts = [step.encode_documents(X, sample.modality) for X, sample in zip(parts, samples, strict=True)]
     return int(parts[0].shape[1])
-
-
-def global_code(
-    code: str = "scalar",
-    *,
-    z: int | None = None,
-    query_z: int | None = None,
-    center: bool = True,
-    rotate: bool = True,
-    shift: bool = False,
-    expand: int = 1,
-    seed: int = 0,
-    bits: int = 4,
-) -> SurrogateCodec:
-    """One of the codes over global vectors, unfitted: ``scalar``, ``bits`` or ``permutation``.
-
-    The chain is centring, rotation, c-ReLU, top-z, unit norm (not for ranks, which have it), quantiser. Without
-    centring and rotation it is the papers' own. With ``shift`` it is made to keep the order of the dense vectors:
-    neither centred, which moves queries too, nor sparsified nor normed, and c-ReLU is the shifted one.
-    """
-    if code not in CODES:
-        raise BocError(f"no code {code!r}; known: {', '.join(CODES)}")
-    if shift and (z is not None or query_z is not None):
-        raise BocError("a shifted code keeps every term; leave out --z and --query-z, or leave out --shift")
-    chain: list[Step] = [Center()] if center and not shift else []
-    chain += [RandomRotation(seed, expand)] if rotate else []
-    chain += [ShiftedCReLU() if shift else CReLU(), TopZ(z, query_z)]
-    if code == "permutation":
-        return SurrogateCodec([*chain, DeepPermutation()])
-    chain += [] if shift else [UnitNorm()]
-    return SurrogateCodec([*chain, ScalarQuantizer() if code == "scalar" else BitQuantizer(bits)])
 
 
 def _stack(parts: Sequence[Any]) -> Any:

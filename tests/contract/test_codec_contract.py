@@ -17,20 +17,29 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from boc.codecs import STEPS, SurrogateCodec
 from boc.codecs._base import Step
 from boc.errors import BocError
-from boc.types import MODALITIES, Embeddings, Modality
+from boc.types import MODALITIES, Embeddings, Modality, Ragged
 
 ROWS, WIDTH = 12, 6
 
 
 def varied(step: type[Step]) -> Step:
     """The step with every parameter off its default."""
-    defaults = step().get_params(deep=False)
-    others = {name: 1 if value is None else value + 1 for name, value in defaults.items()}
-    return step(**others)
+
+    def other(name: str, value: Any) -> Any:
+        if isinstance(value, str):
+            return next(choice for choice in step.choices[name] if choice != value)
+        return 1 if value is None else not value if isinstance(value, bool) else value + 1
+
+    return step(**{name: other(name, value) for name, value in step().get_params(deep=False).items()})
 
 
 def gaussian(seed: int, rows: int = ROWS) -> NDArray[np.float32]:
     return np.random.default_rng(seed).standard_normal((rows, WIDTH)).astype(np.float32)
+
+
+def embeddings(modality: Modality, X: NDArray[np.float32]) -> Embeddings:
+    """Vectors that are also sets of one concept each, for steps that read these."""
+    return Embeddings(modality, X, Ragged(X, np.arange(len(X) + 1)), words=[["ball"]] * len(X))
 
 
 EXAMPLES = [pytest.param(make(kind), id=f"{name}-{word}")
@@ -99,7 +108,7 @@ def test_parameters_make_an_equal_step(step: Step) -> None:
 
 @pytest.mark.parametrize("step", EXAMPLES)
 def test_a_saved_step_encodes_as_before(step: Step, tmp_path: Path) -> None:
-    samples = [Embeddings("image", gaussian(5)), Embeddings("text", gaussian(6, 7) + 1)]
+    samples = [embeddings("image", gaussian(5)), embeddings("text", gaussian(6, 7) + 1)]
     codec = SurrogateCodec([clone(step)]).fit(*samples)
     for name, array in codec.arrays().items():
         np.save(tmp_path / f"{name}.npy", array, allow_pickle=False)
@@ -108,7 +117,7 @@ def test_a_saved_step_encodes_as_before(step: Step, tmp_path: Path) -> None:
     assert restored.config() == codec.config()
     assert restored.n_terms == dense(codec.encode_documents(samples[0])).shape[1]
     for modality in MODALITIES:
-        fresh = Embeddings(modality, gaussian(7))
+        fresh = embeddings(modality, gaussian(7))
         assert same_matrix(restored.encode_documents(fresh), codec.encode_documents(fresh))
         assert same_matrix(restored.encode_queries(fresh), codec.encode_queries(fresh))
 
@@ -122,8 +131,8 @@ def test_everything_learned_is_saved(step: Step) -> None:
 
 @pytest.mark.parametrize("step", EXAMPLES)
 def test_vectors_of_another_width_are_refused_with_both_widths(step: Step) -> None:
-    codec = SurrogateCodec([clone(step)]).fit(Embeddings("image", gaussian(9)))
+    codec = SurrogateCodec([clone(step)]).fit(embeddings("image", gaussian(9)))
     with pytest.raises(BocError, match=rf"{WIDTH - 1}.*{WIDTH}"):
-        codec.encode_queries(Embeddings("text", gaussian(9)[:, 1:]))
+        codec.encode_queries(embeddings("text", gaussian(9)[:, 1:]))
     with pytest.raises(ValueError, match=rf"{WIDTH - 1} features.*{WIDTH} features"):
         clone(step).fit(gaussian(9)).transform(gaussian(9)[:, 1:])
