@@ -22,11 +22,13 @@ from boc.codecs._centroids import kmeans, spread
 from boc.errors import BocError, FeatureFileError
 from boc.features import FeatureFile
 from boc.files import replacing
+from boc.labels import codebook_labels, pack_labels, unpack_labels
 from boc.types import MODALITIES, Identity, Modality
 from boc.vocabulary import carries_content, continues, english_words, join_pieces, stop_words
 
 FORMAT = 1
 SAMPLE = 100_000  # concepts that the paper clusters (BoC, section III-B1)
+ARRAYS = ("centroids", "words", "labels")
 ROWS = 65_536  # of a feature file read at a time
 
 
@@ -36,7 +38,8 @@ class Codebook:
 
     ``centroids`` is float32 (p, d). ``identity`` is that of the encoder; ``sources`` the digests of the item lists of
     the feature files; ``options`` how it was made; ``concepts`` how many vectors it was made from; ``spread`` their
-    root mean square distance to the nearest centroid; ``words`` the word of each centroid, in dictionary mode.
+    root mean square distance to the nearest centroid; ``words`` the word of each centroid, in dictionary mode;
+    ``labels`` uint8, packed by ``boc.labels``, what each centroid stands for.
     """
 
     centroids: NDArray[np.float32]
@@ -46,6 +49,7 @@ class Codebook:
     concepts: int
     spread: float
     words: tuple[str, ...] | None = None
+    labels: NDArray[np.uint8] | None = None
     versions: dict[str, str] = field(default_factory=lambda: {"boc": __version__, "numpy": np.__version__})
 
     def __len__(self) -> int:
@@ -58,7 +62,7 @@ class Codebook:
 
     def save(self, path: Path) -> None:
         """Write the file at once, in place of an older one."""
-        about = {key: value for key, value in asdict(self).items() if key not in ("centroids", "words")}
+        about = {key: value for key, value in asdict(self).items() if key not in ARRAYS}
         text = json.dumps({"kind": "codebook", "format": FORMAT, **about}, sort_keys=True)
         arrays: dict[str, NDArray[Any]] = {
             "about": np.frombuffer(text.encode(), np.uint8),
@@ -66,6 +70,8 @@ class Codebook:
         }
         if self.words is not None:
             arrays["words"] = np.array(self.words, dtype=np.str_)
+        if self.labels is not None:
+            arrays["labels"] = self.labels
         with replacing(path) as temporary, temporary.open("wb") as handle:
             np.savez(handle, **arrays)  # type: ignore[arg-type]  # of allow_pickle, which follows the arrays
 
@@ -98,6 +104,12 @@ class Codebook:
                 f"a codebook of {self.identity.spec} for concepts of {identity.spec}, which has other weights; "
                 "make one for this encoder with boc build-codebook"
             )
+
+
+def labelled(codebook: Codebook, files: Sequence[FeatureFile]) -> Codebook:
+    """The codebook with labels: the words and regions of ``files`` that are nearest to each centroid."""
+    labels = codebook_labels(codebook.centroids, files, spherical=codebook.spherical, names=codebook.words)
+    return replace(codebook, labels=pack_labels(labels))
 
 
 def weights(identity: Identity) -> str:
@@ -316,8 +328,8 @@ def _sources(files: Sequence[FeatureFile]) -> tuple[str, ...]:
 
 def _checked(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Codebook:
     """The codebook in the entries of a file, each of the kind it should be."""
-    names = {f.name for f in fields(Codebook)} - {"centroids", "words"} | {"kind", "format"}
-    words = arrays.get("words")
+    names = {f.name for f in fields(Codebook)} - set(ARRAYS) | {"kind", "format"}
+    words, labels = arrays.get("words"), arrays.get("labels")
     try:
         found = Codebook(
             arrays["centroids"],
@@ -327,6 +339,7 @@ def _checked(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[
             int(about["concepts"]),
             float(about["spread"]),
             None if words is None else tuple(words.tolist()),
+            labels,
             {**about["versions"]},
         )
     except (LookupError, TypeError, ValueError) as error:
@@ -340,6 +353,7 @@ def _checked(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[
         and bool(np.isfinite(centroids).all())
         and 0 <= found.spread < np.inf
         and (words is None or (words.dtype.kind == "U" and words.shape == (rows,)))
+        and (labels is None or (labels.dtype == np.uint8 and len(unpack_labels(labels)) == rows))
     )
     if not sound:
         raise BocError(f"{path}: a codebook whose entries do not fit together; make one with boc build-codebook")

@@ -70,11 +70,12 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[lis
     return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
 
 
-def pieces(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[list[str]]:
-    """The word-pieces of each text as strings, in place of the ids of ``tokenize``, without [CLS] and [SEP]."""
+def pieces(tokenizer: Tokenizer, texts: Sequence[str], limit: int, *, special: bool = False) -> list[list[str]]:
+    """The word-pieces of each text as strings, in place of the ids of ``tokenize``; [CLS] and [SEP] if ``special``."""
     tokenizer.no_padding()
     tokenizer.enable_truncation(limit)
-    return [encoding.tokens[1:-1] for encoding in tokenizer.encode_batch(list(texts))]
+    found = (encoding.tokens for encoding in tokenizer.encode_batch(list(texts)))
+    return [tokens if special else tokens[1:-1] for tokens in found]
 
 
 def pad(ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

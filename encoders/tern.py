@@ -6,16 +6,18 @@ Module names follow the published checkpoints, so that their tensors load by nam
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import BertConfig
 
+from boc.errors import EncoderError
 from boc.types import Embeddings, Identity, ImageRef, Ragged, Regions, RegionSource
 
 from . import _text
@@ -23,6 +25,8 @@ from ._layers import padding_mask, transformer
 
 BOX_CODE = 5  # x1, y1, x2, y2, area
 BATCH = 64
+VARIANTS = ("alone", "special")
+WHOLE = np.array([[0, 0, 1, 1]], dtype=np.float32)  # the box of I-CLS, which gathers the picture
 
 
 @dataclass(frozen=True)
@@ -142,14 +146,27 @@ def pad_regions(regions: Sequence[Regions]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class TernEncoder:
-    """A trained TERN as an Encoder: pictures through its region source, concepts without I-CLS, [CLS] and [SEP]."""
+    """A trained TERN as an Encoder: pictures through its region source.
 
-    def __init__(self, model: Tern, tokenizer: Any, regions: RegionSource, identity: Identity, device: str) -> None:
+    The concept sets are without I-CLS, [CLS] and [SEP], unless ``special`` is set: then they keep these rows, under
+    the box of the whole picture and the words "[CLS]" and "[SEP]".
+    """
+
+    def __init__(
+        self,
+        model: Tern,
+        tokenizer: Any,
+        regions: RegionSource,
+        identity: Identity,
+        device: str,
+        special: bool = False,
+    ) -> None:
         self.model = model.eval().to(device)
         self.tokenizer = tokenizer
         self.regions = regions
         self.identity = identity
         self.device = device
+        self.special = special
 
     def prepare(self, image: ImageRef) -> Regions:
         return self.regions(image)
@@ -158,24 +175,38 @@ class TernEncoder:
         def encode(batch: Sequence[Regions]) -> tuple[Tensor, Tensor, list[slice]]:
             features, boxes, lengths = (t.to(self.device) for t in pad_regions(batch))
             vectors, sets = self.model.images(features, boxes, lengths)
-            return vectors, sets, [slice(1, 1 + len(r)) for r in batch]
+            return vectors, sets, [slice(0 if self.special else 1, 1 + len(r)) for r in batch]
 
-        boxes = Ragged.from_sets([r.boxes for r in prepared], 4)
+        first = [WHOLE] if self.special else []
+        boxes = Ragged.from_sets([np.concatenate([*first, r.boxes]) for r in prepared], 4)
         return Embeddings("image", *self._batches(prepared, encode), boxes=boxes)
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
-        limit = self.model.txt_enc.bert_model.config.max_position_embeddings
+        ids = self.tokenize(texts)
+        words = _text.pieces(self.tokenizer, texts, self._limit, special=self.special)
+        return Embeddings("text", *self.encode_ids(ids), words=words)
 
-        def encode(batch: Sequence[str]) -> tuple[Tensor, Tensor, list[slice]]:
-            ids, lengths = (t.to(self.device) for t in _text.pad(_text.tokenize(self.tokenizer, batch, limit)))
-            vectors, sets = self.model.texts(ids, lengths)
-            return vectors, sets, [slice(1, n - 1) for n in lengths.tolist()]
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids that the network reads of each text, [CLS] and [SEP] included."""
+        return _text.tokenize(self.tokenizer, texts, self._limit)
 
-        pieces = _text.pieces(self.tokenizer, texts, limit)
-        return Embeddings("text", *self._batches(texts, encode), words=pieces)
+    def encode_ids(self, ids: Sequence[list[int]]) -> tuple[NDArray[np.float32], Ragged]:
+        """Global vectors and concept sets of texts that are ids already."""
+
+        def encode(batch: Sequence[list[int]]) -> tuple[Tensor, Tensor, list[slice]]:
+            padded, lengths = (t.to(self.device) for t in _text.pad(batch))
+            vectors, sets = self.model.texts(padded, lengths)
+            return vectors, sets, [slice(0, n) if self.special else slice(1, n - 1) for n in lengths.tolist()]
+
+        return self._batches(ids, encode)
+
+    @property
+    def _limit(self) -> int:
+        limit: int = self.model.txt_enc.bert_model.config.max_position_embeddings
+        return limit
 
     @torch.inference_mode()
-    def _batches(self, inputs: Sequence[Any], encode: Any) -> tuple[Any, Ragged]:
+    def _batches(self, inputs: Sequence[Any], encode: Any) -> tuple[NDArray[np.float32], Ragged]:
         vectors, sets = [np.empty((0, self.identity.dim), np.float32)], []
         for start in range(0, len(inputs), BATCH):
             batch, rows, slices = encode(inputs[start : start + BATCH])
@@ -184,11 +215,54 @@ class TernEncoder:
         return np.concatenate(vectors), Ragged.from_sets(sets, self.identity.dim)
 
 
-def load(spec: str, device: str = "auto") -> TernEncoder:
+class AloneEncoder:
+    """A TERN whose concepts know no context: each region and each word-piece goes through the network on its own
+    (BoC, section IV). Global vectors are those of the whole pictures and sentences."""
+
+    def __init__(self, encoder: TernEncoder, identity: Identity) -> None:
+        self.encoder = encoder
+        self.identity = identity
+        self.regions = encoder.regions
+
+    def prepare(self, image: ImageRef) -> Regions:
+        return self.encoder.prepare(image)
+
+    def encode_images(self, prepared: Sequence[Regions]) -> Embeddings:
+        """A region on its own is the one concept of a picture with no other; costs one such picture a region."""
+        whole = self.encoder.encode_images(prepared)
+        single = [Regions(r.features[i : i + 1], r.boxes[i : i + 1]) for r in prepared for i in range(len(r))]
+        return _with_concepts(whole, self.encoder.encode_images(single).concepts.values)
+
+    def encode_texts(self, texts: Sequence[str]) -> Embeddings:
+        """A word-piece on its own is the one concept of [CLS] piece [SEP]; equal pieces are encoded once."""
+        whole = self.encoder.encode_texts(texts)
+        ids = self.encoder.tokenize(texts)
+        pieces, place = np.unique([piece for row in ids for piece in row[1:-1]], return_inverse=True)
+        _, sets = self.encoder.encode_ids([[ids[0][0], int(piece), ids[0][-1]] for piece in pieces])
+        return _with_concepts(whole, sets.values[place])
+
+
+def load(spec: str, device: str = "auto") -> TernEncoder | AloneEncoder:
     """The encoder in the folder ``spec``, as ``boc train`` writes it; ``device`` is cpu, cuda, or auto for the better.
 
-    Raises EncoderError if the folder holds no TERN.
+    ``FOLDER?alone`` encodes regions and words one by one, ``FOLDER?special`` keeps the special positions in the sets;
+    both have the same global vectors, and digests of their own. Raises EncoderError if the folder holds no TERN.
     """
     from ._checkpoint import load_folder
 
-    return load_folder(Path(spec), device)
+    folder, mark, variant = spec.partition("?")
+    if mark and variant not in VARIANTS:
+        raise EncoderError(f"no variant {variant!r} of a TERN; write FOLDER, FOLDER?alone or FOLDER?special")
+    encoder = load_folder(Path(folder), device)
+    if not mark:
+        return encoder
+    base = encoder.identity
+    identity = Identity(f"{base.spec}?{variant}", f"{variant}:{base.digest}", base.dim)
+    if variant == "alone":
+        return AloneEncoder(encoder, identity)
+    encoder.special, encoder.identity = True, identity
+    return encoder
+
+
+def _with_concepts(whole: Embeddings, values: NDArray[np.float32]) -> Embeddings:
+    return replace(whole, concepts=Ragged(values, whole.concepts.offsets))

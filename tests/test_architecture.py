@@ -28,7 +28,7 @@ MAY = {
     "boc.vocabulary": {"boc.errors"},
     "boc.codecs": {"boc.errors", "boc.kmeans", "boc.types", "boc.vocabulary"},
     "boc.codebook": {
-        "boc", "boc.codecs", "boc.errors", "boc.features", "boc.files", "boc.types", "boc.vocabulary",
+        "boc", "boc.codecs", "boc.errors", "boc.features", "boc.files", "boc.labels", "boc.types", "boc.vocabulary",
     },
     "boc.surrogate": {"boc.errors", "boc.types"},
     "boc.rerank": {"boc.errors", "boc.types"},

@@ -75,5 +75,7 @@ def command(
                 spherical=spherical,
                 tell=tell,
             )
+        tell("labelling")
+        made = codebook.labelled(made, files)
     made.save(output)
     click.echo(f"{len(made)} {'words' if dictionary else 'centroids'} of {made.concepts} concepts in {output}")

@@ -24,8 +24,7 @@ class Step(TransformerMixin, BaseEstimator):
     frozen = False
     """Whether the step has all it needs, a codebook made elsewhere, and is not fitted again with its chain."""
 
-    @staticmethod
-    def read(embeddings: Embeddings) -> NDArray[np.float32] | Ragged:
+    def read(self, embeddings: Embeddings) -> NDArray[np.float32] | Ragged:
         """What a chain that begins with this step works on: the global vectors (n, d) unless the step says
         otherwise."""
         return embeddings.vectors

@@ -1,0 +1,127 @@
+"""Centroids: the search against a full comparison, and what training promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from boc.kmeans import FLAT, Centroids, spherical_kmeans, unit
+
+
+def clustered(seed: int, clusters: int, rows: int, width: int, noise: float = 0.3) -> NDArray[np.float32]:
+    """Unit vectors around random directions."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((clusters, width))
+    return unit(centres[rng.integers(clusters, size=rows)] + noise * rng.standard_normal((rows, width)))
+
+
+@st.composite
+def in_cells(draw: st.DrawFn) -> Centroids:
+    """Centroids in cells of all sizes, drawn, not learned."""
+    sizes = draw(st.lists(st.integers(1, 5), min_size=1, max_size=6))
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    vectors, heads = (unit(rng.standard_normal((n, 4))) for n in (sum(sizes), len(sizes)))
+    return Centroids(vectors, heads, np.concatenate([[0], np.cumsum(sizes)]))
+
+
+@given(
+    centroids=in_cells(), z=st.integers(1, 40), cells=st.integers(1, 8), n=st.integers(1, 5), seed=st.integers(0, 99)
+)
+def test_nearest_is_a_loop_over_the_cells_of_the_nearest_heads(
+    centroids: Centroids, z: int, cells: int, n: int, seed: int
+) -> None:
+    X = unit(np.random.default_rng(seed).standard_normal((n, 4)))
+    numbers, dots = centroids.nearest(X, z, cells)
+    sizes = sorted(np.diff(centroids.starts).tolist())
+    while sum(sizes[:cells]) < min(z, len(centroids)):
+        cells += 1
+    assert numbers.shape == dots.shape == (n, min(z, len(centroids)))
+    for x, row, found in zip(X, numbers, dots, strict=True):
+        heads = sorted(range(len(centroids.heads)), key=lambda i: -float(centroids.heads[i] @ x))[:cells]
+        seen = [j for i in heads for j in range(centroids.starts[i], centroids.starts[i + 1])]
+        expected = sorted((float(centroids.vectors[j] @ x) for j in seen), reverse=True)[: min(z, len(centroids))]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found, centroids.vectors[row] @ x, rtol=1e-5, atol=1e-6)
+        assert len(set(row.tolist())) == len(row)
+
+
+@pytest.fixture(scope="module")
+def points() -> NDArray[np.float32]:
+    return clustered(0, 300, 12_000, 16)
+
+
+@pytest.fixture(scope="module")
+def many(points: NDArray[np.float32]) -> Centroids:
+    """More centroids than lie in one cell."""
+    return spherical_kmeans(points, 2 * FLAT, seed=0)
+
+
+def test_centroids_are_distinct_unit_vectors_in_cells(many: Centroids) -> None:
+    assert len(np.unique(many.vectors, axis=0)) == len(many) <= 2 * FLAT
+    assert len(many) > 1.9 * FLAT
+    np.testing.assert_allclose(np.linalg.norm(many.vectors, axis=1), 1, rtol=1e-5)
+    assert many.starts[0] == 0
+    assert many.starts[-1] == len(many)
+    assert (np.diff(many.starts) > 0).all()
+    assert len(many.heads) == len(many.starts) - 1 > 1
+
+
+def test_all_cells_give_the_exact_answer(many: Centroids, points: NDArray[np.float32]) -> None:
+    numbers, dots = many.nearest(points[:200], 10, len(many.heads))
+    products = points[:200] @ many.vectors.T
+    np.testing.assert_allclose(dots, -np.sort(-products, axis=1)[:, :10], rtol=1e-5)
+    np.testing.assert_allclose(np.take_along_axis(products, numbers, axis=1), dots, rtol=1e-5)
+
+
+def test_a_few_cells_give_nearly_the_exact_answer(many: Centroids, points: NDArray[np.float32]) -> None:
+    some, all_ = (many.nearest(points[:500], 10, cells)[0] for cells in (16, len(many.heads)))
+    shared = [len(set(a) & set(b)) for a, b in zip(some.tolist(), all_.tolist(), strict=True)]
+    assert np.mean(shared) > 9.5
+
+
+def test_rows_are_searched_alone_as_together(many: Centroids, points: NDArray[np.float32]) -> None:
+    numbers, dots = many.nearest(points[:50], 5, 8)
+    for i in range(50):
+        alone, near = many.nearest(points[i : i + 1], 5, 8)
+        assert alone[0].tolist() == numbers[i].tolist()
+        np.testing.assert_allclose(near[0], dots[i], rtol=1e-5)
+
+
+def test_a_seed_gives_one_result_and_another_seed_another(points: NDArray[np.float32]) -> None:
+    first, again, other = (spherical_kmeans(points[:2000], 200, seed).vectors for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@settings(max_examples=20)
+@given(n=st.integers(1, 30), k=st.integers(1, 40), copies=st.integers(1, 3), seed=st.integers(0, 2**32))
+def test_never_more_centroids_than_asked_for_or_than_distinct_rows(n: int, k: int, copies: int, seed: int) -> None:
+    X = np.repeat(unit(np.random.default_rng(n).standard_normal((n, 3))), copies, axis=0)
+    found = spherical_kmeans(X, k, seed)
+    assert 1 <= len(found) <= k
+    if k >= n * copies:
+        assert sorted(found.vectors.tolist()) == sorted(X[::copies].tolist())
+
+
+def test_training_gains_on_random_members(points: NDArray[np.float32]) -> None:
+    learned = spherical_kmeans(points, 500, 0)
+    drawn = points[np.random.default_rng(0).choice(len(points), 500, replace=False)]
+    similarity = [(points @ vectors.T).max(axis=1).mean() for vectors in (learned.vectors, drawn)]
+    assert similarity[0] > similarity[1] + 0.02
+
+
+def test_no_centroid_is_left_with_a_crowd() -> None:
+    """Half of all points lie in one narrow cone, and get about half of the centroids."""
+    rng = np.random.default_rng(0)
+    narrow = np.eye(8)[0] + 0.02 * rng.standard_normal((4000, 8))
+    X = unit(np.concatenate([narrow, rng.standard_normal((4000, 8))]))
+    found = spherical_kmeans(X, 400, 0)
+    lengths = np.bincount((X @ found.vectors.T).argmax(axis=1), minlength=len(found))
+    assert lengths.max() < 4 * len(X) / len(found)
+
+
+def test_unit_rows() -> None:
+    assert unit(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist() == [[np.float32(0.6), np.float32(0.8)], [0, 0]]
