@@ -43,7 +43,10 @@ def fit_code(file: FeatureFile, codec: SurrogateCodec) -> SurrogateCodec:
             samples.append(Embeddings(modality, vectors))
     if not samples:
         raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
-    return codec.fit(*samples)
+    try:
+        return codec.fit(*samples)
+    except ValueError as error:
+        raise BocError(f"this code cannot be made: {error}") from error
 
 
 def new_manifest(

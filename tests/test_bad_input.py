@@ -40,6 +40,9 @@ def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(home / "photos.h5", home / "stranger.h5")
     with h5py.File(home / "stranger.h5", "a") as file:
         file.attrs["digest"] = "0" * 64
+    for name in ("photos", "stranger"):
+        made = boc("build-codebook", home / f"{name}.h5", "-o", home / f"{name}.npz", "--clusters", 9)
+        assert made.exit_code == 0, made.output
     for name in ("newer", "odd", "short"):
         shutil.copytree(home / "index" / "photos", home / "index" / name)
     change_manifest(home, "newer", lambda text: text.replace('"format": 2', '"format": 3'))
@@ -124,6 +127,34 @@ CASES = [
     (f"index photos {{home}}/photos.h5 --z 7 {AT}", ["--replace"]),
     ("index photos {home}/photos.h5 --at file:/proc/boc", ["/proc/boc"]),
     (f"index Photos! {{home}}/photos.h5 {AT}", ["lower-case"]),
+    (f"index other {{home}}/photos.h5 --code soft {AT}", ["--codebook", "boc build-codebook"]),
+    (f"index other {{home}}/photos.h5 --codebook {{home}}/photos.npz {AT}", ["scalar takes no --codebook"]),
+    (f"index other {{home}}/photos.h5 --code hard --codebook {{home}}/none.npz {AT}", ["none.npz", "build-codebook"]),
+    (f"index other {{home}}/photos.h5 --code hard --codebook {{home}}/photos.h5 {AT}", ["not a codebook"]),
+    (f"index other {{home}}/photos.h5 --code mixed --codebook {{home}}/stranger.npz {AT}", ["other weights"]),
+    (f"index other {{home}}/photos.h5 --code dictionary --z 17 {AT}", ["between 1 and 16", "17"]),
+    (f"index other {{home}}/photos.h5 --code dictionary --terms 999999 {AT}", ["between 1 and 262144", "999999"]),
+    (f"index other {{home}}/photos.h5 --code dictionary --shift {AT}", ["--shift", "scalar"]),
+    (f"index other {{home}}/photos.h5 --shift --z 4 {AT}", ["keeps every term", "--z"]),
+    (f"index other {{home}}/photos.h5 --terms 4 {AT}", ["--terms", "dictionary"]),
+    (f"search photos hello --rerank mrsw {AT}", ["--concepts"]),
+    (f"search photos hello --rerank magic {AT}", ["magic", "mrsw"]),
+    (f"tune nosuch {AT}", ["no index 'nosuch'"]),
+    (f"tune photos --target-recall 0 {AT}", ["between 0 and 1", "0"]),
+    (f"tune photos -k 999 {AT}", ["k must be between 1", "999"]),
+    (f"tune photos --queries {{home}}/stranger.h5 {AT}", ["same encoder"]),
+    (f"tune photos --sample 0 {AT}", ["--sample", "0"]),
+    (f"explain photos hello nosuch.png {AT}", ["nosuch.png"]),
+    (f"explain photos hello {AT}", ["ID"]),
+    (f"explain photos ' ' 000.png {AT}", ["sentence is empty"]),
+    (f"explain photos --image {{home}}/none.png 000.png {AT}", ["none.png"]),
+    ("build-codebook {home}/regions.h5 -o {home}/new.npz", ["regions", "boc extract"]),
+    ("build-codebook {home}/none.h5 -o {home}/new.npz", ["none.h5"]),
+    ("build-codebook {home}/photos.h5 {home}/stranger.h5 -o {home}/new.npz", ["one encoder"]),
+    ("build-codebook {home}/photos.h5 -o {home}/new.npz --decontextualized", ["?alone"]),
+    ("build-codebook {home}/photos.h5 -o {home}/new.npz --dictionary --words-only", ["--dictionary"]),
+    ("build-codebook {home}/photos.h5 -o /proc/new.npz", ["/proc"]),
+    ("evaluate {home}/photos.h5 --ndcg --relevance {home}/notes.txt", ["notes.txt"]),
     (f"info nosuch {AT}", ["no index 'nosuch'"]),
     ("extract {home}/captions.csv -o {home}/new.h5", ["--encoder", "--regions"]),
     ("extract {home}/captions.csv -o {home}/new.h5 --regions magic", ["magic", "grid"]),

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from boc.extraction import Extraction
     from boc.features import FeatureFile
 
+SIGNED_CODES = ("scalar", "bits", "permutation")
+CONCEPT_CODES = ("hard", "soft", "mixed")
+
 
 @click.command("index")
 @click.argument("name")
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 @_options.encoder
 @click.option(
     "--code",
-    type=click.Choice(["scalar", "bits", "permutation", "dictionary", "hard", "soft", "mixed"]),
+    type=click.Choice([*SIGNED_CODES, "dictionary", *CONCEPT_CODES]),
     default="scalar",
     show_default=True,
     help="How vectors become term frequencies; hard, soft and mixed read concept sets.",
@@ -94,11 +97,16 @@ def command(
     """
     if plain and expand > 1:
         raise click.UsageError("--expand rotates, --plain does not; give one of them")
-    if (codebook is not None) != (code in ("hard", "soft", "mixed")):
+    if (codebook is not None) != (code in CONCEPT_CODES):
         raise click.UsageError(
-            f"--code {code} takes no --codebook; choose hard, soft or mixed" if codebook is not None
+            f"--code {code} takes no --codebook; choose {', '.join(CONCEPT_CODES)}"
+            if codebook is not None
             else f"--code {code} needs --codebook FILE; make one with boc build-codebook FEATURES -o FILE"
-        )  # fmt: skip
+        )
+    if (shift or expand > 1) and code not in SIGNED_CODES:
+        raise click.UsageError(f"--shift and --expand are for --code {', '.join(SIGNED_CODES)}; leave them out")
+    if terms is not None and code not in ("dictionary", "mixed"):
+        raise click.UsageError("--terms is the size of a dictionary; add --code dictionary or mixed")
     from boc import registry
     from boc.codebook import Codebook
     from boc.codecs import concept_code, global_code

@@ -37,8 +37,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="What is to be little.",
 )
-@click.option("--sample", default=100_000, show_default=True, help="Items tried on, at most.")
-@click.option("--asked", default=1000, show_default=True, help="Queries asked, at most: half choose, half judge.")
+@click.option("--sample", type=click.IntRange(1), default=100_000, show_default=True, help="Items tried on, at most.")
+@click.option(
+    "--asked",
+    type=click.IntRange(2),
+    default=1000,
+    show_default=True,
+    help="Queries asked, at most: half choose, half judge.",
+)
 @click.option("--seed", default=0, show_default=True, help="Draws the sample.")
 @_options.as_json
 @_options.at
