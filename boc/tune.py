@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ from boc.types import MODALITIES, Embeddings, Index, Modality, TermMatrix
 
 BLOCK = 64  # queries scored at a time against all items
 DEEPEST = 50  # the largest Rm tried: candidates for each hit asked
+FETCH = 10  # postings that reading a candidate's vector counts for: it lies anywhere, postings lie in a row
 SPAN = 1.96  # standard errors of a 95 % confidence interval
 Cost = Literal["postings", "bytes"]
 
@@ -71,13 +73,6 @@ class Trial:
     recall: float
     judged: Interval
 
-    def cost(self, by: Cost, k: int) -> float:
-        """Postings and candidates read by a query, or bytes of an item's postings; less is better.
-
-        A candidate counts like ten postings: its vector lies somewhere else, a posting right behind the last.
-        """
-        return self.postings + 10 * self.rm * k if by == "postings" else self.terms
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -113,49 +108,73 @@ def tune(
             raise BocError(f"the target recall must lie between 0 and 1, got {target:g}; 0.95 is a common one")
     if not 1 <= k <= len(sample.items):
         raise BocError(f"k must be between 1 and the {len(sample.items)} items of the sample, got {k}")
-    best: dict[float, Trial] = {}
-    for curve in curves(sample, candidates or grid(sample.items.vectors.shape[1]), k):
-        for target in targets:
-            trial = curve.cheapest(target, k)
-            if trial is not None and (target not in best or trial.cost(by, k) < best[target].cost(by, k)):
-                best[target] = trial
+    best: dict[float, Chosen] = {}
+    for setting in settings(sample, candidates or grid(sample.items.vectors.shape[1]), k):
+        least = Chosen(setting, k, 1.0).cost(by)
+        if any(target not in best or least < best[target].cost(by) for target in targets):
+            ranks = setting.ranks(0)
+            for target in targets:
+                chosen = cheapest(setting, ranks, target)
+                if chosen is not None and (target not in best or chosen.cost(by) < best[target].cost(by)):
+                    best[target] = chosen
         tick(1)
-    return best
+    return {target: chosen.judged() for target, chosen in best.items()}
 
 
 @dataclass(frozen=True)
-class Curve:
-    """Recall against the number of candidates, of one code under one pair of budgets.
+class Setting:
+    """A code under one pair of budgets: what it makes of the items, and of the queries of both halves.
 
-    ``choose`` and ``judge`` are the first stage's ranks (from 0) of each query's true neighbours, (queries, k); the
-    number of items stands for one that it does not find.
+    ``truths`` are the rows of each query's exact nearest items, (queries, k).
     """
 
     options: dict[str, Any]
-    choose: NDArray[np.int64]
-    judge: NDArray[np.int64]
+    documents: TermMatrix
+    queries: tuple[TermMatrix, TermMatrix]
+    truths: tuple[NDArray[np.int64], NDArray[np.int64]]
     postings: float
-    terms: float
 
-    def cheapest(self, target: float, k: int) -> Trial | None:
-        """The trial of fewest candidates that reaches ``target`` on the choosing queries; None if 50 k do not."""
-        ranks = np.sort(self.choose.ravel())
-        candidates = max(k, int(ranks[math.ceil(target * len(ranks)) - 1]) + 1)
-        if candidates > DEEPEST * k:
-            return None
-        return Trial(
-            self.options,
-            candidates / k,
-            self.postings,
-            self.terms,
-            float((self.choose < candidates).mean()),
-            Interval.of((self.judge < candidates).mean(axis=1)),
-        )
+    def ranks(self, half: int) -> NDArray[np.int64]:
+        """The first stage's ranks (from 0) of each query's true neighbours, (queries, k). This is what costs time."""
+        return ranks_of(self.documents, self.queries[half], self.truths[half])
+
+    @property
+    def terms(self) -> float:
+        """Mean number of terms of an item."""
+        return float(self.documents.nnz / self.documents.shape[0])
 
 
-def curves(sample: Sample, candidates: Sequence[Candidate], k: int) -> Iterator[Curve]:
-    """The curve of each candidate under each pair of its budgets."""
-    truths = [exact_top_k(queries.vectors, sample.items.vectors, k)[0] for queries in (sample.choose, sample.judge)]
+@dataclass(frozen=True)
+class Chosen:
+    """A setting with the number of candidates that are re-scored, and its recall on the choosing queries."""
+
+    setting: Setting
+    candidates: int
+    recall: float
+
+    def cost(self, by: Cost) -> float:
+        """Postings and candidates that a query reads, or terms of an item; less is better."""
+        return self.setting.postings + FETCH * self.candidates if by == "postings" else self.setting.terms
+
+    def judged(self) -> Trial:
+        """With what it gives on the other queries."""
+        ranks = self.setting.ranks(1)
+        share = Interval.of((ranks < self.candidates).mean(axis=1))
+        rm = self.candidates / ranks.shape[1]
+        return Trial(self.setting.options, rm, self.setting.postings, self.setting.terms, self.recall, share)
+
+
+def cheapest(setting: Setting, ranks: NDArray[np.int64], target: float) -> Chosen | None:
+    """The fewest candidates that reach ``target``, given the ranks (queries, k) of the true neighbours; None if 50 k do
+    not."""
+    k = ranks.shape[1]
+    candidates = max(k, int(np.sort(ranks.ravel())[math.ceil(target * ranks.size) - 1]) + 1)
+    return Chosen(setting, candidates, float((ranks < candidates).mean())) if candidates <= DEEPEST * k else None
+
+
+def settings(sample: Sample, candidates: Sequence[Candidate], k: int) -> Iterator[Setting]:
+    """Each candidate under each pair of its budgets."""
+    first, second = (exact_top_k(asked.vectors, sample.items.vectors, k)[0] for asked in (sample.choose, sample.judge))
     for candidate in candidates:
         codec = global_code(**candidate.options).fit(*sample.fit)
         for z in candidate.z:
@@ -163,11 +182,9 @@ def curves(sample: Sample, candidates: Sequence[Candidate], k: int) -> Iterator[
             lengths = document_frequencies(documents)
             for query_z in candidate.query_z:
                 codec.budgeted(z, query_z)
-                queries = [codec.encode_queries(asked) for asked in (sample.choose, sample.judge)]
-                ranks = [ranks_of(documents, asked, truth) for asked, truth in zip(queries, truths, strict=True)]
-                postings = postings_read(lengths, queries[0])
+                queries = codec.encode_queries(sample.choose), codec.encode_queries(sample.judge)
                 options = {**candidate.options, "z": z, "query_z": query_z}
-                yield Curve(options, ranks[0], ranks[1], postings, documents.nnz / len(sample.items))
+                yield Setting(options, documents, queries, (first, second), postings_read(lengths, queries[0]))
 
 
 def ranks_of(documents: TermMatrix, queries: TermMatrix, truth: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -175,15 +192,17 @@ def ranks_of(documents: TermMatrix, queries: TermMatrix, truth: NDArray[np.int64
 
     The number of documents stands for one without a common term, which an engine does not find.
     """
-    n = documents.shape[0]
-    ranks = np.empty(truth.shape, dtype=np.int64)
-    terms = documents.T.tocsr()
+    ranks = np.full(truth.shape, documents.shape[0], dtype=np.int64)
+    terms = documents.T.tocsr().astype(np.int64)
     for start in range(0, len(truth), BLOCK):
-        scores = (queries[start : start + BLOCK].astype(np.int64) @ terms).toarray()
-        for row, true, out in zip(scores, truth[start : start + BLOCK], ranks[start : start + BLOCK], strict=True):
-            for i, item in enumerate(true):
-                ahead = np.count_nonzero(row > row[item]) + np.count_nonzero(row[:item] == row[item])
-                out[i] = ahead if row[item] > 0 else n
+        scores = (queries[start : start + BLOCK].astype(np.int64) @ terms).tocsr()
+        for row, (low, high) in enumerate(pairwise(scores.indptr), start):
+            found, score = scores.indices[low:high], scores.data[low:high]
+            for i, item in enumerate(truth[row]):
+                own = score[found == item]
+                if len(own):
+                    ahead = (score > own) | ((score == own) & (found < item))
+                    ranks[row, i] = np.count_nonzero(ahead)
     return ranks
 
 

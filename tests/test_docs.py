@@ -16,12 +16,13 @@ from boc.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = sorted(ROOT.glob("*.md"))
-SHELL = [line for block in re.findall(r"```sh\n(.*?)```", README, re.S) for line in block.splitlines()]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+TEXTS = [page.read_text(encoding="utf-8") for page in PAGES]
+SHELL = [line for text in TEXTS for block in re.findall(r"```sh\n(.*?)```", text, re.S) for line in block.splitlines()]
 
 
 def test_every_command_is_in_the_table_and_no_other() -> None:
-    named = set(re.findall(r"^\| `boc (\w+)", README, re.M))
+    named = set(re.findall(r"^\| `boc ([\w-]+)", README, re.M))
     assert named == set(main.commands)
 
 

@@ -17,7 +17,8 @@ from scipy import sparse
 
 from boc import registry
 from boc.errors import BocError
-from boc.tune import Candidate, Curve, Interval, Sample, curves, draw, ranks_of, tune
+from boc.tune import Candidate, Interval, Sample, Setting, cheapest, draw, ranks_of, tune
+from boc.tune import settings as tune_settings
 from boc.types import Embeddings
 
 
@@ -39,14 +40,18 @@ def test_ranks_are_those_of_a_sorted_list(
 def test_the_fewest_candidates_that_reach_the_target_are_taken(ranks: list[list[int]], target: float) -> None:
     k = 2
     chosen = np.array(ranks)
-    trial = Curve({}, chosen, chosen, 1.0, 1.0).cheapest(target, k)
+    nothing = sparse.csr_array((1, 1), dtype=np.int32)
+    setting = Setting({}, nothing, (nothing, nothing), (chosen, chosen), 1.0)
+    nothing = sparse.csr_array((1, 1), dtype=np.int32)
+    setting = Setting({}, nothing, (nothing, nothing), (chosen, chosen), 1.0)
+    best = cheapest(setting, chosen, target)
     reached = [r for r in range(k, 50 * k + 1) if np.mean(chosen < r) >= target]
     if reached:
-        assert trial is not None
-        assert trial.rm * k == pytest.approx(reached[0])
-        assert trial.recall == trial.judged.mean == pytest.approx(np.mean(chosen < reached[0]))
+        assert best is not None
+        assert best.candidates == reached[0]
+        assert best.recall == pytest.approx(np.mean(chosen < reached[0]))
     else:
-        assert trial is None
+        assert best is None
 
 
 def test_an_interval_is_the_mean_and_two_standard_errors() -> None:
@@ -78,7 +83,7 @@ def test_targets_are_met_on_queries_that_had_no_part_in_the_choice(sample: Sampl
     targets = (0.8, 0.9, 0.95, 0.99)
     best = tune(sample, targets, candidates=SCALAR, tick=tried.append)
     assert sum(tried) == 9
-    costs = [best[target].cost("postings", 10) for target in targets]
+    costs = [best[target].postings + 10 * best[target].rm * 10 for target in targets]
     assert costs == sorted(costs)
     for target in targets:
         assert best[target].recall >= target
@@ -86,11 +91,16 @@ def test_targets_are_met_on_queries_that_had_no_part_in_the_choice(sample: Sampl
 
 
 def test_the_choice_is_the_cheapest_of_all_trials_that_reach_the_target(sample: Sample) -> None:
-    reached = [trial for curve in curves(sample, SCALAR, 10) if (trial := curve.cheapest(0.9, 10)) is not None]
+    reached = [
+        chosen
+        for setting in tune_settings(sample, SCALAR, 10)
+        if (chosen := cheapest(setting, setting.ranks(0), 0.9)) is not None
+    ]
     assert len(reached) > 3
     for by in ("postings", "bytes"):
         best = tune(sample, (0.9,), candidates=SCALAR, by=by)[0.9]
-        assert best.cost(by, 10) == min(trial.cost(by, 10) for trial in reached)
+        least = min(reached, key=lambda chosen: chosen.cost(by))
+        assert (best.options, best.rm, best.recall) == (least.setting.options, least.candidates / 10, least.recall)
 
 
 def test_what_no_setting_reaches_is_left_out(sample: Sample) -> None:
