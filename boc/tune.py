@@ -152,9 +152,11 @@ class Chosen:
     candidates: int
     recall: float
 
-    def cost(self, by: Cost) -> float:
-        """Postings and candidates that a query reads, or terms of an item; less is better."""
-        return self.setting.postings + FETCH * self.candidates if by == "postings" else self.setting.terms
+    def cost(self, by: Cost) -> tuple[float, float]:
+        """What is to be little, then what decides among equals: postings and candidates that a query reads, and terms
+        of an item; or the other way round."""
+        read = self.setting.postings + FETCH * self.candidates
+        return (read, self.setting.terms) if by == "postings" else (self.setting.terms, read)
 
     def judged(self) -> Trial:
         """With what it gives on the other queries."""
@@ -231,6 +233,9 @@ def draw(index: Index, find: Modality, queries: Embeddings | None, *, size: int,
             "index more, or give --queries FEATURES"
         )
     known = {m: Embeddings(m, index.vectors(pools[m][:size]).astype(np.float32)) for m in MODALITIES if pools[m]}
-    order = rng.permutation(len(queries))
-    halves = [Embeddings(queries.modality, queries.vectors[half]) for half in np.array_split(order, 2)]
+    # Pairs of queries whose nearest items are about as near, one to choose by and one to judge: halves alike.
+    nearest = exact_top_k(queries.vectors, known[find].vectors, 1)[1][:, 0]
+    order = np.argsort(nearest, kind="stable")[: len(queries) // 2 * 2].reshape(-1, 2)
+    order = rng.permuted(order, axis=1)
+    halves = [Embeddings(queries.modality, queries.vectors[half]) for half in order.T]
     return Sample(known[find], halves[0], halves[1], tuple(known.values()))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 @click.option(
     "--asked",
     type=click.IntRange(2),
-    default=1000,
+    default=4000,
     show_default=True,
     help="Queries asked, at most: half choose, half judge.",
 )
