@@ -100,7 +100,8 @@ class SurrogateCodec:
 
     @classmethod
     def restore(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> SurrogateCodec:
-        """The codec that gave ``config()`` and ``arrays()``. BocError for a step this version does not know."""
+        """The codec that gave ``config()`` and ``arrays()``. BocError for a step unknown to this version, or an array
+        that is missing."""
         for entry in config["steps"]:
             if entry["name"] not in STEPS:
                 raise BocError(f"unknown codec step {entry['name']!r} (known: {', '.join(STEPS)}); upgrade boc")
@@ -109,6 +110,8 @@ class SurrogateCodec:
         for i, (step, width) in enumerate(zip(codec.steps, arrays["widths"], strict=True)):
             step.n_features_in_ = int(width)
             for name in step.learned:
+                if f"{i}.{name}" not in arrays:
+                    raise BocError(f"codec array {i}.{name} of {type(step).__name__} is missing; make the index anew")
                 setattr(step, name, arrays[f"{i}.{name}"])
         codec.n_terms = int(config["n_terms"])
         return codec
