@@ -60,6 +60,8 @@ types: install
 # Every benchmark on tiny data: they run, that is all.
 bench-smoke: install
 	$(BIN)/python bench/sparsity_recall.py --synthetic 100 --sparsity 0.5 --sparsity 0.9
+	$(BIN)/python bench/recall_postings.py --synthetic 100
+	$(BIN)/python bench/encoding_speed.py --rows 40000 --dim 64 --code scalar --code hard
 	$(BIN)/python bench/rerank_speed.py --candidates 3 --gallery 5 --repeats 1
 
 clean:

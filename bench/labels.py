@@ -6,9 +6,8 @@ have. Rows go to stdout as CSV: kind of label, terms drawn, terms with words; th
 standard error of the share among the pictures that have most of a term, the same of the share among all pictures
 (chance), and the part of terms that beat their own chance.
 
-Kinds: "index" asks an index of LEARN for the terms of the scalar code over global vectors; "codebook" takes the words
-of the codewords' own concepts in LEARN, and of a picture's terms the number of its regions at the codeword ("index of
-concepts": the same terms, but asked of the index).
+Kinds: "scalar" and "dictionary" ask an index of LEARN for the terms of these codes over global vectors, "concepts" for
+those of a hard Bag of Concepts; "codebook" takes the words of the same codewords' own concepts in LEARN.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ from scipy import sparse
 
 from boc import registry
 from boc.codebook import cluster
-from boc.codecs import SurrogateCodec
-from boc.codecs.compose import global_code
-from boc.codecs.concepts import HardAssignment
+from boc.codecs import HardAssignment, SurrogateCodec, global_code
 from boc.features import FeatureFile, embeddings
 from boc.labels import IndexLabels, Label, codebook_labels, content_words
 from boc.pipeline import build_index, fit_code, new_manifest
@@ -82,9 +79,10 @@ def rows(
     words = words_of(file)
     codebook = cluster([learn], clusters, seed=seed)
     scalar = fit_code(learn, global_code("scalar", z=64))
+    dictionary = fit_code(learn, global_code("dictionary", z=2, terms=clusters))
     sample = embeddings(learn.rows("image", 0, 1), "image")
     concepts = SurrogateCodec([HardAssignment.from_codebook(codebook)]).fit(sample)
-    for kind, codec in (("index", scalar), ("index of concepts", concepts)):
+    for kind, codec in (("scalar", scalar), ("dictionary", dictionary), ("concepts", concepts)):
         with tempfile.TemporaryDirectory() as folder:
             for _ in build_index(learn, f"file:{folder}", "bench", codec, new_manifest(learn, codec)):
                 pass

@@ -179,13 +179,14 @@ def settings(sample: Sample, candidates: Sequence[Candidate], k: int) -> Iterato
     first, second = (exact_top_k(asked.vectors, sample.items.vectors, k)[0] for asked in (sample.choose, sample.judge))
     for candidate in candidates:
         codec = global_code(**candidate.options).fit(*sample.fit)
+        size = {"terms": codec.n_terms} if candidate.options["code"] == "dictionary" else {}
         for z in candidate.z:
             documents = codec.budgeted(z, z).encode_documents(sample.items)
             lengths = document_frequencies(documents)
             for query_z in candidate.query_z:
                 codec.budgeted(z, query_z)
                 queries = codec.encode_queries(sample.choose), codec.encode_queries(sample.judge)
-                options = {**candidate.options, "z": z, "query_z": query_z}
+                options = {**candidate.options, **size, "z": z, "query_z": query_z}
                 yield Setting(options, documents, queries, (first, second), postings_read(lengths, queries[0]))
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 GLOBAL_CODES = ("scalar", "bits", "permutation", "dictionary")
 CONCEPT_CODES = ("hard", "soft", "mixed")
 MIXED_SCALE = 100
+SHIFTED_SCALE = 10_000  # rounding is all that a shifted code loses
 
 
 def global_code(
@@ -62,7 +63,8 @@ def global_code(
     if code == "permutation":
         return SurrogateCodec([*chain, DeepPermutation()])
     chain += [] if shift else [UnitNorm()]
-    return SurrogateCodec([*chain, ScalarQuantizer() if code == "scalar" else BitQuantizer(bits)])
+    scalar = ScalarQuantizer(SHIFTED_SCALE) if shift else ScalarQuantizer()
+    return SurrogateCodec([*chain, scalar if code == "scalar" else BitQuantizer(bits)])
 
 
 def concept_code(
