@@ -1,11 +1,11 @@
 """Vectors encoded a second and peak memory, per code, beside faiss assigning the same vectors to centroids.
 
-Each code runs in a process of its own over ``--rows`` synthetic vectors (a mixture of directions) in a memory-mapped
-file, 16,384 at a time. Every eighth block also goes through faiss's flat index, over the code's own centroids with as
+Each code runs in a process of its own over ``--rows`` synthetic vectors (a mixture of directions), read from a file
+16,384 at a time. Every eighth block also goes through faiss's flat index, over the code's own centroids with as
 many kept, or over 16,384 centroids with one kept for codes without any; so both see the same blocks in turn. Rows go
 to stdout as CSV: code, rows, seconds to fit (on 100,000), vectors a second (median of blocks), the ratio to faiss
-(median, lowest, highest of its blocks), and the largest resident memory of the process in MB, the pages of the file it
-has touched among it.
+(median, lowest, highest of its blocks), and the largest resident memory of the process in MB, fitting and faiss
+included.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ def measure(path: Path, rows: int, dim: int, code: str) -> list[Any]:
     """The row of one code; its name first."""
     import faiss
 
-    data = np.memmap(path, np.float32, "r", shape=(rows, dim))
-    sample = np.ascontiguousarray(data[:FIT])
+    sample = read(path, dim, 0, FIT)
     begun = time.perf_counter()
     codec = codec_of(code).fit(as_embeddings(sample, code))
     fitted = time.perf_counter() - begun
@@ -69,7 +68,7 @@ def measure(path: Path, rows: int, dim: int, code: str) -> list[Any]:
     del sample
     speeds, ratios = [], []
     for number, start in enumerate(range(0, rows, BLOCK)):
-        block = np.ascontiguousarray(data[start : start + BLOCK])
+        block = read(path, dim, start, BLOCK)
         given = as_embeddings(block, code)
         begun = time.perf_counter()
         codec.encode_documents(given)
@@ -86,6 +85,11 @@ def measure(path: Path, rows: int, dim: int, code: str) -> list[Any]:
         code, rows, round(fitted, 1), round(float(np.median(speeds))),
         *(f"{value:.2f}" for value in (np.median(ratios), min(ratios), max(ratios))), round(memory),
     ]  # fmt: skip
+
+
+def read(path: Path, dim: int, start: int, count: int) -> NDArray[np.float32]:
+    """Up to ``count`` rows of the file from row ``start`` on."""
+    return np.fromfile(path, np.float32, count * dim, offset=4 * dim * start).reshape(-1, dim)
 
 
 def reference(codec: SurrogateCodec, sample: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:

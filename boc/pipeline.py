@@ -33,12 +33,15 @@ DEFAULT_RM = 10.0
 
 
 def fit_code(file: FeatureFile, codec: SurrogateCodec) -> SurrogateCodec:
-    """Fit ``codec`` on up to 100,000 vectors of each modality of an embeddings file, evenly spread over it."""
+    """Fit ``codec`` on vectors of an embeddings file: 100,000 of each modality, or as many as its steps want of all,
+    evenly spread."""
+    counts = {modality: file.count(modality) for modality in MODALITIES}
+    total = sum(counts.values())
+    wanted = max((step.prepare(total) for step in codec.steps if not step.frozen), default=0)
     samples = []
-    for modality in MODALITIES:
-        count = file.count(modality)
+    for modality, count in counts.items():
         if count:
-            step = math.ceil(count / FIT_SAMPLE)
+            step = math.ceil(count / max(FIT_SAMPLE, math.ceil(wanted * count / total)))
             vectors = file.mapped(modality, "dense/vectors")[::step].astype(np.float32)
             samples.append(Embeddings(modality, vectors))
     if not samples:

@@ -196,3 +196,12 @@ def test_the_chain_centres_each_modality_first() -> None:
     lengths = np.bincount(dictionary.fit(centred).transform(centred[:40]).indices, minlength=8)
     assert (lengths > 0).sum() >= 6
     assert [type(step) for step in dictionary_steps(center=False)] == [Dictionary]
+
+
+def test_the_vocabulary_follows_from_the_collection_not_from_the_sample() -> None:
+    step = Dictionary()
+    assert step.prepare(1_000_000) == 16 * 65_536
+    assert step.terms == 65_536
+    chosen = Dictionary(terms=7)
+    assert chosen.prepare(1_000_000) == 16 * 7
+    assert chosen.terms == 7

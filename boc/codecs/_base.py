@@ -34,6 +34,12 @@ class Step(TransformerMixin, BaseEstimator):
         self._validated(X, reset=True)
         return self
 
+    def prepare(self, n: int) -> int:
+        """Called before ``fit`` with the number of items of the collection; how many rows ``fit`` should see at least.
+
+        A step whose size follows from the collection's fixes it here: ``fit`` sees a sample only."""
+        return 0
+
     def encode_documents(self, X: Any, modality: Modality) -> Any:
         """``transform`` for items of one modality that are to be indexed."""
         return self.transform(X)

@@ -18,6 +18,7 @@ MOST_PER_DOCUMENT = 16
 FEWEST_CELLS = 24  # searched
 CHOICE = 4  # times z: so many centroids are offered to a document
 ROWS = 2048  # pursued at a time: their candidates are ROWS * CHOICE * z * d floats
+ROWS_PER_TERM = 16
 RIDGE = 1e-4  # keeps the weights of two nearly equal centroids finite
 
 
@@ -36,8 +37,9 @@ class Dictionary(Step):
     Parameters
     ----------
     terms : int or None, default=None
-        Size V of the vocabulary, 1 to 262,144; None means the power of two near 50 sqrt(n) for n rows in ``fit``, or
-        near n / 4 if that is less. Fewer come out where the rows have fewer distinct directions.
+        Size V of the vocabulary, 1 to 262,144; None means the power of two near 50 sqrt(n), or near n / 4 if that is
+        less, for the n items named to ``prepare``, or rows in ``fit``. Fewer come out where the rows have fewer distinct
+        directions.
     z : int, default=2
         Terms of a document, 1 to 16. Budgets beyond V mean V.
     query_z : int, default=64
@@ -82,6 +84,12 @@ class Dictionary(Step):
         self.temperature = temperature
         self.bits = bits
         self.seed = seed
+
+    def prepare(self, n: int) -> int:
+        """Fix the size of the vocabulary by the number of items; 16 rows a centroid are enough to place it."""
+        if self.terms is None:
+            self.terms = vocabulary_size(n)
+        return ROWS_PER_TERM * self.terms
 
     def fit(self, X: NDArray[Any], y: object = None) -> Dictionary:
         """Learn the vocabulary from ``X`` (n, d). ValueError for a parameter out of its range."""
