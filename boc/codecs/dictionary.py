@@ -38,8 +38,8 @@ class Dictionary(Step):
     ----------
     terms : int or None, default=None
         Size V of the vocabulary, 1 to 262,144; None means the power of two near 50 sqrt(n), or near n / 4 if that is
-        less, for the n items named to ``prepare``, or rows in ``fit``. Fewer come out where the rows have fewer distinct
-        directions.
+        less, for the n items named to ``prepare``, or rows in ``fit``. Fewer come out where the rows have fewer
+        distinct directions.
     z : int, default=2
         Terms of a document, 1 to 16. Budgets beyond V mean V.
     query_z : int, default=64
