@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -94,3 +95,8 @@ def as_rows(X: Any) -> sparse.csr_array:
     rows.eliminate_zeros()
     rows.sort_indices()
     return rows
+
+
+def stacked(parts: Sequence[sparse.csr_array]) -> sparse.csr_array:
+    """Blocks of rows as one csr_array; older versions of scipy stack arrays to a matrix."""
+    return sparse.csr_array(sparse.vstack(parts, format="csr"))

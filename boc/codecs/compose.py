@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
-from boc.codecs._base import Step
+from boc.codecs._base import Step, stacked
 from boc.codecs.center import Center
 from boc.codecs.concepts import HardAssignment, SoftAssignment
 from boc.codecs.crelu import CReLU
@@ -133,7 +133,8 @@ class SurrogateCodec:
             for step in chain:
                 X = getattr(step, side)(X, embeddings.modality)
             parts.append(X)
-        return parts[0] if len(parts) == 1 else sparse.hstack(parts, format="csr")
+        # Older scipy stacks arrays to a matrix.
+        return parts[0] if len(parts) == 1 else sparse.csr_array(sparse.hstack(parts, format="csr"))
 
 
 def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings]) -> int:
@@ -156,4 +157,4 @@ def _stack(parts: Sequence[Any]) -> Any:
         return parts[0]
     if isinstance(parts[0], Ragged):
         return Ragged.concatenate(parts)
-    return sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else np.concatenate(parts)
+    return stacked(parts) if sparse.issparse(parts[0]) else np.concatenate(parts)

@@ -20,7 +20,7 @@ from scipy import sparse
 from sklearn.preprocessing import normalize
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from boc.codecs._base import Step, frequencies
+from boc.codecs._base import Step, frequencies, stacked
 from boc.codecs._centroids import Floats, kmeans, nearest, row_block, spread, squared_distances
 from boc.codecs.norm import UnitNorm
 from boc.codecs.scalar import ScalarQuantizer
@@ -342,4 +342,4 @@ def concept_steps(
 
 
 def _stacked(parts: list[sparse.csr_array], width: int, dtype: Any) -> sparse.csr_array:
-    return sparse.vstack(parts, format="csr") if parts else sparse.csr_array((0, width), dtype=dtype)
+    return stacked(parts) if parts else sparse.csr_array((0, width), dtype=dtype)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.codecs._base import Step
+from boc.codecs._base import Step, stacked
 from boc.codecs.center import Center
 from boc.kmeans import Centroids, spherical_kmeans, unit
 from boc.types import Modality
@@ -110,7 +110,7 @@ class Dictionary(Step):
         """The document side: X (n, d) -> int32 csr (n, V) with ``z`` terms a row, none for a zero row."""
         X = self._validated(X, reset=False)
         parts = [self._document_terms(unit(X[i : i + ROWS])) for i in range(0, len(X), ROWS)]
-        return sparse.vstack(parts, format="csr")
+        return stacked(parts)
 
     def encode_queries(self, X: NDArray[Any], modality: Modality) -> sparse.csr_array:
         """The query side: X (n, d) -> int32 csr (n, V) with ``query_z`` terms a row, none for a zero row."""

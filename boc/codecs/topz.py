@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.codecs._base import SparseStep
+from boc.codecs._base import SparseStep, stacked
 from boc.types import Modality
 
 BLOCK = 4096  # rows at a time, so that temporaries stay small beside the input
@@ -62,7 +62,7 @@ class TopZ(SparseStep):
     def _keep(self, X: Any, z: int | None) -> sparse.csr_array:
         X = self._validated(X, reset=False)
         z = X.shape[1] if z is None else z
-        return sparse.vstack([_keep_block(X[i : i + BLOCK], z) for i in range(0, X.shape[0], BLOCK)], format="csr")
+        return stacked([_keep_block(X[i : i + BLOCK], z) for i in range(0, X.shape[0], BLOCK)])
 
 
 def _keep_block(X: Any, z: int) -> sparse.csr_array:
