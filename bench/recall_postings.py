@@ -16,6 +16,7 @@ import csv
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -24,12 +25,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sparsity_recall import synthetic
 
-from boc.codecs import SurrogateCodec, global_code
+from boc.codebook import Codebook
+from boc.codecs import SurrogateCodec, concept_code, global_code
 from boc.codecs.dictionary import Dictionary, dictionary_steps
 from boc.features import FeatureFile
-from boc.types import Embeddings, Item, TermMatrix
+from boc.types import Embeddings, Item, Ragged, TermMatrix
 
 K = 10
+CONCEPT_BUDGETS = (2, 8, 32, None)
 DEPTHS = (100, 300, 500)
 BUDGETS = ((64, 128), (32, 64), (16, 32))
 PROBES = ((1, 32), (1, 64), (1, 128), (2, 16), (2, 28), (2, 32), (2, 64), (2, 128), (4, 32), (4, 64), (4, 128))
@@ -89,6 +92,18 @@ def codes(
             yield "dictionary", f"{z}/{query_z} of {codec.n_terms}", codec
 
 
+def concept_codes(
+    book: Codebook, sample: Sequence[Embeddings], terms: Sequence[int | None]
+) -> Iterator[tuple[str, str, SurrogateCodec]]:
+    """The codes over concept sets."""
+    yield "hard", f"of {len(book)}", concept_code(book, "hard").fit(*sample)
+    for z in CONCEPT_BUDGETS:
+        yield "soft", f"{z or 'all'} of {len(book)}", concept_code(book, z=z).fit(*sample)
+    for size in terms:
+        codec = concept_code(book, "mixed", terms=size).fit(*sample)
+        yield "mixed", f"soft 2 of {len(book)}, dictionary 2/64 of {codec.n_terms - len(book)}", codec
+
+
 def rows(truth: Truth, found: Iterator[tuple[str, str, SurrogateCodec]]) -> Iterator[list[object]]:
     """One row a setting and depth."""
     for code, setting, codec in found:
@@ -111,8 +126,8 @@ def _stack(parts: list[TermMatrix]) -> TermMatrix:
     return sparse.vstack(parts, format="csr")
 
 
-def read(path: Path, *modalities: str) -> tuple[list[Embeddings], list[Item]]:
-    """Vectors and items of the modalities that a file holds, in the order of their ids."""
+def read(path: Path, *modalities: str, concepts: bool = False) -> tuple[list[Embeddings], list[Item]]:
+    """Vectors, concepts if so asked, and items of the modalities that a file holds, in the order of their ids."""
     vectors: list[Embeddings] = []
     items: list[Item] = []
     with FeatureFile(path) as file:
@@ -120,7 +135,9 @@ def read(path: Path, *modalities: str) -> tuple[list[Embeddings], list[Item]]:
             if modality in modalities and file.count(modality):
                 found = file.items(modality)
                 order = sorted(range(len(found)), key=lambda i: found[i].id)
-                vectors.append(Embeddings(modality, file.vectors(modality)[order]))
+                sets = file.rows(modality, 0, len(found)).ragged["concepts"] if concepts else None
+                sorted_sets = sets and Ragged.from_sets([sets[i] for i in order], sets.values.shape[1])
+                vectors.append(Embeddings(modality, file.vectors(modality)[order], sorted_sets))
                 items += [found[i] for i in order]
     return vectors, items
 
@@ -131,7 +148,8 @@ def read(path: Path, *modalities: str) -> tuple[list[Embeddings], list[Item]]:
 @click.option("--queries", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Feature file that asks.")
 @click.option("--fit", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Feature file to learn from.")
 @click.option("--terms", multiple=True, type=int, help="Sizes of the vocabulary; by default that of the collection.")
-@click.option("--only", help="One code.")
+@click.option("--only", help="One code over global vectors.")
+@click.option("--codebook", type=click.Path(exists=True, path_type=Path), help="Try codes over concepts, too.")
 def main(
     features: Path | None,
     count: int | None,
@@ -139,6 +157,7 @@ def main(
     fit: Path | None,
     terms: tuple[int, ...],
     only: str | None,
+    codebook: Path | None,
 ) -> None:
     """Recall against postings of the embeddings in FEATURES."""
     with tempfile.TemporaryDirectory() as folder:
@@ -148,15 +167,19 @@ def main(
         if features is None:
             raise click.UsageError("give either FEATURES or --synthetic N")
         both = ("image", "text")
-        vectors, items = read(features, *(both if queries else ("image",)))
-        asking, askers = read(queries, *both) if queries else read(features, "text")
+        vectors, items = read(features, *(both if queries else ("image",)), concepts=codebook is not None)
+        asking, askers = read(queries or features, *(both if queries else ("text",)), concepts=codebook is not None)
         sample = read(fit or features, *both)[0]
     if not items or not askers:
         raise click.UsageError("FEATURES needs pictures and captions, or --queries a file that asks")
     truth = Truth(vectors, asking, ([i.group or i.id for i in items], [i.group or i.id for i in askers]))
     out = csv.writer(sys.stdout)
     out.writerow(["code", "setting", "postings", "bytes", "learned", "R", "recall", "right", "dense"])
-    for row in rows(truth, codes(only, sample, terms or (None,), len(truth.X) <= SMALL)):
+    sizes = terms or (None,)
+    tried = [codes(only, sample, sizes, len(truth.X) <= SMALL)]
+    if codebook is not None:
+        tried.append(concept_codes(Codebook.load(codebook), sample, sizes))
+    for row in rows(truth, chain.from_iterable(tried)):
         out.writerow(row)
         sys.stdout.flush()
 
