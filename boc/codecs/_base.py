@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from boc.types import Embeddings, Modality, Ragged
 
 
-class Step(TransformerMixin, BaseEstimator):
+class Step(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """A scikit-learn transformer that can be saved by name: parameters from ``get_params``, arrays from ``learned``.
 
     A step whose two sides differ overrides ``encode_queries``; one that treats the modalities apart overrides
@@ -40,6 +40,11 @@ class Step(TransformerMixin, BaseEstimator):
 
         A step whose size follows from the collection's fixes it here: ``fit`` sees a sample only."""
         return 0
+
+    @property
+    def _n_features_out(self) -> int:
+        """Columns of what the step gives, where they are not those it takes."""
+        return int(self.n_features_in_)
 
     def encode_documents(self, X: Any, modality: Modality) -> Any:
         """``transform`` for items of one modality that are to be indexed."""

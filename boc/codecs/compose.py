@@ -138,18 +138,16 @@ class SurrogateCodec:
 
 
 def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings]) -> int:
-    """Fit the steps of one chain, each to what the ones before it make of the samples; the number of terms.
-
-    A chain of frozen steps is not run: its last, a quantiser, keeps the width."""
-    if all(step.frozen for step in chain):
-        return int(chain[-1].n_features_in_)
-    labels = np.repeat([sample.modality for sample in samples], [len(sample) for sample in samples])
-    parts: list[Any] = [chain[0].read(sample) for sample in samples]
-    for step in chain:
-        if not step.frozen:
-            step.fit(_stack(parts), labels)
-        parts = [step.encode_documents(X, sample.modality) for X, sample in zip(parts, samples, strict=True)]
-    return int(parts[0].shape[1])
+    """Fit the steps of one chain, each to what the ones before it make of the samples; the number of terms."""
+    if not all(step.frozen for step in chain):
+        labels = np.repeat([sample.modality for sample in samples], [len(sample) for sample in samples])
+        parts: list[Any] = [chain[0].read(sample) for sample in samples]
+        for step in chain:
+            if not step.frozen:
+                step.fit(_stack(parts), labels)
+            if step is not chain[-1]:
+                parts = [step.encode_documents(X, sample.modality) for X, sample in zip(parts, samples, strict=True)]
+    return chain[-1]._n_features_out
 
 
 def _stack(parts: Sequence[Any]) -> Any:

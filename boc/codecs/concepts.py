@@ -68,6 +68,10 @@ class _Assignment(Step):
         self._learn(X)
         return self
 
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.centroids_)
+
     def _learn(self, X: Any) -> Floats:
         """Set the centroids; the concepts they were learned from."""
         if self.clusters < 1:

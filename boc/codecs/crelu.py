@@ -23,6 +23,10 @@ class CReLU(Step):
     [[0.5, 0.0, 0.0, 2.0]]
     """
 
+    @property
+    def _n_features_out(self) -> int:
+        return 2 * int(self.n_features_in_)
+
     def transform(self, X: NDArray[Any]) -> NDArray[np.float32]:
         """X (n, d) -> float32 (n, 2 d), all >= 0."""
         X = self._validated(X, reset=False).astype(np.float32)

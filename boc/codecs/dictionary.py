@@ -106,6 +106,10 @@ class Dictionary(Step):
         self.centroids_, self.heads_, self.starts_ = found.vectors, found.heads, found.starts
         return self
 
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.centroids_)
+
     def transform(self, X: NDArray[Any]) -> sparse.csr_array:
         """The document side: X (n, d) -> int32 csr (n, V) with ``z`` terms a row, none for a zero row."""
         X = self._validated(X, reset=False)

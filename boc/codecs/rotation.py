@@ -50,6 +50,10 @@ class RandomRotation(Step):
         self.rotation_ = (np.concatenate(blocks, axis=1) / np.sqrt(self.expand)).astype(np.float32)
         return self
 
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.rotation_.shape[1])
+
     def transform(self, X: NDArray[Any]) -> NDArray[np.float32]:
         """X (n, d) -> float32 (n, expand * d)."""
         X = self._validated(X, reset=False)

@@ -41,6 +41,10 @@ class ShiftedCReLU(Step):
         self.shift_ = np.array([np.abs(X).max()], dtype=np.float32)
         return self
 
+    @property
+    def _n_features_out(self) -> int:
+        return 2 * int(self.n_features_in_)
+
     def transform(self, X: Any) -> NDArray[np.float32]:
         """The document side: X (n, d) -> float32 (n, 2 d), all >= 0."""
         X = self._validated(X, reset=False)

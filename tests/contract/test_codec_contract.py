@@ -89,6 +89,13 @@ def test_integer_results_are_term_matrices(step: Step) -> None:
 
 
 @pytest.mark.parametrize("step", EXAMPLES)
+def test_every_column_has_a_name(step: Step) -> None:
+    fitted = clone(step).fit(gaussian(2))
+    names = fitted.get_feature_names_out().tolist()
+    assert len(set(names)) == len(names) == fitted.transform(gaussian(2)).shape[1]
+
+
+@pytest.mark.parametrize("step", EXAMPLES)
 def test_the_input_stays_as_it_is(step: Step) -> None:
     X = gaussian(3)
     rows = sparse.csr_array(X) if step.__sklearn_tags__().input_tags.sparse else X
