@@ -139,15 +139,27 @@ class SurrogateCodec:
 
 def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings]) -> int:
     """Fit the steps of one chain, each to what the ones before it make of the samples; the number of terms."""
-    if not all(step.frozen for step in chain):
-        labels = np.repeat([sample.modality for sample in samples], [len(sample) for sample in samples])
-        parts: list[Any] = [chain[0].read(sample) for sample in samples]
-        for step in chain:
-            if not step.frozen:
-                step.fit(_stack(parts), labels)
-            if step is not chain[-1]:
-                parts = [step.encode_documents(X, sample.modality) for X, sample in zip(parts, samples, strict=True)]
+    if all(step.frozen for step in chain):
+        return chain[-1]._n_features_out
+    modalities = [sample.modality for sample in samples]
+    parts: list[Any] = [chain[0].read(sample) for sample in samples]
+    last = max((number for number, step in enumerate(chain) if step.learned and not step.frozen), default=-1)
+    for number, step in enumerate(chain):
+        if number > last:
+            parts = [_head(X) for X in parts]  # what is left learns its width only
+        if not step.frozen:
+            step.fit(_stack(parts), np.repeat(modalities, [_length(X) for X in parts]))
+        if step is not chain[-1]:
+            parts = [step.encode_documents(X, modality) for X, modality in zip(parts, modalities, strict=True)]
     return chain[-1]._n_features_out
+
+
+def _head(X: Any) -> Any:
+    return Ragged.from_sets([X[0]], X.values.shape[1]) if isinstance(X, Ragged) else X[:1]
+
+
+def _length(X: Any) -> int:
+    return len(X) if isinstance(X, Ragged) else int(X.shape[0])
 
 
 def _stack(parts: Sequence[Any]) -> Any:
