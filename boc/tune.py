@@ -213,7 +213,7 @@ def draw(index: Index, find: Modality, queries: Embeddings | None, *, size: int,
     """A sample of an index: up to ``size`` items of modality ``find``, and up to ``asked`` queries, half to choose by.
 
     Without ``queries`` they are items of the index: of the other modality if it has any, else of ``find``; then they
-    are taken out of what is to be found and of what codes are learned from.
+    are taken out of what is to be found and of what codes are learned from, of which a fifth stays at least.
     """
     rng = np.random.default_rng(seed)
     ids: dict[Modality, list[str]] = {m: [] for m in MODALITIES}
@@ -223,6 +223,7 @@ def draw(index: Index, find: Modality, queries: Embeddings | None, *, size: int,
     if queries is None:
         other = MODALITIES[1 - MODALITIES.index(find)]
         asking = other if pools[other] else find
+        asked = min(asked, len(pools[asking]) * 4 // 5)  # a fifth at least stays to learn from
         taken, pools[asking] = pools[asking][:asked], pools[asking][asked:]
         queries = Embeddings(asking, index.vectors(taken).astype(np.float32))
     else:

@@ -131,6 +131,9 @@ def test_a_drawn_sample_keeps_its_queries_apart(library: Path) -> None:
     asked = {row.tobytes() for part in (one.choose, one.judge) for row in part.vectors}
     kept = {row.tobytes() for row in next(part for part in one.fit if part.modality == "image").vectors}
     assert not asked & kept
+    greedy = draw(index, "text", None, size=50, asked=4000, seed=3)
+    assert [len(greedy.choose), len(greedy.judge)] == [16, 16]
+    assert {part.modality: len(part) for part in greedy.fit} == {"image": 8, "text": 50}
 
 
 def test_the_command_names_the_setting_or_says_that_none_reaches(library: Path) -> None:
