@@ -155,14 +155,26 @@ def _groups(X: Floats, heads: Floats) -> list[Ints]:
 
 
 def _kmeans(X: Floats, k: int, rng: np.random.Generator) -> Floats:
-    if k >= len(X):
-        return X
+    return lloyd(X, max(1, k), seed=int(rng.integers(2**31)), rounds=ROUNDS, spherical=True) if k < len(X) else X
+
+
+def lloyd(X: Floats, k: int, *, seed: int, rounds: int, spherical: bool, crowd: int = 256) -> Floats:
+    """``k`` centroids (k, d) of more than ``k`` points (n, d) by Lloyd's algorithm: faiss, on a GPU where there is one.
+
+    At most ``crowd`` points a centroid are looked at. ``spherical`` gives centroids of unit length.
+    """
     import faiss
 
     kmeans = faiss.Kmeans(
-        X.shape[1], max(1, k), niter=ROUNDS, spherical=True, seed=int(rng.integers(2**31)),
-        min_points_per_centroid=1, gpu=faiss.get_num_gpus() > 0,
-    )  # fmt: skip
+        X.shape[1],
+        k,
+        niter=rounds,
+        seed=seed,
+        spherical=spherical,
+        min_points_per_centroid=1,
+        max_points_per_centroid=crowd,
+        gpu=faiss.get_num_gpus() > 0,
+    )
     kmeans.train(np.ascontiguousarray(X))
     found: Floats = np.asarray(kmeans.centroids, np.float32)
     return found

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.preprocessing import normalize
 
+from boc.kmeans import lloyd
+
 Floats: TypeAlias = NDArray[np.float32]
 
 DISTANCES = 1 << 23  # held at a time, 64 MB as float64
@@ -23,21 +25,9 @@ def kmeans(X: Floats, clusters: int, *, seed: int = 0, spherical: bool = False, 
     points = np.ascontiguousarray(normalize(X) if spherical else X, dtype=np.float32)
     if clusters >= len(points):
         return points.copy()
-    import faiss
-
     if spherical and not points.any():
         return points[:1]
-    machine = faiss.Kmeans(
-        points.shape[1],
-        clusters,
-        niter=rounds,
-        seed=seed,
-        spherical=spherical,
-        min_points_per_centroid=1,
-        max_points_per_centroid=len(points),
-    )
-    machine.train(points)
-    return np.asarray(machine.centroids, dtype=np.float32)
+    return lloyd(points, clusters, seed=seed, rounds=rounds, spherical=spherical, crowd=len(points))
 
 
 def nearest(X: Floats, centroids: Floats, z: int) -> tuple[NDArray[np.int64], Floats]:
