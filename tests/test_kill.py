@@ -78,16 +78,16 @@ def test_training(table: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_indexing(library: Path, table: Path, tmp_path: Path) -> None:
-    """From pictures: both halves, encoding and building, are hit."""
+    """From pictures, concept sets and a dictionary: both halves, encoding and building, are hit."""
     encoder = f"tern:{library / 'model'}"
-    arguments = ["index", "many", table, "--encoder", encoder, "--at"]
+    arguments = ["index", "many", table, "--encoder", encoder, "--code", "dictionary", "--concepts", "int8", "--at"]
     assert start([*arguments, f"file:{tmp_path / 'calm'}"]).wait() == 0
 
     def never_half() -> None:
         result = boc("info", "many", "--at", f"file:{tmp_path / 'wild'}", "--json")
         assert result.exit_code == 1 or json.loads(result.stdout)["items"] == {"image": 600, "text": 1200}
 
-    disturb([*arguments, f"file:{tmp_path / 'wild'}"], tmp_path / "wild" / "many.features.h5.parts", never_half)
+    disturb([*arguments, f"file:{tmp_path / 'wild'}"], tmp_path / "wild" / "many.concepts.h5.parts", never_half)
     assert contents(tmp_path / "wild" / "many") == contents(tmp_path / "calm" / "many")
 
 
