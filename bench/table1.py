@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from boc import codebook
 from boc.codebook import Codebook
@@ -26,7 +27,7 @@ from boc.codecs import SurrogateCodec, global_code
 from boc.codecs.concepts import concept_steps
 from boc.evaluation import Recall, image_to_text_ranks, owners_of, text_to_image_ranks
 from boc.features import FeatureFile, embeddings
-from boc.types import MODALITIES, Embeddings, Modality, TermMatrix
+from boc.types import MODALITIES, Embeddings, Modality, Ragged, TermMatrix
 
 GLOBAL, HARD, SOFT, MORE = (
     "Global features",
@@ -147,6 +148,7 @@ def rows(dev: Gallery, alone_dev: Gallery | None, train: Sequence[Embeddings], b
     yield concept_row(HARD, "With cont., no stop-words", "with-stop")
     yield concept_row(SOFT, "MAX-aggr W-cont.", "with", aggregate="max")
     yield concept_row(SOFT, "SUM-aggr W-cont.", "with")
+    yield concept_row(MORE, "SUM-aggr W-cont., scale 1,000", "with", scale=1000)
     yield global_row(MORE, "Deep Permutation, shifted, rotated x 8", "permutation", shift=True, expand=8)
     yield global_row(MORE, "Scalar Quantization, shifted", "scalar", rotate=False, shift=True)
     yield concept_row(MORE, "hard, With cont., no stop-words (inference)", "with-stop", hard=True, drop_stopwords=True)
@@ -172,6 +174,24 @@ ORDER = (
     "With cont., no stop-words", "No cont., no stop-words (inference)", "English dict.", "MAX-aggr No-cont.",
     "SUM-aggr No-cont.", "MAX-aggr W-cont.", "SUM-aggr W-cont.",
 )  # fmt: skip
+
+
+def within(sets: Ragged) -> float:
+    """The part of the variance of concepts that lies within items, in percent."""
+    values = sets.values.astype(np.float64)
+    item = np.repeat(np.arange(len(sets)), np.diff(sets.offsets))
+    sums = sparse.csr_array((np.ones(len(item)), (item, np.arange(len(item)))), shape=(len(sets), len(item)))
+    means = (sums @ values) / np.maximum(np.diff(sets.offsets), 1)[:, None]
+    return float(100 * ((values - means[item]) ** 2).sum() / ((values - values.mean(axis=0)) ** 2).sum())
+
+
+def context(gallery: Gallery, book: Codebook) -> Iterator[str]:
+    """How much of its own a concept has beside its context."""
+    codec = SurrogateCodec(concept_steps(book, "hard")).fit(*gallery.of.values())
+    for modality, found in gallery.of.items():
+        used = codec.encode_documents(found).nnz / len(found)
+        share = within(found.concepts)
+        yield f"- {modality}: {share:.2f} % of the variance of concepts within items, {used:.2f} codewords an item"
 
 
 def markdown(found: Sequence[Row]) -> Iterator[str]:
@@ -223,11 +243,17 @@ def main(
         books = Codebooks(files[1], files[3], codebooks, clusters)
         sample = [Embeddings(m, files[1].vectors(m)[:: max(1, files[1].count(m) // FIT)]) for m in MODALITIES]
         found = []
-        for row in rows(Gallery(files[0]), files[2] and Gallery(files[2]), sample, books):
+        galleries = [Gallery(file) for file in (files[0], files[2]) if file]
+        for row in rows(galleries[0], galleries[1] if files[2] else None, sample, books):
             click.echo(f"{row.model}: {' '.join(f'{value:.1f}' for value in row.figures)}", err=True)
             found.append(row)
+        facts = [
+            line
+            for name, gallery in zip(("with context", "without"), galleries, strict=False)
+            for line in (f"\nConcepts {name}:", *context(gallery, books["with" if name == "with context" else "no"]))
+        ]
     found.sort(key=lambda row: ORDER.index(row.model) if row.model in ORDER else len(ORDER))
-    click.echo("\n".join([*markdown(found), "", *verdicts(found)]))
+    click.echo("\n".join([*markdown(found), "", *verdicts(found), *facts]))
     if table is not None:
         with table.open("w", newline="") as handle:
             out = csv.writer(handle)
