@@ -57,7 +57,7 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-# Every benchmark on tiny data: they run, that is all.
+# Benchmarks on tiny data: they run, that is all. Those that need concepts or a text encoder run in the tests.
 bench-smoke: install
 	$(BIN)/python bench/sparsity_recall.py --synthetic 100 --sparsity 0.5 --sparsity 0.9
 	$(BIN)/python bench/recall_postings.py --synthetic 100

@@ -27,7 +27,7 @@ from boc.codebook import cluster
 from boc.codecs import HardAssignment, SurrogateCodec, global_code
 from boc.features import FeatureFile, embeddings
 from boc.labels import IndexLabels, Label, codebook_labels, content_words
-from boc.pipeline import build_index, fit_code, new_manifest
+from boc.pipeline import budgets, build_index, fit_code, new_manifest
 from boc.types import TermMatrix
 
 
@@ -78,7 +78,7 @@ def rows(
     """One row a kind of label."""
     words = words_of(file)
     codebook = cluster([learn], clusters, seed=seed)
-    scalar = fit_code(learn, global_code("scalar", z=64))
+    scalar = fit_code(learn, global_code("scalar", z=budgets(learn.header.dim, None, None)[0]))
     dictionary = fit_code(learn, global_code("dictionary", z=2, terms=clusters))
     sample = embeddings(learn.rows("image", 0, 1), "image")
     concepts = SurrogateCodec([HardAssignment.from_codebook(codebook)]).fit(sample)

@@ -4,10 +4,10 @@ Without ``--queries`` the captions of FEATURES ask for its pictures; with it, al
 of FEATURES. Codes are learned from FEATURES, or from ``--fit``. Scores are whole numbers from a sparse product, the
 order is (-score, id), and only items that share a term with the query count, as in every engine of ours.
 
-Rows go to stdout as CSV: code, its settings (z / query z, vocabulary for the dictionary), postings read a query, bytes
-of postings an item (an id of 4 bytes and a weight of 1) and of learned arrays an item, R, recall of the exact dense top
-10 after the first R are re-ranked, and the share of queries with an item of their own group among those 10, in percent,
-beside the share among the dense 10.
+Rows go to stdout as CSV: code, its settings (z / query z, vocabulary for the dictionary), postings read a query, the
+Gini coefficient of the lengths of posting lists, bytes of postings an item (an id of 4 bytes and a weight of 1) and
+of learned arrays an item, R, recall of the exact dense top 10 after the first R are re-ranked, and the share of
+queries with an item of their own group among those 10, in percent, beside the share among the dense 10.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from pathlib import Path
 import click
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 from sparsity_recall import synthetic
 
 from boc.codebook import Codebook
 from boc.codecs import SurrogateCodec, concept_code, global_code
+from boc.codecs._base import stacked
 from boc.codecs.dictionary import Dictionary, dictionary_steps
+from boc.costs import document_frequencies, gini, postings_read
 from boc.features import FeatureFile
 from boc.types import Embeddings, Item, Ragged, TermMatrix
 
@@ -108,22 +109,18 @@ def rows(truth: Truth, found: Iterator[tuple[str, str, SurrogateCodec]]) -> Iter
     """One row a setting and depth."""
     for code, setting, codec in found:
         documents, queries = (
-            _stack([encode(part) for part in side])
+            stacked([encode(part) for part in side])
             for encode, side in ((codec.encode_documents, truth.items), (codec.encode_queries, truth.queries))
         )
-        lengths = np.bincount(documents.indices, minlength=documents.shape[1])
-        postings = lengths[queries.indices].sum() / queries.shape[0]
+        lengths = document_frequencies(documents)
+        postings = postings_read(lengths, queries)
         stored = 5 * documents.nnz / documents.shape[0]
         learned = sum(array.nbytes for array in codec.arrays().values()) / documents.shape[0]
         for depth, (recall, right) in zip(DEPTHS, truth.measure(documents, queries, DEPTHS), strict=True):
             yield [
-                code, setting, round(postings), round(stored), round(learned), depth,
+                code, setting, round(postings), round(gini(lengths), 3), round(stored), round(learned), depth,
                 round(recall, 4), round(right, 2), round(truth.dense, 2),
             ]  # fmt: skip
-
-
-def _stack(parts: list[TermMatrix]) -> TermMatrix:
-    return sparse.vstack(parts, format="csr")
 
 
 def read(path: Path, *modalities: str, concepts: bool = False) -> tuple[list[Embeddings], list[Item]]:
@@ -174,7 +171,7 @@ def main(
         raise click.UsageError("FEATURES needs pictures and captions, or --queries a file that asks")
     truth = Truth(vectors, asking, ([i.group or i.id for i in items], [i.group or i.id for i in askers]))
     out = csv.writer(sys.stdout)
-    out.writerow(["code", "setting", "postings", "bytes", "learned", "R", "recall", "right", "dense"])
+    out.writerow(["code", "setting", "postings", "gini", "bytes", "learned", "R", "recall", "right", "dense"])
     sizes = terms or (None,)
     tried = [codes(only, sample, sizes, len(truth.X) <= SMALL)]
     if codebook is not None:

@@ -1,9 +1,7 @@
-"""What a code costs an engine: postings read a query, how unevenly terms are used, bytes an item."""
+"""What a code costs an engine: postings read a query, and how unevenly terms are used."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,16 +9,6 @@ from numpy.typing import NDArray
 
 from boc.errors import BocError
 from boc.types import TermMatrix
-
-PARTS = {  # of the embedded index, by its file names without their suffix
-    "indptr": "postings",
-    "rows": "postings",
-    "frequencies": "postings",
-    "vectors": "vectors",
-    "concepts": "concepts",
-    "concept_offsets": "concepts",
-    "concept_scales": "concepts",
-}
 
 
 def document_frequencies(documents: TermMatrix) -> NDArray[np.int64]:
@@ -52,34 +40,3 @@ def gini(amounts: NDArray[Any]) -> float:
     if n == 0 or x[0] < 0:
         raise BocError(f"Gini coefficient: needs amounts of 0 or more, got {f'{x[0]:g}' if n else 'none'}")
     return float((2 * np.arange(1, n + 1) - n - 1) @ x / (n * max(x.sum(), np.finfo(float).tiny)))
-
-
-@dataclass(frozen=True)
-class Size:
-    """Bytes an item: posting lists, dense vectors, concept sets, and all else."""
-
-    postings: float
-    vectors: float
-    concepts: float
-    other: float
-
-    @property
-    def total(self) -> float:
-        return self.postings + self.vectors + self.concepts + self.other
-
-
-def bytes_per_item(path: Path, items: int) -> Size:
-    """Bytes of a file, or of all files in a folder, for each of ``items`` items.
-
-    Parts are told apart by the file names of the embedded index. BocError if there is no such path
-    or no item.
-    """
-    if items < 1 or not path.exists():
-        raise BocError(
-            f"{path}: its bytes an item need the path and at least one item, got {items}; name what is there"
-        )
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    parts = dict.fromkeys(("postings", "vectors", "concepts", "other"), 0)
-    for file in files:
-        parts[PARTS.get(file.stem, "other")] += file.stat().st_size
-    return Size(**{part: size / items for part, size in parts.items()})

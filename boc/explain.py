@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,7 +129,7 @@ def explain(
     query, item = _query(text, image), _item(searcher, id)
     asked = _encode(searcher, query)
     matches = _matches(searcher.codec.encode_queries(asked), searcher.index.terms([id]))
-    labels = _Labels(searcher, asked)
+    labels = _Labels(searcher)
     matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
     query_parts = _parts(asked)
     try:
@@ -195,7 +195,8 @@ def _carried(
     words = [[parts.names[i]] for i in parts.of] if encoded.words is not None else None
     sets = Ragged(parts.vectors, np.arange(n + 1))
     singles = Embeddings(encoded.modality, np.repeat(encoded.vectors, n, axis=0), sets, words=words)
-    alone = [by_concepts * matrix for by_concepts, matrix in _by_chain(codec, singles)]
+    by_chain = zip(codec.chains, codec.document_parts(singles), strict=True)
+    alone = [chain[0].reads_concepts * matrix for chain, matrix in by_chain]
     frequencies = sparse.hstack(alone, format="csr")[:, list(terms)].toarray().astype(np.float64)
     carried = np.zeros((len(terms), len(parts.names)))
     np.add.at(carried.T, parts.of, frequencies)
@@ -203,32 +204,20 @@ def _carried(
     return carried / np.where(sums > 0, sums, 1)
 
 
-def _by_chain(codec: SurrogateCodec, embeddings: Embeddings) -> list[tuple[bool, TermMatrix]]:
-    """For each chain whether it reads concepts, and its terms of ``embeddings`` as documents."""
-    found = []
-    for chain in codec.chains:
-        X: Any = chain[0].read(embeddings)
-        by_concepts = isinstance(X, Ragged)
-        for step in chain:
-            X = step.encode_documents(X, embeddings.modality)
-        found.append((by_concepts, X))
-    return found
-
-
 class _Labels:
     """Labels of terms: what a step of the term's chain holds as ``labels_``; what is missing there, from the index."""
 
-    def __init__(self, searcher: Searcher, sample: Embeddings) -> None:
+    def __init__(self, searcher: Searcher) -> None:
         codec = searcher.codec
         self._asked = IndexLabels(searcher.index, codec.n_terms)
         self._stored: dict[int, Label] = {}
         start = 0
-        for chain, (_, matrix) in zip(codec.chains, _by_chain(codec, sample), strict=True):
+        for chain, width in zip(codec.chains, codec.widths, strict=True):
             for step in chain:
                 packed = getattr(step, "labels_", None)
                 if isinstance(packed, np.ndarray) and packed.dtype == np.uint8:  # Center names modalities so
                     self._stored.update(enumerate(unpack_labels(packed), start))
-            start += matrix.shape[1]
+            start += width
 
     def __getitem__(self, term: int) -> Label:
         stored = self._stored.get(term, Label())

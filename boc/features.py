@@ -99,16 +99,18 @@ class FeatureFile:
         columns = (group[name].asstr()[start:stop] for name in ("ids", "content", "group"))
         return [Item(key, modality, content, owner) for key, content, owner in zip(*columns, strict=True)]
 
-    def rows(self, modality: Modality, start: int, stop: int) -> Rows:
-        """Items ``start`` to ``stop`` with all their arrays, as float32."""
+    def rows(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Rows:
+        """Items ``start`` to ``stop`` with all their arrays, as float32; without ``sets``, with the dense ones only."""
         items = self.items(modality, start, stop)
         if not items:
             return Rows(items)
         group = self._file[modality]
         end = start + len(items)
+        dense = {name: _single(data, start, end) for name, data in group.get("dense", {}).items()}
+        if not sets:
+            return Rows(items, dense)
         offsets = group["offsets"][start : end + 1]
         low, high = offsets[0], offsets[-1]
-        dense = {name: _single(data, start, end) for name, data in group.get("dense", {}).items()}
         ragged = {
             name: Ragged(_single(data, low, high), offsets - low) for name, data in group.get("ragged", {}).items()
         }
@@ -130,10 +132,10 @@ class FeatureFile:
         found: NDArray[np.int64] = self._file[modality]["offsets"][:]
         return found
 
-    def batches(self, modality: Modality, size: int = 1024) -> Iterator[Rows]:
+    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Rows]:
         """All rows of one modality, ``size`` items at a time."""
         for start in range(0, self.count(modality), size):
-            yield self.rows(modality, start, start + size)
+            yield self.rows(modality, start, start + size, sets=sets)
 
     def vectors(self, modality: Modality) -> NDArray[np.float32]:
         """All global vectors of one modality, float32 (n, d): 4 d bytes an item in memory."""

@@ -95,10 +95,12 @@ def build_index(file: FeatureFile, at: str, name: str, codec: SurrogateCodec, ma
     """
     arrays = codec.arrays()
     dtype = manifest.concept_dtype
+    sets_wanted = dtype is not None or codec.reads_concepts
+    size = CONCEPT_BATCH if sets_wanted else BATCH
     with registry.backend(at).create(check_name(name), manifest, arrays) as writer:
         done = 0
         for modality in MODALITIES:
-            for rows in file.batches(modality, BATCH if dtype is None else CONCEPT_BATCH):
+            for rows in file.batches(modality, size, sets=sets_wanted):
                 encoded = embeddings(rows, modality)
                 sets = None if dtype is None or encoded.concepts is None else store(encoded.concepts, dtype)
                 writer.add(rows.items, codec.encode_documents(encoded), encoded.vectors, sets)
@@ -251,7 +253,8 @@ def read_queries(path: Path, identity: Identity, item: str | None) -> Iterator[t
                     sets = rows.ragged.get("concepts")
                     if sets is not None:
                         sets = Ragged.from_sets([sets[i] for i in chosen], sets.values.shape[1])
-                    asked = Embeddings(modality, rows.dense["vectors"][chosen], sets)
+                    words = rows.words and [rows.words[i] for i in chosen]
+                    asked = Embeddings(modality, rows.dense["vectors"][chosen], sets, words=words)
                     yield [rows.items[i] for i in chosen], asked
         if not found:
             raise FeatureFileError(f"{path}: no item {item!r} in it" if item else f"{path}: holds no items")

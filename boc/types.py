@@ -209,6 +209,9 @@ class Index(Protocol):
     def items(self) -> Iterator[Item]:
         """All items, ordered by id."""
 
+    def sizes(self) -> dict[str, int]:
+        """Bytes that the index takes: of ``postings``, ``vectors``, ``concepts``, and all ``other``."""
+
     def terms(self, ids: Sequence[str]) -> TermMatrix:
         """The stored term frequencies of some items, in the order asked; KeyError for an unknown id."""
 

@@ -37,6 +37,14 @@ from boc.manifest import Manifest
 from boc.types import MODALITIES, Hit, Item, Modality, StoredConcepts, TermMatrix
 
 BLOCK = 16384  # rows copied at a time
+PARTS = {  # of the size of an index, by the first word of a file's name
+    "indptr": "postings",
+    "rows": "postings",
+    "frequencies": "postings",
+    "vectors": "vectors",
+    "concepts": "concepts",
+    "concept": "concepts",
+}
 
 
 def connect(url: str) -> EmbeddedBackend:
@@ -185,6 +193,13 @@ class EmbeddedIndex:
 
     def items(self) -> Iterator[Item]:
         return (self._item(row) for row in range(len(self)))
+
+    def sizes(self) -> dict[str, int]:
+        found = dict.fromkeys(("postings", "vectors", "concepts", "other"), 0)
+        for path in self.folder.rglob("*"):
+            if path.is_file():
+                found[PARTS.get(path.stem.partition("_")[0], "other")] += path.stat().st_size
+        return found
 
     def terms(self, ids: Sequence[str]) -> TermMatrix:
         """Reads every posting: for checks and explanations, not for queries."""

@@ -135,6 +135,8 @@ CASES = [
     (f"index other {{home}}/photos.h5 --code dictionary --z 17 {AT}", ["between 1 and 16", "17"]),
     (f"index other {{home}}/photos.h5 --code dictionary --terms 999999 {AT}", ["between 1 and 262144", "999999"]),
     (f"index other {{home}}/photos.h5 --code dictionary --shift {AT}", ["--shift", "scalar"]),
+    (f"index other {{home}}/photos.h5 --code hard --codebook {{home}}/photos.npz --z 3 {AT}", ["hard", "--z"]),
+    (f"index other {{home}}/photos.h5 --code soft --codebook {{home}}/photos.npz --plain {AT}", ["--plain", "soft"]),
     (f"index other {{home}}/photos.h5 --shift --z 4 {AT}", ["keeps every term", "--z"]),
     (f"index other {{home}}/photos.h5 --terms 4 {AT}", ["--terms", "dictionary"]),
     (f"search photos hello --rerank mrsw {AT}", ["--concepts"]),

@@ -159,6 +159,11 @@ def test_info_tells_the_manifest(library: Path) -> None:
     assert lines["weights"].startswith(f"SHA-256 {told.identity.digest[:16]}")
     assert lines["postings"].startswith(f"{told.postings} (")
     assert lines["vectors"] == "16 x float16"
+    index = library / "index" / "photos"
+    files = [p for p in (index / (index / "CURRENT").read_text()).rglob("*") if p.is_file()]
+    sizes = {p.name: p.stat().st_size / 120 for p in files}
+    assert lines["bytes"].startswith(f"{sum(sizes.values()):.0f} an item (postings ")
+    assert f"vectors {sizes['vectors.npy']:.0f}, " in lines["bytes"]
     assert lines["re-rank"] == "dot, 10 candidates for each hit"
 
 

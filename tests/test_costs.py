@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from oracles import term_matrices
 from scipy import sparse
 
-from boc.costs import Size, bytes_per_item, document_frequencies, gini, postings_read
+from boc.costs import document_frequencies, gini, postings_read
 from boc.errors import BocError
 
 
@@ -48,32 +46,3 @@ def test_gini_is_0_for_equal_lists_and_largest_for_one(amount: int, n: int) -> N
 def test_gini_of_no_amounts_is_refused(amounts: list[int], what: str) -> None:
     with pytest.raises(BocError, match=f"needs amounts of 0 or more, got {what}"):
         gini(np.array(amounts))
-
-
-def test_bytes_are_those_of_all_files_by_their_part(tmp_path: Path) -> None:
-    (tmp_path / "generation" / "codec").mkdir(parents=True)
-    sizes = {"indptr.npy": 10, "rows.npy": 20, "frequencies.npy": 5, "vectors.npy": 100, "ids.bin": 7}
-    sizes |= {"concepts.npy": 30, "concept_offsets.npy": 8, "concept_scales.npy": 2, "codec/means.npy": 8}
-    for name, size in sizes.items():
-        (tmp_path / "generation" / name).write_bytes(b"x" * size)
-    (tmp_path / "CURRENT").write_bytes(b"generation")
-    found = bytes_per_item(tmp_path, 5)
-    assert found == Size(postings=7, vectors=20, concepts=8, other=5)
-    assert found.total == 40
-    assert bytes_per_item(tmp_path / "generation" / "ids.bin", 2).total == 3.5
-
-
-def test_an_index_is_measured_by_its_own_file_names(library: Path) -> None:
-    place = library / "index" / "photos"
-    sizes = {f.stem: f.stat().st_size for f in place.glob("generation-*/*.npy")}
-    found = bytes_per_item(place, 120)
-    assert found.vectors == pytest.approx(sizes["vectors"] / 120)
-    assert found.postings == pytest.approx((sizes["indptr"] + sizes["rows"] + sizes["frequencies"]) / 120)
-    assert found.total == pytest.approx(sum(f.stat().st_size for f in place.rglob("*") if f.is_file()) / 120)
-
-
-def test_nothing_has_no_bytes_an_item(tmp_path: Path) -> None:
-    with pytest.raises(BocError, match="at least one item, got 0"):
-        bytes_per_item(tmp_path, 0)
-    with pytest.raises(BocError, match="nowhere"):
-        bytes_per_item(tmp_path / "nowhere", 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,6 +37,13 @@ CONCEPT_CODES = ("hard", "soft", "mixed")
 @click.option("--codebook", type=_options.PATH, help="Of boc build-codebook, for hard, soft and mixed.")
 @click.option("--similarity", type=click.Choice(["inverse", "gaussian", "printed"]), default="inverse", help="Of soft.")
 @click.option("--aggregate", type=click.Choice(["sum", "max"]), default="sum", show_default=True, help="Of soft.")
+@click.option(
+    "--stopwords",
+    type=click.Choice(["keep", "drop"]),
+    default="keep",
+    show_default=True,
+    help="Concepts of English stop-words, for hard, soft and mixed.",
+)
 @click.option(
     "--bits", type=click.IntRange(1, 15), default=4, show_default=True, help="Of a frequency, for --code bits."
 )
@@ -74,6 +81,7 @@ def command(
     codebook: Path | None,
     similarity: str,
     aggregate: str,
+    stopwords: str,
     bits: int,
     plain: bool,
     shift: bool,
@@ -95,18 +103,7 @@ def command(
               boc index photos photos.h5 --code mixed --codebook codebook.npz
               boc index photos ~/Pictures --encoder tern:models/flickr8k
     """
-    if plain and expand > 1:
-        raise click.UsageError("--expand rotates, --plain does not; give one of them")
-    if (codebook is not None) != (code in CONCEPT_CODES):
-        raise click.UsageError(
-            f"--code {code} takes no --codebook; choose {', '.join(CONCEPT_CODES)}"
-            if codebook is not None
-            else f"--code {code} needs --codebook FILE; make one with boc build-codebook FEATURES -o FILE"
-        )
-    if (shift or expand > 1) and code not in SIGNED_CODES:
-        raise click.UsageError(f"--shift and --expand are for --code {', '.join(SIGNED_CODES)}; leave them out")
-    if terms is not None and code not in ("dictionary", "mixed"):
-        raise click.UsageError("--terms is the size of a dictionary; add --code dictionary or mixed")
+    _check(code, codebook, terms, plain=plain, shift=shift, expand=expand)
     from boc import registry
     from boc.codebook import Codebook
     from boc.codecs import concept_code, global_code
@@ -121,11 +118,11 @@ def command(
     with FeatureFile(path) as file:
         if book is not None:
             book.check(file.header.identity)
-            unfitted = concept_code(
-                book, code, z=z, query_z=query_z, terms=terms, similarity=similarity, aggregate=aggregate
-            )
+            kind: dict[str, Any] = {"similarity": similarity, "aggregate": aggregate}
+            kind["drop_stopwords"] = stopwords == "drop"
+            unfitted = concept_code(book, code, z=z, query_z=query_z, terms=terms, **kind)
         else:
-            if code != "dictionary" and not shift:
+            if code in SIGNED_CODES and not shift:
                 z, query_z = budgets(file.header.dim * expand, z, query_z)
             axes = {"center": not plain, "rotate": not plain, "shift": shift}
             unfitted = global_code(code, z=z, query_z=query_z, terms=terms, expand=expand, bits=bits, **axes)
@@ -146,6 +143,24 @@ def command(
     if made:
         path.unlink()
     _options.report(failed)
+
+
+def _check(code: str, codebook: Path | None, terms: int | None, *, plain: bool, shift: bool, expand: int) -> None:
+    """Refuse options that the code has no use for, before any work."""
+    if plain and expand > 1:
+        raise click.UsageError("--expand rotates, --plain does not; give one of them")
+    if (codebook is not None) != (code in CONCEPT_CODES):
+        raise click.UsageError(
+            f"--code {code} takes no --codebook; choose {', '.join(CONCEPT_CODES)}"
+            if codebook is not None
+            else f"--code {code} needs --codebook FILE; make one with boc build-codebook FEATURES -o FILE"
+        )
+    if (shift or expand > 1) and code not in SIGNED_CODES:
+        raise click.UsageError(f"--shift and --expand are for --code {', '.join(SIGNED_CODES)}; leave them out")
+    if plain and code in CONCEPT_CODES:
+        raise click.UsageError(f"--plain is for codes of the global vector, not for --code {code}; leave it out")
+    if terms is not None and code not in ("dictionary", "mixed"):
+        raise click.UsageError("--terms is the size of a dictionary; add --code dictionary or mixed")
 
 
 def _features(

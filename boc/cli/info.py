@@ -22,7 +22,8 @@ def command(name: str, at: str, as_json: bool) -> None:
     from boc import registry
     from boc.pipeline import check_name
 
-    manifest = registry.backend(at).open(check_name(name)).manifest
+    index = registry.backend(at).open(check_name(name))
+    manifest = index.manifest
     if as_json:
         click.echo(manifest.to_json())
         return
@@ -37,6 +38,7 @@ def command(name: str, at: str, as_json: bool) -> None:
         ("vectors", f"{manifest.identity.dim} x {manifest.vector_dtype}"),
         ("concepts", manifest.concept_dtype or "none"),
         ("re-rank", f"{manifest.rerank}, {manifest.rm:g} candidates for each hit"),
+        ("bytes", _bytes(index.sizes(), max(1, total))),
         ("encoder", manifest.identity.spec),
         ("weights", f"SHA-256 {manifest.identity.digest[:16]}..."),
         ("made", f"{manifest.created} by {manifest.maker}, format {manifest.format}"),
@@ -47,3 +49,8 @@ def command(name: str, at: str, as_json: bool) -> None:
 def _step(name: str, params: dict[str, object]) -> str:
     given = ", ".join(f"{key}={value}" for key, value in params.items() if value is not None)
     return f"{name}({given})"
+
+
+def _bytes(sizes: dict[str, int], items: int) -> str:
+    parts = ", ".join(f"{part} {size / items:.0f}" for part, size in sizes.items() if size)
+    return f"{sum(sizes.values()) / items:.0f} an item ({parts})"

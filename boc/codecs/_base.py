@@ -22,6 +22,8 @@ class Step(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """
 
     learned: ClassVar[tuple[str, ...]] = ()
+    reads_concepts: ClassVar[bool] = False
+    """Whether a chain that begins with this step works on concept sets."""
     frozen = False
     """Whether the step has all it needs, a codebook made elsewhere, and is not fitted again with its chain."""
 

@@ -75,6 +75,7 @@ def concept_code(
     query_z: int | None = None,
     similarity: str = "inverse",
     aggregate: str = "sum",
+    drop_stopwords: bool = False,
     terms: int | None = None,
     seed: int = 0,
 ) -> SurrogateCodec:
@@ -82,13 +83,16 @@ def concept_code(
 
     ``mixed`` writes a soft Bag of Concepts (each concept's 2 nearest centroids, unless ``z`` says otherwise) and the
     dictionary of the global vectors side by side; only the dictionary is still to be fitted. Its concepts are scaled so
-    that two equal sets score about what two equal global vectors do.
+    that two equal sets score about what two equal global vectors do. ``drop_stopwords`` leaves the concepts of English
+    stop-words out.
     """
     if code not in CONCEPT_CODES:
         raise BocError(f"no code {code!r} over concepts; known: {', '.join(CONCEPT_CODES)}")
     if code == "hard":
-        return SurrogateCodec(frozen(concept_steps(codebook, "hard")))
-    soft: dict[str, Any] = {"similarity": similarity, "aggregate": aggregate}
+        if z is not None or query_z is not None:
+            raise BocError("hard counts the one nearest centroid of each concept; leave out --z and --query-z")
+        return SurrogateCodec(frozen(concept_steps(codebook, "hard", drop_stopwords=drop_stopwords)))
+    soft: dict[str, Any] = {"similarity": similarity, "aggregate": aggregate, "drop_stopwords": drop_stopwords}
     if code == "soft":
         return SurrogateCodec(frozen(concept_steps(codebook, z=z, query_z=query_z, **soft)))
     concepts = concept_steps(codebook, scale=MIXED_SCALE, z=z or 2, query_z=query_z or z or 2, **soft)

@@ -64,12 +64,24 @@ class SurrogateCodec:
         """The steps of all chains, one chain behind the other."""
         return [step for chain in self.chains for step in chain]
 
+    @property
+    def reads_concepts(self) -> bool:
+        """Whether some chain works on concept sets."""
+        return any(chain[0].reads_concepts for chain in self.chains)
+
+    @property
+    def widths(self) -> list[int]:
+        """Number of terms of each chain, once fitted."""
+        return [chain[-1]._n_features_out for chain in self.chains]
+
     def fit(self, *samples: Embeddings) -> SurrogateCodec:
         """Learn all steps from embeddings of one or both modalities. ValueError for a parameter out of its range."""
         samples = tuple(sample for sample in samples if len(sample))
         if not samples:
             raise BocError("no vectors to fit a code on; index at least one item")
-        self.n_terms = sum(_fit_chain(chain, samples) for chain in self.chains)
+        for chain in self.chains:
+            _fit_chain(chain, samples)
+        self.n_terms = sum(self.widths)
         return self
 
     def budgeted(self, z: int, query_z: int) -> SurrogateCodec:
@@ -81,11 +93,15 @@ class SurrogateCodec:
 
     def encode_documents(self, embeddings: Embeddings) -> TermMatrix:
         """Term matrix (n, n_terms) of items to be indexed."""
-        return self._encode(embeddings, "encode_documents")
+        return self._joined(self.document_parts(embeddings))
 
     def encode_queries(self, embeddings: Embeddings) -> TermMatrix:
         """Term matrix (n, n_terms) of queries."""
-        return self._encode(embeddings, "encode_queries")
+        return self._joined(self._parts(embeddings, "encode_queries"))
+
+    def document_parts(self, embeddings: Embeddings) -> list[TermMatrix]:
+        """The term matrices of the chains, which ``encode_documents`` puts side by side."""
+        return self._parts(embeddings, "encode_documents")
 
     def config(self) -> dict[str, Any]:
         """Names and parameters of the steps, the number of steps of each chain, ready for JSON."""
@@ -116,11 +132,15 @@ class SurrogateCodec:
         codec.n_terms = int(config["n_terms"])
         return codec
 
-    def _encode(self, embeddings: Embeddings, side: str) -> TermMatrix:
+    def _joined(self, parts: Sequence[TermMatrix]) -> TermMatrix:
+        # Older scipy stacks arrays to a matrix.
+        return parts[0] if len(parts) == 1 else sparse.csr_array(sparse.hstack(parts, format="csr"))
+
+    def _parts(self, embeddings: Embeddings, side: str) -> list[TermMatrix]:
         if not self.n_terms:
             raise NotFittedError("call fit before encoding")
         if not len(embeddings):
-            return sparse.csr_array((0, self.n_terms), dtype=np.int32)
+            return [sparse.csr_array((0, self.n_terms), dtype=np.int32)]
         parts = []
         for chain in self.chains:
             X: Any = chain[0].read(embeddings)
@@ -133,14 +153,13 @@ class SurrogateCodec:
             for step in chain:
                 X = getattr(step, side)(X, embeddings.modality)
             parts.append(X)
-        # Older scipy stacks arrays to a matrix.
-        return parts[0] if len(parts) == 1 else sparse.csr_array(sparse.hstack(parts, format="csr"))
+        return parts
 
 
-def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings]) -> int:
-    """Fit the steps of one chain, each to what the ones before it make of the samples; the number of terms."""
+def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings]) -> None:
+    """Fit the steps of one chain, each to what the ones before it make of the samples."""
     if all(step.frozen for step in chain):
-        return chain[-1]._n_features_out
+        return
     modalities = [sample.modality for sample in samples]
     parts: list[Any] = [chain[0].read(sample) for sample in samples]
     last = max((number for number, step in enumerate(chain) if step.learned and not step.frozen), default=-1)
@@ -151,7 +170,6 @@ def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings]) -> int:
             step.fit(_stack(parts), np.repeat(modalities, [_length(X) for X in parts]))
         if step is not chain[-1]:
             parts = [step.encode_documents(X, modality) for X, modality in zip(parts, modalities, strict=True)]
-    return chain[-1]._n_features_out
 
 
 def _head(X: Any) -> Any:

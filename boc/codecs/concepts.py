@@ -42,6 +42,7 @@ class _Assignment(Step):
     """What hard and soft assignment share: the codebook, and what they read."""
 
     learned: ClassVar[tuple[str, ...]] = ("centroids_", "labels_")
+    reads_concepts: ClassVar[bool] = True
     clusters: int
     seed: int
     spherical: bool

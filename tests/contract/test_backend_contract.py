@@ -103,6 +103,16 @@ def test_scores_are_integer_dot_products_of_a_thousand_pairs(backend: Backend, n
     assert sum(map(len, found)) > 500
 
 
+def test_its_size_is_told_by_parts(backend: Backend, name: str) -> None:
+    terms = random_terms(np.random.default_rng(0), (40, 30), 9, 0.5)
+    sizes = build(backend, name, mixed_items(40), terms).sizes()
+    assert set(sizes) == {"postings", "vectors", "concepts", "other"}
+    assert sizes["postings"] >= terms.nnz
+    assert sizes["vectors"] > 0
+    assert sizes["other"] > 0
+    assert sizes["concepts"] == 0
+
+
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), n=st.integers(1, 9), k=st.integers(1, 12), modality=st.sampled_from([None, *MODALITIES]))
 def test_search_equals_the_slow_search(
