@@ -8,6 +8,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 from boc.errors import BackendError, BocError, EncoderError
+from boc.types import Runtime
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -26,10 +27,10 @@ def backend(url: str) -> Backend:
     return found
 
 
-def encoder(spec: str, device: str = "auto") -> Encoder:
-    """The encoder ``KIND:ARGUMENT``, for example ``tern:models/flickr8k``."""
+def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> Encoder:
+    """The encoder ``KIND:ARGUMENT``, for example ``tern:models/flickr8k``; ``runtime`` says more than ``device``."""
     kind, argument = _split(spec, "encoder", "tern:FOLDER")
-    found: Encoder = _module("encoders", kind).load(argument, device)
+    found: Encoder = _module("encoders", kind).load(argument, runtime or Runtime(device))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
@@ -138,8 +138,22 @@ class Identity:
     dim: int
 
 
+@dataclass(frozen=True)
+class Runtime:
+    """Where and how an encoder computes.
+
+    ``device`` is cpu, cuda, or auto for the better; ``precision`` of matrix products float32, bfloat16 or float16 (results
+    are float32 all the same); ``compile`` lets torch compile the network, which costs a minute and pays on long runs.
+    """
+
+    device: str = "auto"
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    compile: bool = False
+
+
 class RegionSource(Protocol):
-    """Turns one picture into regions. The same picture always gives the same regions."""
+    """Turns one picture into regions. The same picture always gives the same regions. Can be pickled: worker processes
+    get it."""
 
     identity: Identity
 
@@ -151,6 +165,10 @@ class Encoder(Protocol):
     """Turns pictures and sentences into unit vectors of one space, ``identity.dim`` wide."""
 
     identity: Identity
+
+    @property
+    def preparer(self) -> Callable[[ImageRef], Any]:
+        """What ``prepare`` calls: an object without the network that can be pickled, for worker processes."""
 
     def prepare(self, image: ImageRef) -> Any:
         """Decode and preprocess one picture, on the CPU. Raises ImageError where it cannot be used."""

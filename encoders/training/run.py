@@ -17,35 +17,19 @@ from boc.files import write_text
 from boc.types import RegionSource
 
 from .. import _device, _text
-from .._checkpoint import create_folder
-from ..tern import Tern, TernConfig
+from .._checkpoint import NETWORKS, create_folder, make
+from .._network import Network
 from .data import RegionReader, read_pairs
 from .loop import Progress, RunState, TrainConfig, Trainer
+from .recipes import RECIPES
 from .texts import Captions
-
-# Settings that learn from thousands of pictures in minutes on two cores, where the published ones want a GPU and a
-# hundred thousand. They were chosen on pictures held out of training.
-RECIPES: dict[str, dict[str, str]] = {
-    "small": {
-        "text": "small", "text_layers": "2", "text_lr": "1",
-        "visual_width": "256", "visual_layers": "1", "joint_width": "256", "feedforward": "512", "region_power": "0.5",
-        "epochs": "7", "batch_size": "64", "captions_per_picture": "2", "lr": "1e-3", "warmup": "40",
-        "negatives_first": "60", "negatives_last": "6", "dropout": "0", "held_out": "200",
-    },
-    "photos": {
-        "text": "minilm", "text_layers": "6", "text_lr": "0.17",
-        "visual_width": "512", "visual_layers": "1", "joint_width": "384", "feedforward": "512", "region_power": "0.5",
-        "epochs": "6", "batch_size": "128", "captions_per_picture": "2", "lr": "3e-4", "warmup": "80",
-        "negatives_first": "30", "negatives_last": "8", "region_keep": "0.5", "feature_keep": "0.8",
-        "weight_decay": "0.05", "held_out": "500",
-    },
-}  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a run is made of, next to its data: the text tower (see ``load_tower``), sizes, and settings."""
+    """What a run is made of, next to its data: the kind of network and its sizes, the text tower (see ``load_tower``),
+    and settings."""
 
+    kind: str
     text: str
     text_layers: int
     sizes: dict[str, Any]
@@ -53,28 +37,34 @@ class Recipe:
 
     @classmethod
     def of(cls, name: str, settings: Mapping[str, str]) -> Recipe:
-        """The recipe ``name`` of RECIPES with other ``settings``: fields of TernConfig, TrainConfig, and of this class.
+        """The recipe ``name`` of RECIPES with other ``settings``: fields of the network's configuration, of TrainConfig,
+        and of this class.
 
         EncoderError for an unknown name or a value that is no number where one is due.
         """
-        sizes, train, rest = {}, {}, {}
         if name not in RECIPES:
             raise EncoderError(f"no recipe {name!r}; known: {', '.join(RECIPES)}")
-        for key, value in {**RECIPES[name], **settings}.items():
-            if key in TERN_FIELDS and key != "region_dim":
-                sizes[key] = _number(key, value, TERN_FIELDS[key])
-            elif key in TRAIN_FIELDS:
-                train[key] = _number(key, value, TRAIN_FIELDS[key])
-            elif key in {"text", "text_layers"}:
-                rest[key] = value if key == "text" else _number(key, value, "int")
-            else:
-                known = ", ".join([*TERN_FIELDS, *TRAIN_FIELDS, "text", "text_layers"])
+        asked = {**RECIPES[name], **settings}
+        kind = asked.pop("kind")
+        if kind not in NETWORKS:
+            raise EncoderError(f"no kind of network {kind!r}; known: {', '.join(NETWORKS)}")
+        fields_of = {"sizes": _types(NETWORKS[kind].Config), "train": _types(TrainConfig), "rest": REST}
+        del fields_of["sizes"]["region_dim"]
+        found: dict[str, dict[str, Any]] = {group: {} for group in fields_of}
+        for key, value in asked.items():
+            group = next((group for group, known in fields_of.items() if key in known), None)
+            if group is None:
+                known = ", ".join(key for group in fields_of.values() for key in group)
                 raise EncoderError(f"no setting {key!r}; known: {known}")
-        return cls(sizes=sizes, train=TrainConfig(**train), **rest)
+            found[group][key] = _parsed(key, value, fields_of[group][key])
+        return cls(kind=kind, sizes=found["sizes"], train=TrainConfig(**found["train"]), **found["rest"])
 
 
-TERN_FIELDS = {f.name: str(f.type) for f in fields(TernConfig)}
-TRAIN_FIELDS = {f.name: str(f.type) for f in fields(TrainConfig)}
+REST = {"text": "str", "text_layers": "int"}
+
+
+def _types(config: type) -> dict[str, str]:
+    return {f.name: str(f.type) for f in fields(config)}
 
 
 def describe(recipe: Recipe, items: str, source: RegionSource) -> dict[str, Any]:
@@ -128,12 +118,13 @@ class Training:
         if source.identity.digest != reader.identity.digest:
             raise EncoderError(f"{regions} was made by another region source than {source.identity.spec}")
         pairs, captions = read_pairs(regions, ids)
-        tower = _text.load_tower(recipe.text, recipe.text_layers, (caption.content for caption in captions))
-        model = _build(reader.identity.dim, recipe, tower)
+        tower = _text.load_tower(recipe.text, recipe.text_layers, [caption.content for caption in captions])
+        network = _build(reader.identity.dim, recipe, tower)
         (folder / "training").mkdir(parents=True, exist_ok=True)
-        self._captions = Captions(captions, tower, frozen=recipe.train.text_lr == 0, folder=folder / "training")
-        self._trainer = Trainer(folder, model, pairs, reader, self._captions, recipe.train, self.device)
-        create_folder(folder, model, tower.tokenizer, source)
+        frozen, width = recipe.train.text_lr == 0, network.txt_enc.width
+        self._captions = Captions(captions, tower.tokens, width, frozen=frozen, folder=folder / "training")
+        self._trainer = Trainer(folder, network, pairs, reader, self._captions, recipe.train, self.device)
+        create_folder(folder, recipe.kind, network, tower.tokens, source)
         write_text(folder / "training.json", json.dumps(run, indent=1, sort_keys=True))
 
     @property
@@ -143,7 +134,7 @@ class Training:
 
     def prepare(self) -> Iterator[int]:
         """Let a frozen text tower read the captions; yields the number done."""
-        return self._captions.prepare(self._trainer.model, self.device)
+        return self._captions.prepare(self._trainer.network, self.device)
 
     def run(self) -> Iterator[Progress]:
         """Train; at the end, only the model and its history stay."""
@@ -152,17 +143,23 @@ class Training:
         shutil.rmtree(self.folder / "training")
 
 
-def _build(region_dim: int, recipe: Recipe, tower: _text.TextTower) -> Tern:
-    config = TernConfig(region_dim=region_dim, **recipe.sizes)
-    for name in ("visual_width", "joint_width"):
-        if getattr(config, name) % config.heads:
-            raise EncoderError(f"{name} must be a multiple of heads={config.heads}, got {getattr(config, name)}")
-    model = Tern(config, tower.bert.config)
-    model.txt_enc.bert_model = tower.bert
-    return model
+def _build(region_dim: int, recipe: Recipe, tower: _text.TextTower) -> Network:
+    text = tower.text
+    if not recipe.sizes.get("stop_words", True):
+        text = {**text, "stop_ids": _text.stop_ids(tower.tokens)}
+    network = make(recipe.kind, {"region_dim": region_dim, **recipe.sizes}, text)
+    if tower.module is not None:
+        network.txt_enc = tower.module
+    return network
 
 
-def _number(name: str, value: str, kind: str) -> int | float:
+def _parsed(name: str, value: str, kind: str) -> int | float | str | bool:
+    if kind == "bool":
+        if value not in {"0", "1"}:
+            raise EncoderError(f"{name} must be 0 or 1, got {value!r}")
+        return value == "1"
+    if kind == "str":
+        return value
     try:
         return int(value) if kind == "int" else float(value)
     except ValueError:

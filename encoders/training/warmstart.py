@@ -8,16 +8,23 @@ network is TERN's, untouched; training goes on from there.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from scipy import sparse
+from sklearn.utils.extmath import randomized_svd
 from torch import Tensor, nn
 
+from .._network import Network
 from ..tern import Tern
+from ..vsrn import Vsrn
 
 IMAGE_RIDGE = 2.0  # in units of the mean variance
 TEXT_RIDGE = 0.2
-AVERAGING = 8.0  # weight of the average of a set against each row's own value
+REGIONS, WORDS = 100.0, 30.0  # steps over which the states of VSRN fade: twice the usual length
+LINEAR = 0.4  # size of what goes through a tanh that should pass it nearly as it is
 QUIET = 0.3  # what is left of random weights that would disturb the start
 
 
@@ -45,28 +52,61 @@ def cca(X: Tensor, Y: Tensor, rank: int) -> tuple[Projection, Projection]:
 
 
 @torch.no_grad()
-def warm_start(model: Tern, regions: Tensor, words: Tensor) -> None:
-    """Set ``model`` so that it answers about as CCA of the paired rows does.
+def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
+    """Set word vectors so that a caption's mean is its latent semantic analysis: the leading singular directions of
+    tf-idf.
+
+    ``bags`` (n, V) has the share of each word in each caption. Special words, which all captions have, become zero.
+    """
+    spread = np.log(bags.shape[0] / np.maximum(1, np.bincount(bags.indices, minlength=bags.shape[1])))
+    rank = min(embedding.embedding_dim, *bags.shape)
+    _, values, directions = randomized_svd(bags * spread, rank, random_state=0)
+    vectors = (directions * spread).T / values.max() * np.sqrt(bags.shape[0])
+    embedding.weight.zero_()
+    embedding.weight[:, :rank] = torch.from_numpy(np.ascontiguousarray(vectors)).float()
+
+
+@torch.no_grad()
+def warm_start(network: Network, regions: Tensor, words: Tensor, averaging: float) -> None:
+    """Set ``network`` so that it answers about as CCA of the paired rows does.
 
     ``regions`` (n, region_dim) are mean regions, after the power of the configuration; ``words`` (n, h) mean outputs
-    of the text tower. The area and the box start unused.
+    of the text tower. ``averaging`` weighs the average of a set against each row's own value in the attention of TERN
+    and TERAN; at 0, rows keep apart.
     """
-    config = model.config
+    if isinstance(network, Vsrn):
+        _start_vsrn(network, regions, words)
+    elif isinstance(network, Tern):
+        _start_tern(network, regions, words, averaging)
+
+
+def _start_tern(network: Tern, regions: Tensor, words: Tensor, averaging: float) -> None:
+    """The area and the box start unused."""
+    config = network.config
     half = config.visual_width // 2
     rank = min(half, config.joint_width, regions.shape[1], words.shape[1])
     images, texts = cca(regions, words, rank)
-    _split_rectified(model.img_enc.pos_encoding_image.map, images, half, rank)
-    _identity(model.img_proj, rank)
-    model.cap_proj.weight.mul_(QUIET)
-    model.cap_proj.bias.zero_()
-    model.cap_proj.weight[:rank] = texts.matrix.T
-    model.cap_proj.bias[:rank] = -(texts.mean @ texts.matrix)
-    for layer in model.img_enc.transformer_encoder.layers:
+    _split_rectified(network.img_enc.pos_encoding_image.map, images, half, rank)
+    _identity(network.img_proj, rank)
+    _project(network.cap_proj.weight, network.cap_proj.bias, texts)
+    for layer in network.img_enc.transformer_encoder.layers:
         _quieten(layer)
         layer.self_attn.out_proj.weight.mul_(QUIET)
-    for layer in model.transformer_encoder_1.layers:
-        _quieten(layer)
-        _average(layer.self_attn)
+    for stack in {network.transformer_encoder_1, network.image_joint}:
+        for layer in stack.layers:
+            _quieten(layer)
+            _average(layer.self_attn, averaging)
+
+
+def _start_vsrn(network: Vsrn, regions: Tensor, words: Tensor) -> None:
+    """Reasoning starts as the identity by itself, locations and words included; the GRUs as sliding averages."""
+    width = network.config.width
+    rank = min(width, regions.shape[1], words.shape[1])
+    images, texts = cca(regions, words, rank)
+    _project(network.img_enc.fc.weight, network.img_enc.fc.bias, images)
+    eye = Projection(torch.zeros(width), torch.eye(width)[:, :rank])
+    _accumulate(network.img_enc.img_rnn, eye, REGIONS, LINEAR * rank**0.5)  # its inputs are unit vectors
+    _accumulate(network.txt_rnn, texts, WORDS, LINEAR / WORDS**0.5)  # means have unit variance, words more
 
 
 def _whitening(X: Tensor, ridge: float) -> Tensor:
@@ -94,6 +134,27 @@ def _split_rectified(fusion: nn.Sequential, projection: Projection, half: int, r
     last.weight[unit, half + unit] = -1
 
 
+def _project(weight: Tensor, bias: Tensor, projection: Projection) -> None:
+    """Weight (out, in) and bias (out,) of a linear map: the projection, and quiet noise in what is left of the output."""
+    rank = projection.matrix.shape[1]
+    weight.mul_(QUIET)
+    bias.zero_()
+    weight[:rank] = projection.matrix.T
+    bias[:rank] = -(projection.mean @ projection.matrix)
+
+
+def _accumulate(rnn: nn.GRU, projection: Projection, length: float, scale: float) -> None:
+    """A GRU whose state is an average, fading over ``length`` steps, of its projected inputs, ``scale`` times."""
+    width = rnn.hidden_size
+    update, new = slice(width, 2 * width), slice(2 * width, 3 * width)
+    for parameter in rnn.parameters():
+        parameter.mul_(QUIET)
+    rnn.bias_ih_l0.zero_()
+    rnn.bias_hh_l0.zero_()
+    rnn.bias_ih_l0[update] = math.log(length - 1)
+    _project(rnn.weight_ih_l0[new], rnn.bias_ih_l0[new], Projection(projection.mean, projection.matrix * scale))
+
+
 def _identity(linear: nn.Linear, rank: int) -> None:
     linear.weight.mul_(QUIET)
     linear.bias.zero_()
@@ -109,8 +170,12 @@ def _quieten(layer: nn.TransformerEncoderLayer) -> None:
     layer.linear2.bias.zero_()
 
 
-def _average(attention: nn.MultiheadAttention) -> None:
-    """Values pass as they are and outweigh the row's own: under uniform attention, every row becomes the mean."""
+def _average(attention: nn.MultiheadAttention, weight: float) -> None:
+    """Values pass as they are, ``weight`` times as much as the row's own: under uniform attention and a large weight,
+    every row becomes the mean."""
+    if weight == 0:
+        attention.out_proj.weight.mul_(QUIET)
+        return
     width = attention.embed_dim
     attention.in_proj_weight[2 * width :] = torch.eye(width)
-    attention.out_proj.weight.copy_(AVERAGING * torch.eye(width))
+    attention.out_proj.weight.copy_(weight * torch.eye(width))

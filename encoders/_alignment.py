@@ -1,0 +1,58 @@
+"""Scores of pictures and sentences from the cosines of their regions and words (TERAN, section 4).
+
+Of A, the cosines of regions and words with those of special and padding rows set to 0:
+
+    mrsw    sum over words of the maximum over regions (eq. 3)
+    mwsr    sum over regions of the maximum over words (eq. 3)
+    symm    mrsw + mwsr (eq. 4)
+    mravgw  mrsw / number of words (eq. 8)
+    sum     sum of all cosines
+    mean    sum / number of cells, padding included
+    scan    sum over regions of the cosine of a region and the words that it attends to (after SCAN, Lee et al., ECCV 2018)
+
+The zeros are part of the published networks: a maximum over a padded set never falls below 0. So mwsr and symm depend a
+little on what is padded, and ``mean`` on how much.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from boc.errors import EncoderError
+
+POOLINGS = ("mrsw", "mwsr", "symm", "mravgw", "sum", "mean", "scan")
+
+
+def check_pooling(pooling: str) -> str:
+    """``pooling`` if there is such a one; EncoderError names those there are."""
+    if pooling not in POOLINGS:
+        raise EncoderError(f"no pooling {pooling!r} of alignments; known: {', '.join(POOLINGS)}")
+    return pooling
+
+
+def pooled(regions: Tensor, region_mask: Tensor, words: Tensor, word_mask: Tensor, pooling: str) -> Tensor:
+    """Scores (images, sentences).
+
+    ``regions`` (B, n, d) and ``words`` (T, L, d) have unit rows; the boolean masks (B, n) and (T, L) say which take part.
+    """
+    cosines = torch.einsum("bnd,tld->btnl", regions, words).float()  # sums are taken in full precision
+    A = cosines * (region_mask[:, None, :, None] & word_mask[None, :, None, :])
+    if pooling == "sum":
+        return A.sum(dim=(2, 3))
+    if pooling == "mean":
+        return A.mean(dim=(2, 3))
+    if pooling == "scan":
+        return _scan(A, regions, words, word_mask)
+    by_word, by_region = A.amax(dim=2).sum(dim=2), A.amax(dim=3).sum(dim=2)
+    if pooling == "mravgw":
+        return by_word / word_mask.sum(dim=1).clamp(min=1)
+    return {"mrsw": by_word, "mwsr": by_region, "symm": by_word + by_region}[pooling]
+
+
+def _scan(A: Tensor, regions: Tensor, words: Tensor, word_mask: Tensor) -> Tensor:
+    weights = torch.nn.functional.normalize(A.clamp(min=0), dim=2).masked_fill(~word_mask[None, :, None, :], -torch.inf)
+    weights = torch.softmax(weights, dim=3).nan_to_num()  # a sentence without words attends to nothing
+    attended = torch.einsum("btnl,tld->btnd", weights, words)
+    present = A.abs().amax(dim=3) > 0
+    return (torch.cosine_similarity(regions[:, None], attended, dim=3) * present).sum(dim=2)

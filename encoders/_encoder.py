@@ -1,0 +1,167 @@
+"""The encoder around a trained network: pictures through its region source, sentences through its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from boc.errors import EncoderError
+from boc.types import Embeddings, Identity, ImageRef, Ragged, Regions, RegionSource, Runtime
+
+from . import _device, _text
+from ._batches import in_batches, to_device
+from ._layers import padding_mask
+from ._network import Encoded, Network, pad_regions
+
+VARIANTS = ("alone", "special")
+WHOLE = np.array([[0, 0, 1, 1]], dtype=np.float32)  # the box of a special row, which gathers the picture
+
+
+class SetEncoder:
+    """A trained network as an Encoder.
+
+    The concept sets are the regions and words, without special rows, unless ``special`` is set: then they keep these,
+    under the box of the whole picture and the strings of the tokens.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        tokens: _text.Tokens,
+        regions: RegionSource,
+        identity: Identity,
+        runtime: Runtime,
+        special: bool = False,
+    ) -> None:
+        self.device = _device.pick(runtime.device)
+        self.network = network.eval().to(self.device)
+        self.tokens = tokens
+        self.regions = regions
+        self.identity = identity
+        self.special = special
+        self._precision = runtime.precision
+        self._images = torch.compile(network.images, dynamic=True) if runtime.compile else network.images
+        self._texts = torch.compile(network.texts, dynamic=True) if runtime.compile else network.texts
+
+    @property
+    def preparer(self) -> RegionSource:
+        return self.regions
+
+    def prepare(self, image: ImageRef) -> Regions:
+        return self.regions(image)
+
+    def encode_images(self, prepared: Sequence[Regions]) -> Embeddings:
+        special = self.special and any(self.network.region_margins)
+
+        def encode(batch: Sequence[Regions]) -> tuple[Tensor, list[Tensor]]:
+            features, boxes, lengths = (to_device(t, self.device) for t in pad_regions(batch))
+            found = self._images(features, boxes, lengths)
+            kept = self.network.region_mask(lengths, found.sets.shape[1])
+            if special:
+                kept = ~padding_mask(lengths + sum(self.network.region_margins), found.sets.shape[1])
+            return self._rows(found, kept)
+
+        before, behind = self.network.region_margins if special else (0, 0)
+        boxes = [np.concatenate([WHOLE] * before + [r.boxes] + [WHOLE] * behind) for r in prepared]
+        vectors, sets = self._batches(prepared, [len(r) for r in prepared], encode)
+        return Embeddings("image", vectors, sets, boxes=Ragged.from_sets(boxes, 4))
+
+    def encode_texts(self, texts: Sequence[str]) -> Embeddings:
+        ids, strings = self.tokens.ids(texts), self.tokens.strings(texts)
+        kept = [self._words(row) for row in ids]
+        words = [[row[i] for i in np.flatnonzero(mask)] for row, mask in zip(strings, kept, strict=True)]
+        return Embeddings("text", *self.encode_ids(ids, kept), words=words)
+
+    def encode_ids(self, ids: Sequence[list[int]], kept: Sequence[NDArray[np.bool_]]) -> tuple[NDArray, Ragged]:
+        """Global vectors, and of each set the rows ``kept``, of texts that are ids already."""
+        inputs = list(zip(ids, kept, strict=True))
+
+        def encode(batch: Sequence[tuple[list[int], NDArray[np.bool_]]]) -> tuple[Tensor, list[Tensor]]:
+            padded, lengths = (to_device(t, self.device) for t in _text.pad([row for row, _ in batch]))
+            masks = nn.utils.rnn.pad_sequence([torch.from_numpy(mask) for _, mask in batch], batch_first=True)
+            return self._rows(self._texts(padded, lengths), to_device(masks, self.device))
+
+        return self._batches(inputs, [len(row) for row in ids], encode)
+
+    def _words(self, row: list[int]) -> NDArray[np.bool_]:
+        if self.special:
+            return np.ones(len(row), dtype=bool)
+        ids, lengths = (t.to(self.device) for t in _text.pad([row]))
+        mask: NDArray[np.bool_] = self.network.word_mask(ids, lengths)[0].cpu().numpy()
+        return mask
+
+    def _rows(self, found: Encoded, kept: Tensor) -> tuple[Tensor, list[Tensor]]:
+        vectors = found.vectors
+        if self._precision != "float32":
+            vectors = nn.functional.normalize(vectors.float(), dim=-1)
+        return vectors, [rows[mask] for rows, mask in zip(found.sets, kept, strict=True)]
+
+    def _batches(
+        self, inputs: Sequence[Any], lengths: Sequence[int], encode: Callable[..., Any]
+    ) -> tuple[NDArray[np.float32], Ragged]:
+        return in_batches(self.device, self._precision, self.identity.dim, inputs, lengths, encode)
+
+
+class AloneEncoder:
+    """An encoder whose concepts know no context: each region and each word goes through the network on its own (BoC,
+    section IV). Global vectors are those of the whole pictures and sentences."""
+
+    def __init__(self, encoder: SetEncoder, identity: Identity) -> None:
+        self.encoder = encoder
+        self.identity = identity
+        self.regions = encoder.regions
+
+    @property
+    def preparer(self) -> RegionSource:
+        return self.encoder.preparer
+
+    def prepare(self, image: ImageRef) -> Regions:
+        return self.encoder.prepare(image)
+
+    def encode_images(self, prepared: Sequence[Regions]) -> Embeddings:
+        """A region on its own is the one concept of a picture with no other; costs one such picture a region."""
+        whole = self.encoder.encode_images(prepared)
+        single = [Regions(r.features[i : i + 1], r.boxes[i : i + 1]) for r in prepared for i in range(len(r))]
+        return _with_concepts(whole, self.encoder.encode_images(single).concepts.values)
+
+    def encode_texts(self, texts: Sequence[str]) -> Embeddings:
+        """A word on its own is the one concept of a text of it alone; equal words are encoded once."""
+        whole = self.encoder.encode_texts(texts)
+        ids = self.encoder.tokens.ids(texts)
+        words = [np.array(row)[self.encoder._words(row)] for row in ids]
+        each, place = np.unique(np.concatenate([np.empty(0, np.int64), *words]), return_inverse=True)
+        alone = [[ids[0][0], int(word), ids[0][-1]] for word in each]
+        _, sets = self.encoder.encode_ids(alone, [np.array([False, True, False])] * len(alone))
+        return _with_concepts(whole, sets.values[place])
+
+
+def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder | AloneEncoder:
+    """The encoder of a model folder ``FOLDER``, or a variant of it, ``FOLDER?alone`` or ``FOLDER?special``.
+
+    Raises EncoderError if the folder holds no network of this ``kind``, or there is no such variant.
+    """
+    from ._checkpoint import load_folder
+
+    folder, mark, variant = argument.partition("?")
+    if mark and variant not in VARIANTS:
+        raise EncoderError(f"no variant {variant!r} of {kind}; write FOLDER, FOLDER?alone or FOLDER?special")
+    encoder = SetEncoder(*load_folder(Path(folder), kind), runtime)
+    if not mark:
+        return encoder
+    base = encoder.identity
+    identity = Identity(f"{base.spec}?{variant}", f"{variant}:{base.digest}", base.dim)
+    if variant == "alone":
+        return AloneEncoder(encoder, identity)
+    encoder.special, encoder.identity = True, identity
+    return encoder
+
+
+def _with_concepts(whole: Embeddings, values: NDArray[np.float32]) -> Embeddings:
+    return replace(whole, concepts=Ragged(values, whole.concepts.offsets))

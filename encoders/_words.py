@@ -1,0 +1,100 @@
+"""Whole words as tokens, of a learned or a published vocabulary (VSRN, section 3.2)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+from boc.errors import EncoderError
+
+SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
+START, END, UNKNOWN = 1, 2, 3
+LIMIT = 512  # ids of a text; the network has no bound of its own
+
+# Stands in for the Punkt model of nltk's word_tokenize, which is a download: a sentence ends before a space at . ! or ?
+# that does not close a single letter ("a.m.", an initial) or one of few abbreviations.
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b\w\.)(?<!\b(?:mr|ms|dr|st|jr|sr|vs)\.)(?<!\b(?:mrs|etc)\.)\s+")
+
+
+def tokenize(text: str) -> list[str]:
+    """Treebank tokens of a lower-cased text, as nltk's ``word_tokenize`` gives them, but for rare sentence ends.
+
+    EncoderError without nltk.
+    """
+    treebank = _treebank()
+    return [token for sentence in _SENTENCE_END.split(text.lower()) for token in treebank.tokenize(sentence)]
+
+
+class Words:
+    """A vocabulary: ``words[i]`` is the word of id i, the first four are <pad>, <start>, <end> and <unk>.
+
+    EncoderError for a vocabulary that begins otherwise or names a word twice.
+    """
+
+    def __init__(self, words: Sequence[str], limit: int = LIMIT) -> None:
+        if tuple(words[: len(SPECIALS)]) != SPECIALS:
+            raise EncoderError(f"a vocabulary of words must begin with {' '.join(SPECIALS)}, got {list(words[:4])}")
+        self.words = list(words)
+        self.limit = limit
+        self._ids = {word: number for number, word in enumerate(self.words)}
+        if len(self._ids) < len(self.words):
+            repeated = next(word for number, word in enumerate(self.words) if self._ids[word] != number)
+            raise EncoderError(f"{repeated!r} is twice in the vocabulary; each word needs one id")
+
+    @classmethod
+    def learn(cls, captions: Iterable[str], min_count: int = 4) -> Words:
+        """The words that captions hold at least ``min_count`` times, the most frequent first, ties by the alphabet."""
+        counts = Counter(token for caption in captions for token in tokenize(caption))
+        frequent = (word for word, count in counts.items() if count >= min_count)
+        return cls([*SPECIALS, *sorted(frequent, key=lambda word: (-counts[word], word))])
+
+    @property
+    def size(self) -> int:
+        return len(self.words)
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """<start>, the words of each text, and <end>; words in excess of ``limit`` ids are left out."""
+        return [
+            [START, *(self._ids.get(token, UNKNOWN) for token in tokenize(text)[: self.limit - 2]), END]
+            for text in texts
+        ]
+
+    def strings(self, texts: Sequence[str]) -> list[list[str]]:
+        """The word of each id of ``ids``; <unk> for those that are not in the vocabulary."""
+        return [[self.words[number] for number in row] for row in self.ids(texts)]
+
+    def dump(self) -> str:
+        """JSON for ``load``."""
+        return json.dumps({"kind": "words", "words": self.words, "limit": self.limit}, ensure_ascii=False)
+
+    @classmethod
+    def load(cls, text: str) -> Words:
+        """What ``dump`` gave. EncoderError for anything else."""
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise EncoderError(f"damaged vocabulary ({error}); train the model anew") from error
+        if not isinstance(found, dict) or found.get("kind") != "words" or not is_words(found.get("words")):
+            raise EncoderError("not a vocabulary of words; it needs the entries kind, words and limit")
+        return cls(found["words"], int(found["limit"]))
+
+
+def is_words(value: Any) -> bool:
+    """Whether this is a list of strings."""
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
+
+
+@cache
+def _treebank() -> Any:
+    # Importing any part of nltk imports all of it, which takes seconds: not before a text is read.
+    try:
+        from nltk.tokenize.destructive import NLTKWordTokenizer
+    except ImportError as error:
+        raise EncoderError(
+            "towers that read whole words need nltk; install it with: pip install 'boc[words]'"
+        ) from error
+    return NLTKWordTokenizer()

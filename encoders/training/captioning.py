@@ -1,0 +1,77 @@
+"""The caption branch of VSRN: regions must also be good for writing the caption (VSRN, section 3.4, eq. 8).
+
+It serves training only; no search needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .._layers import padding_mask
+from ..vsrn import at_last
+
+MAX_LENGTH = 60
+
+
+def caption_targets(ids: Sequence[Sequence[int]], max_length: int = MAX_LENGTH, pad: int = 0) -> Tensor:
+    """Ids of whole captions, start to end, as targets (B, T) int64, T at most ``max_length``.
+
+    A longer caption is cut and keeps its last id, the end. A shorter one has at least one pad behind it, which the
+    branch must predict as well.
+    """
+    cut = [row if len(row) < max_length else [*row[: max_length - 1], row[-1]] for row in ids]
+    targets = torch.full((len(cut), min(1 + max(map(len, cut), default=0), max_length)), pad)
+    for target, row in zip(targets, cut, strict=True):
+        target[: len(row)] = torch.tensor(row)
+    return targets
+
+
+class CaptionBranch(nn.Module):
+    """A GRU reads the regions V* of a picture, another writes its caption with attention to what the first one read.
+
+    The paper prints a stacked LSTM; the authors' code and this one use GRUs and additive attention. ``dim`` is the
+    width of the regions, ``vocabulary`` the number of ids.
+    """
+
+    def __init__(
+        self, dim: int, vocabulary: int, hidden: int = 512, word_dim: int = 300, input_dropout: float = 0.2
+    ) -> None:
+        super().__init__()
+        self.vid2hid = nn.Linear(dim, hidden)
+        self.encoder = nn.GRU(hidden, hidden, batch_first=True)
+        self.embedding = nn.Embedding(vocabulary, word_dim)
+        self.attend_regions = nn.Linear(hidden, hidden)
+        self.attend_state = nn.Linear(hidden, hidden, bias=False)
+        self.attention = nn.Linear(hidden, 1, bias=False)
+        self.decoder = nn.GRUCell(word_dim + hidden, hidden)
+        self.out = nn.Linear(hidden, vocabulary)
+        self.dropout = nn.Dropout(input_dropout)
+
+    def forward(
+        self, regions: Tensor, lengths: Tensor, targets: Tensor, owners: Tensor | None = None, pad: int = 0
+    ) -> Tensor:
+        """Negative log-likelihood of the captions, word by word given the words before, summed, over their number.
+
+        regions (B, n, dim) of lengths (B,), of which one counts at least; targets (C, T) of ``caption_targets``, of
+        which all count behind the first up to the first pad. ``owners`` (C,) are the pictures of the captions;
+        without them C is B and caption i is of picture i.
+        """
+        lengths = lengths.clamp(min=1)
+        read, _ = self.encoder(self.dropout(self.vid2hid(regions)))
+        state, keys = at_last(read, lengths), self.attend_regions(read)
+        padding = padding_mask(lengths, regions.shape[1])
+        if owners is not None:
+            read, state, keys, padding = read[owners], state[owners], keys[owners], padding[owners]
+        states = []
+        for word in self.embedding(targets[:, :-1]).unbind(1):
+            energies = self.attention(torch.tanh(keys + self.attend_state(state)[:, None]))[..., 0]
+            weights = energies.masked_fill(padding, -torch.inf).softmax(dim=1)
+            context = (weights[:, None] @ read)[:, 0]
+            state = self.decoder(self.dropout(torch.cat([word, context], dim=1)), state)
+            states.append(state)
+        counted = targets[:, :-1] != pad
+        logits = self.out(torch.stack(states, dim=1)[counted])
+        return nn.functional.cross_entropy(logits, targets[:, 1:][counted], reduction="sum") / len(targets)

@@ -1,0 +1,112 @@
+"""What training minimises: matching of global vectors, alignment of concepts, generation of captions, or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from boc.errors import EncoderError
+
+from .._alignment import check_pooling, pooled
+from .._network import Encoded, Network
+from .._sinkhorn import sinkhorn
+from .captioning import CaptionBranch, caption_targets
+from .losses import hinge
+from .texts import Captions, Chunk, in_order
+
+if TYPE_CHECKING:
+    from .loop import TrainConfig
+
+OBJECTIVES = ("matching", "alignment", "generation")
+
+
+class Objective(nn.Module):
+    """The loss of a batch, and the scores that rank pictures and sentences. It may have weights of its own, which
+    training needs and retrieval does not.
+
+    ``config.objective`` joins by + what counts: ``matching``, the triplet loss of dot products of the global vectors
+    (TERN, VSRN; through Sinkhorn normalisation in VSRN++); ``alignment``, that of pooled region-word cosines (TERAN);
+    ``generation``, the negative log-likelihood of a caption given the regions (VSRN).
+    """
+
+    def __init__(self, config: TrainConfig, network: Network, captions: Captions, *, mixed: bool = False) -> None:
+        super().__init__()
+        self.config = config
+        self.mixed = mixed
+        self.parts = config.objective.split("+")
+        unknown = [part for part in self.parts if part not in OBJECTIVES]
+        if unknown or self.parts == ["generation"]:
+            raise EncoderError(
+                f"objective must join matching or alignment (and generation) by +, got {config.objective!r}"
+            )
+        check_pooling(config.pooling)
+        if config.uncertainty:
+            self.log_variances = nn.Parameter(torch.zeros(len(self.parts)))
+        if "generation" in self.parts:
+            self.generation = _Generation(config, network, captions)
+
+    def forward(
+        self,
+        images: Encoded,
+        lengths: Tensor,
+        region_mask: Tensor,
+        chunks: Sequence[Chunk],
+        numbers: Sequence[int],
+        positive: Tensor,
+        negatives: int,
+    ) -> Tensor:
+        """The loss of pictures with ``lengths`` regions and the captions ``numbers``; ``positive`` (pictures, captions)
+        says who belongs to whom, ``negatives`` how many count (see ``hinge``)."""
+        losses = []
+        for part in self.parts:
+            if part == "generation":
+                with torch.autocast(lengths.device.type, dtype=torch.bfloat16, enabled=self.mixed):
+                    loss = self.config.generation_weight * self.generation(images.sets, lengths, numbers, positive)
+            else:
+                scores = self.scores(part, images, region_mask, chunks)
+                if part == "matching" and self.config.sinkhorn:
+                    scores = sinkhorn(scores, self.config.sinkhorn, self.config.sinkhorn_temperature)
+                loss = hinge(scores, positive, self.config.margin, negatives)
+                loss = loss if self.config.summed else loss / len(numbers)
+            losses.append(loss)
+        if not self.config.uncertainty:
+            return torch.stack(losses).sum()
+        weighted = torch.exp(-self.log_variances) * torch.stack(losses) + self.log_variances
+        return 0.5 * weighted.sum()
+
+    def scores(self, part: str, images: Encoded, region_mask: Tensor, chunks: Sequence[Chunk]) -> Tensor:
+        """Scores (pictures, captions) by ``matching`` or ``alignment``."""
+        columns = []
+        for chunk in chunks:
+            if part == "matching":
+                columns.append(images.vectors.float() @ chunk.encoded.vectors.float().T)
+            else:
+                sets = chunk.encoded.sets
+                with torch.autocast(sets.device.type, dtype=torch.bfloat16, enabled=self.mixed):
+                    columns.append(pooled(images.sets, region_mask, sets, chunk.mask, self.config.pooling))
+        return in_order(chunks, columns)
+
+    @property
+    def ranking(self) -> str:
+        """What ranks at validation: the dot product wherever global vectors are trained."""
+        return "matching" if "matching" in self.parts else "alignment"
+
+class _Generation(nn.Module):
+    """The captions of a picture told word by word from its regions, over the ids that occur in the captions."""
+
+    def __init__(self, config: TrainConfig, network: Network, captions: Captions) -> None:
+        super().__init__()
+        known = np.unique(np.concatenate([[0], *captions.ids]))
+        self._ids = captions.ids
+        self._number = {int(id): number for number, id in enumerate(known)}  # 0, the padding, stays 0
+        self._longest = config.generation_length
+        self.branch = CaptionBranch(network.dim, len(known), config.generation_hidden)
+
+    def forward(self, regions: Tensor, lengths: Tensor, numbers: Sequence[int], positive: Tensor) -> Tensor:
+        rows = [[self._number[id] for id in self._ids[number]] for number in numbers]
+        targets = caption_targets(rows, self._longest).to(regions.device)
+        return self.branch(regions, lengths, targets, positive.int().argmax(dim=0))
