@@ -1,10 +1,13 @@
-"""How good a ranking is, sentences to pictures and back: Recall@K, median rank, NDCG; and the exact one to compare."""
+"""How good a ranking is, sentences to pictures and back: Recall@K, median rank, NDCG; and the exact one to compare.
+
+Rankings come as scores (n_texts, n_images), an array or a memory-mapped file, of which some rows are looked at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +16,7 @@ from boc.errors import BocError
 
 CUTOFFS = (1, 5, 10)
 FOLD = 1000  # pictures of a fold of the "1K" protocol
-BLOCK = 1024  # queries scored at a time
+BLOCK = 1024  # queries looked at a time
 DEPTH = 25  # hits that NDCG looks at
 ITEMS = 4096  # scored against a block of queries at a time
 
@@ -67,57 +70,61 @@ class Ndcg:
     image_to_text: float
 
 
+def ranks(scores: NDArray[np.floating[Any]], queries: NDArray[np.int64], items: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rank (from 0) of the best right item of each query, of which every query needs one.
+
+    ``scores`` is (n, m); an item is right if its number in ``items`` (m,) is that of the query in ``queries`` (n,).
+    Equal scores are ordered by position, as a stable sort does.
+    """
+    found = np.empty(len(queries), dtype=np.int64)
+    for start in range(0, len(queries), BLOCK):
+        rows = np.ascontiguousarray(scores[start : start + BLOCK])
+        right = queries[start : start + BLOCK, None] == items
+        best = np.where(right, rows, -np.inf).argmax(axis=1)
+        level = rows[np.arange(len(rows)), best][:, None]
+        before = np.arange(len(items)) < best[:, None]
+        found[start : start + BLOCK] = ((rows > level) | ((rows == level) & before)).sum(axis=1)
+    return found
+
+
 def text_to_image_ranks(
     images: NDArray[np.float32], texts: NDArray[np.float32], owners: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Rank (from 0) of each sentence's own picture, ``owners`` (n_texts,), among all by dot product.
-
-    Equal scores are ordered by position, as a stable sort does.
-    """
-    ranks = np.empty(len(texts), dtype=np.int64)
-    for start in range(0, len(texts), BLOCK):
-        own = owners[start : start + BLOCK]
-        scores = texts[start : start + BLOCK] @ images.T
-        best = scores[np.arange(len(own)), own][:, None]
-        before = np.arange(len(images)) < own[:, None]
-        ranks[start : start + BLOCK] = ((scores > best) | ((scores == best) & before)).sum(axis=1)
-    return ranks
+    """``ranks`` of each sentence's own picture, ``owners`` (n_texts,), among all by dot product."""
+    return ranks(texts @ images.T, owners, np.arange(len(images)))
 
 
 def image_to_text_ranks(
     images: NDArray[np.float32], texts: NDArray[np.float32], owners: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Best rank (from 0) among each picture's own sentences; every picture needs one."""
-    ranks = np.empty(len(images), dtype=np.int64)
-    for start in range(0, len(images), BLOCK):
-        scores = images[start : start + BLOCK] @ texts.T
-        own = owners == np.arange(start, start + len(scores))[:, None]
-        best = np.where(own, scores, -np.inf).argmax(axis=1)
-        level = scores[np.arange(len(scores)), best][:, None]
-        before = np.arange(len(texts)) < best[:, None]
-        ranks[start : start + BLOCK] = ((scores > level) | ((scores == level) & before)).sum(axis=1)
-    return ranks
+    """``ranks`` of the best of each picture's own sentences among all by dot product."""
+    return ranks(images @ texts.T, np.arange(len(images)), owners)
 
 
 def evaluate(
     images: NDArray[np.float32], texts: NDArray[np.float32], owners: NDArray[np.int64], fold: int | None = None
 ) -> Recalls:
+    """``evaluate_recall`` of the dot products of vectors (n_images, d) and (n_texts, d), 4 bytes each in memory."""
+    return evaluate_recall(texts @ images.T, owners, fold)
+
+
+def evaluate_recall(scores: NDArray[np.float32], owners: NDArray[np.int64], fold: int | None = None) -> Recalls:
     """Recalls over the whole gallery, or averaged over contiguous folds of ``fold`` pictures with their sentences.
 
-    ``images`` is (n, d), ``texts`` (m, d), ``owners`` (m,) the number of each sentence's picture. BocError unless
-    ``fold`` is between 1 and n.
+    ``scores`` is (n_texts, n_images), ``owners`` (n_texts,) the number of each sentence's picture. BocError unless
+    ``fold`` is between 1 and the number of pictures.
     """
     to_image, to_text = [], []
-    for part, mine in _folds(owners, len(images), fold):
-        gallery = images[part], texts[mine], owners[mine] - part.start
-        to_image.append(Recall.of(text_to_image_ranks(*gallery)))
-        to_text.append(Recall.of(image_to_text_ranks(*gallery)))
+    for pictures, sentences in _folds(owners, scores.shape[1], fold):
+        own, numbers = owners[sentences], np.arange(pictures.start, pictures.stop)
+        part = scores[sentences, pictures]
+        to_image.append(Recall.of(ranks(part, own, numbers)))
+        to_text.append(Recall.of(ranks(part.T, numbers, own)))
     return Recalls(Recall.mean(to_image), Recall.mean(to_text))
 
 
 def evaluate_ndcg(
-    images: NDArray[np.float32],
-    texts: NDArray[np.float32],
+    scores: NDArray[np.float32],
     owners: NDArray[np.int64],
     relevance: NDArray[np.float32],
     fold: int | None = None,
@@ -125,50 +132,57 @@ def evaluate_ndcg(
     p: int = DEPTH,
     gain: Gain = "exponential",
 ) -> Ndcg:
-    """NDCG@p of both directions, over the whole gallery or averaged over folds as ``evaluate`` does.
+    """NDCG@p of both directions, over the whole gallery or averaged over folds as ``evaluate_recall`` does.
 
-    ``relevance`` is (n_texts, n_images); ideals are those of the fold. As in the code of TERN and TERAN, the mean for
-    sentences is over all, that for pictures over those whose NDCG is not 0. BocError if a shape or ``fold`` is wrong.
+    ``relevance`` is (n_texts, n_images), as ``scores``; ideals are those of the fold. As in the code of TERN and TERAN,
+    the mean for sentences is over all, that for pictures over those whose NDCG is not 0. BocError if a shape or
+    ``fold`` is wrong.
     """
-    if relevance.shape != (len(texts), len(images)):
-        raise BocError(
-            f"the relevance matrix is for {relevance.shape[0]} captions and {relevance.shape[1]} pictures, "
-            f"there are {len(texts)} and {len(images)}; give the matrix of these items"
-        )
+    check_relevance(relevance, *scores.shape)
     sides = []
-    for part, mine in _folds(owners, len(images), fold):
-        own = relevance[mine, part]
-        to_image = ndcg(texts[mine], images[part], own, p=p, gain=gain)
-        to_text = ndcg(images[part], texts[mine], own.T, p=p, gain=gain)
+    for pictures, sentences in _folds(owners, scores.shape[1], fold):
+        part, known = scores[sentences, pictures], relevance[sentences, pictures]
+        to_image = ndcg(part, known, p=p, gain=gain)
+        to_text = ndcg(part.T, known.T, p=p, gain=gain)
         to_text = to_text[to_text > 0]
         sides.append((to_image.mean(), to_text.mean() if len(to_text) else 0.0))
     return Ndcg(*np.mean(sides, axis=0).tolist())
 
 
+def check_relevance(relevance: NDArray[np.float32], n_texts: int, n_images: int) -> None:
+    """BocError unless ``relevance`` is (n_texts, n_images)."""
+    if relevance.shape != (n_texts, n_images):
+        raise BocError(
+            f"the relevance matrix is for {relevance.shape[0]} captions and {relevance.shape[1]} pictures, "
+            f"there are {n_texts} and {n_images}; give the matrix of these items"
+        )
+
+
 def ndcg(
-    queries: NDArray[np.float32],
-    items: NDArray[np.float32],
+    scores: NDArray[np.float32],
     relevance: NDArray[np.float32],
     *,
     p: int = DEPTH,
     gain: Gain = "exponential",
 ) -> NDArray[np.float64]:
-    """NDCG@p (n_queries,) of each query's ranking of all items by dot product; 0 where nothing is relevant.
+    """NDCG@p (n_queries,) of each query's ranking of all items by ``scores``; 0 where nothing is relevant.
 
     DCG = sum over ranks i = 1..p of gain(rel_i) / log2(i + 1); NDCG divides it by that of the p most relevant items
     (Jarvelin and Kekalainen, TOIS 2002; TERN, eq. 5-6). The gain is 2^rel - 1 in the code of TERN and TERAN, and rel
-    ("linear") in their papers. ``relevance`` is (n_queries, n_items), 0 or more; NaN counts as 0. Equal scores are
-    ordered by position. BocError unless p is at least 1.
+    ("linear") in their papers. Both arrays are (n_queries, n_items); ``relevance`` is 0 or more, NaN counts as 0.
+    Equal scores are ordered by position. BocError unless p is at least 1.
     """
     if p < 1:
         raise BocError(f"p must be at least 1, got {p}; papers take {DEPTH}")
-    p = min(p, len(items))
+    n, m = scores.shape
+    p = min(p, m)
     discounts = 1 / np.log2(np.arange(2, p + 2))
-    values = np.zeros(len(queries))
-    for start in range(0, len(queries), BLOCK):
+    values = np.zeros(n)
+    for start in range(0, n, BLOCK):
         part = slice(start, start + BLOCK)
+        asked = scores[part]
         known = np.nan_to_num(relevance[part], nan=0.0)
-        rows, _ = exact_top_k(queries[part], items, p)
+        rows, _ = _unkeyed(_best((asked[:, i : i + ITEMS] for i in range(0, m, ITEMS)), p))
         found = np.take_along_axis(known, rows, axis=1)
         best = np.sort(np.partition(known, -p, axis=1)[:, -p:], axis=1)[:, ::-1]
         dcg, ideal = (_gains(relevances, gain) @ discounts for relevances in (found, best))
@@ -188,12 +202,7 @@ def exact_top_k(
     keys = np.empty((len(queries), k), dtype=np.uint64)
     for start in range(0, len(queries), BLOCK):
         asked = queries[start : start + BLOCK]
-        best = np.empty((len(asked), 0), dtype=np.uint64)
-        for first in range(0, len(items), block):
-            best = np.concatenate([best, _keys(asked @ items[first : first + block].T, first)], axis=1)
-            if best.shape[1] > k:
-                best = np.partition(best, -k, axis=1)[:, -k:]
-        keys[start : start + BLOCK] = np.sort(best, axis=1)[:, ::-1]
+        keys[start : start + BLOCK] = _best((asked @ items[i : i + block].T for i in range(0, len(items), block)), k)
     return _unkeyed(keys)
 
 
@@ -246,6 +255,17 @@ def _folds(owners: NDArray[np.int64], n: int, fold: int | None) -> Iterator[tupl
         raise BocError(f"fold must be between 1 and the number of pictures, {n}; got {fold}")
     for start in range(0, n + 1 - fold, fold):
         yield slice(start, start + fold), np.flatnonzero((owners >= start) & (owners < start + fold))
+
+
+def _best(blocks: Iterable[NDArray[np.float32]], k: int) -> NDArray[np.uint64]:
+    """``_keys`` (n, k) of the k best items, best first, from the scores (n, b) of one block of items after another."""
+    kept: list[NDArray[np.uint64]] = []
+    first = 0
+    for scores in blocks:
+        best = np.concatenate([*kept, _keys(scores, first)], axis=1)
+        kept = [np.partition(best, -k, axis=1)[:, -k:] if best.shape[1] > k else best]
+        first += scores.shape[1]
+    return np.sort(kept[0], axis=1)[:, ::-1]
 
 
 def _gains(relevance: NDArray[np.float32], gain: Gain) -> NDArray[np.float64]:

@@ -8,14 +8,16 @@ Visual Textual Alignment, TOMM 2021):
     symm    mrsw + mwsr (eq. 4)
     mravgw  mrsw / number of words (eq. 8)
 
-These are the paper's equations: the authors' code also lets the zeros of padded positions compete in a maximum, which
-bounds mwsr below by 0. Here nothing is padded. An alignment with an empty set is 0.
+These are the paper's equations. The authors' code also lets the zeros of padded positions compete in a maximum, which
+in their evaluation bounds each region's maximum in mwsr, and in that part of symm, below by 0: scores differ where a
+region is unlike every word. Here nothing is padded. An alignment with an empty set is 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numkong
 import numpy as np
@@ -26,6 +28,7 @@ from boc.types import Hit, Ragged, StoredConcepts
 
 METRICS = ("dot", "mrsw", "mwsr", "symm", "mravgw")
 CONCEPT_DTYPES = ("float16", "int8")
+CELLS = 1 << 22  # cosines pooled at a time: they stay in the cache
 
 
 def check_metric(metric: str) -> str:
@@ -56,30 +59,28 @@ def align(
     other way round.
     """
     check_metric(metric)
-    lengths = np.diff(candidates.offsets)
-    filled = lengths > 0
-    scores = np.zeros(len(candidates), dtype=np.float32)
-    if not len(query) or not filled.any():
-        return scores
     cosines = products(unit_rows(query), candidates.values)
     if candidates.scales is not None:
         cosines *= candidates.scales
-    starts = candidates.offsets[:-1][filled]
+    whole = np.array([0, len(query)])
+    scores: NDArray[np.float32] = _pool(cosines, whole, candidates.offsets, metric, words_in_rows=asks_by_words)[0]
+    return scores
 
-    def sum_over(words: bool) -> NDArray[np.float32]:
-        """Sum over words, or over regions, of the maximum over the others."""
-        if words == asks_by_words:
-            pooled: NDArray[np.float32] = np.maximum.reduceat(cosines, starts, axis=1).sum(axis=0)
-        else:
-            pooled = np.add.reduceat(cosines.max(axis=0), starts)
-        return pooled
 
-    if metric == "symm":
-        scores[filled] = sum_over(words=True) + sum_over(words=False)
-    else:
-        scores[filled] = sum_over(words=metric != "mwsr")
-    if metric == "mravgw":
-        scores[filled] /= len(query) if asks_by_words else lengths[filled]
+def alignments(words: Ragged, regions: Ragged, metric: str) -> NDArray[np.float32]:
+    """Alignment scores (n_texts, n_images) of all sets of words with all sets of regions, each float32 (N, d).
+
+    Beside the sets of unit length, some 16 MB of cosines are in memory at a time.
+    """
+    check_metric(metric)
+    n, m = len(words), len(regions)
+    scores = np.empty((n, m), dtype=np.float32)
+    asked, rows = unit_rows(words.values), unit_rows(regions.values)
+    step = max(1, CELLS * m // max(1, len(asked) * len(rows)))
+    for first in range(0, m, step):
+        part = regions.offsets[first : first + step + 1]
+        cosines = asked @ rows[part[0] : part[-1]].T
+        scores[:, first : first + step] = _pool(cosines, words.offsets, part - part[0], metric, words_in_rows=True)
     return scores
 
 
@@ -128,3 +129,37 @@ def products(queries: NDArray[np.float32], rows: NDArray[np.generic]) -> NDArray
     m = len(queries)
     whole: NDArray[np.float32] = (both[:m] + both[m:] / np.float32(finer)) * (peaks / np.float32(largest))
     return whole
+
+
+def _pool(
+    cosines: NDArray[np.float32],
+    rows: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    metric: str,
+    *,
+    words_in_rows: bool,
+) -> NDArray[np.float32]:
+    """Scores (n, m) of the blocks of ``cosines`` that the offsets ``rows`` (n + 1,) and ``columns`` (m + 1,) bound."""
+    tall, wide = np.diff(rows) > 0, np.diff(columns) > 0
+    scores = np.zeros((len(tall), len(wide)), dtype=np.float32)
+    if not cosines.size:
+        return scores
+    tops, lefts = rows[:-1][tall], columns[:-1][wide]
+
+    def sum_over(words: bool) -> NDArray[np.float32]:
+        """Sum over words, or over regions, of the maximum over the others."""
+        if words == words_in_rows:
+            pooled: NDArray[np.float32] = np.add.reduceat(np.maximum.reduceat(cosines, lefts, axis=1), tops, axis=0)
+        else:  # reduceat along the rows takes ten times as long as this loop
+            bounds = pairwise([*tops.tolist(), len(cosines)])
+            pooled = np.add.reduceat(np.stack([cosines[a:b].max(axis=0) for a, b in bounds]), lefts, axis=1)
+        return pooled
+
+    found = sum_over(words=metric != "mwsr")
+    if metric == "symm":
+        found += sum_over(words=False)
+    elif metric == "mravgw":
+        lengths = np.diff(tops, append=len(cosines))[:, None], np.diff(lefts, append=cosines.shape[1])
+        found /= lengths[0] if words_in_rows else lengths[1]
+    scores[np.ix_(tall, wide)] = found
+    return scores

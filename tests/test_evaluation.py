@@ -22,11 +22,13 @@ from boc.evaluation import (
     Recalls,
     evaluate,
     evaluate_ndcg,
+    evaluate_recall,
     exact_recall,
     exact_top_k,
     image_to_text_ranks,
     ndcg,
     owners_of,
+    ranks,
     text_to_image_ranks,
 )
 from boc.features import FeatureFile
@@ -55,6 +57,26 @@ def slow_rank(query: NDArray[np.float32], gallery: NDArray[np.float32], right: s
 
 def own_texts(owners: NDArray[np.int64], picture: int) -> set[int]:
     return {j for j, owner in enumerate(owners.tolist()) if owner == picture}
+
+
+@given(gallery=galleries(), data=st.data())
+def test_ranks_are_of_the_scores_whatever_made_them(gallery: Gallery, data: st.DataObject) -> None:
+    images, _, owners = gallery
+    n = len(images)
+    scores = data.draw(arrays(np.float32, (len(owners), n), elements=st.integers(-2, 2).map(np.float32)))
+    places = []
+    for row, owner in zip(scores.tolist(), owners.tolist(), strict=True):
+        places.append(sorted(range(n), key=lambda i, row=row: -row[i]).index(owner))
+    assert ranks(scores, owners, np.arange(n)).tolist() == places
+    places = []
+    for picture, column in enumerate(scores.T.tolist()):
+        order = sorted(range(len(owners)), key=lambda j, column=column: -column[j])
+        places.append(min(order.index(j) for j in own_texts(owners, picture)))
+    assert ranks(scores.T, np.arange(n), owners).tolist() == places
+    found = evaluate_recall(scores, owners)
+    assert found.image_to_text == Recall.of(np.array(places))
+    # A strictly rising function of the scores changes no rank.
+    assert evaluate_recall(np.exp(scores), owners) == found
 
 
 @given(gallery=galleries())
@@ -119,6 +141,7 @@ def test_folds_are_means_over_whole_folds(gallery: Gallery, fold: int) -> None:
         mine = [j for j, owner in enumerate(owners.tolist()) if start <= owner < start + fold]
         parts.append(evaluate(images[start : start + fold], texts[mine], owners[mine] - start))
     found = evaluate(images, texts, owners, fold)
+    assert found == evaluate_recall(texts @ images.T, owners, fold)
     for side in ("text_to_image", "image_to_text"):
         for measure in ("r1", "r5", "r10", "median_rank"):
             values = [getattr(getattr(part, side), measure) for part in parts]
@@ -183,9 +206,9 @@ def test_ndcg_is_its_definition(gain: Gain, gallery: Gallery, p: int, data: st.D
     R = data.draw(relevances((len(texts), len(images))))
     to_image = [slow_ndcg(s, r, p, gain) for s, r in zip(dots(texts, images), R.tolist(), strict=True)]
     to_text = [slow_ndcg(s, r, p, gain) for s, r in zip(dots(images, texts), R.T.tolist(), strict=True)]
-    assert ndcg(texts, images, R, p=p, gain=gain).tolist() == pytest.approx(to_image)
-    assert ndcg(images, texts, R.T, p=p, gain=gain).tolist() == pytest.approx(to_text)
-    found = evaluate_ndcg(images, texts, owners, R, p=p, gain=gain)
+    assert ndcg(texts @ images.T, R, p=p, gain=gain).tolist() == pytest.approx(to_image)
+    assert ndcg(images @ texts.T, R.T, p=p, gain=gain).tolist() == pytest.approx(to_text)
+    found = evaluate_ndcg(texts @ images.T, owners, R, p=p, gain=gain)
     assert found.text_to_image == pytest.approx(sum(to_image) / len(to_image))
     positive = [value for value in to_text if value > 0]
     assert found.image_to_text == pytest.approx(sum(positive) / len(positive) if positive else 0)
@@ -199,23 +222,23 @@ def test_ndcg_of_folds_has_the_ideals_of_the_fold(gallery: Gallery, fold: int, d
     parts = []
     for start in range(0, len(images) - fold + 1, fold):
         mine = [j for j, owner in enumerate(owners.tolist()) if start <= owner < start + fold]
-        gallery = images[start : start + fold], texts[mine], owners[mine] - start
-        parts.append(evaluate_ndcg(*gallery, R[mine, start : start + fold]))
-    found = evaluate_ndcg(images, texts, owners, R, fold)
+        scores = texts[mine] @ images[start : start + fold].T
+        parts.append(evaluate_ndcg(scores, owners[mine] - start, R[mine, start : start + fold]))
+    found = evaluate_ndcg(texts @ images.T, owners, R, fold)
     assert found.text_to_image == pytest.approx(np.mean([part.text_to_image for part in parts]))
     assert found.image_to_text == pytest.approx(np.mean([part.image_to_text for part in parts]))
 
 
 def test_ndcg_worked_by_hand() -> None:
-    query, items = np.ones((1, 1), dtype=np.float32), np.array([[3], [2], [1], [0]], dtype=np.float32)
+    scores = np.array([[3, 2, 1, 0]], dtype=np.float32)
     relevance = np.array([[0, 1, 0.5, 1]], dtype=np.float32)
-    assert ndcg(query, items, relevance, p=1).tolist() == [0]
+    assert ndcg(scores, relevance, p=1).tolist() == [0]
     # Rank 2 holds gain 1; the ideal has 1 at ranks 1 and 2.
     two = 1 / math.log2(3)
-    assert ndcg(query, items, relevance, p=2).tolist() == pytest.approx([two / (1 + two)])
+    assert ndcg(scores, relevance, p=2).tolist() == pytest.approx([two / (1 + two)])
     half = math.sqrt(2) - 1
-    assert ndcg(query, items, relevance, p=3).tolist() == pytest.approx([(two + half / 2) / (1 + two + half / 2)])
-    linear = ndcg(query, items, relevance, p=3, gain="linear")
+    assert ndcg(scores, relevance, p=3).tolist() == pytest.approx([(two + half / 2) / (1 + two + half / 2)])
+    linear = ndcg(scores, relevance, p=3, gain="linear")
     assert linear.tolist() == pytest.approx([(two + 0.5 / 2) / (1 + two + 0.5 / 2)])
 
 
@@ -236,7 +259,7 @@ def test_ndcg_is_that_of_scikit_learn(p: int, gain: Gain) -> None:
     relevance = np.random.default_rng(1).random(grades.shape).astype(np.float32)
     gains = relevance if gain == "linear" else 2 ** relevance.astype(np.float64) - 1
     expected = ndcg_score(gains, asked @ items.T, k=p)
-    assert ndcg(asked, items, relevance, p=p, gain=gain).mean() == pytest.approx(expected)
+    assert ndcg(asked @ items.T, relevance, p=p, gain=gain).mean() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("gain", ["exponential", "linear"])
@@ -253,7 +276,7 @@ def test_ndcg_and_recall_are_those_of_trec_eval(gain: Gain) -> None:
     qrels = {str(q): {str(i): g for i, g in enumerate(row)} for q, row in enumerate(given_gains.tolist())}
     for p in (5, 25):
         values = {v.query_id: v.value for v in ir_measures.iter_calc([ir_measures.nDCG @ p], qrels, run)}
-        found = ndcg(asked, items, grades.astype(np.float32), p=p, gain=gain)
+        found = ndcg(asked @ items.T, grades.astype(np.float32), p=p, gain=gain)
         assert found.tolist() == pytest.approx([values[str(q)] for q in range(len(asked))])
     own = {str(q): {str(owner): 1} for q, owner in enumerate(owners.tolist())}
     recall = Recall.of(text_to_image_ranks(items, asked, owners))
@@ -265,7 +288,7 @@ def test_ndcg_and_recall_are_those_of_trec_eval(gain: Gain) -> None:
 def test_a_relevance_that_is_not_known_counts_nothing() -> None:
     rows = np.eye(3, dtype=np.float32)
     R = np.array([[1, np.nan, 0], [0, np.nan, 0], [0, 0, 1]], dtype=np.float32)
-    found = evaluate_ndcg(rows, rows, np.arange(3), R)
+    found = evaluate_ndcg(rows, np.arange(3), R)
     assert found.text_to_image == pytest.approx(2 / 3)  # over all
     assert found.image_to_text == 1  # over those that are not 0
 
@@ -273,9 +296,9 @@ def test_a_relevance_that_is_not_known_counts_nothing() -> None:
 def test_a_matrix_of_other_items_or_a_depth_of_0_is_refused() -> None:
     rows = np.eye(3, dtype=np.float32)
     with pytest.raises(BocError, match="for 3 captions and 2 pictures, there are 3 and 3"):
-        evaluate_ndcg(rows, rows, np.arange(3), rows[:, :2])
+        evaluate_ndcg(rows, np.arange(3), rows[:, :2])
     with pytest.raises(BocError, match="p must be at least 1, got 0"):
-        ndcg(rows, rows, rows, p=0)
+        ndcg(rows, rows, p=0)
 
 
 @given(gallery=galleries(), k=st.integers(1, 6), block=st.integers(1, 4))
@@ -348,7 +371,8 @@ def test_the_command_prints_ndcg_beside_the_recalls(
     plain = json.loads(boc("evaluate", path, "--fold", 10, "--json").stdout)
     lines = boc("evaluate", path, *options).stdout.splitlines()
     for number, (label, fold) in enumerate({"all 40 pictures": None, "mean over folds of 10 pictures": 10}.items()):
-        expected = evaluate_ndcg(*gallery, relevance, fold, gain=gain)
+        images, texts, owners = gallery
+        expected = evaluate_ndcg(texts @ images.T, owners, relevance, fold, gain=gain)
         for row, (side, value) in enumerate(vars(expected).items(), start=1):
             assert tables[label].pop(side) == plain[label][side] | {"ndcg": pytest.approx(value)}
             assert lines[3 * number + row].endswith(f"  NDCG@25 {value:.3f}")
@@ -374,7 +398,9 @@ def test_the_command_takes_a_matrix_of_these_items_only(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--ndcg", "--name", "x"), "--ndcg is measured by the dense vectors"),
+        (("--ndcg", "--name", "x"), "leave out --name"),
+        (("--score", "symm", "--name", "x"), "leave out --name"),
+        (("other.h5", "--name", "x"), "leave out --name"),
         (("--relevance", "x"), "--relevance goes with --ndcg"),
         (("--ndcg", "--spice", "x"), "--spice with --relevance FILE"),
     ],

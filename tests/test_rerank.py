@@ -12,11 +12,24 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from oracles import picture
 
+from boc import rerank
+from boc.cli.evaluate import command as evaluate_command
 from boc.cli.index import command as index_command
 from boc.cli.search import command as search_command
 from boc.errors import BocError
-from boc.rerank import CONCEPT_DTYPES, METRICS, align, check_metric, dot, products, reorder, store, unit_rows
-from boc.types import Hit, Ragged
+from boc.rerank import (
+    CONCEPT_DTYPES,
+    METRICS,
+    align,
+    alignments,
+    check_metric,
+    dot,
+    products,
+    reorder,
+    store,
+    unit_rows,
+)
+from boc.types import Hit, Ragged, StoredConcepts
 
 ALIGNMENTS = METRICS[1:]
 FINE = st.floats(-1, 1, width=32).filter(lambda x: x == 0 or abs(x) > 1e-3)
@@ -64,6 +77,37 @@ def test_a_candidate_is_scored_as_if_it_were_alone(
     for one, score in zip(sets, together.tolist(), strict=True):
         alone = align(query[0], store(Ragged.from_sets([one], 5), "float16"), metric, asks_by_words=by_words)
         assert alone.tolist() == pytest.approx([score], abs=1e-6)
+
+
+@given(
+    words=sets_of(0, 5), regions=sets_of(0, 5), metric=st.sampled_from(ALIGNMENTS), cells=st.sampled_from([1, 9, 99])
+)
+def test_alignments_of_all_pairs_equal_the_slow_loops_and_those_one_by_one(
+    words: list[NDArray[np.float32]], regions: list[NDArray[np.float32]], metric: str, cells: int
+) -> None:
+    texts, pictures = Ragged.from_sets(words, 5), Ragged.from_sets(regions, 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rerank, "CELLS", cells)
+        found = alignments(texts, pictures, metric)
+    assert (found.shape, found.dtype) == ((len(words), len(regions)), np.float32)
+    expected = [[slow_alignment(picture, text, metric) for picture in regions] for text in words]
+    for row, right in zip(found.tolist(), expected, strict=True):
+        assert row == pytest.approx(right, abs=1e-5)
+    by_words = StoredConcepts(unit_rows(pictures.values), pictures.offsets)
+    for row, text in zip(found, words, strict=True):
+        assert row.tolist() == pytest.approx(align(text, by_words, metric, asks_by_words=True).tolist(), abs=1e-5)
+    by_regions = StoredConcepts(unit_rows(texts.values), texts.offsets)
+    for column, sets in zip(found.T, regions, strict=True):
+        scores = align(sets, by_regions, metric, asks_by_words=False)
+        assert column.tolist() == pytest.approx(scores.tolist(), abs=1e-5)
+
+
+def test_alignments_of_sets_of_other_widths_or_by_no_metric_are_refused() -> None:
+    one, other = (Ragged.from_sets([np.ones((2, width), np.float32)], width) for width in (2, 3))
+    with pytest.raises(ValueError, match="mismatch"):
+        alignments(one, other, "mrsw")
+    with pytest.raises(BocError, match="no re-rank metric 'scan'"):
+        alignments(one, one, "scan")
 
 
 @pytest.mark.parametrize("dtype", CONCEPT_DTYPES)
@@ -152,8 +196,12 @@ def test_scores_of_another_number_are_refused(rows: int) -> None:
 def test_an_unknown_metric_is_refused_and_the_command_line_knows_them_all() -> None:
     with pytest.raises(BocError, match="no re-rank metric 'cosine'; known: dot, mrsw"):
         check_metric("cosine")
-    for command, options in ((index_command, {"rerank": METRICS, "concepts": CONCEPT_DTYPES}),
-                             (search_command, {"rerank": METRICS})):  # fmt: skip
+    of = {
+        index_command: {"rerank": METRICS, "concepts": CONCEPT_DTYPES},
+        search_command: {"rerank": METRICS},
+        evaluate_command: {"score": METRICS},
+    }
+    for command, options in of.items():
         for option in command.params:
             if option.name in options:
                 assert tuple(option.type.choices) == options.pop(option.name)

@@ -12,11 +12,18 @@ import click
 from boc.cli import _options
 
 if TYPE_CHECKING:
-    from boc.evaluation import Gain, Ndcg, Recalls
+    from boc.evaluation import Gain, Recalls
 
 
 @click.command("evaluate")
-@click.argument("features", type=_options.PATH)
+@click.argument("features", type=_options.PATH, nargs=-1, required=True)
+@click.option(
+    "--score",
+    type=click.Choice(["dot", "mrsw", "mwsr", "symm", "mravgw"]),
+    default="dot",
+    show_default=True,
+    help="Score pairs by their vectors, or by an alignment of their concept sets.",
+)
 @click.option("--name", help="Rank through this index of the same items, not by the dense vectors.")
 @click.option("--rm", type=float, help="With --name: candidates re-scored for each hit [default: the index's].")
 @click.option("--rerank", help="With --name: how they are re-scored, as for boc search [default: the index's].")
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Pictures of a fold, for galleries that are larger.",
 )
-@click.option("--ndcg", is_flag=True, help="Print NDCG@25 too, of the dense vectors.")
+@click.option("--ndcg", is_flag=True, help="Print NDCG@25 too.")
 @click.option(
     "--gain",
     type=click.Choice(["exponential", "linear"]),
@@ -42,7 +49,8 @@ if TYPE_CHECKING:
 @_options.at
 @_options.as_json
 def command(
-    features: Path,
+    features: tuple[Path, ...],
+    score: str,
     name: str | None,
     rm: float | None,
     rerank: str | None,
@@ -59,29 +67,30 @@ def command(
     Prints Recall@1, 5, 10 and the median rank, over all items and, where there are more than --fold pictures, as the
     mean over folds of so many. Through an index only the full gallery is measured.
 
+    Several FEATURES of the same items, each by an encoder of its own, are measured as an ensemble: their scores are
+    averaged. mwsr and symm are those of TERAN's paper; its authors' code takes no maximum below 0 in mwsr.
+
     NDCG also counts pictures that other captions describe alike: by ROUGE-L, or by a published or SPICE's matrix of
     float32, captions by pictures in the order of FEATURES.
 
     \b
     Examples: boc evaluate dev.h5
+              boc evaluate dev.h5 --score mrsw
+              boc evaluate one.h5 other.h5
               boc evaluate dev.h5 --name dev --rm 1
               boc evaluate dev.h5 --ndcg
               boc evaluate dev.h5 --ndcg --relevance spice.f32 --spice "java -Xmx8G -jar spice-1.0.jar"
     """
-    from boc.measure import evaluate_dense
-
-    if ndcg and name is not None:
-        raise click.UsageError("--ndcg is measured by the dense vectors; leave out --name")
+    if name is not None and (ndcg or score != "dot" or len(features) > 1):
+        raise click.UsageError("--ndcg, --score and several FEATURES are measured without an index; leave out --name")
     if (relevance is not None and not ndcg) or (spice is not None and relevance is None):
         raise click.UsageError(
             "--relevance goes with --ndcg, and --spice with --relevance FILE, where its work is kept"
         )
-    ranked = _ndcgs(features, fold, gain, relevance, spice) if ndcg else {}
-    recalls = evaluate_dense(features, fold) if name is None else {"index": _through(features, name, at, rm, rerank)}
-    tables = {label: asdict(both) for label, both in recalls.items()}
-    for label, both in ranked.items():
-        for side, value in asdict(both).items():
-            tables[label][side]["ndcg"] = value
+    if name is None:
+        tables = _dense(features, score, fold, gain if ndcg else None, relevance, spice)
+    else:
+        tables = {"index": asdict(_through(features[0], name, at, rm, rerank))}
     if as_json:
         click.echo(json.dumps(tables))
         return
@@ -96,14 +105,30 @@ def _line(r1: float, r5: float, r10: float, median_rank: float, ndcg: float | No
     return line if ndcg is None else f"{line}  NDCG@25 {ndcg:.3f}"
 
 
-def _ndcgs(features: Path, fold: int, gain: Gain, relevance: Path | None, spice: str | None) -> dict[str, Ndcg]:
-    from boc.features import FeatureFile
-    from boc.measure import evaluate_dense_ndcg
+def _dense(
+    features: tuple[Path, ...], score: str, fold: int, gain: Gain | None, relevance: Path | None, spice: str | None
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Figures by label and direction; with a ``gain``, NDCG among them."""
+    from boc.evaluation import evaluate_ndcg, evaluate_recall
+    from boc.measure import Gallery
 
-    with FeatureFile(features) as file:
-        cells = file.count("image") * file.count("text")
-    with _options.bar("relevance", cells) as bar:
-        return evaluate_dense_ndcg(features, fold, gain=gain, relevance=relevance, spice=spice, tick=bar.update)
+    gallery = Gallery.of(*features)
+    known = None
+    if gain is not None:
+        with _options.bar("relevance", len(gallery.captions) * gallery.images) as bar:
+            known = gallery.relevance(relevance, spice, tick=bar.update)
+    if score == "dot":
+        scores = gallery.scores()
+    else:
+        with _options.bar("scores", len(gallery.captions)) as bar:
+            scores = gallery.scores(score, tick=bar.update)
+    tables = {}
+    for label, part in gallery.protocols(fold).items():
+        tables[label] = asdict(evaluate_recall(scores, gallery.owners, part))
+        if gain is not None and known is not None:
+            for side, value in asdict(evaluate_ndcg(scores, gallery.owners, known, part, gain=gain)).items():
+                tables[label][side]["ndcg"] = value
+    return tables
 
 
 def _through(features: Path, name: str, at: str, rm: float | None, rerank: str | None) -> Recalls:

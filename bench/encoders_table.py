@@ -1,0 +1,142 @@
+"""One table of several encoders on the same items: recall both ways and NDCG@25 by ROUGE-L, beside a floor.
+
+Each MODEL is NAME=FILE[+FILE...][,METRIC]: embeddings of the same pictures and captions, scored by dot or an alignment
+of ``boc.rerank``; the scores of several files are averaged. A Markdown table goes to stdout.
+
+The floor needs no gradients: canonical correlation analysis (Hotelling, Biometrika 1936) between the mean of a
+picture's regions and the TF-IDF of a sentence, reduced by a singular value decomposition, both learned on the training
+split. Each covariance is shrunk by SHRINK times its mean eigenvalue; similarity is the cosine of the canonical
+variates, weighted by their correlations.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from boc.evaluation import FOLD, Ndcg, Recalls, evaluate_ndcg, evaluate_recall
+from boc.features import FeatureFile
+from boc.measure import Gallery
+from boc.rerank import METRICS, unit_rows
+from boc.sources import open_source
+
+SVD = 600
+SHRINK = 0.3
+VARIATES = 128
+
+
+class Model(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    gallery: Gallery
+    metric: str
+
+    @classmethod
+    def of(cls, spec: str) -> Model:
+        """From NAME=FILE[+FILE...][,METRIC]."""
+        name, equals, rest = spec.partition("=")
+        files, comma, metric = rest.rpartition(",")
+        if not equals or (comma and metric not in METRICS):
+            raise click.UsageError(f"{spec!r} is not NAME=FILE[+FILE...][,METRIC], METRIC one of {', '.join(METRICS)}")
+        if not comma:
+            files, metric = rest, "dot"
+        return cls(name, Gallery.of(*map(Path, files.split("+"))), metric)
+
+
+def pooled(regions: FeatureFile, ids: list[str]) -> NDArray[np.float64]:
+    """The mean region of each picture, zero where there is none."""
+    number = {item.id: i for i, item in enumerate(regions.items("image"))}
+    offsets, features = regions.offsets("image"), regions.mapped("image", "ragged/features")
+    means = np.zeros((len(ids), features.shape[1]))
+    for mean, i in zip(means, [number[key] for key in ids], strict=True):
+        if offsets[i] < offsets[i + 1]:
+            mean[:] = features[offsets[i] : offsets[i + 1]].mean(axis=0, dtype=np.float64)
+    return means
+
+
+def floor(regions: Path, train: Path, gallery: Gallery, pictures: list[str]) -> NDArray[np.float32]:
+    """Scores (n_texts, n_images) of the items of ``gallery``, whose ``pictures`` have regions too."""
+    items = open_source(regions, train).items
+    captions = [item for item in items if item.modality == "text"]
+    known = {item.id: i for i, item in enumerate(item for item in items if item.modality == "image")}
+    with FeatureFile(regions) as file:
+        seen, unseen = pooled(file, list(known)), pooled(file, pictures)
+    words = TfidfVectorizer()
+    frequencies = words.fit_transform([item.content for item in captions])
+    reduce = TruncatedSVD(min(SVD, frequencies.shape[1] - 1), random_state=0)
+    texts = reduce.fit_transform(frequencies)
+    asked = reduce.transform(words.transform(gallery.captions))
+    images = seen[[known[item.group] for item in captions]]
+    to_image, to_text = variates(images, texts)
+    sides = (asked - texts.mean(axis=0)) @ to_text, (unseen - images.mean(axis=0)) @ to_image
+    one, other = (unit_rows(side.astype(np.float32)) for side in sides)
+    return one @ other.T
+
+
+def variates(X: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Projections of either side onto the first canonical variates, weighted by their correlations."""
+    X, Y = X - X.mean(axis=0), Y - Y.mean(axis=0)
+    white_x, white_y = (inverse_root(Z.T @ Z / len(Z)) for Z in (X, Y))
+    U, correlations, Vt = linalg.svd(white_x @ (X.T @ Y / len(X)) @ white_y, full_matrices=False)
+    first = slice(0, VARIATES)
+    return white_x @ U[:, first] * correlations[first], white_y @ Vt.T[:, first] * correlations[first]
+
+
+def inverse_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The inverse square root of a shrunk covariance."""
+    values, vectors = linalg.eigh(covariance)
+    return vectors / np.sqrt(values + SHRINK * values.mean()) @ vectors.T
+
+
+def line(name: str, recalls: Recalls, ndcg: Ndcg) -> str:
+    cells = [name]
+    for side in ("text_to_image", "image_to_text"):
+        recall = getattr(recalls, side)
+        cells += [f"{recall.r1:.1f} / {recall.r5:.1f} / {recall.r10:.1f}", f"{getattr(ndcg, side):.3f}"]
+    return f"| {' | '.join([*cells, f'{recalls.total:.1f}'])} |"
+
+
+def scored(models: list[Model], regions: Path | None, train: Path | None) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    gallery = models[0].gallery
+    if regions is not None and train is not None:
+        with FeatureFile(gallery.paths[0]) as file:
+            pictures = [item.id for item in file.items("image")]
+        yield "floor (closed form)", floor(regions, train, gallery, pictures)
+    for model in models:
+        click.echo(f"{model.name} by {model.metric}", err=True)
+        yield f"{model.name}, {model.metric}", model.gallery.scores(model.metric)
+
+
+@click.command()
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@click.option("--floor", "regions", type=click.Path(path_type=Path), help="Regions of both splits, for the floor.")
+@click.option("--train", type=click.Path(path_type=Path), help="With --floor: ids of the training split.")
+@click.option("--fold", type=click.IntRange(1), default=FOLD, show_default=True, help="Pictures of a fold.")
+def main(models: tuple[str, ...], regions: Path | None, train: Path | None, fold: int) -> None:
+    """Recall and NDCG of several MODELs."""
+    if (regions is None) != (train is None):
+        raise click.UsageError("--floor goes with --train")
+    read = [Model.of(spec) for spec in models]
+    gallery = Gallery.of(*(path for model in read for path in model.gallery.paths))  # refuses those of other items
+    with click.progressbar(length=len(gallery.captions) * gallery.images, label="relevance", file=sys.stderr) as bar:
+        relevance = gallery.relevance(tick=bar.update)
+    part = fold if gallery.images > fold else None
+    click.echo("| Model | text to image R@1 / 5 / 10 | NDCG | image to text R@1 / 5 / 10 | NDCG | sum of recalls |")
+    click.echo("|---|---|---|---|---|---|")
+    for name, scores in scored(read, regions, train):
+        recalls = evaluate_recall(scores, gallery.owners, part)
+        click.echo(line(name, recalls, evaluate_ndcg(scores, gallery.owners, relevance, part)))
+
+
+if __name__ == "__main__":
+    main()
