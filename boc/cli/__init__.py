@@ -8,7 +8,20 @@ from typing import Any
 import click
 
 from boc import __version__
-from boc.cli import build_codebook, evaluate, explain, extract, gallery, index, info, search, train, tune
+from boc.cli import (
+    build_codebook,
+    convert,
+    evaluate,
+    explain,
+    extract,
+    gallery,
+    index,
+    info,
+    search,
+    show_alignment,
+    train,
+    tune,
+)
 from boc.errors import BocError
 
 
@@ -31,5 +44,7 @@ def main() -> None:
     """Search pictures by sentences, and sentences by pictures, on an inverted index."""
 
 
-for module in (gallery, train, extract, build_codebook, tune, index, search, explain, evaluate, info):
+for module in (
+    gallery, train, convert, extract, build_codebook, tune, index, search, explain, show_alignment, evaluate, info,
+):  # fmt: skip
     main.add_command(module.command)
