@@ -19,6 +19,8 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from boc.errors import EncoderError, ImageError
 from boc.types import Identity, ImageRef, Regions
 
+ARGUMENT = "DIR"
+EXTRA = "encoders"
 FOLDERS = (("cocobu_att", "cocobu_box"), ("bu_att", "bu_box"))
 
 
@@ -28,14 +30,18 @@ def load(argument: str) -> FileRegions:
 
 
 class FileRegions:
-    """Reads the features of the picture whose id, without its suffix, names the files. Order and values stay."""
+    """Reads the features of the picture whose id, without its suffix, names the files. Order and values stay.
+
+    An id with folders is looked for in the same folders first, then by its last part alone, as the authors keep it.
+    """
 
     def __init__(self, folder: Path) -> None:
         pairs = [(folder / a, folder / b) for a, b in FOLDERS if (folder / a).is_dir() and (folder / b).is_dir()]
         if not pairs:
             raise EncoderError(f"{folder}: no bottom-up features (cocobu_att with cocobu_box, or bu_att with bu_box)")
         self._features, self._boxes = pairs[0]
-        names = sorted(p.name for p in self._features.iterdir() if p.suffix in {".npz", ".npy"})
+        found = (p for p in self._features.rglob("*.np[yz]") if p.is_file())
+        names = sorted(p.relative_to(self._features).as_posix() for p in found)
         if not names:
             raise EncoderError(f"{self._features}: no .npz or .npy files; put one a picture there")
         width = _read(self._features / names[0]).shape[-1]
@@ -44,14 +50,19 @@ class FileRegions:
         self.identity = Identity(f"files:{folder.resolve()}", digest, int(width))
 
     def __call__(self, image: ImageRef) -> Regions:
-        stem = PurePosixPath(image.id).stem
-        path = self._features / f"{stem}.npz"
-        features = _read(path if path.exists() else self._features / f"{stem}.npy")
-        boxes = _read(self._boxes / f"{stem}.npy").reshape(-1, 4)
-        if features.ndim != 2 or features.shape[1] != self.identity.dim or len(features) != len(boxes):
+        path = self._file(PurePosixPath(image.id))
+        features = _read(path)
+        boxes = _read(self._boxes / path.relative_to(self._features).with_suffix(".npy"))
+        if features.ndim != 2 or features.shape[1] != self.identity.dim or boxes.size != 4 * len(features):
             raise ImageError(f"{path}: features {features.shape} and boxes {boxes.shape} do not belong together")
         scale = np.array(_size(image.path) * 2, dtype=np.float64)
-        return Regions(features.astype(np.float32), (boxes / scale).astype(np.float32))
+        return Regions(features.astype(np.float32), (boxes.reshape(-1, 4) / scale).astype(np.float32))
+
+    def _file(self, name: PurePosixPath) -> Path:
+        """Where the features of the picture of that id are, or would be."""
+        names = [str(name.with_suffix("")), name.stem]
+        places = [self._features / f"{name}{suffix}" for name in names for suffix in (".npz", ".npy")]
+        return next((place for place in places if place.exists()), places[-1])
 
 
 def _read(path: Path) -> NDArray[Any]:

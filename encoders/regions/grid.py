@@ -16,6 +16,8 @@ from boc.types import Identity, ImageRef, Regions
 
 from ._cells import cell_boxes
 
+ARGUMENT = ""
+EXTRA = "encoders"
 LEVELS = (6, 3, 1)  # cells a side
 PARTS = 3  # a cell is described by 3 x 3 parts ...
 PIXELS = 8  # ... of 8 x 8 pixels

@@ -19,6 +19,9 @@ from boc.types import Identity, ImageRef, Regions
 
 from ._cells import cell_boxes
 
+ARGUMENT = "FILE"
+EXTRA = "tflite"
+
 
 def load(argument: str) -> TfliteRegions:
     """The source over the model file ``argument``. EncoderError if it is missing or no convolutional classifier."""
@@ -34,12 +37,13 @@ class TfliteRegions:
     """The map before the final pooling, for MobileNetV2 at 224 pixels 7 x 7 cells of 1280 channels.
 
     The picture is resized to the input of the model, its aspect not kept; boxes are the cells of the map in parts of
-    width and height, row by row.
+    width and height, row by row. ``threads`` are those of the interpreter, all cores by default; a pickled copy has
+    one, for it goes to one of many worker processes. Their number changes no value.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, threads: int | None = None) -> None:
         self.weights = path
-        self._model = _interpreter(path)
+        self._model = _interpreter(path, threads or os.cpu_count() or 1)
         self._input = self._model.get_input_details()[0]
         self._map = _feature_map(self._model.get_tensor_details(), path)
         rows, columns, channels = (int(n) for n in self._map["shape"][1:])
@@ -54,6 +58,9 @@ class TfliteRegions:
         values = _dequantized(self._model.get_tensor(self._map["index"]), self._map)
         return Regions(values.reshape(len(self._boxes), -1), self._boxes)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TfliteRegions, (self.weights, 1)
+
     def _quantized(self, pixels: NDArray[np.uint8]) -> NDArray[Any]:
         """Pixels as the model's input type: bytes as they are, floats in [-1, 1]."""
         if self._input["dtype"] == np.uint8:
@@ -61,12 +68,12 @@ class TfliteRegions:
         return (pixels[None] / 127.5 - 1).astype(self._input["dtype"])
 
 
-def _interpreter(path: Path) -> Interpreter:
+def _interpreter(path: Path, threads: int) -> Interpreter:
     """The model, keeping the values of its inner tensors: the feature map is one of them."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # it advises against what is wanted here
-            model = Interpreter(str(path), num_threads=os.cpu_count(), experimental_preserve_all_tensors=True)
+            model = Interpreter(str(path), num_threads=threads, experimental_preserve_all_tensors=True)
         model.allocate_tensors()
     except (ValueError, RuntimeError) as error:
         raise EncoderError(f"{path}: not a TensorFlow Lite model ({error}); give the .tflite file") from error

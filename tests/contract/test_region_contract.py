@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from test_detector_regions import RCNN, make_detr, make_rcnn, make_yolos
+from test_patch_regions import make_convnext, make_registers
+from test_tsv_regions import write_tsv
 
 from boc import registry
 from boc.errors import EncoderError, ImageError
@@ -63,12 +67,29 @@ def make_files(folder: Path, layout: tuple[str, str], suffix: str) -> str:
     return f"files:{folder}"
 
 
+def make_table(path: Path, wide: bool) -> str:
+    """A table of the same: i + 1 regions for the i-th picture, none for the first."""
+    rng, rows = np.random.default_rng(0), []
+    for i, picture in enumerate(PICTURES):
+        n = i + 1 if i else 0
+        corners = (np.sort(rng.random((n, 2, 2)), axis=1) * SIZE).reshape(n, 4).astype(np.float32)
+        rows.append((Path(picture).stem, *SIZE, corners, rng.random((n, WIDTH), dtype=np.float32)))
+    return write_tsv(path, rows, wide)
+
+
 SPECS: dict[str, Callable[[Path, pytest.FixtureRequest], str]] = {
     "grid": lambda folder, request: "grid",
     "files-cocobu": lambda folder, request: make_files(folder / "features", ("cocobu_att", "cocobu_box"), "npz"),
     "files-bu": lambda folder, request: make_files(folder / "features", ("bu_att", "bu_box"), "npz"),
     "files-npy": lambda folder, request: make_files(folder / "features", ("bu_att", "bu_box"), "npy"),
     "tflite": lambda folder, request: f"tflite:{request.getfixturevalue('mobilenet')}",
+    "tsv": lambda folder, request: make_table(folder / "t.tsv", wide=False),
+    "tsv-wide": lambda folder, request: make_table(folder / "t.tsv", wide=True),
+    "detr": lambda folder, request: f"detector:{make_detr(folder / 'model')}?threshold=0",
+    "yolos": lambda folder, request: f"detector:{make_yolos(folder / 'model')}?top=4&threshold=0",
+    "torchvision": lambda folder, request: f"torchvision:{RCNN}?weights={make_rcnn(folder)}&top=6&threshold=0",
+    "patches": lambda folder, request: f"patches:{make_registers(folder / 'model')}",
+    "patches-map": lambda folder, request: f"patches:{make_convnext(folder / 'model')}",
 }
 """Name of a kind of region source -> its spec, over a folder to make things in; skips where its weights are missing."""
 
@@ -114,13 +135,23 @@ def test_the_identity_finds_the_source_again(given: Given) -> None:
     assert re.fullmatch(r"[0-9a-f]{64}", source.identity.digest)
 
 
+def test_a_pickled_copy_gives_the_same_regions(given: Given) -> None:
+    source, folder = given
+    copy = pickle.loads(pickle.dumps(source))  # noqa: S301
+    assert copy.identity == source.identity
+    for name in PICTURES:
+        found, expected = copy(ref(folder, name)), source(ref(folder, name))
+        assert np.array_equal(found.features, expected.features)
+        assert np.array_equal(found.boxes, expected.boxes)
+
+
 def test_a_picture_that_is_missing_is_an_error_of_that_picture(given: Given) -> None:
     source, folder = given
     with pytest.raises(ImageError, match="nowhere"):
         source(ref(folder, "nowhere.png"))
 
 
-@pytest.mark.parametrize("kind", ["grid", "tflite"])
+@pytest.mark.parametrize("kind", ["grid", "tflite", "detr", "torchvision", "patches"])
 def test_pixels_decide_not_how_they_are_stored(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     source, folder = registry.region_source(SPECS[kind](tmp_path, request)), draw(tmp_path / "pictures")
     upright, rotated, grey = (source(ref(folder, f"{name}.png")) for name in ("upright", "rotated", "grey"))
@@ -141,6 +172,41 @@ def test_files_keep_order_and_values_and_boxes_become_parts(tmp_path: Path, layo
             assert np.array_equal(found.features, stored["feat"] if suffix == "npz" else stored)
         corners = np.load(tmp_path / "f" / f"{layout}_box" / f"{stem}.npy")
         assert np.allclose(found.boxes * np.array(SIZE * 2), corners, atol=1e-4)
+
+
+def test_ids_with_folders_have_files_in_folders_or_flat(tmp_path: Path) -> None:
+    spec = make_files(tmp_path / "f", ("bu_att", "bu_box"), "npy")
+    flat = registry.region_source(spec)
+    picture = draw(tmp_path / "pictures") / "grey.png"
+    assert len(flat(ImageRef("val/grey.png", picture))) == 3
+    for name in ("bu_att", "bu_box"):
+        (tmp_path / "f" / name / "val").mkdir()
+    np.save(tmp_path / "f" / "bu_att" / "val" / "grey.npy", np.ones((1, WIDTH), dtype=np.float32))
+    np.save(tmp_path / "f" / "bu_box" / "val" / "grey.npy", np.array([[0, 0, *SIZE]]))
+    nested = registry.region_source(spec)
+    assert nested.identity.digest != flat.identity.digest
+    assert nested(ImageRef("val/grey.png", picture)).boxes.tolist() == [[0, 0, 1, 1]]
+    assert len(nested(ImageRef("train/grey.png", picture))) == 3
+
+
+def test_an_unknown_kind_is_told_all_that_there_are() -> None:
+    from encoders import regions
+
+    with pytest.raises(EncoderError) as caught:
+        registry.region_source("magic:x")
+    for kind, written in regions.known().items():
+        assert written.startswith(kind)
+        assert written in str(caught.value)
+    assert {"grid", "tflite", "files", "tsv", "detector", "torchvision", "patches"} <= set(regions.known())
+
+
+def test_a_named_file_is_looked_for_beside_the_model_first(tmp_path: Path) -> None:
+    from encoders.regions import _options
+
+    (tmp_path / "model").mkdir()
+    assert _options.within(tmp_path, "model?top=3") == f"{tmp_path / 'model'}?top=3"
+    assert _options.within(tmp_path, "model") == str(tmp_path / "model")
+    assert _options.within(tmp_path, "other?top=3") == "other?top=3"
 
 
 def test_other_files_have_another_digest(tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""Models of ``transformers`` on this disk: a folder, or a name in the local cache. Nothing is fetched, nothing that
+lies beside the weights is run, and no weight is left as chance made it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+from PIL import Image
+from safetensors import SafetensorError
+from torch import nn
+
+from boc.errors import EncoderError, ImageError
+from boc.files import sha256
+
+from .. import _device
+
+UNUSED = "pooler"  # of AutoModel; many published backbones come without one, and its output is not used
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A network for inference with its picture processor.
+
+    ``name`` finds it again: the absolute folder, or the name in the cache. ``digest`` (SHA-256) is of its weights and
+    configuration files.
+    """
+
+    name: str
+    digest: str
+    network: nn.Module
+    processor: Any
+    device: str
+
+    def inputs(self, picture: Image.Image) -> dict[str, Any]:
+        """What the network is called with for one picture, on its device. ImageError if it cannot be resized."""
+        try:
+            made: Mapping[str, Any] = self.processor(images=picture, return_tensors="pt")
+        except ValueError as error:
+            raise ImageError(
+                f"a picture of {picture.width} x {picture.height} pixels cannot be prepared for {self.name} ({error}); "
+                "leave it out"
+            ) from error
+        return {name: value.to(self.device) for name, value in made.items() if isinstance(value, torch.Tensor)}
+
+
+def load(name: str, auto: Any, kind: str) -> Pretrained:
+    """The model ``name`` through ``auto``, AutoModel or one of its siblings, in float32; ``kind`` is for messages.
+
+    Raises EncoderError for what is not here, is damaged, lacks weights, or would run code or fetch files.
+    """
+    folder, found = _folder(name, kind)
+    described, weights = _files(folder)
+    arguments = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        processor = transformers.AutoImageProcessor.from_pretrained(folder, **arguments, **_exact_resizing())
+        network, info = auto.from_pretrained(
+            folder,
+            config=_config(folder),
+            use_safetensors=weights[0].suffix == ".safetensors",
+            output_loading_info=True,
+            **arguments,
+        )
+    except ImportError as error:
+        raise EncoderError(f"{name}: needs another package ({_line(error)}); pip install 'boc[detectors]'") from error
+    except (OSError, EOFError, ValueError, RuntimeError, LookupError, SafetensorError, UnpicklingError) as error:
+        raise EncoderError(f"{name}: no model that {auto.__name__} can load safely ({_line(error)})") from error
+    missing = sorted(key for key in info["missing_keys"] if UNUSED not in key)
+    if missing:
+        raise EncoderError(f"{name}: {len(missing)} weights are missing (such as {missing[0]}); fetch the model again")
+    digest = hashlib.sha256("\n".join(f"{p.name} {sha256(p)}" for p in described + weights).encode()).hexdigest()
+    device = _device.pick("auto")
+    return Pretrained(found, digest, network.float().eval().to(device), processor, device)
+
+
+def _folder(name: str, kind: str) -> tuple[Path, str]:
+    """The folder of a model and the name to find it again."""
+    if name and Path(name).is_dir():
+        folder = Path(name).resolve()
+        if not (folder / "config.json").is_file():
+            raise EncoderError(f"{name}: no model of transformers in this folder (no config.json)")
+        return folder, str(folder)
+    try:
+        cached = try_to_load_from_cache(name, "config.json") if name else None
+    except HFValidationError:
+        cached = None
+    if not isinstance(cached, str):
+        raise EncoderError(
+            f"{name or kind}: no such folder, and not in the cache of transformers; write {kind}:FOLDER, or fetch it "
+            f"where there is internet: hf download {name or 'NAME'}"
+        )
+    return Path(cached).parent, name
+
+
+def _files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Configuration files and weight files. EncoderError if one of the two is not there."""
+    described = [folder / name for name in ("config.json", "preprocessor_config.json", "processor_config.json")]
+    described = [path for path in described if path.is_file()]
+    weights = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    if len(described) < 2 or not weights:
+        lacks = "weights (model.safetensors)" if not weights else "preprocessor_config.json"
+        raise EncoderError(f"{folder}: no {lacks}; fetch the whole model: hf download NAME --local-dir {folder}")
+    return described, weights
+
+
+def _config(folder: Path) -> Any:
+    """The configuration, without pretrained parts that would be fetched on their own."""
+    stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    backbone = stored.get("backbone")
+    if backbone is not None and not stored.get("backbone_config") and not stored.get("use_timm_backbone", True):
+        raise ValueError(f"its backbone {backbone!r} is described elsewhere; save the model with a newer transformers")
+    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    for part in (config, getattr(config, "backbone_config", None)):
+        if getattr(part, "use_pretrained_backbone", False):
+            part.use_pretrained_backbone = False
+    return config
+
+
+def _exact_resizing() -> dict[str, Any]:
+    """Pillow resizes wherever it can: the pixels must not depend on whether torchvision is installed."""
+    return {"backend": "pil"} if int(transformers.__version__.partition(".")[0]) >= 5 else {"use_fast": False}
+
+
+def _line(error: Exception) -> str:
+    """The first line of a message."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

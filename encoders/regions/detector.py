@@ -1,0 +1,69 @@
+"""Regions from an object detector of ``transformers``: DETR and its descendants, YOLOS, RT-DETR and so on."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import AutoModelForObjectDetection
+
+from boc.errors import EncoderError
+from boc.images import read_image
+from boc.types import Identity, ImageRef, Regions
+
+from . import _options, _pretrained
+from ._boxes import Kept, select
+
+ARGUMENT = "FOLDER?top=36&threshold=0.2"
+EXTRA = "detectors"
+
+
+def load(argument: str) -> DetectorRegions:
+    """The source ``NAME_OR_FOLDER?top=36&threshold=0.2``. EncoderError if there is no such detector on this disk."""
+    name, kept = _options.parse(argument, Kept)
+    return DetectorRegions(name, kept)
+
+
+class DetectorRegions:
+    """The boxes a detector is sure of, each with the last hidden state of the query that found it.
+
+    Queries are what all these detectors have (there is no pooling of regions in them): a query's state has looked at
+    the whole picture and at the other queries, so features are contextual. A query gives at most one region, its
+    confidence being that of its likeliest class: by softmax without the no-object class where the detector has one,
+    else by sigmoid, as ``post_process_object_detection`` of its processor has it. There is no suppression of overlaps.
+    """
+
+    def __init__(self, name: str, kept: Kept | None = None) -> None:
+        self._kept = kept or Kept()
+        self._model = _pretrained.load(name, AutoModelForObjectDetection, "detector")
+        spec = _options.spec("detector", self._model.name, self._kept)
+        digest = hashlib.sha256(f"{self._model.digest} {self._kept}".encode()).hexdigest()
+        try:
+            states, _, _ = self._detect(Image.new("RGB", (64, 48)))
+        except (AttributeError, TypeError) as error:
+            raise EncoderError(f"{name}: gives no boxes by queries ({error}); use a DETR or YOLOS") from error
+        self.identity = Identity(spec, digest, states.shape[1])
+
+    def __call__(self, image: ImageRef) -> Regions:
+        states, confidence, corners = self._detect(read_image(image.path))
+        boxes, rows = select(corners.numpy(), confidence.numpy(), self._kept)
+        return Regions(states.numpy()[rows].astype(np.float32), boxes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return load, (self.identity.spec.partition(":")[2],)
+
+    @torch.inference_mode()
+    def _detect(self, picture: Image.Image) -> tuple[Tensor, Tensor, Tensor]:
+        """Of every query: its state (q, d), confidence (q,), and corners (q, 4) in parts of the picture."""
+        found = self._model.network(**self._model.inputs(picture))
+        logits, config = found.logits[0].float(), self._model.network.config
+        softmax = logits.shape[1] > config.num_labels or not getattr(config, "use_focal_loss", True)
+        scores = logits.softmax(-1)[:, :-1] if softmax else logits.sigmoid()
+        states = found.last_hidden_state[0, -len(logits) :].float()  # YOLOS: its queries stand behind the patches
+        centre, size = found.pred_boxes[0].float().split(2, dim=1)
+        corners = torch.cat([centre - size / 2, centre + size / 2], dim=1)
+        return states.cpu(), scores.amax(1).cpu(), corners.cpu()
