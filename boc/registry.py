@@ -45,6 +45,11 @@ def trainer() -> ModuleType:
     return _module("encoders.training", "run")
 
 
+def converter() -> ModuleType:
+    """The module that turns published checkpoints into model folders: convert."""
+    return _module("encoders.conversion", "convert")
+
+
 def _split(spec: str, what: str, example: str) -> tuple[str, str]:
     kind, colon, argument = spec.partition(":")
     if not colon or not argument:
@@ -71,5 +76,5 @@ def _module(folder: str, name: str) -> ModuleType:
         if error.name is None or error.name.partition(".")[0] in {"boc", "encoders", "indexing"}:
             raise
         extra = name if folder == "indexing" else "encoders"
-        what = "training" if folder == "encoders.training" else name
+        what = {"encoders.training": "training", "encoders.conversion": "boc convert"}.get(folder, name)
         raise BocError(f"{what} needs the package {error.name}; install it with: pip install 'boc[{extra}]'") from error

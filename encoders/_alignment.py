@@ -36,7 +36,8 @@ def pooled(regions: Tensor, region_mask: Tensor, words: Tensor, word_mask: Tenso
 
     ``regions`` (B, n, d) and ``words`` (T, L, d) have unit rows; the boolean masks (B, n) and (T, L) say which take part.
     """
-    cosines = torch.einsum("bnd,tld->btnl", regions, words).float()  # sums are taken in full precision
+    cosines = torch.einsum("bnd,tld->btnl", regions, words)
+    cosines = cosines.to(torch.promote_types(cosines.dtype, torch.float32))  # sums are taken in full precision
     A = cosines * (region_mask[:, None, :, None] & word_mask[None, :, None, :])
     if pooling == "sum":
         return A.sum(dim=(2, 3))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from boc.errors import EncoderError
+from boc.types import Encoder, Runtime
 
 from ._layers import padding_mask
 from ._network import Encoded, Network, raised
@@ -90,8 +91,6 @@ class _ImageTower(nn.Module):
     ``location``, where there is one, is a module of (rows, reasoned rows, boxes, real) whose result joins in V*.
     """
 
-    location: nn.Module | None = None
-
     def __init__(self, config: VsrnConfig) -> None:
         super().__init__()
         self.fc = nn.Linear(config.region_dim, config.width)
@@ -100,6 +99,7 @@ class _ImageTower(nn.Module):
         self.layers = range(1, config.reasoning_layers + 1)
         for number in self.layers:
             self.add_module(f"Rs_GCN_{number}", Reasoning(config.width))
+        self.location: nn.Module | None = None
         self.img_rnn = nn.GRU(config.width, config.width, batch_first=True)
         f30k = config.variant == "f30k"
         self.bn = nn.BatchNorm1d(config.width) if f30k else nn.Identity()
@@ -170,3 +170,10 @@ def one_of(name: str, value: str, known: Collection[str]) -> None:
     """EncoderError unless ``value`` is one of ``known``."""
     if value not in known:
         raise EncoderError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+
+
+def load(argument: str, runtime: Runtime) -> Encoder:
+    """The encoder in the folder ``argument``, as ``boc train`` and ``boc convert`` write it; variants as of TERN."""
+    from ._encoder import load_encoder
+
+    return load_encoder("vsrn", argument, runtime)

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from boc.types import Encoder, Runtime
+
 from ._layers import padding_mask
 from ._network import Encoded
 from .vsrn import Reasoning, Residual, Vsrn, VsrnConfig, one_of
@@ -142,3 +144,10 @@ def polar(boxes: Tensor, points: str, units: str) -> Tensor:
     if units == "region":
         offset = offset / size[:, :, None].clamp(min=THINNEST)
     return torch.stack([offset.norm(dim=-1), torch.atan2(offset[..., 1], offset[..., 0])], dim=-1)
+
+
+def load(argument: str, runtime: Runtime) -> Encoder:
+    """The encoder in the folder ``argument``, as ``boc train`` writes it; variants as of TERN."""
+    from ._encoder import load_encoder
+
+    return load_encoder("vsrnpp", argument, runtime)

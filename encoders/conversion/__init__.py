@@ -1,0 +1,1 @@
+"""Published checkpoints to model folders."""
