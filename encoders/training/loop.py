@@ -243,7 +243,9 @@ class Trainer:
         loss = self.objective(images, lengths, mask, chunks, numbers, positive.to(self.device), self._negatives(step))
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_([p for group in self.optimizer.param_groups for p in group["params"]], self.config.clip)
+        torch.nn.utils.clip_grad_norm_(
+            [p for group in self.optimizer.param_groups for p in group["params"]], self.config.clip
+        )
         self.optimizer.step()
         update_average(self.average, self.learned, self.config.average, step)
         return float(loss.detach())
@@ -340,9 +342,7 @@ def save(
 
 
 @torch.no_grad()
-def restore(
-    path: Path, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: torch.optim.Optimizer
-) -> RunState:
+def restore(path: Path, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: torch.optim.Optimizer) -> RunState:
     """Put a saved run back into ``tensors`` and the optimizer."""
     moments: dict[int, dict[str, Tensor]] = {}
     with safe_open(path, "pt") as file:

@@ -95,6 +95,7 @@ class Objective(nn.Module):
         """What ranks at validation: the dot product wherever global vectors are trained."""
         return "matching" if "matching" in self.parts else "alignment"
 
+
 class _Generation(nn.Module):
     """The captions of a picture told word by word from its regions, over the ids that occur in the captions."""
 

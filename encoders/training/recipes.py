@@ -24,11 +24,11 @@ PHOTOS = {
 }  # fmt: skip
 
 VSRN_PHOTOS = {
-    "kind": "vsrn", "text": "words", "text_layers": "1", "text_lr": "1",
+    "kind": "vsrn", "text": "minilm-words", "text_layers": "1", "text_lr": "0.1",
     "objective": "matching+generation", "generation_hidden": "128", "generation_weight": "0.01",
     "width": "384", "norm_axis": "row", "region_power": "0.5",
-    "epochs": "12", "batch_size": "128", "captions_per_picture": "2", "lr": "3e-4", "warmup": "80",
-    "negatives_first": "30", "negatives_last": "8", "region_keep": "0.5", "feature_keep": "0.8",
+    "epochs": "8", "batch_size": "128", "captions_per_picture": "2", "lr": "3e-4", "warmup": "80",
+    "negatives_first": "30", "negatives_last": "30", "region_keep": "0.5", "feature_keep": "0.8",
     "weight_decay": "0.05", "held_out": "500",
 }  # fmt: skip
 

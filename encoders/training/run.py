@@ -24,6 +24,7 @@ from .loop import Progress, RunState, TrainConfig, Trainer
 from .recipes import RECIPES
 from .texts import Captions
 
+
 @dataclass(frozen=True)
 class Recipe:
     """What a run is made of, next to its data: the kind of network and its sizes, the text tower (see ``load_tower``),

@@ -54,16 +54,20 @@ def cca(X: Tensor, Y: Tensor, rank: int) -> tuple[Projection, Projection]:
 @torch.no_grad()
 def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
     """Set word vectors so that a caption's mean is its latent semantic analysis: the leading singular directions of
-    tf-idf.
+    tf-idf. Vectors that were there before stay, where the columns behind them are zero: those are filled then.
 
     ``bags`` (n, V) has the share of each word in each caption. Special words, which all captions have, become zero.
     """
+    free = (embedding.weight == 0).all(dim=0)
+    known = bags @ embedding.weight[:, ~free].numpy() if free.any() else np.ones(1)
+    columns = torch.nonzero(free if free.any() else ~free).flatten()
     spread = np.log(bags.shape[0] / np.maximum(1, np.bincount(bags.indices, minlength=bags.shape[1])))
-    rank = min(embedding.embedding_dim, *bags.shape)
-    _, values, directions = randomized_svd(bags * spread, rank, random_state=0)
-    vectors = (directions * spread).T / values.max() * np.sqrt(bags.shape[0])
-    embedding.weight.zero_()
-    embedding.weight[:, :rank] = torch.from_numpy(np.ascontiguousarray(vectors)).float()
+    rank = min(len(columns), *bags.shape)
+    _, _, directions = randomized_svd(bags * spread, rank, random_state=0)
+    vectors = (directions * spread).T
+    vectors *= (known.std() or 1) / (bags @ vectors).std()  # neither part drowns the other
+    embedding.weight[:, columns] = 0
+    embedding.weight[:, columns[:rank]] = torch.from_numpy(np.ascontiguousarray(vectors)).float()
 
 
 @torch.no_grad()
