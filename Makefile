@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := encoders,codebook,minilm,tflite,dev
+EXTRAS := encoders,codebook,detectors,minilm,tflite,words,dev
 UV := $(shell command -v uv 2>/dev/null)
 
 .PHONY: install demo flickr8k test lint types bench-smoke clean

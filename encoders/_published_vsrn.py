@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -11,8 +10,6 @@ from pathlib import Path
 from pickle import Unpickler, UnpicklingError
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from boc.errors import EncoderError
@@ -27,25 +24,6 @@ DAMAGE = (
     UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, OverflowError, MemoryError,
     RecursionError,
 )  # fmt: skip
-
-
-def read_vsrn_file(path: Path) -> dict[str, Any]:
-    """A published checkpoint: ``model``, the tensors of the image and of the text encoder, by name, on the CPU.
-
-    Nothing in the file is executed. EncoderError for a file that holds anything but tensors and plain types.
-    """
-    multiarray = np._core.multiarray if hasattr(np, "_core") else np.core.multiarray
-    allowed: list[Any] = [argparse.Namespace, np.dtype, np.dtypes.Float64DType, multiarray.scalar]
-    allowed.append((multiarray.scalar, "numpy.core.multiarray.scalar"))
-    try:
-        with torch.serialization.safe_globals(allowed):
-            found = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, UnpicklingError, RuntimeError, EOFError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise EncoderError(f"{path}: not a checkpoint that can be read safely ({first})") from error
-    if not isinstance(found, dict):
-        raise EncoderError(f"{path}: no VSRN checkpoint (entry model is missing)")
-    return found
 
 
 def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:

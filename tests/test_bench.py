@@ -57,3 +57,19 @@ def test_recall_and_postings_of_the_codes_over_concepts(library: Path, tmp_path:
     everything = [row for row in rows if row["setting"] == "all of 9"]
     assert everything
     assert all(float(row["recall"]) == 1 for row in everything)  # 40 pictures, all of them re-ranked
+
+
+def test_alignment_over_an_index_has_a_row_for_each_metric(library: Path) -> None:
+    plain = library / "photos.h5"
+    told = run("alignment_rerank.py", plain, "--fit", plain, "--rm", 1, "--rm", 4, "--timed", 2)
+    rows = list(csv.DictReader(told.splitlines()))
+    assert len(rows) == 2 * 2 * (6 + 5)
+    everything = next(r for r in rows if (r["metric"], r["Rm"], r["direction"]) == ("dot", "4", "text to image"))
+    assert f"R@10 {float(everything['R@10']):5.1f}" in boc("evaluate", plain).stdout.splitlines()[1]
+
+
+def test_the_table_of_encoders_agrees_with_the_command(library: Path) -> None:
+    plain = library / "photos.h5"
+    told = run("encoders_table.py", f"one={plain}", f"two={plain}+{plain}", f"words={plain},mrsw").splitlines()
+    assert [line.split(" | ")[0] for line in told[2:]] == ["| one, dot", "| two, dot", "| words, mrsw"]
+    assert told[2].split(" | ")[1:] == told[3].split(" | ")[1:]

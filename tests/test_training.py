@@ -17,21 +17,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from scipy import sparse
 from boc.errors import EncoderError
 from boc.evaluation import Recalls, evaluate
 from boc.features import FeatureFile
 from boc.types import Item
+from encoders import _checkpoint as checkpoint
 from encoders import _text
 from encoders._network import Network
 from encoders.tern import Tern, TernConfig
 from encoders.training import loop, warmstart
 from encoders.training.data import RegionReader, read_pairs
 from encoders.training.loop import RunState, TrainConfig, Trainer, cosine, update_average
-from encoders.training.objectives import Objective
 from encoders.training.recipes import RECIPES
 from encoders.training.run import Recipe
 from encoders.training.texts import Captions, Chunk, in_order
-from encoders.training.warmstart import cca, warm_start
+from encoders.training.warmstart import cca, latent_semantics, warm_start
+from encoders.vsrn import Vsrn
+from encoders.vsrnpp import VsrnPlusPlus
 
 WORDS = ["dog", "dogs", "runs", "running", "snow", "white", "the", "a", "on", "woman", "bicycle", "red", "stands"]
 SENTENCES = [" ".join(random.Random(i).choices(WORDS, k=1 + i % 19)) for i in range(150)]
@@ -81,7 +84,7 @@ def paired(seed: int, n: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 @torch.inference_mode()
-def recalls(model: Tern, regions: list[torch.Tensor], words: list[torch.Tensor]) -> Recalls:
+def recalls(model: Network, regions: list[torch.Tensor], words: list[torch.Tensor]) -> Recalls:
     model.eval()
     images, texts = [], []
     for features, hidden in zip(regions, words, strict=True):
@@ -106,6 +109,42 @@ def test_the_closed_form_start_finds_what_belongs_together() -> None:
         assert random_.r10 < 20  # chance is 5
         assert found.r1 > 40  # chance is 0.5
         assert found.r10 > 80
+
+
+def test_the_closed_form_start_of_vsrn_finds_what_belongs_together() -> None:
+    torch.manual_seed(0)
+    for kind in (Vsrn, VsrnPlusPlus):
+        config = kind.Config(region_dim=12, width=16, norm_axis="row")
+        network = kind(config, {"kind": "embedding", "vocabulary": 30, "width": 16})
+        untrained = recalls(network, *paired(2, 200))
+        regions, words = paired(1, 500)
+        warm_start(network, torch.stack([r.mean(0) for r in regions]), torch.stack([w.mean(0) for w in words]), 8)
+        started = recalls(network, *paired(2, 200))
+        for side in ("text_to_image", "image_to_text"):
+            assert getattr(untrained, side).r10 < 20  # chance is 5
+            assert getattr(started, side).r10 > 40
+
+
+@pytest.mark.parametrize("known", [0, 3])
+def test_word_vectors_become_latent_semantics(known: int) -> None:
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(0.7, (60, 12)) + np.eye(12)[rng.integers(0, 12, 60)]
+    counts[:, 0] = 1  # a word of all captions
+    bags = sparse.csr_array(counts / counts.sum(axis=1, keepdims=True))
+    embedding = torch.nn.Embedding(12, known + 5)
+    if known:
+        with torch.no_grad():
+            embedding.weight[:, known:] = 0
+    before = embedding.weight.detach().clone()
+    latent_semantics(embedding, bags)
+    after = embedding.weight.detach()
+    assert torch.equal(after[:, :known], before[:, :known])
+    assert (after[0, known:] == 0).all()
+    spread = np.log(60 / (counts > 0).sum(axis=0))
+    U, S, _ = np.linalg.svd(bags.toarray() * spread)
+    found = bags @ after[:, known:].numpy()
+    found /= np.linalg.norm(found[:, 0])
+    assert np.allclose(np.abs(found), np.abs(U[:, :5] * S[:5] / S[0]), atol=1e-4)
 
 
 def test_cca_gives_the_canonical_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,6 +276,7 @@ def test_the_running_average_follows_its_recurrence(values: list[int], decay: fl
 
 
 Make = Callable[..., Trainer]
+SIZES = {"visual_width": 16, "visual_layers": 1, "joint_layers": 1, "heads": 2, "feedforward": 16}
 
 
 @pytest.fixture
@@ -244,12 +284,13 @@ def make(library: Path, tmp_path: Path) -> Make:
     """Makes a trainer of a tiny network on the library, in a folder of some name, with some settings."""
     defaults: dict[str, Any] = {"epochs": 3, "batch_size": 8, "held_out": 8, "lr": 1e-2, "warmup": 2}
 
-    def build(name: str, **settings: Any) -> Trainer:
+    def build(name: str, kind: str = "tern", **settings: Any) -> Trainer:
         config = TrainConfig(**{**defaults, **settings})
         torch.manual_seed(0)
         pairs, items = read_pairs(library / "regions.h5", None)
         tower = _text.load_tower("small", 1, (item.content for item in items))
-        network = Tern(TernConfig(108, 16, 1, 16, 1, 2, 16), tower.text)
+        sizes = {"width": 16} if kind.startswith("vsrn") else {**SIZES, "joint_width": 16}
+        network = checkpoint.make(kind, {"region_dim": 108, **sizes}, tower.text)
         (tmp_path / name / "training").mkdir(parents=True, exist_ok=True)
         frozen, width = config.text_lr == 0, network.txt_enc.width
         captions = Captions(items, tower.tokens, width, frozen=frozen, folder=tmp_path / name / "training")
@@ -263,22 +304,33 @@ def make(library: Path, tmp_path: Path) -> Make:
 
 def tensors(trainer: Trainer) -> dict[str, torch.Tensor]:
     learned = {f"learned.{name}": tensor for name, tensor in trainer.learned.items()}
-    return learned | {f"average.{name}": tensor for name, tensor in trainer.average.items()}
+    average = {f"average.{name}": tensor for name, tensor in trainer.average.items()}
+    return learned | average | {f"buffer.{name}": tensor for name, tensor in trainer.buffers.items()}
 
 
-@pytest.mark.parametrize("text_lr", [0.0, 1.0])
+RUNS: dict[str, dict[str, Any]] = {
+    "frozen": {},
+    "learning": {"text_lr": 1.0},
+    "steps": {"schedule": "steps", "decay_epochs": 1},
+    "align": {"kind": "teran", "objective": "matching+alignment", "uncertainty": 1, "averaging": 1.0},
+    "vsrn": {"kind": "vsrn", "objective": "matching+generation", "generation_hidden": 8, "text_lr": 1.0},
+    "vsrnpp": {"kind": "vsrnpp", "sinkhorn": 5},
+}
+
+
+@pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS.keys())
 @pytest.mark.parametrize("stop", [2, 6])
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
-    make: Make, monkeypatch: pytest.MonkeyPatch, text_lr: float, stop: int
+    make: Make, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], stop: int
 ) -> None:
-    calm = make("calm", text_lr=text_lr)
+    calm = make("calm", **settings)
     assert [now.step for now in calm.run() if now.recalls is None] == list(range(1, 13))
     monkeypatch.setattr(loop, "SAVE_SECONDS", 0)
-    first = make("wild", text_lr=text_lr).run()
+    first = make("wild", **settings).run()
     while next(first).step < stop:
         pass
     first.close()
-    second = make("wild", text_lr=text_lr)
+    second = make("wild", **settings)
     steps = [now.step for now in second.run() if now.recalls is None]
     assert steps == list(range(stop, 13))  # the step at whose end it was stopped is done again
     assert second.state == calm.state
@@ -303,7 +355,9 @@ def test_the_weights_kept_are_the_best_that_were_validated(make: Make) -> None:
     assert trainer.state.best == max(found)
     assert trainer.state.best_step == 4 * (1 + found.index(max(found)))
     trainer.network.load_state_dict(load_file(trainer.folder / "model.safetensors"))
-    again = loop.validate(trainer.network, trainer.objective, trainer.held_out, trainer.regions, trainer.captions, "cpu")
+    again = loop.validate(
+        trainer.network, trainer.objective, trainer.held_out, trainer.regions, trainer.captions, "cpu"
+    )
     assert again.total == max(found)
 
 

@@ -171,7 +171,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self._groups(), lr=config.lr, weight_decay=config.weight_decay)
         whole = torch.nn.ModuleDict({"network": self.network, "objective": self.objective})
         self.learned = {name: p for name, p in whole.named_parameters() if p.requires_grad}
-        self.buffers = {name: b for name, b in whole.named_buffers() if b.is_floating_point()}  # of batch normalisation
+        self.buffers = dict(whole.named_buffers())  # of batch normalisation
         self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
         self.state = RunState()
 
