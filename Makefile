@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS := encoders,codebook,detectors,minilm,tflite,words,dev
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: install demo flickr8k test lint types bench-smoke clean
+.PHONY: install demo flickr8k encoders test lint types bench-smoke clean
 
 install: $(VENV)/installed
 
@@ -46,6 +46,22 @@ flickr8k: install
 	$(BIN)/boc evaluate flickr8k/dev.h5
 	$(BIN)/boc index flickr8k flickr8k/dev.h5 --at file:flickr8k/index
 	$(BIN)/boc evaluate flickr8k/dev.h5 --name flickr8k --at file:flickr8k/index
+
+# All encoders on the same photographs, side by side: see docs/encoders.md.
+encoders: install
+	test -f flickr8k/regions.h5 || \
+		$(BIN)/boc extract $(DATA)/captions.csv -o flickr8k/regions.h5 --regions tflite:$(MOBILENET)
+	for name in photos photos-teran photos-align photos-vsrn photos-vsrnpp; do \
+		case $$name in *teran) kind=teran;; *vsrn) kind=vsrn;; *vsrnpp) kind=vsrnpp;; *) kind=tern;; esac; \
+		$(BIN)/boc train flickr8k/regions.h5 --ids $(DATA)/train.ids.txt -o flickr8k/$$name \
+			--recipe $$name --regions tflite:$(MOBILENET) && \
+		$(BIN)/boc extract flickr8k/regions.h5 --ids $(DATA)/dev.ids.txt -o flickr8k/$$name.h5 \
+			--encoder $$kind:flickr8k/$$name || exit 1; \
+	done
+	$(BIN)/python bench/encoders_table.py TERN=flickr8k/photos.h5 TERAN=flickr8k/photos-teran.h5,mrsw \
+		"TERN with alignment=flickr8k/photos-align.h5" VSRN=flickr8k/photos-vsrn.h5 VSRN++=flickr8k/photos-vsrnpp.h5 \
+		"TERN + VSRN++=flickr8k/photos.h5+flickr8k/photos-vsrnpp.h5" \
+		--floor flickr8k/regions.h5 --train $(DATA)/train.ids.txt
 
 test: install
 	$(BIN)/python -m pytest

@@ -4,7 +4,8 @@ While a file is written, its batches stand as small files in a folder beside it 
 place whole. HDF5 itself gives no such promise: killed in mid-write it can be left unreadable. The folder is what says
 how much is done; ``FILE`` appears, complete, when all is. The layout of a file and of a part is the same::
 
-    /            attributes: format, kind ("regions" or "embeddings"), spec, digest, dim, dtype, source
+    /            attributes: format, kind ("regions" or "embeddings"), spec, digest, dim, dtype, source; precision and
+                 shard where they are not float32 and the whole
     /failed      pairs (id, reason) of items that could not be used
     /image, /text
         ids, content, group     UTF-8 strings, one an item
@@ -15,10 +16,12 @@ how much is done; ``FILE`` appears, complete, when all is. The layout of a file 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -34,11 +37,16 @@ from boc.types import MODALITIES, Embeddings, Identity, Item, Modality, Ragged, 
 
 FORMAT = 1
 KINDS = ("regions", "embeddings")
+OPTIONAL = {"precision": "float32", "shard": ""}  # entries of a header that may be missing
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a feature file says of itself; ``source`` is the digest of the list of items it was made from."""
+    """What a feature file says of itself.
+
+    ``source`` is the digest of the list of items it was made from, ``shard`` which part of a greater list that is;
+    ``precision`` is that of the encoder's matrix products, which its vectors tell no more.
+    """
 
     kind: Literal["regions", "embeddings"]
     spec: str
@@ -47,10 +55,16 @@ class Header:
     dtype: str
     source: str
     format: int = FORMAT
+    precision: str = "float32"
+    shard: str = ""
 
     @property
     def identity(self) -> Identity:
         return Identity(self.spec, self.digest, self.dim)
+
+    def entries(self) -> dict[str, Any]:
+        """What is written: all entries but those that a reader may take for granted."""
+        return {key: value for key, value in asdict(self).items() if key not in OPTIONAL or value != OPTIONAL[key]}
 
 
 class FeatureFile:
@@ -90,6 +104,10 @@ class FeatureFile:
     def failed(self) -> list[tuple[str, str]]:
         """(id, reason) of the items of the source that could not be used."""
         return [(str(key), str(reason)) for key, reason in self._file["failed"].asstr()[:].reshape(-1, 2)]
+
+    def ids(self, modality: Modality) -> list[str]:
+        """Ids of all items of one modality."""
+        return self._file[modality]["ids"].asstr()[:].tolist() if self.count(modality) else []
 
     def items(self, modality: Modality, start: int = 0, stop: int | None = None) -> list[Item]:
         """Items ``start`` to ``stop`` in the order of the source."""
@@ -143,6 +161,100 @@ class FeatureFile:
             return np.empty((0, self.header.dim), np.float32)
         data: NDArray[np.float32] = self._file[modality]["dense/vectors"][:].astype(np.float32)
         return data
+
+    def sample(self, modality: Modality, step: int, first: int = 0) -> NDArray[np.float32]:
+        """Global vectors number ``first``, ``first + step``, ... of one modality, float32 (n, d)."""
+        if not self.count(modality):
+            return np.empty((0, self.header.dim), np.float32)
+        return self.mapped(modality, "dense/vectors")[first::step].astype(np.float32)
+
+
+class FeatureFiles:
+    """Several feature files of one encoder, such as the shards of a source, read as one: one file behind the other, in
+    the same order however they are given.
+
+    FeatureFileError if they do not belong together or an item stands in two of them; then none stays open.
+    """
+
+    def __init__(self, paths: Sequence[Path | str]) -> None:
+        with ExitStack() as stack:
+            files = [stack.enter_context(FeatureFile(path)) for path in paths]
+            self.files = sorted(files, key=lambda file: file.header.source)
+            _check_alike(self.files)
+            _check_distinct(self.files)
+            self._stack = stack.pop_all()
+        self.path = self.files[0].path
+
+    def __enter__(self) -> FeatureFiles:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    @property
+    def header(self) -> Header:
+        """That of the one file, or of all as one."""
+        first = self.files[0].header
+        if len(self.files) == 1:
+            return first
+        sources = json.dumps([file.header.source for file in self.files])
+        return replace(first, source=hashlib.sha256(sources.encode()).hexdigest(), shard="")
+
+    @property
+    def failed(self) -> list[tuple[str, str]]:
+        """(id, reason) of the items that could not be used."""
+        return [pair for file in self.files for pair in file.failed]
+
+    def count(self, modality: Modality) -> int:
+        """Number of items of one modality."""
+        return sum(file.count(modality) for file in self.files)
+
+    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Rows]:
+        """All rows of one modality, at most ``size`` items of one file at a time."""
+        for file in self.files:
+            yield from file.batches(modality, size, sets=sets)
+
+    def sample(self, modality: Modality, step: int) -> NDArray[np.float32]:
+        """Every ``step``-th global vector of one modality, float32 (n, d)."""
+        before = np.cumsum([0, *(file.count(modality) for file in self.files)])[:-1].tolist()
+        parts = [file.sample(modality, step, -start % step) for file, start in zip(self.files, before, strict=True)]
+        return np.concatenate(parts)
+
+
+def _check_alike(files: Sequence[FeatureFile]) -> None:
+    first = files[0]
+    for file in files[1:]:
+        for name in ("kind", "digest", "dim", "dtype"):
+            one, other = getattr(first.header, name), getattr(file.header, name)
+            if one != other:
+                raise FeatureFileError(
+                    f"{file.path} and {first.path} do not belong together: their {name} is {other} and {one}; give "
+                    "files that one encoder made with the same options"
+                )
+    for modality in MODALITIES:
+        filled = [file for file in files if file.count(modality)]
+        arrays = [set(file.rows(modality, 0, 1).ragged) for file in filled]
+        for file, names in zip(filled, arrays, strict=True):
+            if names != arrays[0]:
+                raise FeatureFileError(
+                    f"{file.path} and {filled[0].path} do not belong together: one of them holds no concept sets; make "
+                    "both with --no-concepts, or neither"
+                )
+
+
+def _check_distinct(files: Sequence[FeatureFile]) -> None:
+    if len(files) == 1:
+        return
+    place: dict[str, FeatureFile] = {}
+    for file in files:
+        ids = [key for modality in MODALITIES for key in file.ids(modality)]
+        twice = next((key for key in ids if key in place), None)
+        if twice is not None:
+            raise FeatureFileError(
+                f"{file.path} and {place[twice].path} both hold {twice!r}; leave one of them out, or extract distinct "
+                "shards"
+            )
+        place.update(dict.fromkeys(ids, file))
 
 
 def is_embeddings(path: Path) -> bool:
@@ -216,9 +328,9 @@ class FeatureWriter:
 
     def _resume(self) -> int:
         note = self.folder / "header.json"
-        mine = json.dumps(asdict(self.header), indent=1)
+        mine = json.dumps(self.header.entries(), indent=1)
         if note.exists() and note.read_text(encoding="utf-8") != mine:
-            theirs = json.loads(note.read_text(encoding="utf-8"))
+            theirs = OPTIONAL | json.loads(note.read_text(encoding="utf-8"))
             differing = [key for key, value in asdict(self.header).items() if theirs.get(key) != value]
             raise FeatureFileError(
                 f"{self.folder} holds an unfinished run with another {' and '.join(differing)}; "
@@ -254,7 +366,7 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
         raise FeatureFileError(f"{path}: an HDF5 file, but not a feature file of boc; make one with boc extract")
     if int(found["format"]) > FORMAT:
         raise FeatureFileError(f"{path}: feature format {found['format']}, this boc reads up to {FORMAT}; upgrade boc")
-    if len(found) < len(fields(Header)):
+    if not {f.name for f in fields(Header)} <= found.keys() | OPTIONAL.keys():
         raise FeatureFileError(f"{path}: incomplete header; make the file anew with boc extract")
     return Header(**{key: value.item() if isinstance(value, np.generic) else value for key, value in found.items()})
 
@@ -301,7 +413,7 @@ def _write(
             modality, layout = rows.items[0].modality, _Layout.of(rows)
             layouts[modality] = layouts[modality] + layout if modality in layouts else layout
     with h5py.File(path, "w") as file:
-        file.attrs.update(asdict(header))
+        file.attrs.update(header.entries())
         pairs = np.array(failed, dtype=object).reshape(-1, 2)
         file.create_dataset("failed", data=pairs, dtype=h5py.string_dtype())
         for modality, layout in layouts.items():

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from boc import registry
 from boc.codecs import SurrogateCodec
 from boc.errors import BackendError, BocError, EncoderError, FeatureFileError
-from boc.features import FeatureFile, embeddings
+from boc.features import FeatureFile, FeatureFiles, embeddings
 from boc.manifest import Manifest
 from boc.rerank import align, check_metric, dot, reorder, store
 from boc.types import MODALITIES, Embeddings, Hit, Identity, ImageRef, Item, Modality, Ragged
@@ -32,7 +32,7 @@ DEFAULT_QUERY_Z = 128
 DEFAULT_RM = 10.0
 
 
-def fit_code(file: FeatureFile, codec: SurrogateCodec) -> SurrogateCodec:
+def fit_code(file: FeatureFile | FeatureFiles, codec: SurrogateCodec) -> SurrogateCodec:
     """Fit ``codec`` on vectors of an embeddings file: 100,000 of each modality, or as many as its steps want of all,
     evenly spread."""
     counts = {modality: file.count(modality) for modality in MODALITIES}
@@ -42,8 +42,7 @@ def fit_code(file: FeatureFile, codec: SurrogateCodec) -> SurrogateCodec:
     for modality, count in counts.items():
         if count:
             step = math.ceil(count / max(FIT_SAMPLE, math.ceil(wanted * count / total)))
-            vectors = file.mapped(modality, "dense/vectors")[::step].astype(np.float32)
-            samples.append(Embeddings(modality, vectors))
+            samples.append(Embeddings(modality, file.sample(modality, step)))
     if not samples:
         raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
     try:
@@ -53,7 +52,7 @@ def fit_code(file: FeatureFile, codec: SurrogateCodec) -> SurrogateCodec:
 
 
 def new_manifest(
-    file: FeatureFile,
+    file: FeatureFile | FeatureFiles,
     codec: SurrogateCodec,
     rm: float = DEFAULT_RM,
     *,
@@ -70,8 +69,8 @@ def new_manifest(
         concepts = concepts or "float16"
     if concepts is not None:
         for modality in MODALITIES:
-            rows = file.rows(modality, 0, 1)
-            if rows.items and "concepts" not in rows.ragged:
+            rows = next(file.batches(modality, 1), None)
+            if rows is not None and "concepts" not in rows.ragged:
                 raise FeatureFileError(
                     f"{file.path}: holds no concept sets of its {modality} items; make it with boc extract --encoder "
                     "(an encoder that has them, such as tern), or leave out --concepts and --rerank"
@@ -88,8 +87,10 @@ def new_manifest(
     )
 
 
-def build_index(file: FeatureFile, at: str, name: str, codec: SurrogateCodec, manifest: Manifest) -> Iterator[int]:
-    """Make index ``name`` at back end ``at`` from an embeddings file and a fitted codec, in place of an older one.
+def build_index(
+    file: FeatureFile | FeatureFiles, at: str, name: str, codec: SurrogateCodec, manifest: Manifest
+) -> Iterator[int]:
+    """Make index ``name`` at back end ``at`` from embeddings and a fitted codec, in place of an older one.
 
     Yields the number of items added. Nobody sees the index before the iterator is exhausted.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +23,12 @@ class Source:
     """What is to be extracted, in a fixed order: pictures first, then captions.
 
     ``file`` is the path of the feature file the items stand in, or None where they are pictures and plain text.
+    ``shard`` says which part of a source these are, as "3/16", or nothing for a whole one.
     """
 
     items: list[Item]
     file: Path | None = None
+    shard: str = ""
 
     def check_captioned(self) -> None:
         """SourceError unless there are captions."""
@@ -36,11 +39,30 @@ class Source:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the items: the same list in the same order gives the same digest."""
-        digest = hashlib.sha256()
+        """SHA-256 over the items: the same list in the same order gives the same digest, another shard another one."""
+        digest = hashlib.sha256(self.shard.encode())
         for item in self.items:
             digest.update(json.dumps([item.id, item.modality, item.content, item.group]).encode())
         return digest.hexdigest()
+
+    def part(self, shard: str) -> Source:
+        """Shard ``I/N``, I from 1 to N: about one picture in N with its captions, in the order of the source.
+
+        SHA-256 of a picture's id decides, so that no machine needs to know what the others do, and pictures that are
+        added or lost move no others. SourceError for anything but two such numbers.
+        """
+        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
+        number, parts = (int(group) for group in match.groups()) if match else (0, 0)
+        if not 1 <= number <= parts:
+            raise SourceError(f"{shard!r} is no shard; write I/N with I from 1 to N, for example 3/16")
+        if parts == 1:
+            return self
+        kept = [item for item in self.items if _hashed(item.group or item.id) % parts == number - 1]
+        return Source(kept, self.file, f"{number}/{parts}")
+
+
+def _hashed(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
 def open_source(path: Path, ids: Path | None = None, images: Path | None = None) -> Source:
@@ -67,14 +89,16 @@ def open_source(path: Path, ids: Path | None = None, images: Path | None = None)
 
 
 def _folder(folder: Path) -> list[Item]:
-    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    # A dangling link is listed: whoever reads it says what it lacks.
+    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and not p.is_dir())
     if not paths:
         raise SourceError(f"{folder}: no pictures in this folder ({', '.join(sorted(SUFFIXES))}); {ADVICE}")
     names = [path.relative_to(folder).as_posix() for path in paths]
     odd = next((name for name in names if name.encode(errors="ignore").decode() != name), None)
     if odd is not None:
         raise SourceError(f"{folder}: the file name {odd!a} is not UTF-8; rename that file")
-    return [Item(name, "image", str(path.resolve()), name) for name, path in zip(names, paths, strict=True)]
+    root = folder.resolve()
+    return [Item(name, "image", str(root / name), name) for name in names]
 
 
 def _table(path: Path, images: Path | None) -> list[Item]:

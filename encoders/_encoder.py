@@ -17,7 +17,6 @@ from boc.types import Embeddings, Identity, ImageRef, Ragged, Regions, RegionSou
 
 from . import _device, _text
 from ._batches import in_batches, to_device
-from ._layers import padding_mask
 from ._network import Encoded, Network, pad_regions
 
 VARIANTS = ("alone", "special")
@@ -47,6 +46,7 @@ class SetEncoder:
         self.identity = identity
         self.special = special
         self._precision = runtime.precision
+        self._size = runtime.batch
         self._images = torch.compile(network.images, dynamic=True) if runtime.compile else network.images
         self._texts = torch.compile(network.texts, dynamic=True) if runtime.compile else network.texts
 
@@ -58,55 +58,59 @@ class SetEncoder:
         return self.regions(image)
 
     def encode_images(self, prepared: Sequence[Regions]) -> Embeddings:
-        special = self.special and any(self.network.region_margins)
+        before, behind = self.network.region_margins
+        first, extra = (0, before + behind) if self.special else (before, 0)
 
         def encode(batch: Sequence[Regions]) -> tuple[Tensor, list[Tensor]]:
             features, boxes, lengths = (to_device(t, self.device) for t in pad_regions(batch))
-            found = self._images(features, boxes, lengths)
-            kept = self.network.region_mask(lengths, found.sets.shape[1])
-            if special:
-                kept = ~padding_mask(lengths + sum(self.network.region_margins), found.sets.shape[1])
-            return self._rows(found, kept)
+            return self._rows(
+                self._images(features, boxes, lengths), [range(first, first + len(r) + extra) for r in batch]
+            )
 
-        before, behind = self.network.region_margins if special else (0, 0)
-        boxes = [np.concatenate([WHOLE] * before + [r.boxes] + [WHOLE] * behind) for r in prepared]
+        around = (before, behind) if self.special else (0, 0)
+        found = [np.concatenate([WHOLE] * around[0] + [r.boxes] + [WHOLE] * around[1]) for r in prepared]
         vectors, sets = self._batches(prepared, [len(r) for r in prepared], encode)
-        return Embeddings("image", vectors, sets, boxes=Ragged.from_sets(boxes, 4))
+        return Embeddings("image", vectors, sets, boxes=Ragged.from_sets(found, 4))
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         ids, strings = self.tokens.ids(texts), self.tokens.strings(texts)
         kept = [self._words(row) for row in ids]
-        words = [[row[i] for i in np.flatnonzero(mask)] for row, mask in zip(strings, kept, strict=True)]
+        words = [[row[i] for i in places] for row, places in zip(strings, kept, strict=True)]
         return Embeddings("text", *self.encode_ids(ids, kept), words=words)
 
-    def encode_ids(self, ids: Sequence[list[int]], kept: Sequence[NDArray[np.bool_]]) -> tuple[NDArray, Ragged]:
+    def encode_ids(self, ids: Sequence[list[int]], kept: Sequence[Sequence[int]]) -> tuple[NDArray, Ragged]:
         """Global vectors, and of each set the rows ``kept``, of texts that are ids already."""
         inputs = list(zip(ids, kept, strict=True))
 
-        def encode(batch: Sequence[tuple[list[int], NDArray[np.bool_]]]) -> tuple[Tensor, list[Tensor]]:
+        def encode(batch: Sequence[tuple[list[int], Sequence[int]]]) -> tuple[Tensor, list[Tensor]]:
             padded, lengths = (to_device(t, self.device) for t in _text.pad([row for row, _ in batch]))
-            masks = nn.utils.rnn.pad_sequence([torch.from_numpy(mask) for _, mask in batch], batch_first=True)
-            return self._rows(self._texts(padded, lengths), to_device(masks, self.device))
+            return self._rows(self._texts(padded, lengths), [places for _, places in batch])
 
         return self._batches(inputs, [len(row) for row in ids], encode)
 
-    def _words(self, row: list[int]) -> NDArray[np.bool_]:
+    def _words(self, row: list[int]) -> list[int]:
+        """Places of the words among the ids of a text; all places, where special ones are wanted."""
         if self.special:
-            return np.ones(len(row), dtype=bool)
+            return list(range(len(row)))
         ids, lengths = (t.to(self.device) for t in _text.pad([row]))
-        mask: NDArray[np.bool_] = self.network.word_mask(ids, lengths)[0].cpu().numpy()
-        return mask
+        places: list[int] = torch.nonzero(self.network.word_mask(ids, lengths)[0]).flatten().tolist()
+        return places
 
-    def _rows(self, found: Encoded, kept: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def _rows(self, found: Encoded, kept: Sequence[Sequence[int]]) -> tuple[Tensor, list[Tensor]]:
+        """Vectors, and the rows ``kept`` of each set: slices where they can be, which need not wait for the device."""
         vectors = found.vectors
         if self._precision != "float32":
             vectors = nn.functional.normalize(vectors.float(), dim=-1)
-        return vectors, [rows[mask] for rows, mask in zip(found.sets, kept, strict=True)]
+        gapless = [not len(p) or p[-1] - p[0] + 1 == len(p) for p in kept]
+        return vectors, [
+            rows[p[0] : p[-1] + 1] if whole and len(p) else rows[list(p)]
+            for rows, p, whole in zip(found.sets, kept, gapless, strict=True)
+        ]
 
     def _batches(
         self, inputs: Sequence[Any], lengths: Sequence[int], encode: Callable[..., Any]
     ) -> tuple[NDArray[np.float32], Ragged]:
-        return in_batches(self.device, self._precision, self.identity.dim, inputs, lengths, encode)
+        return in_batches(self.device, self._precision, self.identity.dim, inputs, lengths, encode, self._size)
 
 
 class AloneEncoder:
@@ -138,7 +142,7 @@ class AloneEncoder:
         words = [np.array(row)[self.encoder._words(row)] for row in ids]
         each, place = np.unique(np.concatenate([np.empty(0, np.int64), *words]), return_inverse=True)
         alone = [[ids[0][0], int(word), ids[0][-1]] for word in each]
-        _, sets = self.encoder.encode_ids(alone, [np.array([False, True, False])] * len(alone))
+        _, sets = self.encoder.encode_ids(alone, [[1]] * len(alone))
         return _with_concepts(whole, sets.values[place])
 
 

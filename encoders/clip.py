@@ -224,6 +224,7 @@ class ClipEncoder:
         self.model = model.eval().to(self.device)
         self.tokenizer = tokenizer
         self._precision = runtime.precision
+        self._size = runtime.batch
         self._images = _Tower(model.get_image_features, model.vision_model, getattr(model, "visual_projection", None))
         self._texts = _Tower(model.get_text_features, model.text_model, getattr(model, "text_projection", None))
         self._limit = _limit(tokenizer, model.text_model)
@@ -310,7 +311,7 @@ class ClipEncoder:
     def _batches(
         self, inputs: Sequence[Any], lengths: Sequence[int], encode: Callable[..., Any]
     ) -> tuple[NDArray[np.float32], Ragged]:
-        return in_batches(self.device, self._precision, self.identity.dim, inputs, lengths, encode)
+        return in_batches(self.device, self._precision, self.identity.dim, inputs, lengths, encode, self._size)
 
 
 def load(argument: str, runtime: Runtime) -> ClipEncoder:

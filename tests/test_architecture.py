@@ -37,7 +37,8 @@ MAY = {
     "boc.sources": {"boc.errors", "boc.features", "boc.images", "boc.types"},
     "boc.registry": {"boc.errors", "boc.types"},
     "boc.scenes": set(),
-    "boc.extraction": {"boc.errors", "boc.features", "boc.sources", "boc.types"},
+    "boc.workers": {"boc.errors", "boc.types"},
+    "boc.extraction": {"boc.errors", "boc.features", "boc.sources", "boc.types", "boc.workers"},
     "boc.pipeline": {
         "boc", "boc.codecs", "boc.errors", "boc.features", "boc.manifest", "boc.registry", "boc.rerank", "boc.types",
     },
@@ -47,14 +48,20 @@ MAY = {
     "boc.relevance": {"boc.errors", "boc.files"},
     "boc.costs": {"boc.errors", "boc.types"},
     "boc.tune": {"boc.codecs", "boc.costs", "boc.errors", "boc.evaluation", "boc.types"},
-    "boc.measure": {"boc.errors", "boc.evaluation", "boc.features", "boc.pipeline", "boc.relevance", "boc.types"},
+    "boc.figures": {"boc.errors", "boc.labels", "boc.types"},
+    "boc.figure_drawing": {"boc.errors", "boc.figures", "boc.files"},
+    "boc.measure": {
+        "boc.errors", "boc.evaluation", "boc.features", "boc.pipeline", "boc.relevance", "boc.rerank", "boc.types",
+    },
     "boc.sheet": {"boc.errors", "boc.files", "boc.images", "boc.types"},
     "boc.cli": {
         "boc", "boc.codebook", "boc.codecs", "boc.errors", "boc.evaluation", "boc.explain", "boc.explain_page",
-        "boc.extraction", "boc.features", "boc.files", "boc.labels", "boc.measure", "boc.pipeline", "boc.registry",
-        "boc.scenes", "boc.sheet", "boc.sources", "boc.tune", "boc.types",
+        "boc.extraction", "boc.features", "boc.figure_drawing", "boc.figures", "boc.files", "boc.images", "boc.labels",
+        "boc.measure", "boc.pipeline", "boc.registry", "boc.scenes", "boc.sheet", "boc.sources", "boc.tune", "boc.types",
     },
-    "encoders": {"boc.errors", "boc.evaluation", "boc.features", "boc.files", "boc.images", "boc.types"},
+    "encoders": {
+        "boc.errors", "boc.evaluation", "boc.features", "boc.files", "boc.images", "boc.types", "boc.vocabulary",
+    },
     "indexing": {"boc.errors", "boc.files", "boc.manifest", "boc.surrogate", "boc.types"},
 }  # fmt: skip
 # Under TYPE_CHECKING only.
@@ -115,7 +122,7 @@ def test_the_walk_sees_what_it_should() -> None:
     assert seen["boc.manifest"] is True
     assert seen["numpy"] is False
     assert dict(imports(ROOT / "boc" / "cli" / "__init__.py"))["boc.cli.search"] is False
-    assert dict(imports(ROOT / "encoders" / "tern.py"))["encoders._checkpoint"] is False
+    assert dict(imports(ROOT / "encoders" / "tern.py"))["encoders._encoder"] is False
     assert dict(imports(ROOT / "boc" / "pipeline.py"))["boc.registry"] is False
 
 
@@ -151,8 +158,10 @@ def test_nothing_prints_or_catches_everything_or_unpickles(path: Path) -> None:
             caught = {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)}
             assert caught.isdisjoint({"Exception", "BaseException"}), f"line {node.lineno}: broad except"
         elif isinstance(node, ast.ImportFrom) and node.module in {"pickle", "joblib", "dill", "cloudpickle"}:
-            # torch.load(weights_only=True) says so with this error when a file holds more than weights.
-            assert [alias.name for alias in node.names] == ["UnpicklingError"], f"line {node.lineno}"
+            # torch.load(weights_only=True) says so with this error when a file holds more than weights. One module
+            # reads the vocabulary of VSRN, a pickle, by an unpickler that knows a single class.
+            allowed = {"UnpicklingError"} | ({"Unpickler"} if path.name == "_published_vsrn.py" else set())
+            assert {alias.name for alias in node.names} <= allowed, f"line {node.lineno}"
         elif isinstance(node, ast.Import):
             names = {alias.name.split(".")[0] for alias in node.names}
             assert names.isdisjoint({"pickle", "joblib", "dill", "cloudpickle", "shelve"}), f"line {node.lineno}"

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 import h5py
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from oracles import TEXT
 
 from boc.errors import BocError, FeatureFileError
-from boc.features import FeatureFile, FeatureWriter, Header, embeddings, is_embeddings, regions
+from boc.features import FeatureFile, FeatureFiles, FeatureWriter, Header, embeddings, is_embeddings, regions
 from boc.types import MODALITIES, Identity, Item, Modality, Ragged, Rows
 
 HEADER = Header("embeddings", "tern:somewhere", "ab" * 32, 3, "float32", "cd" * 32)
@@ -180,6 +181,8 @@ def test_a_kill_while_finished_parts_are_removed_loses_nothing(tmp_path: Path, l
         ({"source": "other"}, "source"),
         ({"digest": "other"}, "digest"),
         ({"dtype": "float16"}, "dtype"),
+        ({"precision": "bfloat16"}, "precision"),
+        ({"shard": "1/2"}, "shard"),
         ({"spec": "tern:b", "dim": 4}, "spec and dim"),
     ],
 )
@@ -260,3 +263,97 @@ def test_a_newer_or_incomplete_header_is_refused(tmp_path: Path) -> None:
         file.attrs["format"] = 1
         del file.attrs["digest"]
     assert "incomplete header; make the file anew" in refusal(path)
+
+
+def test_precision_and_shard_stand_in_a_file_only_where_they_say_something(tmp_path: Path) -> None:
+    with h5py.File(write(tmp_path / "f.h5", HEADER, PARTS)) as file:
+        assert set(file.attrs) == {"kind", "spec", "digest", "dim", "dtype", "source", "format"}
+    told = replace(HEADER, precision="bfloat16", shard="3/16")
+    with FeatureFile(write(tmp_path / "g.h5", told, PARTS)) as file:
+        assert file.header == told
+
+
+@settings(max_examples=20)
+@given(
+    parts=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=4),
+    step=st.integers(1, 5),
+    size=st.integers(1, 6),
+    order=st.randoms(),
+)
+def test_several_files_are_read_as_one(parts: list[tuple[int, int]], step: int, size: int, order: Random) -> None:
+    with TemporaryDirectory() as folder:
+        paths = [
+            write(
+                Path(folder) / f"{i}.h5",
+                replace(HEADER, source=f"{i}", shard=f"{i + 1}/9"),
+                [
+                    [
+                        make_rows([2] * count, modality, start=10 * i)
+                        for modality, count in zip(MODALITIES, counts, strict=True)
+                    ]
+                ],
+                [(f"bad {i}", "torn")],
+            )
+            for i, counts in enumerate(parts)
+        ]
+        given_in = order.sample(paths, len(paths))
+        with FeatureFiles(given_in) as files:
+            assert files.failed == [(f"bad {i}", "torn") for i in range(len(parts))]
+            assert files.header.identity == HEADER.identity
+            assert (files.header.shard == "") == (len(parts) > 1)
+            for position, modality in enumerate(MODALITIES):
+                counts = [pair[position] for pair in parts]
+                expected = [make_rows([2] * n, modality, start=10 * i) for i, n in enumerate(counts) if n]
+                assert files.count(modality) == sum(counts)
+                vectors = np.concatenate([np.empty((0, 3)), *(rows.dense["vectors"] for rows in expected)])
+                assert np.array_equal(files.sample(modality, step), vectors[::step])
+                found = list(files.batches(modality, size))
+                assert all(len(rows.items) <= size for rows in found)
+                assert [i for rows in found for i in rows.items] == [i for rows in expected for i in rows.items]
+                assert np.array_equal(
+                    np.concatenate([np.empty((0, 3)), *(rows.ragged["concepts"].values for rows in found)]),
+                    np.concatenate([np.empty((0, 3)), *(rows.ragged["concepts"].values for rows in expected)]),
+                )
+        with FeatureFiles(paths) as again:
+            assert again.header.source == files_source(given_in)
+
+
+def files_source(paths: Sequence[Path]) -> str:
+    with FeatureFiles(paths) as files:
+        return files.header.source
+
+
+def test_one_file_alone_is_itself_and_others_have_a_source_of_their_own(tmp_path: Path) -> None:
+    one = write(tmp_path / "1.h5", HEADER, [[make_rows([1])]])
+    two = write(tmp_path / "2.h5", replace(HEADER, source="2"), [[make_rows([1], start=1)]])
+    three = write(tmp_path / "3.h5", replace(HEADER, source="3"), [[make_rows([1], start=2)]])
+    with FeatureFiles([one]) as file:
+        assert file.header == HEADER
+    assert len({files_source(paths) for paths in ([one], [two], [one, two], [one, three], [one, two, three])}) == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kind": "regions"}, "their kind is regions and embeddings"),
+        ({"digest": "other"}, "their digest is other and "),
+        ({"dtype": "float16"}, "their dtype is float16 and float32"),
+        ({}, "both hold 'image-0'"),
+    ],
+)
+def test_files_that_do_not_belong_together_are_refused_naming_both(
+    tmp_path: Path, change: dict[str, str], words: str
+) -> None:
+    one = write(tmp_path / "1.h5", HEADER, [[make_rows([1, 2])]])
+    two = write(tmp_path / "2.h5", replace(HEADER, source="z", **change), [[make_rows([3])]])
+    with pytest.raises(FeatureFileError) as caught:
+        FeatureFiles([one, two])
+    for part in (str(one), str(two), words):
+        assert part in str(caught.value)
+
+
+def test_files_with_and_without_concepts_are_not_mixed(tmp_path: Path) -> None:
+    one = write(tmp_path / "1.h5", HEADER, [[make_rows([1, 2])]])
+    two = write(tmp_path / "2.h5", replace(HEADER, source="z"), [[make_rows([3], start=5, concepts=False)]])
+    with pytest.raises(FeatureFileError, match="one of them holds no concept sets"):
+        FeatureFiles([two, one])

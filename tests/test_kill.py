@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -49,18 +50,103 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_pictures(tmp_path_factory.mktemp("many"), 600)
 
 
+@pytest.fixture(scope="module")
+def calm(table: Path) -> Path:
+    """Regions of all pictures, of a run that nobody disturbed."""
+    path = table.parent / "calm.h5"
+    assert boc("extract", table, "-o", path, "--regions", "grid").exit_code == 0
+    return path
+
+
 @pytest.mark.slow
-def test_extraction(table: Path, tmp_path: Path) -> None:
-    calm, wild = tmp_path / "calm.h5", tmp_path / "wild.h5"
-    assert boc("extract", table, "-o", calm, "--regions", "grid").exit_code == 0
+@pytest.mark.parametrize("workers", [0, 2])
+def test_extraction(table: Path, calm: Path, tmp_path: Path, workers: int) -> None:
+    wild = tmp_path / "wild.h5"
 
     def never_half() -> None:
         assert not wild.exists() or wild.read_bytes() == calm.read_bytes()
 
-    hits = disturb(("extract", table, "-o", wild, "--regions", "grid"), tmp_path / "wild.h5.parts", never_half)
+    arguments = ("extract", table, "-o", wild, "--regions", "grid", "--workers", workers)
+    hits = disturb(arguments, tmp_path / "wild.h5.parts", never_half)
     assert hits
     assert wild.read_bytes() == calm.read_bytes()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["calm.h5", "wild.h5"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["wild.h5"]
+
+
+@dataclass
+class Run:
+    """An extraction on two workers in a process group of its own, busy at its pictures."""
+
+    process: subprocess.Popen[str]
+    workers: list[int]
+    others: list[int]
+
+    def end(self) -> tuple[int, str]:
+        """Its status and what it said, once none of its processes is left."""
+        said = self.process.communicate(timeout=600)[1]
+        deadline = time.monotonic() + 600
+        while any(running(pid) for pid in self.workers + self.others):
+            assert time.monotonic() < deadline, "processes stay behind"
+            time.sleep(0.05)
+        return self.process.returncode, said
+
+
+def run_busy(table: Path, output: Path) -> Run:
+    arguments = ("extract", table, "-o", output, "--regions", "grid", "--workers", 2)
+    command = [*BOC, *(str(a) for a in arguments)]
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, start_new_session=True, **pipes)
+    while not list(output.with_name(f"{output.name}.parts").glob("[0-9]*.h5")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    children = {int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()}
+    workers = {pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    assert len(workers) == 2
+    return Run(process, sorted(workers), sorted(children - workers))
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+PROC = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in Linux' /proc only")
+
+
+@PROC
+@pytest.mark.slow
+def test_a_killed_worker_ends_the_run_and_the_same_command_goes_on(table: Path, calm: Path, tmp_path: Path) -> None:
+    run = run_busy(table, tmp_path / "wild.h5")
+    os.kill(run.workers[0], signal.SIGKILL)
+    code, said = run.end()
+    assert code == 1
+    assert "Error: a worker process was killed by SIGKILL at " in said
+    assert "Traceback" not in said
+    assert [p.name for p in tmp_path.iterdir()] == ["wild.h5.parts"]
+    assert start(("extract", table, "-o", tmp_path / "wild.h5", "--regions", "grid", "--workers", 2)).wait() == 0
+    assert (tmp_path / "wild.h5").read_bytes() == calm.read_bytes()
+
+
+@PROC
+@pytest.mark.slow
+def test_a_killed_run_takes_its_workers_with_it(table: Path, tmp_path: Path) -> None:
+    run = run_busy(table, tmp_path / "wild.h5")
+    run.process.kill()
+    assert run.end()[0] == -signal.SIGKILL
+
+
+@PROC
+@pytest.mark.slow
+def test_ctrl_c_ends_all_processes_with_one_line(table: Path, tmp_path: Path) -> None:
+    """A terminal sends it to the whole group."""
+    run = run_busy(table, tmp_path / "wild.h5")
+    os.killpg(run.process.pid, signal.SIGINT)
+    code, said = run.end()
+    assert code == 130
+    assert said.endswith("Stopped. Repeat the command to go on where it stopped.\n")
+    assert "Traceback" not in said
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracles import TEXT
 
@@ -243,3 +243,54 @@ def test_any_change_changes_the_digest(items: list[Item], data: st.DataObject) -
     ]
     for changed in changes:
         assert (Source(changed).digest == Source(items).digest) == (changed == items)
+
+
+def test_a_link_to_nowhere_is_listed_for_its_reader_to_refuse(tmp_path: Path) -> None:
+    (tmp_path / "lost.jpg").symlink_to(tmp_path / "gone.jpg")
+    (tmp_path / "round.jpg").symlink_to(tmp_path / "round.jpg")
+    touch(tmp_path, "a.jpg", "there/b.png")
+    (tmp_path / "linked.png").symlink_to(tmp_path / "there" / "b.png")
+    (tmp_path / "folder.png").symlink_to(tmp_path / "there")
+    items = {item.id: item.content for item in open_source(tmp_path).items}
+    root = tmp_path.resolve()
+    assert items == {
+        "a.jpg": f"{root}/a.jpg",
+        "lost.jpg": f"{root}/lost.jpg",
+        "round.jpg": f"{root}/round.jpg",
+        "there/b.png": f"{root}/there/b.png",
+        "linked.png": f"{root}/linked.png",
+    }
+
+
+@given(items=ITEMS, parts=st.integers(1, 5))
+def test_shards_are_the_source_once_in_its_order(items: list[Item], parts: int) -> None:
+    source = Source(items)
+    pieces = [source.part(f"{i}/{parts}") for i in range(1, parts + 1)]
+    places = [[i for i, item in enumerate(items) if any(item is kept for kept in piece.items)] for piece in pieces]
+    for piece, kept in zip(pieces, places, strict=True):
+        assert piece.items == [items[i] for i in kept]
+    assert sorted(i for kept in places for i in kept) == list(range(len(items)))
+    for item in items:
+        assert sum(item in piece.items for piece in pieces) == 1
+    assert len({piece.digest for piece in pieces} | {source.digest}) == (parts + 1 if parts > 1 else 1)
+
+
+@given(items=ITEMS.filter(bool), parts=st.integers(2, 5), data=st.data())
+def test_the_shard_of_a_picture_depends_on_nothing_else(items: list[Item], parts: int, data: st.DataObject) -> None:
+    """Not on the other items nor their order; and captions go with their picture."""
+    item = data.draw(st.sampled_from(items))
+    shard = next(f"{i}/{parts}" for i in range(1, parts + 1) if item in Source(items).part(f"{i}/{parts}").items)
+    name = item.group or item.id
+    assume(name)
+    alone = [replace(item, content="other"), Item(name, "image", "x.jpg", name), Item(f"{name}#7", "text", "", name)]
+    for others in ([], items[::-1]):
+        assert set(alone) <= set(Source(alone + others).part(shard).items)
+
+
+def test_shards_are_the_same_on_every_machine_and_about_equal() -> None:
+    source = Source([Item(f"{i:05d}.jpg", "image", f"/x/{i}", f"{i:05d}.jpg") for i in range(4000)])
+    sizes = [len(source.part(f"{i}/16").items) for i in range(1, 17)]
+    assert sum(sizes) == 4000
+    assert max(abs(size - 250) for size in sizes) <= 60
+    assert [item.id for item in source.part("3/16").items[:4]] == ["00018.jpg", "00027.jpg", "00071.jpg", "00078.jpg"]
+    assert source.part("03/16") == source.part("3/16")

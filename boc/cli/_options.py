@@ -32,6 +32,15 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for 
 
 def source(function: F) -> F:
     """The argument SOURCE with the options that narrow it."""
+    return _narrowed(click.argument("source", type=PATH)(function))
+
+
+def sources(function: F) -> F:
+    """The same for one or more, SOURCE..., as ``sources``."""
+    return _narrowed(click.argument("sources", metavar="SOURCE...", type=PATH, nargs=-1, required=True)(function))
+
+
+def _narrowed(function: F) -> F:
     for option in (
         click.option(
             "--images", type=PATH, help="Folder of a CSV's pictures [default: the CSV's own, or images/ in it]."
@@ -39,7 +48,6 @@ def source(function: F) -> F:
         click.option(
             "--ids", type=PATH, help="Only the pictures listed in this file, one id a line, and their captions."
         ),
-        click.argument("source", type=PATH),
     ):
         function = option(function)
     return function

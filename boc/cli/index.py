@@ -11,15 +11,16 @@ from boc.cli import _options
 
 if TYPE_CHECKING:
     from boc.extraction import Extraction
-    from boc.features import FeatureFile
+    from boc.features import FeatureFiles
 
 SIGNED_CODES = ("scalar", "bits", "permutation")
 CONCEPT_CODES = ("hard", "soft", "mixed")
+NARROWED = "--ids narrows an extraction; give it to boc extract, or index the pictures"
 
 
 @click.command("index")
 @click.argument("name")
-@_options.source
+@_options.sources
 @_options.at
 @_options.encoder
 @click.option(
@@ -69,7 +70,7 @@ CONCEPT_CODES = ("hard", "soft", "mixed")
 @_options.device
 def command(
     name: str,
-    source: Path,
+    sources: tuple[Path, ...],
     ids: Path | None,
     images: Path | None,
     at: str,
@@ -94,12 +95,14 @@ def command(
 ) -> None:
     """Make the index NAME of everything in SOURCE.
 
-    SOURCE is a feature file, or, with --encoder, a folder of pictures, a CSV of image,caption, or a regions file.
-    Killed or stopped, the same command goes on where it was; the index appears whole at the end.
+    SOURCE is a feature file, or several made by one encoder, such as shards; or, with --encoder, a folder of pictures,
+    a CSV of image,caption, or a regions file. Killed or stopped, the same command goes on where it was; the index
+    appears whole at the end.
 
     \b
     Examples: boc index photos photos.h5
               boc index photos photos.h5 --code dictionary --rm 30
+              boc index photos 1.h5 2.h5 3.h5 4.h5
               boc index photos photos.h5 --code mixed --codebook codebook.npz
               boc index photos ~/Pictures --encoder tern:models/flickr8k
     """
@@ -107,15 +110,15 @@ def command(
     from boc import registry
     from boc.codebook import Codebook
     from boc.codecs import concept_code, global_code
-    from boc.features import FeatureFile
+    from boc.features import FeatureFiles
     from boc.pipeline import budgets, build_index, check_name, fit_code, new_manifest
 
     book = Codebook.load(codebook) if codebook is not None else None
     backend = registry.backend(at)
     existed = backend.exists(check_name(name))
     keep = book is not None or concepts is not None or rerank != "dot"
-    path, made = _features(name, source, ids, images, at, encoder, device, concepts=keep)
-    with FeatureFile(path) as file:
+    paths, made = _features(name, sources, ids, images, at, encoder, device, concepts=keep)
+    with FeatureFiles(paths) as file:
         if book is not None:
             book.check(file.header.identity)
             kind: dict[str, Any] = {"similarity": similarity, "aggregate": aggregate}
@@ -140,8 +143,8 @@ def command(
             )
             click.echo(f"{name}: {_counts(file)}")
         failed = file.failed
-    if made:
-        path.unlink()
+    if made is not None:
+        made.unlink()
     _options.report(failed)
 
 
@@ -165,7 +168,7 @@ def _check(code: str, codebook: Path | None, terms: int | None, *, plain: bool, 
 
 def _features(
     name: str,
-    source: Path,
+    sources: tuple[Path, ...],
     ids: Path | None,
     images: Path | None,
     at: str,
@@ -173,27 +176,43 @@ def _features(
     device: str,
     *,
     concepts: bool,
-) -> tuple[Path, bool]:
-    """The embeddings file of SOURCE, and whether it was made here (and is to be removed)."""
+) -> tuple[tuple[Path, ...], Path | None]:
+    """The embeddings files of SOURCE..., and the one that was made here, to be removed."""
     from boc import registry
     from boc.extraction import Extraction
     from boc.features import is_embeddings
     from boc.sources import open_source
 
+    if len(sources) > 1:
+        for path in sources:
+            if path.is_dir() or not is_embeddings(path):
+                raise click.UsageError(
+                    f"{path} holds no vectors; several sources must all be files of boc extract --encoder"
+                )
+        if ids is not None:
+            raise click.UsageError(NARROWED)
+        return sources, None
+    source = sources[0]
     found = open_source(source, ids, images)
     if found.file is not None and is_embeddings(found.file):
         if ids is not None:
-            raise click.UsageError("--ids narrows an extraction; give it to boc extract, or index the pictures")
-        return found.file, False
+            raise click.UsageError(NARROWED)
+        return sources, None
     if encoder is None:
         raise click.UsageError(f"{source} holds no vectors yet; name the encoder to make them: --encoder tern:FOLDER")
     place = Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()
     path = place / (f"{name}.concepts.h5" if concepts else f"{name}.features.h5")
-    extraction = Extraction(found, path, encoder=registry.encoder(encoder, device), concepts=concepts)
+    extraction = Extraction(
+        found,
+        path,
+        encoder=registry.encoder(encoder, device),
+        concepts=concepts,
+        workers=None,
+    )
     if not (path.exists() and _same(path, extraction)):
         path.unlink(missing_ok=True)
         _options.show("encoding", extraction.total, extraction.run())
-    return path, True
+    return (path,), path
 
 
 def _same(path: Path, extraction: Extraction) -> bool:
@@ -204,5 +223,5 @@ def _same(path: Path, extraction: Extraction) -> bool:
         return file.header == extraction.header
 
 
-def _counts(file: FeatureFile) -> str:
+def _counts(file: FeatureFiles) -> str:
     return f"{file.count('image')} pictures and {file.count('text')} captions"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @_options.source
 @click.option("-o", "--output", type=_options.PATH, required=True, help="Folder of the model.")
 @click.option(
-    "--regions", default="grid", show_default=True, metavar="KIND[:PATH]", help="grid, tflite:FILE or files:DIR."
+    "--regions", default="grid", show_default=True, metavar="KIND[:ARGUMENT]", help="Region source, for example grid."
 )
 @click.option(
     "--recipe",
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     help="Network, sizes and settings to begin with; see below.",
 )
 @click.option(
-    "--text", metavar="KIND|FOLDER", help="Text tower: small, minilm, words, gru, lstm, or a BERT folder [default: the recipe's]."
+    "--text",
+    metavar="KIND|FOLDER",
+    help="Text tower: small, minilm, words, gru, lstm, or a BERT folder [default: the recipe's].",
 )
 @click.option("--epochs", type=click.IntRange(1), help="Passes over the pictures at most.")
 @click.option("--batch-size", type=click.IntRange(2), help="Pictures in a batch.")
@@ -55,10 +57,21 @@ def command(
     settings: tuple[str, ...],
     device: str,
 ) -> None:
-    """Train a TERN on the captioned pictures of SOURCE, a CSV or a regions file.
+    """Train a TERN, TERAN, VSRN or VSRN++ on the captioned pictures of SOURCE, a CSV or a regions file.
 
     Some pictures are held out, and the weights that find best among them are kept. Killed or stopped, the same
     command goes on where it was.
+
+    \b
+    Recipes for thousands of pictures, on a CPU:
+      small           TERN, all from scratch
+      photos          TERN over a pretrained BERT (--text)
+      photos-teran    TERAN: words aligned with regions
+      photos-align    TERN with alignment: both, for codes and re-ranking
+      photos-vsrn     VSRN over known word vectors
+      photos-vsrnpp   VSRN++ over a frozen BERT
+    Recipes of the papers, for a GPU and --text FOLDER (a bert-base-uncased):
+      tern, tern-align, teran, teran-f30k, vsrn, vsrn-f30k, vsrnpp
 
     \b
     Examples: boc train captions.csv -o models/mine
@@ -86,7 +99,7 @@ def command(
     best = trainer.best(output)
     for label, recall in (("sentence to picture", best.text_to_image), ("picture to sentence", best.image_to_text)):
         click.echo(f"{label}: R@1 {recall.r1:.1f}  R@5 {recall.r5:.1f}  R@10 {recall.r10:.1f} (on pictures held out)")
-    click.echo(f"model in {output}; use it with --encoder tern:{output}")
+    click.echo(f"model in {output}; use it with --encoder {recipe.kind}:{output}")
 
 
 def _settings(pairs: tuple[str, ...], **options: object) -> dict[str, str]:

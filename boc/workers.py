@@ -1,0 +1,179 @@
+"""Pictures prepared in worker processes, each on one thread: in order, and never many ahead of whoever takes them.
+
+Imports nothing heavy, so that a worker can limit its threads before numpy counts the cores.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from multiprocessing import get_context
+from multiprocessing.reduction import ForkingPickler
+from threading import Condition, Thread
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from boc.errors import BocError, ImageError
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.process import BaseProcess
+
+    from boc.types import ImageRef
+
+    Prepare: TypeAlias = Callable[[ImageRef], Any]
+
+AHEAD = 256  # pictures prepared before they are asked for
+EACH = 2  # pictures a worker has been given, so that it need not wait for the next
+FEW = 256  # pictures that are prepared before workers have started
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def advised(pictures: int) -> int:
+    """Worker processes for so many pictures: one a core that this process may use, none for a few pictures."""
+    if pictures < FEW:
+        return 0
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def preparing(prepare: Prepare, images: Sequence[ImageRef], workers: int) -> Iterator[Iterator[Any]]:
+    """What ``prepare`` makes of each of ``images``, in their order, or the ImageError that it raised.
+
+    With ``workers`` 0 in this process; else in so many others, started anew, which get ``prepare`` pickled and end
+    with the block, or with this process however it ends. Any other BocError is raised, and so is one for a worker
+    that died, naming the picture.
+    """
+    if not workers or not images:
+        yield (_checked(_attempt(prepare, image)) for image in images)
+        return
+    pool = _Pool(prepare, images, min(workers, len(images)))
+    try:
+        yield iter(pool)
+    finally:
+        pool.close()
+
+
+class _Pool:
+    """One thread serves each worker: it hands out places of ``images`` and takes back what was made of them."""
+
+    def __init__(self, prepare: Prepare, images: Sequence[ImageRef], workers: int) -> None:
+        self._images = images
+        self._places = iter(range(len(images)))
+        self._ready: dict[int, Any] = {}
+        self._taken = 0
+        self._closed = False
+        self._changed = Condition()
+        self._processes: list[BaseProcess] = []
+        self._threads: list[Thread] = []
+        pickled = bytes(ForkingPickler.dumps(prepare))  # here, where an error is seen
+        context = get_context("spawn")  # a fork would copy the threads and locks of torch
+        for _ in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs,), daemon=True)
+            with _interrupts_held():
+                process.start()
+            theirs.close()
+            thread = Thread(target=self._serve, args=(process, ours, pickled), daemon=True)
+            thread.start()
+            self._processes.append(process)
+            self._threads.append(thread)
+
+    def __iter__(self) -> Iterator[Any]:
+        for place in range(len(self._images)):
+            with self._changed:
+                self._changed.wait_for(lambda: place in self._ready)  # noqa: B023
+                value = self._ready.pop(place)
+                self._taken = place + 1
+                self._changed.notify_all()
+            yield _checked(value)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for process in self._processes:
+            process.terminate()
+        for thread in self._threads:
+            thread.join()
+        for process in self._processes:
+            process.join()
+
+    def _serve(self, process: BaseProcess, connection: Connection, pickled: bytes) -> None:
+        given = deque(self._next(EACH))
+        with connection:
+            try:
+                connection.send_bytes(pickled)
+                for place in given:
+                    connection.send(self._images[place])
+                while given:
+                    self._put(given[0], connection.recv())
+                    given.popleft()
+                    for place in self._next(1):
+                        given.append(place)
+                        connection.send(self._images[place])
+            except (EOFError, OSError):
+                self._fail(process, given)
+
+    def _next(self, count: int) -> list[int]:
+        with self._changed:
+            return list(islice(self._places, count))
+
+    def _put(self, place: int, value: Any) -> None:
+        """Store a result once there is room for it. The next one to be taken always has room."""
+        with self._changed:
+            self._changed.wait_for(lambda: place < self._taken + AHEAD or self._closed)
+            self._ready[place] = value
+            self._changed.notify_all()
+
+    def _fail(self, process: BaseProcess, given: Sequence[int]) -> None:
+        """A worker is dead: whoever comes to take what it had been given is told so. It was at the first of these."""
+        process.join()
+        code = process.exitcode or 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        error = BocError(
+            f"a worker process {how} at {self._images[given[0]].path}; repeat the command to go on, with fewer "
+            "--workers if memory is short"
+        )
+        with self._changed:
+            self._ready.update(dict.fromkeys(given, error))
+            self._changed.notify_all()
+
+
+def _work(connection: Connection) -> None:
+    """Life of a worker: ``prepare`` comes first, then pictures; each is answered before the next is read."""
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # of a parent that is gone
+        try:
+            prepare = connection.recv()
+        except BocError as error:
+            connection.send(error)
+            return
+        while True:
+            connection.send(_attempt(prepare, connection.recv()))
+
+
+def _attempt(prepare: Prepare, image: ImageRef) -> Any:
+    try:
+        return prepare(image)
+    except BocError as error:
+        return error
+
+
+def _checked(value: Any) -> Any:
+    if isinstance(value, BocError) and not isinstance(value, ImageError):
+        raise value
+    return value
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Processes started here never see Ctrl-C, which a terminal sends to all of them: their parent ends them."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
