@@ -108,10 +108,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise EncoderError(f"{path}: damaged ({error}); train the model anew with boc train") from error
     if config.get("format") == 1 and {"tern", "bert", "regions"} <= set(config):
         config["network"], config["text"] = config.pop("tern"), {"kind": "bert", **config.pop("bert")}
+    if isinstance(config.get("format"), int) and config["format"] > FORMAT:
+        raise EncoderError(f"{path}: model format {config['format']}, this boc reads up to {FORMAT}; upgrade boc")
     if config.get("kind") not in NETWORKS or not isinstance(config.get("format"), int) or not set(config) >= PARTS:
         raise EncoderError(f"{path}: not the configuration of an encoder; train one with boc train SOURCE -o FOLDER")
-    if config["format"] > FORMAT:
-        raise EncoderError(f"{path}: model format {config['format']}, this boc reads up to {FORMAT}; upgrade boc")
     if not (folder / "model.safetensors").is_file():
         raise EncoderError(f"{folder}: no weights yet; repeat the boc train command, it goes on where it stopped")
     return config

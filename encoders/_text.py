@@ -78,8 +78,11 @@ class WordPieces:
 def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
     """The tokens in a file that ``dump`` filled, for the tower that ``text`` describes (see ``build``)."""
     dumped = path.read_text(encoding="utf-8")
-    if json.loads(dumped).get("kind") == "words":
+    found = json.loads(dumped)
+    if found.get("kind") == "words":
         return Words.load(dumped)
+    if not {"model", "pre_tokenizer", "normalizer"} <= set(found):  # the library's own error would have no class
+        raise ValueError(f"{path} holds no tokenizer")
     limit = BertConfig.from_dict(_options(text)).max_position_embeddings if text["kind"] == "bert" else LIMIT
     return WordPieces(Tokenizer.from_str(dumped), limit)
 

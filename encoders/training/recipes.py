@@ -57,7 +57,7 @@ RECIPES: dict[str, dict[str, str]] = {
     "small": SMALL,
     "photos": PHOTOS,
     "photos-teran": {**ALIGNED, "kind": "teran", "objective": "alignment", "vector": "mean"},
-    "photos-align": {**ALIGNED, "objective": "matching+alignment", "uncertainty": "1"},
+    "photos-align": {**ALIGNED, "objective": "matching+alignment", "uncertainty": "1", "averaging": "4"},
     "photos-vsrn": VSRN_PHOTOS,
     "photos-vsrnpp": {
         **VSRN_PHOTOS, "kind": "vsrnpp", "text": "minilm", "text_layers": "6", "text_lr": "0", "sinkhorn": "20",
