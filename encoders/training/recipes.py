@@ -61,6 +61,7 @@ RECIPES: dict[str, dict[str, str]] = {
     "photos-vsrn": VSRN_PHOTOS,
     "photos-vsrnpp": {
         **VSRN_PHOTOS, "kind": "vsrnpp", "text": "minilm", "text_layers": "6", "text_lr": "0", "sinkhorn": "20",
+        "epochs": "4",
     },
     "tern": {**PUBLISHED, "kind": "tern"},
     "tern-align": {**PUBLISHED, "kind": "tern", "objective": "matching+alignment", "uncertainty": "1"},
