@@ -92,12 +92,17 @@ def test_the_parts_add_up_or_are_weighed_by_their_uncertainty(captions: tuple[An
     network, texts = captions
     positive = torch.tensor([[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1]], dtype=torch.bool)
     numbers = [4, 0, 2, 1, 5, 3]
-    settings: dict[str, Any] = {"objective": "matching+alignment+generation", "generation_hidden": 4}
+    settings: dict[str, Any] = {
+        "objective": "matching+alignment+generation",
+        "generation_hidden": 4,
+        "alignment_margin": 0.7,
+    }
     plain = Objective(TrainConfig(**settings, generation_weight=0.5), network, texts).eval()
     with torch.no_grad():
         images, lengths, mask, chunks = encode(network, texts)
         losses = [
-            hinge(plain.scores(part, images, mask, chunks), positive, 0.2, 2) / 6 for part in ("matching", "alignment")
+            hinge(plain.scores(part, images, mask, chunks), positive, margin, 2) / 6
+            for part, margin in (("matching", 0.2), ("alignment", 0.7))
         ]
         losses.append(0.5 * plain.generation(images.sets, lengths, numbers, positive))
         batch = images, lengths, mask, chunks, numbers, positive, 2

@@ -47,7 +47,8 @@ class TrainConfig:
     pooling : how the cosines of regions and words become a score, for the alignment (see _alignment.py)
     uncertainty : 1 to weigh the parts of the objective by learned uncertainties (Kendall et al., CVPR 2018), as the paper
         of TERAN does for "TERN w. Align"; 0 to add them up
-    margin : of the triplet losses
+    margin, alignment_margin : of the triplet losses of dot products, which are cosines, and of alignments, which are sums
+        of them over words or regions
     negatives_first, negatives_last : negatives of a pair that count at the start, and in the last third of the epochs;
         in between their number falls exponentially. 1 and 1 is the published loss
     summed : 1 for the sum of the triplet losses of a batch, as published; 0 for their mean over its captions, so that
@@ -77,6 +78,7 @@ class TrainConfig:
     pooling: str = "mrsw"
     uncertainty: int = 0
     margin: float = 0.2
+    alignment_margin: float = 0.2
     negatives_first: int = 100
     negatives_last: int = 1
     summed: int = 0

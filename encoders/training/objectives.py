@@ -70,7 +70,8 @@ class Objective(nn.Module):
                 scores = self.scores(part, images, region_mask, chunks)
                 if part == "matching" and self.config.sinkhorn:
                     scores = sinkhorn(scores, self.config.sinkhorn, self.config.sinkhorn_temperature)
-                loss = hinge(scores, positive, self.config.margin, negatives)
+                margin = self.config.margin if part == "matching" else self.config.alignment_margin
+                loss = hinge(scores, positive, margin, negatives)
                 loss = loss if self.config.summed else loss / len(numbers)
             losses.append(loss)
         if not self.config.uncertainty:

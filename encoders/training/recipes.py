@@ -24,7 +24,7 @@ PHOTOS = {
 }  # fmt: skip
 
 # Scores are sums over the words, so the margin is larger; rows keep apart, so the start averages less.
-ALIGNED = {**PHOTOS, "averaging": "1", "margin": "1", "negatives_last": "20", "epochs": "3"}
+ALIGNED = {**PHOTOS, "averaging": "1", "alignment_margin": "1", "negatives_last": "20", "epochs": "3"}
 
 VSRN_PHOTOS = {
     "kind": "vsrn", "text": "minilm-words", "text_layers": "1", "text_lr": "0.1",
