@@ -142,9 +142,9 @@ class Identity:
 class Runtime:
     """Where and how an encoder computes.
 
-    ``device`` is cpu, cuda, or auto for the better; ``precision`` of matrix products float32, bfloat16 or float16 (results
-    are float32 all the same); ``compile`` lets torch compile the network, which costs a minute and pays on long runs.
-    ``batch`` items are encoded at a time, fewer where the memory does not hold so many.
+    ``device`` is cpu, cuda, or auto for the better; ``precision`` of matrix products float32, bfloat16 or float16
+    (results are float32 all the same); ``compile`` lets torch compile the network, which costs a minute and pays on
+    long runs. ``batch`` items are encoded at a time, fewer where the memory does not hold so many.
     """
 
     device: str = "auto"

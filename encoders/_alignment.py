@@ -8,7 +8,7 @@ Of A, the cosines of regions and words with those of special and padding rows se
     mravgw  mrsw / number of words (eq. 8)
     sum     sum of all cosines
     mean    sum / number of cells, padding included
-    scan    sum over regions of the cosine of a region and the words that it attends to (after SCAN, Lee et al., ECCV 2018)
+    scan    sum over regions of the cosine of a region and the words that it attends to (after SCAN, ECCV 2018)
 
 The zeros are part of the published networks: a maximum over a padded set never falls below 0. So mwsr and symm depend a
 little on what is padded, and ``mean`` on how much.
@@ -34,7 +34,8 @@ def check_pooling(pooling: str) -> str:
 def pooled(regions: Tensor, region_mask: Tensor, words: Tensor, word_mask: Tensor, pooling: str) -> Tensor:
     """Scores (images, sentences).
 
-    ``regions`` (B, n, d) and ``words`` (T, L, d) have unit rows; the boolean masks (B, n) and (T, L) say which take part.
+    ``regions`` (B, n, d) and ``words`` (T, L, d) have unit rows; the boolean masks (B, n) and (T, L) say which
+    take part.
     """
     cosines = torch.einsum("bnd,tld->btnl", regions, words)
     cosines = cosines.to(torch.promote_types(cosines.dtype, torch.float32))  # sums are taken in full precision

@@ -25,8 +25,8 @@ class TeranConfig(TernConfig):
     last_word : whether the last word-piece before [SEP], most often the full stop, is a word of the alignment; the
         published network drops it
     stop_words : whether frequent words without a meaning of their own take part in the alignment (section 8.3)
-    vector : what the global vector is: ``first``, the special row as in the authors' code, which alignment alone does not
-        train; or ``mean``, the mean over the regions or words that take part in the alignment
+    vector : what the global vector is: ``first``, the special row as in the authors' code, which alignment alone does
+        not train; or ``mean``, the mean over the regions or words that take part in the alignment
     """
 
     shared: bool = False

@@ -57,7 +57,8 @@ MAY = {
     "boc.cli": {
         "boc", "boc.codebook", "boc.codecs", "boc.errors", "boc.evaluation", "boc.explain", "boc.explain_page",
         "boc.extraction", "boc.features", "boc.figure_drawing", "boc.figures", "boc.files", "boc.images", "boc.labels",
-        "boc.measure", "boc.pipeline", "boc.registry", "boc.scenes", "boc.sheet", "boc.sources", "boc.tune", "boc.types",
+        "boc.measure", "boc.pipeline", "boc.registry", "boc.scenes", "boc.sheet", "boc.sources", "boc.tune",
+        "boc.types",
     },
     "encoders": {
         "boc.errors", "boc.evaluation", "boc.features", "boc.files", "boc.images", "boc.types", "boc.vocabulary",

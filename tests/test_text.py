@@ -53,5 +53,5 @@ def test_known_word_vectors_leave_room_to_learn() -> None:
 
 
 def test_a_tower_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EncoderError, match="no BERT folder .*a text tower is minilm"):
+    with pytest.raises(EncoderError, match=r"no BERT folder .*a text tower is minilm"):
         _text.load_tower(str(tmp_path), 1, [])

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from scipy import sparse
+
 from boc.errors import EncoderError
 from boc.evaluation import Recalls, evaluate
 from boc.features import FeatureFile

@@ -45,10 +45,10 @@ class TrainConfig:
     ----------
     objective : what counts: matching, alignment, generation, joined by + (see objectives.py)
     pooling : how the cosines of regions and words become a score, for the alignment (see _alignment.py)
-    uncertainty : 1 to weigh the parts of the objective by learned uncertainties (Kendall et al., CVPR 2018), as the paper
-        of TERAN does for "TERN w. Align"; 0 to add them up
-    margin, alignment_margin : of the triplet losses of dot products, which are cosines, and of alignments, which are sums
-        of them over words or regions
+    uncertainty : 1 to weigh the parts of the objective by learned uncertainties (Kendall et al., CVPR 2018), as the
+        paper of TERAN does for "TERN w. Align"; 0 to add them up
+    margin, alignment_margin : of the triplet losses of dot products, which are cosines, and of alignments, which are
+        sums of them over words or regions
     negatives_first, negatives_last : negatives of a pair that count at the start, and in the last third of the epochs;
         in between their number falls exponentially. 1 and 1 is the published loss
     summed : 1 for the sum of the triplet losses of a batch, as published; 0 for their mean over its captions, so that

@@ -38,8 +38,8 @@ class Recipe:
 
     @classmethod
     def of(cls, name: str, settings: Mapping[str, str]) -> Recipe:
-        """The recipe ``name`` of RECIPES with other ``settings``: fields of the network's configuration, of TrainConfig,
-        and of this class.
+        """The recipe ``name`` of RECIPES with other ``settings``: fields of the network's configuration, of
+        TrainConfig, and of this class.
 
         EncoderError for an unknown name or a value that is no number where one is due.
         """

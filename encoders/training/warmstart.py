@@ -139,7 +139,7 @@ def _split_rectified(fusion: nn.Sequential, projection: Projection, half: int, r
 
 
 def _project(weight: Tensor, bias: Tensor, projection: Projection) -> None:
-    """Weight (out, in) and bias (out,) of a linear map: the projection, and quiet noise in what is left of the output."""
+    """Weight (out, in) and bias (out,) of a linear map: the projection, and quiet noise in the rest."""
     rank = projection.matrix.shape[1]
     weight.mul_(QUIET)
     bias.zero_()
