@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from torch import nn
 
 from boc.errors import EncoderError
 from boc.types import Item
@@ -125,6 +126,27 @@ def test_scores_are_in_the_order_asked(captions: tuple[Any, Captions]) -> None:
                 alone = objective.scores(part, images, mask, texts.encode(network, [number], "cpu"))
                 assert (together[:, column] - alone[:, 0]).abs().max() <= 1e-5
     assert objective.ranking == "alignment"
+
+
+@pytest.mark.parametrize("kind", ["tern", "teran"])
+def test_an_alignment_is_one_of_cosines(kind: str, tmp_path: Path) -> None:
+    """Also of TERN, whose sets have rows of any length."""
+    torch.manual_seed(0)
+    tower = _text.load_tower("small", 1, TEXTS)
+    network = make(kind, TERAN, tower.text).eval()
+    items = [Item(str(i), "text", text) for i, text in enumerate(TEXTS)]
+    texts = Captions(items, tower.tokens, network.txt_enc.width, frozen=False, folder=tmp_path)
+    objective = Objective(TrainConfig(objective="alignment"), network, texts)
+    with torch.no_grad():
+        images, lengths, mask, chunks = encode(network, texts)
+        found = objective.scores("alignment", images, mask, chunks)
+        chunk = chunks[0]
+        regions, words = (nn.functional.normalize(s, dim=2) for s in (images.sets, chunk.encoded.sets))
+        for i, n in enumerate(lengths.tolist()):
+            for place, rows, kept in zip(chunk.places, words, chunk.mask, strict=True):
+                A = regions[i, 1 : 1 + n] @ rows[kept].T
+                expected = A.amax(dim=0).clamp(min=0).sum() if A.numel() else 0.0  # I-CLS, a zero, is among them
+                assert float(found[i, place]) == pytest.approx(float(expected), abs=1e-4)
 
 
 @pytest.mark.parametrize(

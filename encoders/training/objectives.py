@@ -86,10 +86,14 @@ class Objective(nn.Module):
             if part == "matching":
                 columns.append(images.vectors.float() @ chunk.encoded.vectors.float().T)
             else:
-                sets = chunk.encoded.sets
-                with torch.autocast(sets.device.type, dtype=torch.bfloat16, enabled=self.mixed):
-                    columns.append(pooled(images.sets, region_mask, sets, chunk.mask, self.config.pooling))
+                columns.append(self._aligned(images.sets, region_mask, chunk))
         return in_order(chunks, columns)
+
+    def _aligned(self, regions: Tensor, region_mask: Tensor, chunk: Chunk) -> Tensor:
+        with torch.autocast(regions.device.type, dtype=torch.bfloat16, enabled=self.mixed):
+            # TERN's own sets are not of unit length.
+            unit = [nn.functional.normalize(rows, dim=-1) for rows in (regions, chunk.encoded.sets)]
+            return pooled(unit[0], region_mask, unit[1], chunk.mask, self.config.pooling)
 
     @property
     def ranking(self) -> str:
