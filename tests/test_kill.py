@@ -51,6 +51,12 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def long_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Enough pictures that a run is busy with them whenever somebody comes to look."""
+    return draw_pictures(tmp_path_factory.mktemp("long"), 3000)
+
+
+@pytest.fixture(scope="module")
 def calm(table: Path) -> Path:
     """Regions of all pictures, of a run that nobody disturbed."""
     path = table.parent / "calm.h5"
@@ -131,17 +137,17 @@ def test_a_killed_worker_ends_the_run_and_the_same_command_goes_on(table: Path, 
 
 @PROC
 @pytest.mark.slow
-def test_a_killed_run_takes_its_workers_with_it(table: Path, tmp_path: Path) -> None:
-    run = run_busy(table, tmp_path / "wild.h5")
+def test_a_killed_run_takes_its_workers_with_it(long_table: Path, tmp_path: Path) -> None:
+    run = run_busy(long_table, tmp_path / "wild.h5")
     run.process.kill()
     assert run.end()[0] == -signal.SIGKILL
 
 
 @PROC
 @pytest.mark.slow
-def test_ctrl_c_ends_all_processes_with_one_line(table: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_all_processes_with_one_line(long_table: Path, tmp_path: Path) -> None:
     """A terminal sends it to the whole group."""
-    run = run_busy(table, tmp_path / "wild.h5")
+    run = run_busy(long_table, tmp_path / "wild.h5")
     os.killpg(run.process.pid, signal.SIGINT)
     code, said = run.end()
     assert code == 130
