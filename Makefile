@@ -59,7 +59,7 @@ encoders: install
 			--encoder $$kind:flickr8k/$$name || exit 1; \
 	done
 	$(BIN)/python bench/encoders_table.py TERN=flickr8k/photos.h5 TERAN=flickr8k/photos-teran.h5,mrsw \
-		"TERN with alignment=flickr8k/photos-align.h5" VSRN=flickr8k/photos-vsrn.h5 VSRN++=flickr8k/photos-vsrnpp.h5 \
+		"TERN with alignment=flickr8k/photos-align.h5" "TERN with alignment=flickr8k/photos-align.h5,mrsw" VSRN=flickr8k/photos-vsrn.h5 VSRN++=flickr8k/photos-vsrnpp.h5 \
 		"TERN + VSRN++=flickr8k/photos.h5+flickr8k/photos-vsrnpp.h5" \
 		--floor flickr8k/regions.h5 --train $(DATA)/train.ids.txt
 
