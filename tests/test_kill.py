@@ -99,7 +99,9 @@ class Run:
 
 def run_busy(table: Path, output: Path) -> Run:
     arguments = ("extract", table, "-o", output, "--regions", "grid", "--workers", 2)
-    command = [*BOC, *(str(a) for a in arguments)]
+    # Started in the background, this process may ignore interrupts, and so would its children.
+    heeding = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = [*BOC[:-1], heeding + BOC[-1], *(str(a) for a in arguments)]
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, start_new_session=True, **pipes)
     while not list(output.with_name(f"{output.name}.parts").glob("[0-9]*.h5")):
