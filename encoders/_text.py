@@ -157,6 +157,13 @@ class TextTower:
     module: nn.Module | None = None
 
 
+def check_tower(spec: str) -> None:
+    """EncoderError unless ``load_tower`` knows ``spec``, or it is a folder that may hold a BERT."""
+    known = {"minilm", "minilm-words", "small", "words", *RECURRENT}
+    if spec not in known and not (Path(spec) / "config.json").is_file():
+        raise EncoderError(f"{spec}: no BERT folder (no config.json); a text tower is {TOWERS}")
+
+
 def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
     """The tower that ``spec`` names, cut to its first ``layers`` layers.
 
@@ -174,9 +181,8 @@ def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
         words = Words.learn(captions)
         sizes = {"vocabulary": words.size, "width": WORD_WIDTH} | ({} if spec == "words" else {"hidden": HIDDEN})
         return TextTower(words, {"kind": "embedding" if spec == "words" else spec, **sizes})
+    check_tower(spec)
     folder = _minilm_folder() if spec == "minilm" else Path(spec)
-    if not (folder / "config.json").is_file():
-        raise EncoderError(f"{folder}: no BERT folder (no config.json); a text tower is {TOWERS}")
     config = BertConfig.from_pretrained(folder)
     if config.model_type != "bert":
         raise EncoderError(f"{folder}: a model of type {config.model_type!r}, the text tower must be a BERT")

@@ -350,8 +350,11 @@ def test_training_stops_when_nothing_gets_better(make: Make, patience: int) -> N
 
 
 def test_the_weights_kept_are_the_best_that_were_validated(make: Make) -> None:
-    trainer = make("best", epochs=6, lr=0.1, average=0.0)  # too fast to end well
-    found = [now.recalls.total for now in trainer.run() if now.recalls is not None]
+    for seed in range(9):  # until one that learns too fast ends below its best
+        trainer = make(f"best-{seed}", epochs=6, lr=0.1, average=0.0, seed=seed)
+        found = [now.recalls.total for now in trainer.run() if now.recalls is not None]
+        if found[-1] < max(found):
+            break
     assert found[-1] < max(found)
     assert trainer.state.best == max(found)
     assert trainer.state.best_step == 4 * (1 + found.index(max(found)))

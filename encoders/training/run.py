@@ -69,7 +69,11 @@ def _types(config: type) -> dict[str, str]:
 
 
 def describe(recipe: Recipe, items: str, source: RegionSource) -> dict[str, Any]:
-    """What decides the outcome of a run: the recipe, the digest of the items, the digest of the region source."""
+    """What decides the outcome of a run: the recipe, the digest of the items, the digest of the region source.
+
+    EncoderError for a text tower that is not there, before regions are cut.
+    """
+    _text.check_tower(recipe.text)
     return {"recipe": asdict(recipe), "items": items, "regions": source.identity.digest}
 
 
