@@ -224,7 +224,7 @@ class FeatureFiles:
 def _check_alike(files: Sequence[FeatureFile]) -> None:
     first = files[0]
     for file in files[1:]:
-        for name in ("kind", "digest", "dim", "dtype"):
+        for name in ("kind", "digest", "dim", "dtype", "precision"):
             one, other = getattr(first.header, name), getattr(file.header, name)
             if one != other:
                 raise FeatureFileError(

@@ -73,9 +73,9 @@ class SetEncoder:
         return Embeddings("image", vectors, sets, boxes=Ragged.from_sets(found, 4))
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
-        ids, strings = self.tokens.ids(texts), self.tokens.strings(texts)
-        kept = [self._words(row) for row in ids]
-        words = [[row[i] for i in places] for row, places in zip(strings, kept, strict=True)]
+        ids = self.tokens.ids(texts)
+        kept = self.places(ids)
+        words = self.tokens.strings([[row[i] for i in places] for row, places in zip(ids, kept, strict=True)])
         return Embeddings("text", *self.encode_ids(ids, kept), words=words)
 
     def encode_ids(self, ids: Sequence[list[int]], kept: Sequence[Sequence[int]]) -> tuple[NDArray, Ragged]:
@@ -88,13 +88,12 @@ class SetEncoder:
 
         return self._batches(inputs, [len(row) for row in ids], encode)
 
-    def _words(self, row: list[int]) -> list[int]:
-        """Places of the words among the ids of a text; all places, where special ones are wanted."""
-        if self.special:
-            return list(range(len(row)))
-        ids, lengths = (t.to(self.device) for t in _text.pad([row]))
-        places: list[int] = torch.nonzero(self.network.word_mask(ids, lengths)[0]).flatten().tolist()
-        return places
+    def places(self, ids: Sequence[list[int]]) -> list[Sequence[int]]:
+        """Places of the words among the ids of each text; all places, where special ones are wanted."""
+        if self.special or not ids:
+            return [range(len(row)) for row in ids]
+        masks = self.network.word_mask(*_text.pad(ids))  # on the host: nobody waits for the device
+        return [torch.nonzero(mask).flatten().tolist() for mask in masks]
 
     def _rows(self, found: Encoded, kept: Sequence[Sequence[int]]) -> tuple[Tensor, list[Tensor]]:
         """Vectors, and the rows ``kept`` of each set: slices where they can be, which need not wait for the device."""
@@ -139,7 +138,7 @@ class AloneEncoder:
         """A word on its own is the one concept of a text of it alone; equal words are encoded once."""
         whole = self.encoder.encode_texts(texts)
         ids = self.encoder.tokens.ids(texts)
-        words = [np.array(row)[self.encoder._words(row)] for row in ids]
+        words = [np.array(row)[list(kept)] for row, kept in zip(ids, self.encoder.places(ids), strict=True)]
         each, place = np.unique(np.concatenate([np.empty(0, np.int64), *words]), return_inverse=True)
         alone = [[ids[0][0], int(word), ids[0][-1]] for word in each]
         _, sets = self.encoder.encode_ids(alone, [[1]] * len(alone))

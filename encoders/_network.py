@@ -13,7 +13,6 @@ from torch.nn.utils.rnn import pad_sequence
 from boc.types import Regions
 
 from . import _text
-from ._layers import padding_mask
 
 
 class Encoded(NamedTuple):
@@ -61,8 +60,8 @@ class Network(nn.Module):
 
     def region_mask(self, lengths: Tensor, rows: int) -> Tensor:
         """Boolean (B, rows): which rows of the sets of pictures with ``lengths`` regions are regions."""
-        before, behind = self.region_margins
-        return _between(before, before + lengths, rows) if before or behind else ~padding_mask(lengths, rows)
+        before, _ = self.region_margins
+        return _between(before, before + lengths, rows)
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Boolean (B, L): which rows of the sets of texts are words."""

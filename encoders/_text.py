@@ -43,8 +43,8 @@ class Tokens(Protocol):
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, cut to what the tower can read."""
 
-    def strings(self, texts: Sequence[str]) -> list[list[str]]:
-        """The same as readable strings, one an id."""
+    def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
+        """What the ids stand for, readable."""
 
     def dump(self) -> str:
         """All that ``read_tokens`` needs, as JSON."""
@@ -67,8 +67,8 @@ class WordPieces:
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
 
-    def strings(self, texts: Sequence[str]) -> list[list[str]]:
-        return [encoding.tokens for encoding in self._tokenizer.encode_batch(list(texts))]
+    def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
+        return [[self._tokenizer.id_to_token(number) for number in row] for row in ids]
 
     def dump(self) -> str:
         text: str = self._tokenizer.to_str()

@@ -63,9 +63,9 @@ class Words:
             for text in texts
         ]
 
-    def strings(self, texts: Sequence[str]) -> list[list[str]]:
-        """The word of each id of ``ids``; <unk> for those that are not in the vocabulary."""
-        return [[self.words[number] for number in row] for row in self.ids(texts)]
+    def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
+        """The word of each id; <unk> for those that are not in the vocabulary."""
+        return [[self.words[number] for number in row] for row in ids]
 
     def dump(self) -> str:
         """JSON for ``load``."""

@@ -71,7 +71,7 @@ class Teran(Tern):
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
         mask = super().word_mask(ids, lengths)
-        return mask if self.config.stop_words else mask & ~torch.isin(ids, self._stop_ids)
+        return mask if self.config.stop_words else mask & ~torch.isin(ids, self._stop_ids.to(ids.device))
 
     def _encoded(self, joined: Tensor) -> Encoded:
         return super()._encoded(joined)._replace(sets=nn.functional.normalize(joined, dim=-1))

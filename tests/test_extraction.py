@@ -392,10 +392,12 @@ def test_files_that_do_not_belong_together_are_refused_before_anything_is_made(l
     source = (library / "captions.csv", "--shard", "2/2", encoder)
     assert boc("extract", *source, "-o", tmp_path / "bare.h5", "--no-concepts").exit_code == 0
     assert boc("extract", *source, "-o", tmp_path / "wide.h5", "--dtype", "float32").exit_code == 0
+    assert boc("extract", *source, "-o", tmp_path / "half.h5", "--precision", "bfloat16").exit_code == 0
     for files, words in (
         ((one, one), f"{one} and {one} both hold"),
         ((one, library / "photos.h5"), " both hold '"),
         ((one, tmp_path / "wide.h5"), "do not belong together: their dtype is float"),
+        ((one, tmp_path / "half.h5"), "do not belong together: their precision is "),
         ((one, tmp_path / "bare.h5"), "one of them holds no concept sets"),
         ((one, library / "regions.h5"), f"{library / 'regions.h5'} holds no vectors"),
         ((one, library / "images"), f"{library / 'images'} holds no vectors"),

@@ -169,7 +169,7 @@ def test_stop_words_can_be_left_out_of_the_alignment(captions: tuple[Any, Captio
     stops = _text.stop_ids(tower.tokens)
     network = make("teran", {**TERAN, "stop_words": False, "last_word": True}, {**tower.text, "stop_ids": stops})
     ids, lengths = _text.pad(tower.tokens.ids(["a red box", "at the very left"]))
-    strings = tower.tokens.strings(["a red box", "at the very left"])
+    strings = tower.tokens.strings(tower.tokens.ids(["a red box", "at the very left"]))
     mask = network.word_mask(ids, lengths)
     kept = [[s for s, m in zip(row, flags, strict=False) if m] for row, flags in zip(strings, mask, strict=True)]
     assert kept == [["red", "box"], ["left"]]

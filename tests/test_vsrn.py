@@ -233,6 +233,7 @@ def test_the_bombs_would_explode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     for name in ("system", "exec", "old style"):
         pickle.loads(HOSTILE[name])  # noqa: S301
+        assert Path("exploded").exists(), name
         Path("exploded").unlink()
 
 

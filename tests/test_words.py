@@ -62,7 +62,7 @@ def test_every_word_counted_often_enough_has_an_id(captions: list[str], min_coun
     counts = Counter(token for caption in captions for token in tokenize(caption))
     words = Words.learn(captions, min_count)
     assert set(words.words) == {*SPECIALS, *(token for token in counts if counts[token] >= min_count)}
-    for caption, ids, strings in zip(captions, words.ids(captions), words.strings(captions), strict=True):
+    for caption, ids, strings in zip(captions, words.ids(captions), words.strings(words.ids(captions)), strict=True):
         tokens = tokenize(caption)
         assert (ids[0], ids[-1]) == (1, 2)
         assert len(ids) == len(strings) == len(tokens) + 2

@@ -315,6 +315,7 @@ def validate(
 ) -> Recalls:
     """Recalls on the pictures of ``pairs`` with all their captions, by what ``objective`` ranks by."""
     network.eval()
+    objective.eval()
     numbers = np.concatenate(pairs.captions)
     parts = range(0, len(numbers), EVAL_BATCH)
     chunks = [captions.encode(network, numbers[start : start + EVAL_BATCH], device) for start in parts]

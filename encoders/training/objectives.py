@@ -90,7 +90,7 @@ class Objective(nn.Module):
         return in_order(chunks, columns)
 
     def _aligned(self, regions: Tensor, region_mask: Tensor, chunk: Chunk) -> Tensor:
-        with torch.autocast(regions.device.type, dtype=torch.bfloat16, enabled=self.mixed):
+        with torch.autocast(regions.device.type, dtype=torch.bfloat16, enabled=self.mixed and self.training):
             # TERN's own sets are not of unit length.
             unit = [nn.functional.normalize(rows, dim=-1) for rows in (regions, chunk.encoded.sets)]
             return pooled(unit[0], region_mask, unit[1], chunk.mask, self.config.pooling)

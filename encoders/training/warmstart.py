@@ -58,16 +58,18 @@ def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
 
     ``bags`` (n, V) has the share of each word in each caption. Special words, which all captions have, become zero.
     """
-    free = (embedding.weight == 0).all(dim=0)
-    known = bags @ embedding.weight[:, ~free].numpy() if free.any() else np.ones(1)
-    columns = torch.nonzero(free if free.any() else ~free).flatten()
+    weight = embedding.weight.cpu().numpy().copy()
+    free = (weight == 0).all(axis=0)
+    known = bags @ weight[:, ~free] if free.any() else np.ones(1)
+    columns = np.flatnonzero(free if free.any() else ~free)
     spread = np.log(bags.shape[0] / np.maximum(1, np.bincount(bags.indices, minlength=bags.shape[1])))
     rank = min(len(columns), *bags.shape)
     _, _, directions = randomized_svd(bags * spread, rank, random_state=0)
     vectors = (directions * spread).T
     vectors *= (known.std() or 1) / (bags @ vectors).std()  # neither part drowns the other
-    embedding.weight[:, columns] = 0
-    embedding.weight[:, columns[:rank]] = torch.from_numpy(np.ascontiguousarray(vectors)).float()
+    weight[:, columns] = 0
+    weight[:, columns[:rank]] = vectors
+    embedding.weight.copy_(torch.from_numpy(weight))
 
 
 @torch.no_grad()
