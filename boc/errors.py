@@ -7,6 +7,10 @@ class BocError(Exception):
     """Anything the user can put right. The command line prints it as one line and exits with status 1."""
 
 
+class BocWarning(UserWarning):
+    """Something was done otherwise than asked, and how to have it as asked. The command line prints it as a note."""
+
+
 class ImageError(BocError):
     """One image cannot be used; the others can."""
 

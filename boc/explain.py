@@ -128,7 +128,8 @@ def explain(
     """
     query, item = _query(text, image), _item(searcher, id)
     asked = _encode(searcher, query)
-    matches = _matches(searcher.codec.encode_queries(asked), searcher.index.terms([id]))
+    code = searcher.codec.encode_queries(asked)
+    matches = _matches(code, searcher.index.terms([id], code.indices.tolist()))
     labels = _Labels(searcher)
     matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
     query_parts = _parts(asked)
@@ -159,10 +160,10 @@ def _encode(searcher: Searcher, item: Item) -> Embeddings:
 
 
 def _item(searcher: Searcher, id: str) -> Item:
-    found = next((item for item in searcher.index.items() if item.id == id), None)
-    if found is None:
-        raise BocError(f"no item {id!r} in the index; give an id as boc search prints it")
-    return found
+    try:
+        return searcher.index.find([id])[0]
+    except KeyError:
+        raise BocError(f"no item {id!r} in the index; give an id as boc search prints it") from None
 
 
 def _matches(query: TermMatrix, item: TermMatrix) -> list[Match]:

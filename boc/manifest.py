@@ -14,18 +14,19 @@ from numpy.typing import NDArray
 
 from boc import __version__
 from boc.errors import ManifestError
-from boc.types import Identity
+from boc.types import FieldType, Identity
 
-FORMAT = 2
-SINCE_2: dict[str, Any] = {"rerank": "dot", "concept_dtype": None}
-"""Entries that format 1 lacks, with what they were."""
+FORMAT = 3
+SINCE: dict[int, dict[str, Any]] = {2: {"rerank": "dot", "concept_dtype": None}, 3: {"fields": {}}}
+"""Entries that came with a format, with what they were before."""
 
 
 @dataclass(frozen=True)
 class Manifest:
     """Format and maker, encoder (spec, weights digest, dimension), codec (steps, parameters), its arrays (digest,
     shape, dtype of each), digest of the list of items, number of items by modality, number of postings, the
-    default re-rank multiplier and metric, and the type of the stored concept sets, None if there are none."""
+    default re-rank multiplier and metric, the type of the stored concept sets, None if there are none, and the
+    metadata fields of the items with their types."""
 
     encoder: dict[str, Any]
     codec: dict[str, Any]
@@ -35,6 +36,7 @@ class Manifest:
     rm: float
     rerank: str
     concept_dtype: str | None
+    fields: dict[str, FieldType]
     items: dict[str, int]
     postings: int
     created: str
@@ -57,6 +59,7 @@ class Manifest:
         source: str,
         rerank: str = "dot",
         concept_dtype: str | None = None,
+        fields: Mapping[str, FieldType] | None = None,
     ) -> Manifest:
         """The manifest of an index that holds nothing yet."""
         return cls(
@@ -68,6 +71,7 @@ class Manifest:
             rm=rm,
             rerank=rerank,
             concept_dtype=concept_dtype,
+            fields=dict(fields or {}),
             items={},
             postings=0,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -76,7 +80,7 @@ class Manifest:
 
     def same_contents(self, other: Manifest) -> bool:
         """Whether two indexes hold the same items under the same code, by the same encoder."""
-        parts = ("codec", "arrays", "vector_dtype", "source", "rm", "rerank", "concept_dtype")
+        parts = ("codec", "arrays", "vector_dtype", "source", "rm", "rerank", "concept_dtype", "fields")
         same_encoder = self.identity.digest == other.identity.digest
         return same_encoder and all(getattr(self, part) == getattr(other, part) for part in parts)
 
@@ -96,12 +100,12 @@ class Manifest:
             raise ManifestError(
                 f"{where}: index format {raw['format']}, this boc reads up to {FORMAT}; upgrade boc or index anew"
             )
-        since = SINCE_2 if raw["format"] == 1 else {}
+        since = {name: was for first, added in SINCE.items() if raw["format"] < first for name, was in added.items()}
         names = {f.name for f in fields(cls)} - set(since)
         if set(raw) != names:
             odd = ", ".join(sorted(set(raw) ^ names))
             raise ManifestError(f"{where}: manifest entries missing or unknown ({odd}); make the index anew")
-        if since:
+        if raw["format"] == 1:
             raw["codec"] = {"chains": [len(raw["codec"]["steps"])], **raw["codec"]}
         return cls(**raw, **since)
 

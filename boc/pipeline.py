@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boc import registry
 from boc.codecs import SurrogateCodec
-from boc.errors import BackendError, BocError, EncoderError, FeatureFileError
+from boc.errors import BackendError, BocError, BocWarning, EncoderError, FeatureFileError
 from boc.features import FeatureFile, FeatureFiles, embeddings
+from boc.fusion import reciprocal_rank_fusion
 from boc.manifest import Manifest
-from boc.rerank import align, check_metric, dot, reorder, store
-from boc.types import MODALITIES, Embeddings, Hit, Identity, ImageRef, Item, Modality, Ragged
+from boc.metadata import Metadata, check_filter
+from boc.rerank import align, check_metric, reorder, store
+from boc.types import (
+    MODALITIES,
+    Embeddings,
+    Filter,
+    Hit,
+    Identity,
+    ImageRef,
+    Item,
+    Modality,
+    Ragged,
+    Rescore,
+    Rows,
+    StoredConcepts,
+    TermMatrix,
+    Words,
+)
 
 if TYPE_CHECKING:
     from boc.types import Encoder, Index
@@ -30,6 +51,10 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 DEFAULT_Z = 64
 DEFAULT_QUERY_Z = 128
 DEFAULT_RM = 10.0
+FOUND = 1000  # ids looked up at a time
+
+Hybrid: TypeAlias = Literal["rrf", "sum"]
+HYBRIDS: tuple[Hybrid, Hybrid] = ("rrf", "sum")
 
 
 def fit_code(file: FeatureFile | FeatureFiles, codec: SurrogateCodec) -> SurrogateCodec:
@@ -58,8 +83,9 @@ def new_manifest(
     *,
     rerank: str = "dot",
     concepts: str | None = None,
+    metadata: Metadata | None = None,
 ) -> Manifest:
-    """The manifest of an index of all items of ``file`` under a fitted ``codec``.
+    """The manifest of an index of all items of ``file`` under a fitted ``codec``, with their ``metadata``.
 
     ``concepts`` is the type that concept sets are stored as, float16 or int8; None stores none, unless the ``rerank``
     metric needs them. FeatureFileError if ``file`` has none to store.
@@ -68,46 +94,173 @@ def new_manifest(
     if check_metric(rerank) != "dot":
         concepts = concepts or "float16"
     if concepts is not None:
-        for modality in MODALITIES:
-            rows = next(file.batches(modality, 1), None)
-            if rows is not None and "concepts" not in rows.ragged:
-                raise FeatureFileError(
-                    f"{file.path}: holds no concept sets of its {modality} items; make it with boc extract --encoder "
-                    "(an encoder that has them, such as tern), or leave out --concepts and --rerank"
-                )
+        _check_concepts(file)
     return Manifest.new(
         head.identity,
         codec.config(),
         codec.arrays(),
         rm=rm,
         dtype=head.dtype,
-        source=head.source,
+        source=_source(head.source, metadata),
         rerank=rerank,
         concept_dtype=concepts,
+        fields=None if metadata is None else metadata.types,
     )
 
 
 def build_index(
-    file: FeatureFile | FeatureFiles, at: str, name: str, codec: SurrogateCodec, manifest: Manifest
+    file: FeatureFile | FeatureFiles,
+    at: str,
+    name: str,
+    codec: SurrogateCodec,
+    manifest: Manifest,
+    metadata: Metadata | None = None,
 ) -> Iterator[int]:
     """Make index ``name`` at back end ``at`` from embeddings and a fitted codec, in place of an older one.
 
-    Yields the number of items added. Nobody sees the index before the iterator is exhausted.
+    Yields the number of items added, or left there by an earlier load that was killed. Nobody sees the index before
+    the iterator is exhausted. ``metadata`` must be what ``manifest`` was made with.
     """
-    arrays = codec.arrays()
-    dtype = manifest.concept_dtype
-    sets_wanted = dtype is not None or codec.reads_concepts
-    size = CONCEPT_BATCH if sets_wanted else BATCH
-    with registry.backend(at).create(check_name(name), manifest, arrays) as writer:
+    _check_items(file, metadata)
+    with registry.backend(at).create(check_name(name), manifest, codec.arrays()) as writer:
         done = 0
-        for modality in MODALITIES:
-            for rows in file.batches(modality, size, sets=sets_wanted):
-                encoded = embeddings(rows, modality)
-                sets = None if dtype is None or encoded.concepts is None else store(encoded.concepts, dtype)
-                writer.add(rows.items, codec.encode_documents(encoded), encoded.vectors, sets)
-                done += len(rows.items)
-                yield done
+        for rows, modality in _batches(file, codec, manifest):
+            if not writer.has([item.id for item in rows.items]):
+                writer.add(*_encoded(rows, modality, codec, manifest, metadata))
+            done += len(rows.items)
+            yield done
         writer.commit()
+
+
+def append(file: FeatureFile | FeatureFiles, at: str, name: str, metadata: Metadata | None = None) -> Iterator[int]:
+    """Put all items of ``file`` into index ``name``, under its own code, in place of items of the same ids.
+
+    Yields the number of items put. EncoderError if another encoder made them; BocError if the index declares no such
+    metadata; FeatureFileError if it holds concept sets and ``file`` has none.
+    """
+    backend = registry.backend(at)
+    with backend.edit(check_name(name)) as editor:
+        index = backend.open(name)
+        manifest, codec = index.manifest, SurrogateCodec.restore(index.manifest.codec, index.arrays())
+        _check_same_encoder(file, manifest)
+        _check_fields(manifest, metadata)
+        _check_items(file, metadata)
+        if manifest.concept_dtype is not None:
+            _check_concepts(file)
+        done = 0
+        for rows, modality in _batches(file, codec, manifest):
+            editor.put(*_encoded(rows, modality, codec, manifest, metadata))
+            done += len(rows.items)
+            yield done
+        editor.commit(_digest(manifest.source, _source(file.header.source, metadata)))
+
+
+def delete(at: str, name: str, ids: Sequence[str]) -> tuple[int, list[str]]:
+    """Remove items from index ``name``: how many there were, and the ids that it does not know.
+
+    BackendError if none would be left.
+    """
+    backend = registry.backend(at)
+    index = backend.open(check_name(name))
+    distinct = list(dict.fromkeys(ids))
+    unknown = set(_unknown(index, distinct))
+    known = [key for key in distinct if key not in unknown]
+    if known:
+        with backend.edit(name) as editor:
+            for start in range(0, len(known), FOUND):
+                editor.delete(known[start : start + FOUND])
+            editor.commit(_digest(index.manifest.source, "without", *sorted(known)))
+    return len(known), [key for key in distinct if key in unknown]
+
+
+def _batches(
+    file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest
+) -> Iterator[tuple[Rows, Modality]]:
+    sets = manifest.concept_dtype is not None or codec.reads_concepts
+    for modality in MODALITIES:
+        for rows in file.batches(modality, CONCEPT_BATCH if sets else BATCH, sets=sets):
+            yield rows, modality
+
+
+def _encoded(
+    rows: Rows, modality: Modality, codec: SurrogateCodec, manifest: Manifest, metadata: Metadata | None
+) -> tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]:
+    """What an index takes of some rows: items, term frequencies, vectors and concept sets."""
+    encoded = embeddings(rows, modality)
+    dtype = manifest.concept_dtype
+    sets = None if dtype is None or encoded.concepts is None else store(encoded.concepts, dtype)
+    items = rows.items if metadata is None else [replace(item, fields=metadata.of(item)) for item in rows.items]
+    return items, codec.encode_documents(encoded), encoded.vectors, sets
+
+
+def _source(items: str, metadata: Metadata | None) -> str:
+    """Digest of a list of items with its metadata, from that of the list."""
+    return items if metadata is None else _digest(items, metadata.digest)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _check_concepts(file: FeatureFile | FeatureFiles) -> None:
+    for modality in MODALITIES:
+        rows = next(file.batches(modality, 1), None)
+        if rows is not None and "concepts" not in rows.ragged:
+            raise FeatureFileError(
+                f"{file.path}: holds no concept sets of its {modality} items; make it with boc extract --encoder "
+                "(an encoder that has them, such as tern), or leave out --concepts and --rerank"
+            )
+
+
+def _check_same_encoder(file: FeatureFile | FeatureFiles, manifest: Manifest) -> None:
+    found, wanted = file.header.identity, manifest.identity
+    if found.digest != wanted.digest:
+        raise EncoderError(f"{file.path}: made by {found.spec}, the index by {wanted.spec}; use the same encoder")
+
+
+def _check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
+    given = {} if metadata is None else metadata.types
+    odd = [f"{name}:{kind}" for name, kind in given.items() if manifest.fields.get(name) != kind]
+    if odd:
+        there = ", ".join(f"{name}:{kind}" for name, kind in manifest.fields.items()) or "none"
+        raise BocError(
+            f"the index has no metadata fields {', '.join(odd)} (it has: {there}); make it anew, or rename them"
+        )
+
+
+def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) -> None:
+    """BocError if no line of ``metadata`` is of an item, a notice if some are of none."""
+    if metadata is None:
+        return
+    files = file.files if isinstance(file, FeatureFiles) else [file]
+    items = (
+        item
+        for part in files
+        for modality in MODALITIES
+        for start in range(0, part.count(modality), BATCH)
+        for item in part.items(modality, start, start + BATCH)
+    )
+    strange = metadata.strangers(items)
+    if len(strange) == len(metadata.rows):
+        raise BocError(f"no id of the metadata is that of an item (such as {strange[0]!r}); give ids of {file.path}")
+    if strange:
+        warnings.warn(
+            BocWarning(f"{len(strange)} lines of the metadata are of no item here (such as {strange[0]!r})"),
+            stacklevel=2,
+        )
+
+
+def _unknown(index: Index, ids: Sequence[str]) -> Iterator[str]:
+    """Those of some ids that are of no item."""
+    for start in range(0, len(ids), FOUND):
+        asked = list(ids[start : start + FOUND])
+        while asked:
+            try:
+                index.find(asked)
+                break
+            except KeyError as error:
+                asked.remove(error.args[0])
+                yield error.args[0]
 
 
 def budgets(dim: int, z: int | None, query_z: int | None) -> tuple[int, int]:
@@ -168,24 +321,41 @@ class Searcher:
         rm: float | None = None,
         find: Modality | None = None,
         rerank: str | None = None,
+        filters: Sequence[Filter] = (),
+        hybrid: Hybrid | None = None,
+        words_weight: float | None = None,
     ) -> list[Hit]:
         """The k best items for a sentence or a picture, best first.
 
         ``rm`` * k candidates of the inverted index are scored anew by the metric ``rerank`` of ``boc.rerank`` (default
         of both: what the index was made with). ``find`` asks for pictures or sentences only (default: pictures, if
-        the index has any). Where an alignment compares two pictures or two sentences, the query's concepts play the
-        words: each looks for its best match in the item.
+        the index has any), ``filters`` for items whose metadata they hold for. Where an alignment compares two
+        pictures or two sentences, the query's concepts play the words: each looks for its best match in the item.
+
+        ``hybrid`` counts the words of a sentence too, on engines that search by words: "rrf" fuses the re-scored
+        ranking with that of the words by reciprocal rank; "sum" ranks, without scoring anew, by the score of the
+        terms plus ``words_weight`` times that of the words.
         """
         if (text is None) == (image is None):
             raise BocError("give either a sentence or a picture to search by")
+        if text is not None and not text.strip():
+            raise BocError("the sentence is empty; write what the picture shows")
         if text is not None:
-            if not text.strip():
-                raise BocError("the sentence is empty; write what the picture shows")
-            return self.search_vectors(self.encoder.encode_texts([text]), k=k, rm=rm, find=find, rerank=rerank)[0]
-        path = Path(str(image))
-        prepared = self.encoder.prepare(ImageRef(path.name, path))
-        encoded = self.encoder.encode_images([prepared])
-        return self.search_vectors(encoded, k=k, rm=rm, find=find, rerank=rerank)[0]
+            encoded = self.encoder.encode_texts([text])
+        else:
+            path = Path(str(image))
+            encoded = self.encoder.encode_images([self.encoder.prepare(ImageRef(path.name, path))])
+        return self.search_vectors(
+            encoded,
+            k=k,
+            rm=rm,
+            find=find,
+            rerank=rerank,
+            filters=filters,
+            hybrid=hybrid,
+            words_weight=words_weight,
+            texts=None if text is None else [text],
+        )[0]
 
     def search_vectors(
         self,
@@ -195,26 +365,53 @@ class Searcher:
         rm: float | None = None,
         find: Modality | None = None,
         rerank: str | None = None,
+        filters: Sequence[Filter] = (),
+        hybrid: Hybrid | None = None,
+        words_weight: float | None = None,
+        texts: Sequence[str] | None = None,
     ) -> list[list[Hit]]:
-        """The same for queries that are encoded already; one list a row."""
+        """The same for queries that are encoded already; one list a row. ``texts`` are their sentences, for hybrid."""
         rm = self.index.manifest.rm if rm is None else rm
         if k < 1:
             raise BocError(f"k must be at least 1, got {k}")
         if not 1 <= rm < math.inf:
             raise BocError(f"rm must be at least 1 (candidates a hit), got {rm:g}")
-        target = self.target(find)
-        score = self._scorer(queries, target, check_metric(rerank or self.index.manifest.rerank))
-        found = self.index.search(self.codec.encode_queries(queries), math.ceil(rm * k), target)
+        for condition in filters:
+            check_filter(condition, self.index.manifest.fields)
+        words = _words(hybrid, words_weight, rerank, texts)
+        target, depth = self.target(find), math.ceil(rm * k)
+        if hybrid == "sum":
+            return self.index.search(self.codec.encode_queries(queries), k, target, filters=filters, words=words)
+        metric = check_metric(rerank or self.index.manifest.rerank)
+        if words is None:
+            return self._ranked(queries, depth, k, target, metric, filters)
+        ranked = self._ranked(queries, depth, depth, target, metric, filters)
+        matched = self.index.match(words.texts, depth, target, filters)
+        return [reciprocal_rank_fusion(pair, k) for pair in zip(ranked, matched, strict=True)]
+
+    def _ranked(
+        self,
+        queries: Embeddings,
+        depth: int,
+        k: int,
+        target: Modality,
+        metric: str,
+        filters: Sequence[Filter],
+    ) -> list[list[Hit]]:
+        """The best k of ``depth`` candidates of each query by the re-rank metric."""
+        codes = self.codec.encode_queries(queries)
+        if metric == "dot":
+            return self.index.search(codes, depth, target, filters=filters, rescore=Rescore(queries.vectors, k))
+        score = self._aligner(queries, target, metric)
+        found = self.index.search(codes, depth, target, filters=filters)
         return [
             reorder(hits, score(i, [hit.item.id for hit in hits]), k) if hits else [] for i, hits in enumerate(found)
         ]
 
-    def _scorer(
+    def _aligner(
         self, queries: Embeddings, target: Modality, metric: str
     ) -> Callable[[int, list[str]], NDArray[np.float32]]:
         """What scores some items, by their ids, for query number i."""
-        if metric == "dot":
-            return lambda i, ids: dot(queries.vectors[i], self.index.vectors(ids))
         self.index.concepts([])  # refuses at once if there are none
         sets = queries.concepts
         if sets is None:
@@ -231,6 +428,32 @@ class Searcher:
             held = "sentences" if find == "image" else "pictures"
             raise BocError(f"the index holds {held} only; drop --find, or index a CSV of image,caption to have both")
         return find
+
+
+def _words(
+    hybrid: Hybrid | None, weight: float | None, rerank: str | None, texts: Sequence[str] | None
+) -> Words | None:
+    """What a hybrid search asks of the words, None for any other. BocError for options that do not go together."""
+    if hybrid is None:
+        if weight is not None:
+            raise BocError("words_weight is for the hybrid search sum; add hybrid sum, or leave it out")
+        return None
+    if hybrid not in HYBRIDS:
+        raise BocError(f"no hybrid search {hybrid!r}; known: {', '.join(HYBRIDS)}")
+    if texts is None:
+        raise BocError("a hybrid search counts the words of a sentence; search by sentences, or leave hybrid out")
+    if hybrid == "rrf":
+        if weight is not None:
+            raise BocError("rrf fuses ranks, which have no weight; leave words_weight out, or take hybrid sum")
+        return Words(texts, 1.0)
+    if rerank is not None:
+        raise BocError("the hybrid search sum does not score anew; leave rerank out, or take hybrid rrf")
+    if weight is None or not 0 < weight < math.inf:
+        raise BocError(
+            f"hybrid sum needs words_weight above 0, got {weight}: how much the score of the words, some ten, counts "
+            "beside that of the terms, a sum of products of frequencies"
+        )
+    return Words(texts, weight)
 
 
 def read_queries(path: Path, identity: Identity, item: str | None) -> Iterator[tuple[list[Item], Embeddings]]:

@@ -28,12 +28,14 @@ class Item:
 
     ``content`` is the sentence itself, or the path of the picture. ``group`` is the id of the picture an item
     belongs to: its own for a picture, the described picture's for a caption (empty for a sentence on its own).
+    ``fields`` is its metadata: values, or lists of them, of the fields that the index's manifest declares.
     """
 
     id: str
     modality: Modality
     content: str
     group: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -203,18 +205,70 @@ class StoredConcepts:
         return Ragged(values if self.scales is None else values * self.scales[:, None], self.offsets)
 
 
+FieldType: TypeAlias = Literal["keyword", "integer", "float", "boolean", "date", "text"]
+"""Of a metadata field: ``date`` is YYYY-MM-DDThh:mm:ss (UTC), so that text compares as time; ``text`` is searched by
+its words, all others are filtered by."""
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A condition on a metadata field, which holds for an item if it does for one of its values.
+
+    "!=" holds if no value equals ``value``, hence also for an item without the field; all others do not hold there.
+    """
+
+    field: str
+    op: Literal["=", "!=", "<", "<=", ">", ">="]
+    value: str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Rescore:
+    """Score the hits of each query anew by the dot product with its row of ``vectors`` float32 (n, d), and keep ``k``."""
+
+    vectors: NDArray[np.float32]
+    k: int
+
+
+@dataclass(frozen=True)
+class Words:
+    """Add ``weight`` times the engine's own full-text score of each query's sentence to the score of its terms."""
+
+    texts: Sequence[str]
+    weight: float
+
+
 class Index(Protocol):
-    """An opened index; it never changes while open."""
+    """An opened index. Replacing it leaves what is open unchanged; an engine that edits in place shows edits at once."""
 
     manifest: Manifest
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """The learned arrays of the codec, as stored with the index."""
 
-    def search(self, queries: TermMatrix, k: int, modality: Modality | None = None) -> list[list[Hit]]:
+    def search(
+        self,
+        queries: TermMatrix,
+        k: int,
+        modality: Modality | None = None,
+        *,
+        filters: Sequence[Filter] = (),
+        rescore: Rescore | None = None,
+        words: Words | None = None,
+    ) -> list[list[Hit]]:
         """At most k hits a query by dot product of frequencies, ordered by (-score, id).
 
-        Only items that share a term with the query are found. ``modality`` restricts to pictures or sentences.
+        Only items that share a term with the query are found. ``modality`` restricts to pictures or sentences,
+        ``filters`` to items for which all of them hold. With ``rescore`` the k hits are candidates, scored anew where
+        the vectors are; with ``words`` the score also counts words. BackendError for what the engine cannot do.
+        """
+
+    def match(
+        self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
+    ) -> list[list[Hit]]:
+        """At most k hits a sentence by the engine's own full-text score (BM25) over sentences and text fields.
+
+        BackendError if the engine has none.
         """
 
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
@@ -229,15 +283,31 @@ class Index(Protocol):
     def items(self) -> Iterator[Item]:
         """All items, ordered by id."""
 
+    def find(self, ids: Sequence[str]) -> list[Item]:
+        """Some items, in the order asked; KeyError for an unknown id."""
+
     def sizes(self) -> dict[str, int]:
         """Bytes that the index takes: of ``postings``, ``vectors``, ``concepts``, and all ``other``."""
 
-    def terms(self, ids: Sequence[str]) -> TermMatrix:
-        """The stored term frequencies of some items, in the order asked; KeyError for an unknown id."""
+    def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
+        """The stored term frequencies of some items, in the order asked; KeyError for an unknown id.
+
+        Only those of the terms ``among``, where it is given: the fewer, the faster. For checks, not for queries.
+        """
+
+    def document_frequencies(self) -> NDArray[np.int64]:
+        """How many items have each term (V,), counted by the engine. For checks."""
 
 
 class IndexWriter(Protocol):
-    """An index being made. Nobody sees it before ``commit``; leaving without commit leaves nothing behind."""
+    """An index being made. Nobody sees it before ``commit``; leaving without commit leaves nothing behind.
+
+    An engine may keep what it acknowledged of a load that was killed, or lost its connection, for the next load of the
+    same contents to go on.
+    """
+
+    def has(self, ids: Sequence[str]) -> bool:
+        """Whether an earlier load of the same contents has left all of these, so that they need not be added."""
 
     def add(
         self,
@@ -259,6 +329,29 @@ class IndexWriter(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
 
+class IndexEditor(Protocol):
+    """Changes of an index that is there. Done when ``commit`` returns; interrupted, the same changes can be repeated."""
+
+    def put(
+        self,
+        items: Sequence[Item],
+        terms: TermMatrix,
+        vectors: NDArray[np.float32],
+        concepts: StoredConcepts | None = None,
+    ) -> None:
+        """Add items, in place of those of the same ids; otherwise like ``IndexWriter.add``."""
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Remove items; how many of them were there."""
+
+    def commit(self, source: str) -> None:
+        """Make the changes last; ``source`` is the manifest's from now on."""
+
+    def __enter__(self) -> IndexEditor: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
 class Backend(Protocol):
     """A place where indexes live."""
 
@@ -268,6 +361,18 @@ class Backend(Protocol):
 
     def open(self, name: str) -> Index:
         """BackendError naming what is there if there is no such index."""
+
+    def edit(self, name: str) -> IndexEditor:
+        """BackendError like ``open``."""
+
+    def names(self) -> list[str]:
+        """The indexes that are here, sorted."""
+
+    def remove(self, name: str) -> None:
+        """Remove a whole index; BackendError like ``open``."""
+
+    def about(self) -> dict[str, str]:
+        """What this place is, for people: engine, version, what it can do."""
 
 
 @dataclass(frozen=True)

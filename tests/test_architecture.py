@@ -32,6 +32,8 @@ MAY = {
     },
     "boc.surrogate": {"boc.errors", "boc.types"},
     "boc.rerank": {"boc.errors", "boc.types"},
+    "boc.metadata": {"boc.errors", "boc.types"},
+    "boc.fusion": {"boc.types"},
     "boc.evaluation": {"boc.errors"},
     "boc.features": {"boc.errors", "boc.files", "boc.types"},
     "boc.sources": {"boc.errors", "boc.features", "boc.images", "boc.types"},
@@ -40,7 +42,8 @@ MAY = {
     "boc.workers": {"boc.errors", "boc.types"},
     "boc.extraction": {"boc.errors", "boc.features", "boc.sources", "boc.types", "boc.workers"},
     "boc.pipeline": {
-        "boc", "boc.codecs", "boc.errors", "boc.features", "boc.manifest", "boc.registry", "boc.rerank", "boc.types",
+        "boc", "boc.codecs", "boc.errors", "boc.features", "boc.fusion", "boc.manifest", "boc.metadata", "boc.registry",
+        "boc.rerank", "boc.types",
     },
     "boc.labels": {"boc.codecs", "boc.errors", "boc.features", "boc.types", "boc.vocabulary"},
     "boc.explain": {"boc.codecs", "boc.errors", "boc.labels", "boc.pipeline", "boc.types"},
@@ -57,13 +60,13 @@ MAY = {
     "boc.cli": {
         "boc", "boc.codebook", "boc.codecs", "boc.errors", "boc.evaluation", "boc.explain", "boc.explain_page",
         "boc.extraction", "boc.features", "boc.figure_drawing", "boc.figures", "boc.files", "boc.images", "boc.labels",
-        "boc.measure", "boc.pipeline", "boc.registry", "boc.scenes", "boc.sheet", "boc.sources", "boc.tune",
+        "boc.measure", "boc.metadata", "boc.pipeline", "boc.registry", "boc.scenes", "boc.sheet", "boc.sources", "boc.tune",
         "boc.types",
     },
     "encoders": {
         "boc.errors", "boc.evaluation", "boc.features", "boc.files", "boc.images", "boc.types", "boc.vocabulary",
     },
-    "indexing": {"boc.errors", "boc.files", "boc.manifest", "boc.surrogate", "boc.types"},
+    "indexing": {"boc.errors", "boc.files", "boc.manifest", "boc.metadata", "boc.rerank", "boc.types"},
 }  # fmt: skip
 # Under TYPE_CHECKING only.
 ANNOTATIONS = {"boc.types": {"boc.manifest"}, "boc.codecs": {"boc.codebook"}, "boc.cli": {"encoders"}}

@@ -12,6 +12,8 @@ import h5py
 import pytest
 from conftest import boc
 
+from boc.manifest import FORMAT
+
 
 def digest(folder: Path) -> dict[str, str]:
     """SHA-256 of every file below a folder, by its path."""
@@ -43,9 +45,19 @@ def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("photos", "stranger"):
         made = boc("build-codebook", home / f"{name}.h5", "-o", home / f"{name}.npz", "--clusters", 9)
         assert made.exit_code == 0, made.output
+    (home / "years.csv").write_text("id,year:integer\n000.png,2020\n001.png,soon\n")
+    (home / "strange.csv").write_text("id,year:integer\nx.png,2020\n")
+    (home / "fine.csv").write_text("id,year:integer,tag,title:text\n000.png,2020,box,A box\n")
+    (home / "blank.txt").write_text("\n \n")
+    (home / "one.txt").write_text("000.png\n")
+    at, encoder = f"--at=file:{home / 'index'}", f"--encoder=tern:{home / 'model'}"
+    described = boc("index", "described", home / "photos.h5", "--metadata", home / "fine.csv", at)
+    assert described.exit_code == 0, described.output
+    tiny = boc("index", "tiny", home / "captions.csv", "--ids", home / "one.txt", encoder, at)
+    assert tiny.exit_code == 0, tiny.output
     for name in ("newer", "odd", "short"):
         shutil.copytree(home / "index" / "photos", home / "index" / name)
-    change_manifest(home, "newer", lambda text: text.replace('"format": 2', '"format": 3'))
+    change_manifest(home, "newer", lambda text: text.replace(f'"format": {FORMAT}', '"format": 99'))
     change_manifest(home, "odd", lambda text: text.replace("RandomRotation", "SecretRotation"))
     rows = next((home / "index" / "short").glob("generation-*/rows.npy"))
     rows.write_bytes(rows.read_bytes()[:-4])
@@ -97,12 +109,12 @@ CASES = [
     (f"search photos --queries {{home}}/none.txt {AT}", ["none.txt"]),
     (f"search photos hello --html {{home}}/empty {AT}", ["is a folder"]),
     (f"search photos hello --html /proc/hits.html {AT}", ["/proc"]),
-    (f"search newer hello {AT}", ["format 3", "upgrade boc"]),
+    (f"search newer hello {AT}", ["format 99", "upgrade boc"]),
     (f"search odd hello {AT}", ["SecretRotation", "upgrade boc"]),
     (f"search short hello {AT}", ["rows.npy", "cut short"]),
     ("search photos hello --at nowhere", ["nowhere", "file:DIR"]),
     ("search photos hello --at file:", ["names no folder"]),
-    ("search photos hello --at ftp://host", ["ftp", "known: embedded"]),
+    ("search photos hello --at ftp://host", ["ftp", "known:", "embedded"]),
     (f"search photos hello {AT} --encoder tern:{{home}}/none", ["none", "boc train"]),
     (f"search photos hello {AT} --encoder tern:{{home}}/other-model", ["other weights", "--encoder"]),
     (f"search photos hello {AT} --encoder tern:{{home}}/broken-model", ["damaged model"]),
@@ -158,6 +170,34 @@ CASES = [
     ("build-codebook {home}/photos.h5 -o /proc/new.npz", ["/proc"]),
     ("evaluate {home}/photos.h5 --ndcg --relevance {home}/notes.txt", ["notes.txt"]),
     (f"info nosuch {AT}", ["no index 'nosuch'"]),
+    (f"search photos hello --filter year {AT}", ["'year' is no filter", "year>=2020"]),
+    (f"search photos hello --filter year>2020 {AT}", ["no metadata field 'year'", "it has none", "--metadata"]),
+    (f"search described hello --filter yaer>2020 {AT}", ["no metadata field 'yaer'", "tag, title, year"]),
+    (f"search described hello --filter year>soon {AT}", ["'soon'", "whole number", "year", "integer"]),
+    (f"search described hello --filter title=a {AT}", ["title is of type text", "--hybrid"]),
+    (f"search photos hello --hybrid rrf {AT}", ["embedded", "does not search by words"]),
+    (f"search photos hello --hybrid sum --words-weight 2 {AT}", ["does not search by words"]),
+    (f"search photos hello --hybrid sum {AT}", ["words_weight above 0"]),
+    (f"search photos hello --hybrid sum --words-weight 2 --rerank dot {AT}", ["leave rerank out"]),
+    (f"search photos hello --hybrid rrf --words-weight 2 {AT}", ["no weight"]),
+    (f"search photos hello --words-weight 2 {AT}", ["hybrid"]),
+    (f"search photos hello --hybrid both {AT}", ["both", "rrf"]),
+    (f"search photos --image {{home}}/images/000.png --hybrid rrf {AT}", ["sentence"]),
+    (f"index other {{home}}/photos.h5 --metadata {{home}}/none.csv {AT}", ["none.csv", "id,year:integer"]),
+    (f"index other {{home}}/photos.h5 --metadata {{home}}/columns.csv {AT}", ["columns.csv, line 1", "must be id"]),
+    (f"index other {{home}}/photos.h5 --metadata {{home}}/years.csv {AT}", ["years.csv, line 3", "year", "'soon'"]),
+    (f"index other {{home}}/photos.h5 --metadata {{home}}/strange.csv {AT}", ["no id of the metadata", "'x.png'"]),
+    (f"index nosuch {{home}}/photos.h5 --append {AT}", ["no index 'nosuch'"]),
+    (f"index photos {{home}}/stranger.h5 --append {AT}", ["stranger.h5", "same encoder"]),
+    (f"index photos {{home}}/photos.h5 --append --z 3 --replace {AT}", ["leave out --z, --replace"]),
+    (f"index photos {{home}}/photos.h5 --append --metadata {{home}}/fine.csv {AT}", ["year:integer", "it has: none"]),
+    (f"delete nosuch 000.png {AT}", ["no index 'nosuch'", "photos"]),
+    (f"delete nosuch --all {AT}", ["no index 'nosuch'", "photos"]),
+    (f"delete photos {AT}", ["one of ID"]),
+    (f"delete photos 000.png --all {AT}", ["one of ID"]),
+    (f"delete photos --ids {{home}}/none.txt {AT}", ["none.txt"]),
+    (f"delete photos --ids {{home}}/blank.txt {AT}", ["blank.txt", "no ids"]),
+    (f"delete tiny 000.png 000.png#0 000.png#1 {AT}", ["boc delete tiny --all"]),
     ("extract {home}/captions.csv -o {home}/new.h5", ["--encoder", "--regions"]),
     ("extract {home}/captions.csv -o {home}/new.h5 --regions magic", ["magic", "grid"]),
     ("extract {home}/captions.csv -o {home}/new.h5 --regions tflite:{home}/none", ["no such model file"]),

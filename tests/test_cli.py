@@ -6,18 +6,24 @@ import json
 import re
 import shlex
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from conftest import boc
+from conftest import boc, draw_pictures
 
 from boc.cli import main
-from boc.features import FeatureFile
+from boc.errors import BocWarning
+from boc.features import FeatureFile, embeddings
 from boc.manifest import Manifest
+from boc.pipeline import Searcher
+from boc.rerank import store
 from boc.types import MODALITIES
+from indexing.embedded import EmbeddedWriter
 
 TRAIN = ("--epochs", 2, "--batch-size", 8, "--set=held_out=8", "--set=visual_width=16", "--set=joint_width=16",
          "--set=feedforward=16", "--set=heads=2", "--set=text_layers=1")  # fmt: skip
@@ -330,6 +336,154 @@ def test_a_gallery_is_drawn_with_its_table(tmp_path: Path) -> None:
     assert result.stdout == f"2 pictures with captions: {tmp_path / 'scenes' / 'captions.csv'}\n"
     assert "drawing" in result.stderr
     ok("extract", tmp_path / "scenes" / "captions.csv", "-o", tmp_path / "f.h5", "--regions", "grid")
+
+
+METADATA = "id,year:integer,tag,title:text\n000.png,2019,box|red,A box\n001.png,2020,box,\n002.png#0,2021,,\n"
+
+
+@pytest.fixture
+def described(home: Path) -> Path:
+    """The library with the index ``described``, whose first three pictures have metadata."""
+    (home / "metadata.csv").write_text(METADATA)
+    result = ok("index", "described", home / "photos.h5", "--metadata", home / "metadata.csv", at(home))
+    assert result.stdout == "described: 40 pictures and 80 captions\n"
+    return home
+
+
+def test_filters_keep_what_the_table_says(described: Path) -> None:
+    def found(*conditions: str, find: str = "text") -> dict[str, Any]:
+        options = [f"--filter={condition}" for condition in conditions]
+        hits = answers("described", "a box", "-k", 200, "--find", find, *options, at(described))[0]["hits"]
+        return {hit["id"]: hit.get("fields") for hit in hits}
+
+    first = {"year": 2019, "tag": ["box", "red"], "title": "A box"}
+    assert found("year<=2019", find="image") == {"000.png": first}
+    assert found("tag=box") == {
+        f"00{i}.png#{j}": [first, {"year": 2020, "tag": "box"}][i] for i in (0, 1) for j in (0, 1)
+    }
+    assert found("tag=box", "year>2019", find="image") == {"001.png": {"year": 2020, "tag": "box"}}
+    assert found("year=2021") == {"002.png#0": {"year": 2021}}
+    assert len(found("tag!=box")) == 76
+    assert found("year=1999") == {}
+    assert ok("info", "described", at(described)).stdout.count("tag:keyword, title:text, year:integer") == 1
+
+
+def test_other_metadata_is_another_index(described: Path) -> None:
+    again = ("index", "described", described / "photos.h5", "--metadata", described / "metadata.csv", at(described))
+    assert ok(*again).stdout.startswith("described is up to date")
+    (described / "metadata.csv").write_text(METADATA.replace("2019", "2018"))
+    assert boc(*again).exit_code == 1
+    assert ok(*again, "--replace").stdout.startswith("described: 40 pictures")
+    assert answers("described", "a box", "--filter=year=2018", at(described))[0]["hits"][0]["id"] == "000.png"
+
+
+def test_lines_of_no_item_are_noted(home: Path) -> None:
+    (home / "metadata.csv").write_text("id,year:integer\n000.png,2019\nlost.png,2020\n")
+    result = ok("index", "other", home / "photos.h5", "--metadata", home / "metadata.csv", at(home))
+    assert "note: 1 lines of the metadata are of no item here (such as 'lost.png')" in result.stderr.splitlines()
+
+
+@pytest.mark.parametrize("code", [[], ["--code=dictionary"], ["--code=mixed"], ["--concepts=int8"]])
+def test_appending_gives_what_one_load_under_that_code_gives(home: Path, code: list[str]) -> None:
+    """Half the pictures are indexed, then the other half is put to them, and some of the first again."""
+    ids = [f"{i:03d}.png" for i in range(40)]
+    for part, chosen in (("first", ids[:20]), ("second", ids[15:])):
+        (home / f"{part}.txt").write_text("\n".join(chosen))
+        ok("extract", home / "regions.h5", "--ids", home / f"{part}.txt", "-o", home / f"{part}.h5", encoder(home))
+    if code == ["--code=mixed"]:
+        ok("build-codebook", home / "photos.h5", "-o", home / "book.npz", "--clusters", 9)
+        code = [*code, f"--codebook={home / 'book.npz'}"]
+    ok("index", "grown", home / "first.h5", *code, at(home))
+    before = Searcher.open("grown", f"file:{home / 'index'}")
+    result = ok("index", "grown", home / "second.h5", "--append", at(home))
+    assert result.stdout == "grown: 25 pictures and 50 captions put into it\n"
+    grown = Searcher.open("grown", f"file:{home / 'index'}").index
+    assert grown.manifest.items == {"image": 40, "text": 80}
+    assert grown.manifest.source != before.index.manifest.source
+    seen: set[str] = set()
+    for part in ("second", "first"):
+        for modality in MODALITIES:
+            with FeatureFile(home / f"{part}.h5") as file:
+                rows = file.rows(modality, 0, 80)
+            keys = [item.id for item in rows.items]
+            new = [i for i, key in enumerate(keys) if key not in seen]
+            assert grown.find(keys) == rows.items
+            expected = before.codec.encode_documents(embeddings(rows, modality))
+            assert np.array_equal(grown.terms(keys).toarray()[new], expected.toarray()[new])
+            assert np.array_equal(grown.vectors(keys)[new], rows.dense["vectors"][new])
+            if "--concepts=int8" in code:
+                sets = store(rows.ragged["concepts"], "int8")
+                for i in new:
+                    stored = sets.values[sets.offsets[i] : sets.offsets[i + 1]]
+                    assert np.array_equal(grown.concepts([keys[i]]).values, stored)
+            seen.update(keys)
+    assert len(seen) == 120
+
+
+def test_appending_pictures_takes_the_encoder_and_the_fields_of_the_index(described: Path, tmp_path: Path) -> None:
+    draw_pictures(tmp_path / "new", 3)
+    for path in (tmp_path / "new" / "images").iterdir():
+        path.rename(path.with_name(f"new-{path.name}"))
+    (tmp_path / "metadata.csv").write_text("id,year:integer\nnew-000.png,2030\n")
+    appended = ("index", "described", tmp_path / "new" / "images", "--append", at(described))
+    result = ok(*appended, "--metadata", tmp_path / "metadata.csv")
+    assert result.stdout == "described: 3 pictures and 0 captions put into it\n"
+    hits = answers("described", "a box", "--filter=year>=2020", at(described))[0]["hits"]
+    assert {hit["id"]: hit["fields"]["year"] for hit in hits} == {"001.png": 2020, "new-000.png": 2030}
+    assert ok("info", "described", at(described)).stdout.splitlines()[0].endswith("43 pictures, 80 captions")
+    ok(*appended)
+    assert {hit["id"] for hit in answers("described", "a box", "--filter=year>2020", at(described))[0]["hits"]} == set()
+
+
+def test_what_an_earlier_load_has_left_is_not_added_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EmbeddedWriter, "has", lambda self, ids: "#" in ids[0])
+    ok("index", "rest", home / "photos.h5", at(home))
+    assert ok("info", "rest", at(home)).stdout.splitlines()[0].endswith("40 pictures, 0 captions")
+
+
+def test_deleting_takes_items_away(home: Path) -> None:
+    result = ok("delete", "photos", "000.png", "000.png#0", "000.png", at(home))
+    assert result.stdout == "photos: 2 items deleted\n"
+    (home / "gone.txt").write_text("001.png\n\nnope\n002.png\nnor this\n")
+    result = boc("delete", "photos", "--ids", home / "gone.txt", at(home))
+    assert result.exit_code == 1
+    assert result.stdout == "photos: 2 items deleted\n"
+    assert result.stderr.splitlines() == ["no item 'nope' in photos", "no item 'nor this' in photos"]
+    found = {hit["id"] for hit in answers("photos", "a box", "-k", 200, at(home))[0]["hits"]}
+    assert found == {f"{i:03d}.png" for i in range(3, 40)}
+    assert ok("info", "photos", at(home)).stdout.splitlines()[0].endswith("37 pictures, 79 captions")
+    before = files(home / "index")
+    assert boc("delete", "photos", "nope", at(home)).stdout == "photos: 0 items deleted\n"
+    assert files(home / "index") == before
+    assert ok("index", "photos", home / "photos.h5", "--replace", at(home)).stdout.startswith("photos: 40")
+
+
+def test_deleting_all_removes_the_index(home: Path) -> None:
+    ok("index", "other", home / "photos.h5", at(home))
+    assert ok("delete", "photos", "--all", at(home)).stdout == "photos: 120 items deleted, the index is removed\n"
+    assert ok("info", at(home)).stdout.splitlines()[-1].split() == ["indexes", "other"]
+    next((home / "index" / "other").glob("generation-*/rows.npy")).unlink()
+    assert ok("delete", "other", "--all", at(home)).stdout == "other: everything deleted, the index is removed\n"
+    assert ok("info", at(home)).stdout.splitlines()[-1].split() == ["indexes", "none"]
+
+
+def test_info_tells_what_a_place_is(library: Path) -> None:
+    told = json.loads(ok("info", "--json", at(library)).stdout)
+    assert told["indexes"] == ["photos"]
+    assert told["engine"].startswith("embedded")
+    lines = ok("info", at(library)).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(told)
+
+
+def test_warnings_of_the_library_are_notes_and_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn() -> None:
+        warnings.warn(BocWarning("cut\nshort"), stacklevel=2)
+        with pytest.warns(UserWarning, match="stranger"):
+            warnings.warn("a stranger", UserWarning, stacklevel=2)
+
+    monkeypatch.setitem(main.commands, "warn", click.Command("warn", callback=warn))
+    for _ in range(2):
+        assert ok("warn").stderr == "note: cut short\n"
 
 
 def test_the_version_is_told() -> None:

@@ -16,6 +16,7 @@ from oracles import new_manifest, picture, random_terms, sentence, term_matrices
 from scipy import sparse
 
 from boc.errors import BackendError, BocError, ManifestError
+from boc.manifest import FORMAT
 from boc.rerank import store
 from boc.types import Ragged
 from indexing.embedded import EmbeddedBackend, accumulate, connect, gather, top_k
@@ -97,7 +98,7 @@ def test_every_file_of_a_generation_is_missed_by_name(home: Path) -> None:
 def test_an_index_of_format_1_is_opened(home: Path) -> None:
     path, note = generation(home) / "manifest.json", generation(home) / "files.json"
     raw = json.loads(path.read_text()) | {"format": 1}
-    del raw["rerank"], raw["concept_dtype"]
+    del raw["rerank"], raw["concept_dtype"], raw["fields"]
     path.write_text(json.dumps(raw))
     sizes = {key: size for key, size in json.loads(note.read_text()).items() if not key.startswith("concept")}
     for file in generation(home).glob("concept*"):
@@ -107,6 +108,78 @@ def test_an_index_of_format_1_is_opened(home: Path) -> None:
     assert index.vectors(["1.jpg"]).tolist() == [[0, 1, 0]]
     with pytest.raises(BackendError, match=r"pets holds no concept sets"):
         index.concepts(["1.jpg"])
+
+
+def test_an_index_of_an_older_format_can_be_edited(home: Path) -> None:
+    path, note = generation(home) / "manifest.json", generation(home) / "files.json"
+    raw = json.loads(path.read_text()) | {"format": 2}
+    del raw["fields"]
+    path.write_text(json.dumps(raw))
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"manifest.json": path.stat().st_size}))
+    backend = connect(f"file:{home}")
+    assert backend.open("pets").manifest.format == 2
+    with backend.edit("pets") as editor:
+        assert editor.delete(["0", "nothing"]) == 1
+        editor.commit("ef" * 32)
+    index = backend.open("pets")
+    assert (index.manifest.format, index.manifest.fields) == (FORMAT, {})
+    assert [item.id for item in index.items()] == ["1.jpg", "2", "3.jpg", "4", "5.jpg"]
+
+
+def test_leaving_an_edit_without_commit_leaves_the_index_as_it_is(home: Path) -> None:
+    before = {path: path.read_bytes() for path in (home / "pets").rglob("*") if path.is_file()}
+    backend = connect(f"file:{home}")
+    with backend.edit("pets") as editor:
+        editor.delete(["0"])
+        with pytest.raises(BocError, match="is being written by another process"), backend.edit("pets"):
+            raise AssertionError("two editors at once")
+    with backend.edit("pets") as editor:
+        editor.delete([item.id for item in backend.open("pets").items()])
+        with pytest.raises(BackendError, match="boc delete pets --all"):
+            editor.commit("ef" * 32)
+    assert {path: path.read_bytes() for path in (home / "pets").rglob("*") if path.is_file()} == before
+    build(home, "pets", n=2)  # the lock is free again
+
+
+def test_an_opened_index_keeps_what_an_edit_deletes(home: Path) -> None:
+    backend = connect(f"file:{home}")
+    old = backend.open("pets")
+    with backend.edit("pets") as editor:
+        editor.delete(["0", "1.jpg"])
+        editor.commit("ef" * 32)
+    assert len(list(old.items())) == 6
+    assert old.concepts(["1.jpg"]).values.shape == (1, 2)
+    assert len(list(backend.open("pets").items())) == 4
+
+
+def test_an_edit_of_a_damaged_index_lets_go_of_the_lock(home: Path) -> None:
+    backend = connect(f"file:{home}")
+    editor = backend.edit("pets")
+    path = generation(home) / "rows.npy"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(ManifestError, match=r"rows\.npy"), editor:
+        raise AssertionError("an editor of half an index")
+    path.write_bytes(whole)
+    with backend.edit("pets") as editor:
+        editor.delete(["0"])
+        editor.commit("ef" * 32)
+    assert len(list(backend.open("pets").items())) == 5
+
+
+def test_a_removed_index_leaves_nothing_even_if_it_was_damaged(home: Path) -> None:
+    backend = connect(f"file:{home}")
+    (generation(home) / "rows.npy").unlink()
+    assert backend.names() == ["pets"]
+    backend.remove("pets")
+    assert (backend.names(), list(home.iterdir())) == ([], [])
+
+
+def test_asked_terms_are_looked_up_in_their_lists_only(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = connect(f"file:{home}").open("pets")
+    whole = index.terms(["3.jpg", "0"]).toarray()
+    monkeypatch.setattr(index, "_all_terms", None)
+    assert index.terms(["3.jpg", "0"], [2, 1]).toarray().tolist() == (whole * [0, 1, 1, 0]).tolist()
 
 
 def test_a_missing_generation_is_refused(home: Path) -> None:

@@ -79,6 +79,19 @@ def _row(terms: TermMatrix) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     return terms.indices, terms.data
 
 
+def test_the_index_is_asked_for_the_item_and_the_terms_of_the_query_only(
+    searcher: Searcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = queries_of(searcher, SENTENCE).indices.tolist()
+    whole = explain(searcher, "003.png", SENTENCE, labelled=0)
+    terms = searcher.index.terms
+    asked = []
+    monkeypatch.setattr(searcher.index, "items", None)
+    monkeypatch.setattr(searcher.index, "terms", lambda ids, among: asked.append((ids, among)) or terms(ids, among))
+    assert explain(searcher, "003.png", SENTENCE, labelled=0).matches == whole.matches
+    assert asked == [(["003.png"], query)]
+
+
 def test_a_picture_can_ask(searcher: Searcher, library: Path) -> None:
     path = library / "images" / "004.png"
     asked = searcher.encoder.encode_images([searcher.encoder.prepare(ImageRef(path.name, path))])
@@ -189,7 +202,7 @@ def test_what_cannot_be_explained_is_said(searcher: Searcher) -> None:
 
 def test_an_item_that_shares_no_term_has_score_0(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
     terms = searcher.index.terms(["003.png"])
-    monkeypatch.setattr(searcher.index, "terms", lambda ids: sparse.csr_array(terms.shape, dtype=np.int32))
+    monkeypatch.setattr(searcher.index, "terms", lambda ids, among: sparse.csr_array(terms.shape, dtype=np.int32))
     found = explain(searcher, "003.png", SENTENCE)
     assert (found.score, found.matches) == (0, [])
     assert found.weights is not None

@@ -30,7 +30,7 @@ def test_json_comes_back(spec: str, dim: int, rm: float, source: str) -> None:
     assert read == written
     assert read.identity == identity
     assert (read.items, read.postings, read.format) == ({}, 0, FORMAT)
-    assert (read.rerank, read.concept_dtype) == ("dot", None)
+    assert (read.rerank, read.concept_dtype, read.fields) == ("dot", None, {})
 
 
 def test_the_manifest_of_a_real_code_comes_back() -> None:
@@ -102,6 +102,20 @@ def test_a_manifest_of_format_1_is_read_as_what_it_was() -> None:
         Manifest.from_json(json.dumps(json.loads(FORMAT_1) | {"rerank": "dot"}), where="here")
 
 
+def test_a_manifest_of_format_2_has_no_metadata() -> None:
+    now = replace(new_manifest(3, 2, ARRAYS, concepts="int8"), format=2)
+    raw = asdict(now)
+    del raw["fields"]
+    assert Manifest.from_json(json.dumps(raw), where="here") == now
+    with pytest.raises(ManifestError, match=r"missing or unknown \(fields\)"):
+        Manifest.from_json(json.dumps(raw | {"fields": {}}), where="here")
+
+
+def test_declared_metadata_comes_back() -> None:
+    written = replace(new_manifest(3, 2), fields={"year": "integer", "tag": "keyword"})
+    assert Manifest.from_json(written.to_json(), where="here") == written
+
+
 DTYPES = st.sampled_from(["<f4", "<f8", "<i8", "<i4", "|u1", "<U5"])
 
 
@@ -147,6 +161,7 @@ def test_a_description_does_not_depend_on_memory_order() -> None:
         {"rm": 11.0},
         {"rerank": "mrsw"},
         {"concept_dtype": "int8"},
+        {"fields": {"year": "integer"}},
     ],
 )
 def test_contents_are_the_same_only_if_nothing_that_matters_differs(change: dict[str, Any]) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 import click
 
@@ -11,6 +14,7 @@ from boc import __version__
 from boc.cli import (
     build_codebook,
     convert,
+    delete,
     evaluate,
     explain,
     extract,
@@ -22,20 +26,45 @@ from boc.cli import (
     train,
     tune,
 )
-from boc.errors import BocError
+from boc.errors import BocError, BocWarning
 
 
 class Group(click.Group):
-    """Turns the library's errors into one line and exit status 1."""
+    """Turns the library's errors into one line and exit status 1, its warnings into notes."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _notes():
+                return super().invoke(ctx)
         except BocError as error:
             raise click.ClickException(" ".join(str(error).split())) from error
         except KeyboardInterrupt:
             click.echo("\nStopped. Repeat the command to go on where it stopped.", err=True)
             ctx.exit(128 + signal.SIGINT)
+
+
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Show each BocWarning as a line on stderr; other warnings go where they went."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", BocWarning)
+        others = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, BocWarning):
+                click.echo(f"note: {' '.join(str(message).split())}", err=True)
+            else:
+                others(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        yield
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -45,6 +74,7 @@ def main() -> None:
 
 
 for module in (
-    gallery, train, convert, extract, build_codebook, tune, index, search, explain, show_alignment, evaluate, info,
+    gallery, train, convert, extract, build_codebook, tune, index, delete, search, explain, show_alignment, evaluate,
+    info,
 ):  # fmt: skip
     main.add_command(module.command)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from boc.cli import _options
 
@@ -13,8 +15,7 @@ if TYPE_CHECKING:
     from boc.extraction import Extraction
     from boc.features import FeatureFiles
 
-SIGNED_CODES = ("scalar", "bits", "permutation")
-CONCEPT_CODES = ("hard", "soft", "mixed")
+MAKING = {"rm", "replace", *(field.name for field in fields(_options.Coding))}
 NARROWED = "--ids narrows an extraction; give it to boc extract, or index the pictures"
 
 
@@ -23,49 +24,12 @@ NARROWED = "--ids narrows an extraction; give it to boc extract, or index the pi
 @_options.sources
 @_options.at
 @_options.encoder
-@click.option(
-    "--code",
-    type=click.Choice([*SIGNED_CODES, "dictionary", *CONCEPT_CODES]),
-    default="scalar",
-    show_default=True,
-    help="How vectors become term frequencies; hard, soft and mixed read concept sets.",
-)
-@click.option(
-    "--z", type=click.IntRange(1), help="Terms kept of an item [default: 64; dictionary 2; soft: all of each concept]."
-)
-@click.option("--query-z", type=click.IntRange(1), help="Terms kept of a query [default: 128; dictionary 64].")
-@click.option("--terms", type=click.IntRange(1), help="Size of the dictionary [default: by the number of items].")
-@click.option("--codebook", type=_options.PATH, help="Of boc build-codebook, for hard, soft and mixed.")
-@click.option("--similarity", type=click.Choice(["inverse", "gaussian", "printed"]), default="inverse", help="Of soft.")
-@click.option("--aggregate", type=click.Choice(["sum", "max"]), default="sum", show_default=True, help="Of soft.")
-@click.option(
-    "--stopwords",
-    type=click.Choice(["keep", "drop"]),
-    default="keep",
-    show_default=True,
-    help="Concepts of English stop-words, for hard, soft and mixed.",
-)
-@click.option(
-    "--bits", type=click.IntRange(1, 15), default=4, show_default=True, help="Of a frequency, for --code bits."
-)
-@click.option("--plain", is_flag=True, help="Neither centre nor rotate first: the codes as the papers have them.")
-@click.option("--shift", is_flag=True, help="Keep all terms, hence the order of the dense vectors.")
-@click.option("--expand", type=click.IntRange(1), default=1, show_default=True, help="Rotations side by side.")
+@_options.coding
 @click.option(
     "--rm", type=click.FloatRange(1), default=10.0, show_default=True, help="Candidates re-scored for each hit asked."
 )
-@click.option(
-    "--rerank",
-    type=click.Choice(["dot", "mrsw", "mwsr", "symm", "mravgw"]),
-    default="dot",
-    show_default=True,
-    help="Score them by dense vectors, or by an alignment of concept sets.",
-)
-@click.option(
-    "--concepts",
-    type=click.Choice(["float16", "int8"]),
-    help="Store concept sets, as this type [default: float16 if --rerank aligns them].",
-)
+@_options.metadata
+@click.option("--append", "appended", is_flag=True, help="Put the items into the index NAME, under the code it has.")
 @click.option("--replace", is_flag=True, help="Make it anew even if there is one of that name.")
 @_options.device
 def command(
@@ -75,21 +39,10 @@ def command(
     images: Path | None,
     at: str,
     encoder: str | None,
-    code: str,
-    z: int | None,
-    query_z: int | None,
-    terms: int | None,
-    codebook: Path | None,
-    similarity: str,
-    aggregate: str,
-    stopwords: str,
-    bits: int,
-    plain: bool,
-    shift: bool,
-    expand: int,
+    coding: _options.Coding,
     rm: float,
-    rerank: str,
-    concepts: str | None,
+    metadata: Path | None,
+    appended: bool,
     replace: bool,
     device: str,
 ) -> None:
@@ -99,38 +52,36 @@ def command(
     a CSV of image,caption, or a regions file. Killed or stopped, the same command goes on where it was; the index
     appears whole at the end.
 
+    --append puts the items of SOURCE into an index that is there, in place of items of the same ids.
+
+    The table of --metadata has one line an item; a caption has the values of its picture, unless it has a line of its
+    own. The header declares types: keyword, integer, float, boolean, date, text; several values stand with | between.
+
     \b
     Examples: boc index photos photos.h5
               boc index photos photos.h5 --code dictionary --rm 30
               boc index photos 1.h5 2.h5 3.h5 4.h5
               boc index photos photos.h5 --code mixed --codebook codebook.npz
               boc index photos ~/Pictures --encoder tern:models/flickr8k
+              boc index photos photos.h5 --metadata photos.csv
+              boc index photos new.h5 --append
     """
-    _check(code, codebook, terms, plain=plain, shift=shift, expand=expand)
+    if appended:
+        _append(name, sources, ids, images, at, encoder, device, metadata)
+        return
+    book = coding.book()
     from boc import registry
-    from boc.codebook import Codebook
-    from boc.codecs import concept_code, global_code
     from boc.features import FeatureFiles
-    from boc.pipeline import budgets, build_index, check_name, fit_code, new_manifest
+    from boc.metadata import Metadata
+    from boc.pipeline import build_index, check_name, new_manifest
 
-    book = Codebook.load(codebook) if codebook is not None else None
+    table = Metadata.read(metadata) if metadata is not None else None
     backend = registry.backend(at)
     existed = backend.exists(check_name(name))
-    keep = book is not None or concepts is not None or rerank != "dot"
-    paths, made = _features(name, sources, ids, images, at, encoder, device, concepts=keep)
+    paths, made = _features(name, sources, ids, images, at, encoder, device, concepts=coding.keeps_concepts)
     with FeatureFiles(paths) as file:
-        if book is not None:
-            book.check(file.header.identity)
-            kind: dict[str, Any] = {"similarity": similarity, "aggregate": aggregate}
-            kind["drop_stopwords"] = stopwords == "drop"
-            unfitted = concept_code(book, code, z=z, query_z=query_z, terms=terms, **kind)
-        else:
-            if code in SIGNED_CODES and not shift:
-                z, query_z = budgets(file.header.dim * expand, z, query_z)
-            axes = {"center": not plain, "rotate": not plain, "shift": shift}
-            unfitted = global_code(code, z=z, query_z=query_z, terms=terms, expand=expand, bits=bits, **axes)
-        codec = fit_code(file, unfitted)
-        manifest = new_manifest(file, codec, rm, rerank=rerank, concepts=concepts)
+        codec = coding.fitted(file, book)
+        manifest = new_manifest(file, codec, rm, rerank=coding.rerank, concepts=coding.concepts, metadata=table)
         if existed and not replace and backend.open(name).manifest.same_contents(manifest):
             click.echo(f"{name} is up to date: {_counts(file)}")
         else:
@@ -138,9 +89,7 @@ def command(
                 raise click.ClickException(
                     f"{at} has an index {name!r} of something else; add --replace, or choose another name"
                 )
-            _options.show(
-                "indexing", file.count("image") + file.count("text"), build_index(file, at, name, codec, manifest)
-            )
+            _options.show("indexing", _total(file), build_index(file, at, name, codec, manifest, table))
             click.echo(f"{name}: {_counts(file)}")
         failed = file.failed
     if made is not None:
@@ -148,22 +97,46 @@ def command(
     _options.report(failed)
 
 
-def _check(code: str, codebook: Path | None, terms: int | None, *, plain: bool, shift: bool, expand: int) -> None:
-    """Refuse options that the code has no use for, before any work."""
-    if plain and expand > 1:
-        raise click.UsageError("--expand rotates, --plain does not; give one of them")
-    if (codebook is not None) != (code in CONCEPT_CODES):
-        raise click.UsageError(
-            f"--code {code} takes no --codebook; choose {', '.join(CONCEPT_CODES)}"
-            if codebook is not None
-            else f"--code {code} needs --codebook FILE; make one with boc build-codebook FEATURES -o FILE"
-        )
-    if (shift or expand > 1) and code not in SIGNED_CODES:
-        raise click.UsageError(f"--shift and --expand are for --code {', '.join(SIGNED_CODES)}; leave them out")
-    if plain and code in CONCEPT_CODES:
-        raise click.UsageError(f"--plain is for codes of the global vector, not for --code {code}; leave it out")
-    if terms is not None and code not in ("dictionary", "mixed"):
-        raise click.UsageError("--terms is the size of a dictionary; add --code dictionary or mixed")
+def _append(
+    name: str,
+    sources: tuple[Path, ...],
+    ids: Path | None,
+    images: Path | None,
+    at: str,
+    encoder: str | None,
+    device: str,
+    metadata: Path | None,
+) -> None:
+    _refuse_code_options(name)
+    from boc.features import FeatureFiles
+    from boc.metadata import Metadata
+    from boc.pipeline import Searcher, append
+
+    table = Metadata.read(metadata) if metadata is not None else None
+    searcher = Searcher.open(name, at)
+    manifest = searcher.index.manifest
+    keep = searcher.codec.reads_concepts or manifest.concept_dtype is not None
+    encoder = encoder or manifest.identity.spec
+    paths, made = _features(name, sources, ids, images, at, encoder, device, concepts=keep)
+    with FeatureFiles(paths) as file:
+        _options.show("indexing", _total(file), append(file, at, name, table))
+        click.echo(f"{name}: {_counts(file)} put into it")
+        failed = file.failed
+    if made is not None:
+        made.unlink()
+    _options.report(failed)
+
+
+def _refuse_code_options(name: str) -> None:
+    """Refuse options that say what an index is to be made like."""
+    context = click.get_current_context()
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name in MAKING and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise click.UsageError(f"--append leaves {name} as it was made; leave out {', '.join(given)}")
 
 
 def _features(
@@ -221,6 +194,10 @@ def _same(path: Path, extraction: Extraction) -> bool:
 
     with FeatureFile(path) as file:
         return file.header == extraction.header
+
+
+def _total(file: FeatureFiles) -> int:
+    return file.count("image") + file.count("text")
 
 
 def _counts(file: FeatureFiles) -> str:

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import click
 
 from boc.cli import _options
 
+if TYPE_CHECKING:
+    from boc.types import Backend
+
 
 @click.command("info")
-@click.argument("name")
+@click.argument("name", required=False)
 @_options.at
 @_options.as_json
-def command(name: str, at: str, as_json: bool) -> None:
-    """Say what the index NAME holds and how it was made.
+def command(name: str | None, at: str, as_json: bool) -> None:
+    """Say what the index NAME holds and how it was made; without NAME, what indexes there are, and where.
 
     \b
-    Example: boc info photos
+    Examples: boc info photos
+              boc info --at elastic+https://localhost:9200
     """
     from boc import registry
     from boc.pipeline import check_name
 
-    index = registry.backend(at).open(check_name(name))
+    backend = registry.backend(at)
+    if name is None:
+        _place(backend, as_json=as_json)
+        return
+    index = backend.open(check_name(name))
     manifest = index.manifest
     if as_json:
         click.echo(manifest.to_json())
@@ -37,12 +47,22 @@ def command(name: str, at: str, as_json: bool) -> None:
         ("postings", f"{manifest.postings} ({manifest.postings / max(1, total):.1f} an item)"),
         ("vectors", f"{manifest.identity.dim} x {manifest.vector_dtype}"),
         ("concepts", manifest.concept_dtype or "none"),
+        ("metadata", ", ".join(f"{field}:{kind}" for field, kind in manifest.fields.items()) or "none"),
         ("re-rank", f"{manifest.rerank}, {manifest.rm:g} candidates for each hit"),
         ("bytes", _bytes(index.sizes(), max(1, total))),
         ("encoder", manifest.identity.spec),
         ("weights", f"SHA-256 {manifest.identity.digest[:16]}..."),
         ("made", f"{manifest.created} by {manifest.maker}, format {manifest.format}"),
     ):
+        click.echo(f"{label:9s} {value}")
+
+
+def _place(backend: Backend, *, as_json: bool) -> None:
+    about, names = backend.about(), backend.names()
+    if as_json:
+        click.echo(json.dumps({**about, "indexes": names}, ensure_ascii=False))
+        return
+    for label, value in {**about, "indexes": ", ".join(names) or "none"}.items():
         click.echo(f"{label:9s} {value}")
 
 

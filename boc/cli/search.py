@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from boc.cli import _options
 
 if TYPE_CHECKING:
-    from boc.types import Hit, Modality
+    from boc.types import Hit
 
 
 @click.command("search")
@@ -31,6 +31,19 @@ if TYPE_CHECKING:
 @click.option(
     "--find", type=click.Choice(["image", "text"]), help="What to find [default: pictures, if there are any]."
 )
+@click.option(
+    "--filter",
+    "conditions",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Only items whose metadata is so; also != < <= > >=. Several must all hold.",
+)
+@click.option(
+    "--hybrid",
+    type=click.Choice(["rrf", "sum"]),
+    help="Count the words of the sentence too, by fusing both rankings or adding both scores; on servers.",
+)
+@click.option("--words-weight", type=float, help="What --hybrid sum multiplies the score of the words by.")
 @click.option("--html", type=_options.PATH, help="Write a page with the hits to look at.")
 @_options.as_json
 @_options.at
@@ -47,6 +60,9 @@ def command(
     rm: float | None,
     rerank: str | None,
     find: str | None,
+    conditions: tuple[str, ...],
+    hybrid: str | None,
+    words_weight: float | None,
     html: Path | None,
     as_json: bool,
     at: str,
@@ -59,25 +75,29 @@ def command(
     Examples: boc search photos "two dogs play in the snow"
               boc search photos --image dog.jpg --html hits.html
               boc search photos --image dog.jpg --find text
+              boc search photos "a dog in the snow" --filter "year>=2020" --filter tag=winter
     """
     if sum(given is not None for given in (text, queries, image, features)) != 1:
         raise click.UsageError("give one of TEXT (in quotes), --queries FILE, --image FILE or --features FILE")
     if item is not None and features is None:
         raise click.UsageError("--id names an item of --features FILE; add that")
     from boc.files import check_writable
+    from boc.metadata import parse_filter
     from boc.pipeline import Searcher
 
     if html is not None:
         check_writable(html)
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
-    wanted = cast("Modality | None", find)
+    options: dict[str, Any] = {"k": k, "rm": rm, "find": find, "rerank": rerank}
+    options["filters"] = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
+    options |= {"hybrid": hybrid, "words_weight": words_weight}
     if features is not None:
-        answers = _by_vectors(searcher, features, item, k=k, rm=rm, find=wanted, rerank=rerank)
+        answers = _by_vectors(searcher, features, item, **options)
     elif image is not None:
-        answers = [(str(image), searcher.search(image=image, k=k, rm=rm, find=wanted, rerank=rerank))]
+        answers = [(str(image), searcher.search(image=image, **options))]
     else:
         texts = [text] if text is not None else _lines(queries)
-        answers = [(each, searcher.search(each, k=k, rm=rm, find=wanted, rerank=rerank)) for each in texts]
+        answers = [(each, searcher.search(each, **options)) for each in texts]
     if html is not None:
         from boc.sheet import write_sheet
 
@@ -98,20 +118,15 @@ def _by_vectors(searcher: Any, path: Path, item: str | None, **options: Any) -> 
 
     answers: list[tuple[str, list[Hit]]] = []
     for items, queries in read_queries(path, searcher.index.manifest.identity, item):
-        answers += zip(
-            (i.content if i.modality == "text" else i.id for i in items),
-            searcher.search_vectors(queries, **options),
-            strict=True,
-        )
+        texts = [i.content for i in items] if queries.modality == "text" else None
+        found = searcher.search_vectors(queries, texts=texts, **options)
+        answers += zip(texts or [i.id for i in items], found, strict=True)
     return answers
 
 
 def _print(query: str, hits: list[Hit], *, as_json: bool, titled: bool) -> None:
     if as_json:
-        rows = [
-            {"id": h.item.id, "modality": h.item.modality, "score": h.score, "content": h.item.content} for h in hits
-        ]
-        click.echo(json.dumps({"query": query, "hits": rows}, ensure_ascii=False))
+        click.echo(json.dumps({"query": query, "hits": [_record(hit) for hit in hits]}, ensure_ascii=False))
         return
     if titled:
         click.echo(query)
@@ -122,3 +137,9 @@ def _print(query: str, hits: list[Hit], *, as_json: bool, titled: bool) -> None:
         )
     if not hits:
         click.echo("nothing shares a term with this query", err=True)
+
+
+def _record(hit: Hit) -> dict[str, Any]:
+    item = hit.item
+    found = {"id": item.id, "modality": item.modality, "score": hit.score, "content": item.content}
+    return {**found, "fields": dict(item.fields)} if item.fields else found

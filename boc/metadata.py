@@ -1,0 +1,223 @@
+"""Metadata of items: the table it is read from, and the conditions that a search puts on it.
+
+A table is a CSV whose header declares the types, ``id,year:integer,tag:keyword,taken:date,title:text``. A field without
+a type is a keyword; several values of a cell stand with ``|`` between them, an empty cell holds none.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypeAlias, cast, get_args
+
+from boc.errors import BocError, SourceError
+from boc.types import FieldType, Filter, Item
+
+Value: TypeAlias = str | int | float | bool
+
+TYPES: tuple[FieldType, ...] = get_args(FieldType)
+LONGEST_KEYWORD = 32_766  # bytes: what Lucene takes as a term
+EXAMPLE = "id,year:integer,tag:keyword"
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(:\d\d)?(?:\.\d+)?)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+_FILTER = re.compile(r"\s*([^\s=!<>]+)\s*(!=|<=|>=|==?|<|>)\s*(.*?)\s*", re.DOTALL)
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_RULES: dict[FieldType, str] = {
+    "keyword": f"at most {LONGEST_KEYWORD} bytes long",
+    "integer": "a whole number of 64 bits, such as 2021",
+    "float": "a finite number, such as 0.5",
+    "boolean": "true or false",
+    "date": "a date of ISO 8601, such as 2021-05-01 or 2021-05-01T12:30:00+02:00",
+    "text": "text",
+}
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Values of declared fields by the id of an item, or of the picture that it belongs to."""
+
+    types: dict[str, FieldType]
+    rows: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def read(cls, path: Path) -> Metadata:
+        """The table at ``path`` (UTF-8). SourceError naming file, line, value and rule for what is none."""
+        rows: dict[str, dict[str, Any]] = {}
+        try:
+            with path.open(newline="", encoding="utf-8-sig") as handle:
+                reader = csv.reader(handle, strict=True)
+                types = _types(path, next(reader, []))
+                for cells in reader:
+                    if cells:
+                        where = f"{path}, line {reader.line_num}"
+                        key, fields = _row(where, cells, types)
+                        if key in rows:
+                            raise SourceError(f"{where}: the id {key!r} stands here a second time; give one line an id")
+                        rows[key] = fields
+        except (UnicodeDecodeError, csv.Error, OSError) as error:
+            raise SourceError(f"{path}: not a readable CSV file ({error}); its first line is like {EXAMPLE}") from error
+        if not rows:
+            raise SourceError(f"{path}: no rows below the header; give one line an item")
+        return cls(types, rows)
+
+    def of(self, item: Item) -> Mapping[str, Any]:
+        """What the table says of ``item`` itself, else of the picture that it belongs to."""
+        found = self.rows.get(item.id)
+        return found if found is not None else self.rows.get(item.group, {})
+
+    def strangers(self, items: Iterable[Item]) -> list[str]:
+        """The ids of the table that none of ``items`` has, nor belongs to; sorted."""
+        left = set(self.rows)
+        for item in items:
+            left.discard(item.id)
+            left.discard(item.group)
+        return sorted(left)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over types and rows; the order of the rows does not count."""
+        digest = hashlib.sha256(json.dumps(self.types, sort_keys=True).encode())
+        for key in sorted(self.rows):
+            digest.update(json.dumps([key, self.rows[key]], sort_keys=True).encode())
+        return digest.hexdigest()
+
+
+def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
+    """The condition that ``text`` writes: a field of ``types``, one of = != < <= > >=, and a value of its type.
+
+    BocError that names the fields there are, or the rule.
+
+    >>> parse_filter("taken<2021-05-01", {"taken": "date"})
+    Filter(field='taken', op='<', value='2021-05-01T00:00:00')
+    """
+    match = _FILTER.fullmatch(text)
+    if match is None or not match[3]:
+        raise BocError(f"{text!r} is no filter; write FIELD=VALUE, or one of != < <= > >=, such as year>=2020")
+    name, op, value = match[1], cast(Any, "=" if match[2] == "==" else match[2]), match[3]
+    kind = _filterable(name, types)
+    try:
+        return check_filter(Filter(name, op, _parsed(value, kind)), types)
+    except ValueError:
+        raise BocError(f"--filter {text}: {value!r} is not {_RULES[kind]}, as {name} is of type {kind}") from None
+
+
+def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
+    """``condition`` if it can be put on items with fields of ``types``. BocError that names the fields, or the rule."""
+    kind = _filterable(condition.field, types)
+    wanted = {"integer": (int,), "float": (int, float), "boolean": (bool,)}.get(kind, (str,))
+    if not isinstance(condition.value, wanted) or (kind != "boolean" and isinstance(condition.value, bool)):
+        raise BocError(f"{condition.field} is of type {kind}, {condition.value!r} is not; give {_RULES[kind]}")
+    if condition.op not in ("=", "!=") and (kind == "boolean" or condition.op not in _COMPARE):
+        raise BocError(f"{condition.field} of type {kind} does not compare by {condition.op!r}; take = or !=")
+    return condition
+
+
+def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
+    """Whether ``condition`` holds for an item with these ``fields``."""
+    found = fields.get(condition.field, [])
+    values = found if isinstance(found, (list, tuple)) else [found]
+    if condition.op == "!=":
+        return all(value != condition.value for value in values)
+    compare = _COMPARE[condition.op]
+    return any(compare(value, condition.value) for value in values)
+
+
+def undeclared(items: Sequence[Item], types: Mapping[str, FieldType]) -> str | None:
+    """The name of a field that an item has but ``types`` do not declare, or None."""
+    return next((name for item in items for name in item.fields if name not in types), None)
+
+
+def _filterable(name: str, types: Mapping[str, FieldType]) -> FieldType:
+    if name not in types:
+        there = f"it has: {', '.join(sorted(types))}" if types else "it has none; index with --metadata FILE"
+        raise BocError(f"the index has no metadata field {name!r} ({there})")
+    if types[name] == "text":
+        raise BocError(f"{name} is of type text, which is searched by its words (--hybrid); filters need another type")
+    return types[name]
+
+
+def _types(path: Path, header: Sequence[str]) -> dict[str, FieldType]:
+    if not header or header[0].strip() != "id":
+        raise SourceError(f"{path}, line 1: the first column must be id, found {header[:1]}; write {EXAMPLE}")
+    types: dict[str, FieldType] = {}
+    for column in header[1:]:
+        name, _, kind = (part.strip() for part in column.partition(":"))
+        if not _NAME.fullmatch(name):
+            raise SourceError(
+                f"{path}, line 1: {name!r} cannot name a field; use lower-case letters, digits and _, a letter first"
+            )
+        if name in types:
+            raise SourceError(f"{path}, line 1: the field {name!r} stands here twice; rename one")
+        if (kind or "keyword") not in TYPES:
+            raise SourceError(f"{path}, line 1: no type {kind!r} of {name!r}; known: {', '.join(TYPES)}")
+        types[name] = cast(FieldType, kind or "keyword")
+    if not types:
+        raise SourceError(f"{path}, line 1: no column beside id; write {EXAMPLE}")
+    return types
+
+
+def _row(where: str, cells: Sequence[str], types: Mapping[str, FieldType]) -> tuple[str, dict[str, Any]]:
+    """The id and the values of one line; ``where`` is its file and number."""
+    if len(cells) != len(types) + 1:
+        raise SourceError(f"{where}: {len(cells)} cells for {len(types) + 1} columns; put a cell with commas in quotes")
+    if not cells[0]:
+        raise SourceError(f"{where}: the id is empty; every line needs one")
+    fields: dict[str, Any] = {}
+    for (name, kind), cell in zip(types.items(), cells[1:], strict=True):
+        try:
+            values = [_parsed(part, kind) for part in map(str.strip, cell.split("|")) if part]
+        except ValueError:
+            raise SourceError(f"{where}: {name} is of type {kind}, {cell!r} is not; give {_RULES[kind]}") from None
+        if values:
+            fields[name] = values if len(values) > 1 else values[0]
+    return cells[0], fields
+
+
+def _parsed(text: str, kind: FieldType) -> Value:
+    """The value that ``text`` writes. ValueError if it is none of this type."""
+    if kind == "integer":
+        if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not -(2**63) <= int(text) < 2**63:
+            raise ValueError
+        return int(text)
+    if kind == "float":
+        if "_" in text or not math.isfinite(float(text)):
+            raise ValueError
+        return float(text)
+    if kind == "boolean":
+        if text.lower() not in ("true", "false"):
+            raise ValueError
+        return text.lower() == "true"
+    if kind == "date":
+        return _date(text)
+    if "\0" in text or (kind == "keyword" and len(text.encode()) > LONGEST_KEYWORD):
+        raise ValueError
+    return text
+
+
+def _date(text: str) -> str:
+    """YYYY-MM-DDThh:mm:ss in UTC, which a time without offset is taken to be in; fractions of a second are cut off."""
+    match = _DATE.fullmatch(text)
+    if match is None:
+        raise ValueError
+    day, minutes, seconds, offset = match.groups()
+    local = f"{day}T{minutes or '00:00'}{seconds or ':00'}{'+00:00' if offset in (None, 'Z') else offset}"
+    try:
+        moment = datetime.fromisoformat(local).astimezone(timezone.utc)
+    except OverflowError:  # beyond the years 1 to 9999
+        raise ValueError from None
+    return moment.replace(tzinfo=None).isoformat(timespec="seconds")
