@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := encoders,codebook,detectors,minilm,tflite,words,dev
+EXTRAS := encoders,codebook,detectors,elastic,opensearch,minilm,tflite,words,dev
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: install demo flickr8k encoders test lint types bench-smoke clean
+.PHONY: install demo flickr8k encoders test test-servers lint types bench-smoke clean
 
 install: $(VENV)/installed
 
@@ -35,7 +35,8 @@ demo: install
 	@echo "  $(BIN)/boc info scenes --at file:demo/index"
 
 # The same on real photographs: DATA holds images/, captions.csv, train.ids.txt and dev.ids.txt; MOBILENET the network
-# that describes their regions.
+# that describes their regions. AT is where the index goes: a folder, or a server.
+AT ?= file:flickr8k/index
 DATA ?= ../shared/data/flickr8k
 MOBILENET ?= $(DATA)/../weights/mobilenet_v2_1.0_224_quant.tflite
 flickr8k: install
@@ -44,8 +45,8 @@ flickr8k: install
 		--recipe photos --regions tflite:$(MOBILENET)
 	$(BIN)/boc extract flickr8k/regions.h5 --ids $(DATA)/dev.ids.txt -o flickr8k/dev.h5 --encoder tern:flickr8k/model
 	$(BIN)/boc evaluate flickr8k/dev.h5
-	$(BIN)/boc index flickr8k flickr8k/dev.h5 --at file:flickr8k/index
-	$(BIN)/boc evaluate flickr8k/dev.h5 --name flickr8k --at file:flickr8k/index
+	$(BIN)/boc index flickr8k flickr8k/dev.h5 --at '$(AT)'
+	$(BIN)/boc evaluate flickr8k/dev.h5 --name flickr8k --at '$(AT)'
 
 # All encoders on the same photographs, side by side: see docs/encoders.md.
 encoders: install
@@ -65,6 +66,11 @@ encoders: install
 
 test: install
 	$(BIN)/python -m pytest
+
+# The tests marked "servers": against every search server, fetched if no address or container stands for it.
+test-servers: install
+	$(BIN)/python -m tests.servers fetch
+	BOC_SERVERS_ALL=1 $(BIN)/python -m pytest -m servers
 
 lint: install
 	$(BIN)/ruff check .

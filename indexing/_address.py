@@ -1,0 +1,138 @@
+"""What the address of a cluster says: hosts, how to reach and trust them, and how indexes are made there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from boc.errors import BackendError
+
+EXAMPLE = "{scheme}+https://USER@HOST:9200?ca_certs=FILE"
+VECTORS = ("binary", "float", "bfloat16")
+FIELDS = ("sparse_vector", "rank_features", "counted_text", "text")
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address like ``elastic+https://user@one:9200,two:9200/prefix?shards=2``, taken apart.
+
+    Secrets come from the environment, never from the address: BOC_PASSWORD goes with the user named in it, BOC_API_KEY
+    with none. The options that concern the connection are called as the servers' own clients call them; of an index
+    being made, ``field`` is how the codes are stored (what the server has and does best, if None),
+    ``vectors`` those for re-ranking, and ``patience`` how many seconds a load waits for a server that takes nothing.
+    """
+
+    hosts: tuple[str, ...]
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    ca_certs: str | None = None
+    ssl_assert_fingerprint: str | None = None
+    verify_certs: bool = True
+    request_timeout: float = 60.0
+    field: str | None = None
+    vectors: str = "binary"
+    shards: int = 1
+    replicas: int = 1
+    patience: float = 300.0
+
+    @property
+    def shown(self) -> str:
+        """The hosts, for messages: no secret is in it."""
+        return ",".join(self.hosts)
+
+    @property
+    def layout(self) -> tuple[str | None, str, int]:
+        """What cannot be changed of an index once it is made."""
+        return self.field, self.vectors, self.shards
+
+
+def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
+    """BackendError for an address that cannot be one, naming the part that is wrong; never its secrets."""
+    scheme, _, rest = url.partition("+")
+    example = EXAMPLE.format(scheme=scheme)
+    protocol, separator, authority = rest.partition("://")
+    if protocol not in ("http", "https") or not separator:
+        raise BackendError(f"an address of {scheme} starts with {scheme}+http:// or {scheme}+https://, like {example}")
+    parts = urlsplit(f"//{authority}")
+    names, at, hosts = parts.netloc.rpartition("@")
+    user, colon, _ = names.partition(":")
+    if colon:
+        raise BackendError(
+            f"the address of {hosts} holds a password, which others could read; leave it out and put it into the "
+            f"environment variable BOC_PASSWORD: {example}"
+        )
+    if not all(hosts.split(",")):
+        raise BackendError(f"the address names no host; write it like {example}")
+    prefix = parts.path.rstrip("/")
+    try:
+        full = tuple(_host(protocol, host, prefix) for host in hosts.split(","))
+    except ValueError as error:
+        raise BackendError(f"{hosts!r} is no list of HOST:PORT ({error}); write it like {example}") from None
+    options: dict[str, Any] = {}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in OPTIONS:
+            raise BackendError(f"no option {name!r} of an address; known: {', '.join(OPTIONS)}")
+        rule, read = OPTIONS[name]
+        try:
+            options[name] = read(value)
+        except (ValueError, KeyError):
+            raise BackendError(f"{name}={value} in the address: must be {rule}") from None
+    password, api_key = environment.get("BOC_PASSWORD"), environment.get("BOC_API_KEY")
+    if at and password is None:
+        raise BackendError(f"the address names the user {user!r}; put the password into BOC_PASSWORD")
+    return Address(full, user if at else None, password if at else None, None if at else api_key, **options)
+
+
+def _host(protocol: str, host: str, prefix: str) -> str:
+    parts = urlsplit(f"{protocol}://{host}")
+    port = parts.port or (443 if protocol == "https" else 9200)
+    name = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{protocol}://{name}:{port}{prefix}"
+
+
+def _file(value: str) -> str:
+    path = Path(value).expanduser()
+    if not path.is_file():
+        raise ValueError(value)
+    return str(path)
+
+
+def _number(least: float) -> Callable[[str], float]:
+    def read(value: str) -> float:
+        number = float(value)
+        if not least <= number < float("inf"):
+            raise ValueError(value)
+        return number
+
+    return read
+
+
+def _count(least: int) -> Callable[[str], int]:
+    def read(value: str) -> int:
+        if int(value) < least:
+            raise ValueError(value)
+        return int(value)
+
+    return read
+
+
+def _one_of(*names: str) -> Callable[[str], str]:
+    return {name: name for name in names}.__getitem__
+
+
+OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "ca_certs": ("a file of certificates", _file),
+    "ssl_assert_fingerprint": ("a fingerprint", str),
+    "verify_certs": ("true or false", {"true": True, "false": False}.__getitem__),
+    "request_timeout": ("a number of seconds above 0", _number(1e-3)),
+    "field": (" or ".join(FIELDS), _one_of(*FIELDS)),
+    "vectors": (" or ".join(VECTORS), _one_of(*VECTORS)),
+    "shards": ("a number from 1", _count(1)),
+    "replicas": ("a number from 0", _count(0)),
+    "patience": ("a number of seconds", _number(0)),
+}

@@ -1,0 +1,88 @@
+"""How the server back ends speak to a server: one request, one answer, one of two errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from boc.errors import BackendError
+
+Json = dict[str, Any]
+
+
+class RefusedError(BackendError):
+    """The server answered with an error: its HTTP ``status``, the type of the error as ``kind``, its ``reason``."""
+
+    def __init__(self, message: str, status: int, kind: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.reason = reason
+
+
+class UnreachableError(BackendError):
+    """No whole answer came: no connection, no trust, no time left, or cut off. What was asked may have been done."""
+
+
+class Transport(Protocol):
+    """A connection to one cluster. Thread-safe. Never retries: callers know what may be repeated."""
+
+    engine: str
+    """elasticsearch or opensearch."""
+    shown: str
+    """The address without secrets, for messages."""
+
+    def open_pit(self, index: str, keep_alive: str) -> str:
+        """The id of a point in time of ``index``, which searches see whatever is written meanwhile."""
+
+    def close_pit(self, pit: str) -> None:
+        """Give it back."""
+
+    def request(self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None, **params: Any) -> Json:
+        """The parsed answer to one request; a mapping is sent as JSON, bytes as they are (NDJSON).
+
+        ``timeout`` among the params, in seconds, replaces the connection's own; all others go into the URL. Raises
+        RefusedError and UnreachableError, whose messages hold no secret.
+        """
+
+
+def refusal(shown: str, status: int, body: Any) -> RefusedError:
+    """The error for an answer of ``status`` whose parsed body is ``body``, with what to do about it."""
+    kind, reason = _cause(body)
+    said = f"{kind}: {reason}" if kind and reason else kind or reason or "no reason given"
+    if status == 401:
+        message = (
+            f"{shown} does not let you in ({kind or status}); name the user in the address (https://USER@HOST) and put "
+            "the password into BOC_PASSWORD, or put an API key into BOC_API_KEY"
+        )
+    elif status == 403 and kind != "cluster_block_exception":
+        message = f"{shown} does not allow that to this user: {reason or kind}; ask for rights on the index's names"
+    else:
+        message = f"{shown} refused ({status}): {said}"
+    return RefusedError(message, status, kind, reason)
+
+
+def unreachable(shown: str, reason: str, *, tls: bool, late: bool) -> UnreachableError:
+    """The error for a request without an answer, with what to do about it."""
+    if tls:
+        advice = "its certificate is not trusted; name the file of its authority with ?ca_certs=FILE in the address"
+    elif late:
+        advice = "it took too long; give it more with ?request_timeout=SECONDS in the address"
+    else:
+        advice = "see whether the server runs there, and whether it wants https"
+    return UnreachableError(f"no answer from {shown}: {advice} ({reason})")
+
+
+def _cause(body: Any) -> tuple[str, str]:
+    """Type and reason of the innermost error that a server tells of."""
+    error = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(error, dict):
+        return ("", str(error or "")[:300])
+    causes = error.get("root_cause") or [error]
+    inner = error.get("caused_by") or (error.get("failed_shards") or [{}])[0].get("reason", {})
+    kind, reason = str(causes[0].get("type", "")), str(causes[0].get("reason", ""))
+    while isinstance(inner, dict) and inner:
+        if inner.get("reason") and str(inner["reason"]) not in reason:
+            reason = f"{reason}: {inner['reason']}"
+        inner = inner.get("caused_by")
+    return kind, reason[:600]

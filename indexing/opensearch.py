@@ -1,0 +1,124 @@
+"""OpenSearch 2 and 3: ``opensearch+https://user@host:9200?ca_certs=FILE``. All else is shared: see ``_server``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from opensearchpy import OpenSearch
+from opensearchpy.exceptions import (
+    ConnectionError,
+    ConnectionTimeout,
+    SerializationError,
+    SSLError,
+    TransportError,
+)
+from opensearchpy.serializer import JSONSerializer
+
+from boc.errors import BackendError
+
+from ._address import Address, parse
+from ._bodies import dumps
+from ._server import ServerBackend
+from ._transport import Json, refusal, unreachable
+
+STRATEGIES = ("rank_features", "counted_text", "text")  # best first: bench/server_vs_hnsw.py
+
+
+def connect(url: str) -> ServerBackend:
+    """The cluster behind ``url``. Nothing is asked of it yet; BackendError for an address that cannot be one."""
+    address = parse(url)
+    return ServerBackend(OpenSearchTransport(address), address, STRATEGIES)
+
+
+class _Orjson(JSONSerializer):
+    """Hundreds of re-rank vectors an answer: the standard library's parser would take longer than the server."""
+
+    def loads(self, s: Any) -> Any:
+        try:
+            return orjson.loads(s)
+        except orjson.JSONDecodeError as error:
+            raise SerializationError(s, error) from error
+
+    def dumps(self, data: Any) -> Any:
+        return data if isinstance(data, (str, bytes)) else dumps(data)
+
+
+class OpenSearchTransport:
+    """Requests through the official client."""
+
+    engine = "opensearch"
+
+    def __init__(self, address: Address) -> None:
+        self.shown = address.shown
+        self._known = False
+        headers = {} if address.api_key is None else {"authorization": f"ApiKey {address.api_key}"}
+        options: dict[str, Any] = {}
+        if address.hosts[0].startswith("https"):
+            options = {
+                "use_ssl": True,
+                "verify_certs": address.verify_certs,
+                "ssl_show_warn": False,
+                "ca_certs": address.ca_certs,
+                "ssl_assert_fingerprint": address.ssl_assert_fingerprint,
+            }
+        if address.user is not None:
+            options["http_auth"] = (address.user, address.password)
+        self._client = OpenSearch(
+            list(address.hosts),
+            timeout=address.request_timeout,
+            max_retries=len(address.hosts) - 1,  # each host once
+            retry_on_timeout=False,
+            retry_on_status=(),
+            serializer=_Orjson(),
+            headers=headers,
+            **options,
+        )
+
+    def request(self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None, **params: Any) -> Json:
+        if not self._known:  # the client does not look at what answers
+            self._check_product()
+        return self._request(method, path, body, **params)
+
+    def _check_product(self) -> None:
+        try:
+            version = self._request("GET", "/").get("version", {})
+        except BackendError as error:
+            if getattr(error, "status", None) != 403:  # a user of a few indexes may not ask
+                raise
+        else:
+            if not isinstance(version, dict) or version.get("distribution") != "opensearch":
+                raise self._other_product()
+        self._known = True
+
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None, **params: Any) -> Json:
+        timeout = params.pop("timeout", None)
+        if timeout is not None:
+            params["request_timeout"] = timeout
+        headers = {"content-type": "application/x-ndjson"} if isinstance(body, bytes) else None
+        try:
+            found = self._client.transport.perform_request(method, path, params=params, body=body, headers=headers)
+        except ConnectionError as error:
+            tls, late = isinstance(error, SSLError), isinstance(error, ConnectionTimeout)
+            raise unreachable(self.shown, str(error.error), tls=tls, late=late) from None
+        except TransportError as error:
+            raise refusal(self.shown, int(error.status_code), error.info) from None
+        except SerializationError:
+            raise self._other_product() from None
+        if not isinstance(found, dict):
+            raise self._other_product()
+        return found
+
+    def _other_product(self) -> BackendError:
+        return BackendError(
+            f"what answers at {self.shown} is no OpenSearch; for Elasticsearch write elastic+URL, and mind the port"
+        )
+
+    def open_pit(self, index: str, keep_alive: str) -> str:
+        """The id of a point in time of ``index``."""
+        found: str = self.request("POST", f"/{index}/_search/point_in_time", keep_alive=keep_alive)["pit_id"]
+        return found
+
+    def close_pit(self, pit: str) -> None:
+        self.request("DELETE", "/_search/point_in_time", {"pit_id": [pit]})
