@@ -64,8 +64,10 @@ encoders: install
 		"TERN + VSRN++=flickr8k/photos.h5+flickr8k/photos-vsrnpp.h5" \
 		--floor flickr8k/regions.h5 --train $(DATA)/train.ids.txt
 
+# Of servers, OpenSearch 3 is tested here, if it can be had: see test-servers.
 test: install
-	$(BIN)/python -m pytest
+	-$(BIN)/python -m tests.servers fetch opensearch-3
+	$(BIN)/python -m pytest -m "not servers"
 
 # The tests marked "servers": against every search server, fetched if no address or container stands for it.
 test-servers: install

@@ -11,6 +11,7 @@ A document holds one item::
     words     text       what full-text search reads: a sentence, text fields of the metadata
     meta.*               metadata, typed as the manifest declares
     content, group       only kept in _source
+    block     binary     of documents that are no items: a piece of the codec's arrays, in order
 
 Codes, vectors and concepts are left out of ``_source``, which would double them.
 """
@@ -21,6 +22,7 @@ import base64
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,7 @@ EXACT = 1 << 24
 """Servers add scores as float32: whole numbers below are exact."""
 DIGITS = "abcdefgh"  # behind the first
 ITEM = ["id", "modality", "content", "group", "meta"]
-HIDDEN = ["terms", "vector", "concepts"]
+HIDDEN = ["terms", "vector", "concepts", "block"]
 LONGEST = 512  # bytes of an _id
 
 TYPES: dict[FieldType, Json] = {
@@ -113,19 +115,20 @@ class Strategy(ABC):
         """The query whose score is the sum over features."""
         return {"bool": {"should": [self.clause(feature, weight) for feature, weight in features.items()]}}
 
-    def documents(self, terms: TermMatrix) -> Iterator[dict[str, int]]:
+    def documents(self, terms: TermMatrix) -> list[dict[str, int]]:
         """The features of each row with their values; digits of 0 are not there."""
-        rows, values, power = np.repeat(np.arange(terms.shape[0]), np.diff(terms.indptr)), terms.data, 0
-        found: list[dict[str, int]] = [{} for _ in range(terms.shape[0])]
-        columns = terms.indices
-        while len(values):
-            digits, suffix = values % self.base, DIGITS[power - 1] if power else ""
-            for row, column, digit in zip(rows.tolist(), columns.tolist(), digits.tolist(), strict=True):
-                if digit:
-                    found[row][f"t{column}{suffix}"] = digit
-            more = values >= self.base
-            rows, columns, values, power = rows[more], columns[more], values[more] // self.base, power + 1
-        return iter(found)
+        values, bounds = terms.data, terms.indptr.tolist()
+        found = [dict(row) for row in _rows(terms.indices, values % self.base, bounds)]
+        if values.max(initial=0) < self.base:
+            return found
+        found = [{feature: digit for feature, digit in row.items() if digit} for row in found]
+        for suffix in DIGITS:
+            values = values // self.base
+            if not values.any():
+                break
+            for row, more in zip(found, _rows(terms.indices, values % self.base, bounds), strict=True):
+                row.update({feature + suffix: digit for feature, digit in more if digit})
+        return found
 
     def digits(self, largest: int) -> int:
         """How many digits a frequency of ``largest`` has."""
@@ -136,6 +139,13 @@ class Strategy(ABC):
         powers = [(suffix, self.base**i) for i, suffix in enumerate(["", *DIGITS][:digits])]
         pairs = zip(columns, weights, strict=True)
         return {f"t{column}{suffix}": weight * power for column, weight in pairs for suffix, power in powers}
+
+
+def _rows(columns: NDArray[Any], values: NDArray[Any], bounds: Sequence[int]) -> Iterator[Iterator[tuple[str, int]]]:
+    """(feature, value) pairs of each row."""
+    flat = values.tolist()
+    features = [f"t{column}" for column in columns.tolist()]
+    return (zip(features[a:b], flat[a:b], strict=True) for a, b in pairwise(bounds))
 
 
 class SparseVector(Strategy):
@@ -178,11 +188,11 @@ class RankFeatures(Strategy):
 class Text(Strategy):
     """Surrogate text under a similarity that is the dot product: query boost times term frequency.
 
-    The server sees a term once a word, so repeated words are kept few by small digits.
+    The server counts words one by one, so digits keep them few.
     """
 
     name = "text"
-    base = 16
+    base = 64
 
     @property
     def mapping(self) -> Json:
@@ -239,6 +249,11 @@ class CountedText(Text):
 STRATEGIES: dict[str, Strategy] = {s.name: s for s in (SparseVector(), RankFeatures(), CountedText(), Text())}
 
 
+def preferred(names: Sequence[str], largest: int) -> list[str]:
+    """Ways to store frequencies up to about ``largest``: those that need fewest digits first, then as they come."""
+    return sorted(names, key=lambda name: STRATEGIES[name].digits(largest))
+
+
 def document_id(id: str) -> str:
     """The _id of an item: its own id, as far as servers take it."""
     if id.startswith("boc:") or len(id.encode()) > LONGEST:
@@ -268,7 +283,8 @@ def index_body(strategy: Strategy, manifest: Manifest, vectors: str, state: Json
                 "terms": strategy.mapping,
                 "vector": vector_mapping(vectors, manifest.identity.dim),
                 "concepts": {"type": "binary", "doc_values": True},
-                "words": {"type": "text", "norms": True},
+                "words": {"type": "text"},
+                "block": {"type": "binary", "doc_values": True},
                 "meta": {"properties": {name: TYPES[kind] for name, kind in manifest.fields.items()}},
             },
         },

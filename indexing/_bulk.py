@@ -19,7 +19,7 @@ import orjson
 
 from boc.errors import BackendError, BocWarning
 
-from ._transport import Json, RefusedError, Transport, UnreachableError
+from ._transport import Json, RefusedError, Transport, UnfinishedError, UnreachableError
 
 LATER = {408, 429, 502, 503, 504}
 """HTTP statuses that say: not now."""
@@ -36,8 +36,9 @@ class Bulk:
     after pauses that grow to 10 seconds, until ``patience`` seconds have passed without any row acknowledged. Two
     operations on one id never overtake each other: the second waits until all before it are acknowledged.
 
-    All methods raise BackendError if a row is refused for good or patience is at its end, and do so again from then
-    on. Leaving the context flushes; leaving it by an error gives up what was not acknowledged. For one thread.
+    RefusedError, naming the id, if a row is refused for good; BackendError when patience is at its end; all methods
+    raise it again from then on. Leaving the context flushes; leaving it by an error gives up what was not acknowledged.
+    For one thread.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Bulk:
         target: str,
         *,
         require_alias: bool = False,
+        routing: str = "",
         max_bytes: int = 8 << 20,
         max_rows: int = 4096,
         in_flight: int = 2,
@@ -56,6 +58,8 @@ class Bulk:
         self._params = {"filter_path": "items.*.status,items.*.error"}
         if require_alias:
             self._params["require_alias"] = "true"
+        if routing:
+            self._params["routing"] = routing
         self._max_bytes = max_bytes
         self._max_rows = max_rows
         self._in_flight = in_flight
@@ -180,14 +184,14 @@ class Bulk:
             if error is None:
                 found += operation == "delete" and result["status"] == 200
                 continue
-            said = f"{error.get('type')}: {error.get('reason')}"
+            kind, reason = str(error.get("type")), str(error.get("reason"))
+            if cause := (error.get("caused_by") or {}).get("reason"):
+                reason = f"{reason} ({cause})"
             if result["status"] not in LATER:
-                cause = (error.get("caused_by") or {}).get("reason")
-                raise BackendError(
-                    f"{self._transport.shown}: item {id!r} was refused: {said}{f' ({cause})' if cause else ''}"
-                )
+                message = f"{self._transport.shown}: item {id!r} was refused: {kind}: {reason}"
+                raise RefusedError(message, result["status"], kind, reason)
             again.append(id)
-            trouble = f"{self._transport.shown}: {said}"
+            trouble = f"{self._transport.shown}: {kind}: {reason}"
         return again, found, trouble
 
     def _shrink(self, ids: Sequence[str], size: int) -> int:
@@ -205,7 +209,7 @@ class Bulk:
         if time.monotonic() - since >= self._patience:
             full = "read_only_allow_delete" in trouble or "read-only-allow-delete" in trouble
             remedy = f"free disk space, clear index.blocks.read_only_allow_delete of {self._target}; " if full else ""
-            raise BackendError(
+            raise UnfinishedError(
                 f"no row was taken for {self._patience:.0f} seconds: {trouble}; {remedy}repeat the command to go on"
             )
         if self._stop.wait(pause * random.uniform(0.5, 1)):

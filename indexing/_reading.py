@@ -50,9 +50,10 @@ class ServerIndex:
         """Codec arrays; ManifestError if they are not those the index was made with."""
         data: dict[str, list[bytes]] = {name: [] for name in self.manifest.arrays}
         for number in range(self.generation.state.blocks):
-            found = self._get([f"boc:block:{number}"], ["block"])[0]
-            if found is not None:
-                data.setdefault(found["block"]["array"], []).append(_bodies.decoded(found["block"]["data"]))
+            query = {"ids": {"values": [f"boc:block:{number}"]}}
+            hits = self._ask({"query": query, "_source": ["array"], "docvalue_fields": ["block"]})["hits"]["hits"]
+            for hit in hits:
+                data.setdefault(hit["_source"]["array"], []).append(_bodies.decoded(hit["fields"]["block"][0]))
         arrays = {}
         for name, told in self.manifest.arrays.items():
             flat = np.frombuffer(b"".join(data[name]), dtype=told["dtype"])

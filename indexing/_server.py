@@ -44,8 +44,10 @@ class ServerBackend:
         return names(self.transport)
 
     def remove(self, name: str) -> None:
-        published(self.transport, name)
-        drop(self.transport, generations(self.transport, name))
+        there = generations(self.transport, name)
+        if not there:
+            published(self.transport, name)  # says what there is
+        drop(self.transport, there)
 
     def about(self) -> dict[str, str]:
         """Engine, version, and how codes can be stored there: tried with a small index that is removed again."""

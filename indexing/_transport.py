@@ -24,6 +24,10 @@ class UnreachableError(BackendError):
     """No whole answer came: no connection, no trust, no time left, or cut off. What was asked may have been done."""
 
 
+class UnfinishedError(BackendError):
+    """A load cannot go on for now. What was acknowledged stays on the server, and the same load goes on from there."""
+
+
 class Transport(Protocol):
     """A connection to one cluster. Thread-safe. Never retries: callers know what may be repeated."""
 

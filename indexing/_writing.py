@@ -19,6 +19,7 @@ from boc.types import MODALITIES, Item, StoredConcepts, TermMatrix
 from . import _bodies
 from ._address import Address
 from ._bulk import Bulk, Ledger
+from ._compaction import compact, refresh
 from ._generations import (
     Generation,
     State,
@@ -33,12 +34,14 @@ from ._generations import (
 from ._reading import scan
 from ._rows import check_rows
 from ._selftest import self_test
-from ._transport import Json, RefusedError, Transport, UnreachableError
+from ._transport import Json, RefusedError, Transport, UnfinishedError, UnreachableError
 
-RELEASE = 35.0  # seconds
 BLOCK = 3 << 20  # bytes of a codec array in one document
-MERGE_TIMEOUT = 24 * 3600.0
 EVERYTHING = {"query": {"exists": {"field": "modality"}}, "sort": [{"id": "asc"}], "_source": False}
+
+
+FOR_NOW = (UnreachableError, RefusedError, UnfinishedError)
+"""After which a load can go on another time."""
 
 
 class ServerWriter:
@@ -67,22 +70,20 @@ class ServerWriter:
         self._begun = time.monotonic()
 
     def __enter__(self) -> ServerWriter:
-        digest = digest_of(self._manifest, self._address.layout)
+        self._digest = digest_of(self._manifest, self._address.layout)
         there = generations(self._transport, self._name)
         if not any(g.live for g in there):
             self._check_free()
         live = max((g.number for g in there if g.live), default=0)
-        left = [g for g in there if g.digest == digest and g.number > live]
-        drop(self._transport, [g for g in there if g.number != live and g not in left[-1:]])
+        left = [g for g in there if g.digest == self._digest and g.number > live][-1:]
+        drop(self._transport, [g for g in there if g.number != live and g not in left])
         self._before = [g for g in there if g.live]
+        self._number = max((g.number for g in there), default=0) + 1
         self._ledger = Ledger()
-        if left:
-            self._generation = left[-1]
-            self._resume()
-        else:
-            number = max((g.number for g in there), default=0) + 1
-            self._generation = self._create(f"{self._name}-boc-{digest}-{number}", digest, number)
-        self._rows = _Rows(self._transport, self._generation, self._generation.loading_alias, self._address.patience)
+        self._load = _Load(self._transport, left[0], self._address.patience) if left else None
+        for generation in left:
+            refresh(self._transport, generation.physical)
+            self._ledger.found(hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING))
         return self
 
     def has(self, ids: Sequence[str]) -> bool:
@@ -95,47 +96,44 @@ class ServerWriter:
         vectors: NDArray[np.float32],
         concepts: StoredConcepts | None = None,
     ) -> None:
-        self._rows.check(items, terms, vectors, concepts)
+        known = None if self._load is None else self._load.generation.state.concept_dim
+        check_rows(self._manifest, items, terms, vectors, concepts, known)
         self._ledger.add([item.id for item in items])
-        state = self._generation.state
-        if concepts is not None:
-            state = replace(state, concept_dim=concepts.values.shape[1])
-        if state.unit and not _unit(vectors):
-            state = replace(state, unit=False)
-        if state != self._generation.state:
-            self._generation = replace(self._generation, state=state)
-            remember(self._transport, self._generation)  # at once: a load that goes on may have nothing left to add
-        self._rows.put(items, terms, vectors, concepts)
+        if self._load is None:
+            generation = self._create(int(terms.data.max(initial=0)))
+            self._load = _Load(self._transport, generation, self._address.patience)
+        self._load.put(items, terms, vectors, concepts)
 
     def commit(self) -> None:
-        if not len(self._ledger):
+        if self._load is None or not len(self._ledger):
             raise BackendError(f"nothing was added to {self._name}; an index needs at least one item")
+        bulk, physical = self._load.rows.bulk, self._load.generation.physical
         for stray in self._ledger.strays():
-            self._rows.bulk.delete(_bodies.document_id(stray))
-        blocks = self._rows.put_arrays(self._arrays)
-        self._rows.bulk.flush()
-        physical = self._generation.physical
-        self._transport.request("POST", f"/{physical}/_refresh", timeout=MERGE_TIMEOUT)
+            bulk.delete(_bodies.document_id(stray))
+        blocks = self._load.rows.put_arrays(self._arrays)
+        bulk.flush()
+        refresh(self._transport, physical)
         counts, postings, digits = _counts(self._transport, physical)
-        self._audit(sum(counts.values()))
-        self._merge()
+        self._audit(physical, sum(counts.values()))
+        compact(self._transport, physical, patience=time.monotonic() - self._begun)
         settings = {"refresh_interval": None, "number_of_replicas": self._address.replicas}
         self._transport.request("PUT", f"/{physical}/_settings", {"index": settings})
-        self._generation = replace(
-            self._generation,
+        loaded = replace(
+            self._load.generation,
             manifest=replace(self._manifest, items=counts, postings=postings),
-            state=replace(self._generation.state, state="complete", digits=digits, blocks=blocks),
+            state=replace(self._load.generation.state, state="complete", digits=digits, blocks=blocks),
         )
-        remember(self._transport, self._generation)
-        publish(self._transport, self._generation, self._before)
+        remember(self._transport, loaded)
+        publish(self._transport, loaded, self._before)
         self._committed = True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        resumable = isinstance(error, (KeyboardInterrupt, UnreachableError, BackendError)) and len(self._ledger) > 0
+        resumable = isinstance(error, (KeyboardInterrupt, *FOR_NOW)) and len(self._ledger) > 0
         try:
-            self._rows.bulk.__exit__(kind or GeneratorExit, error, trace)
-            if not self._committed and not resumable:
-                drop(self._transport, [self._generation])
+            if self._load is not None:
+                self._load.rows.bulk.__exit__(kind or GeneratorExit, error, trace)
+                if not self._committed and not resumable:
+                    drop(self._transport, [self._load.generation])
         finally:
             self._ledger.close()
 
@@ -146,16 +144,16 @@ class ServerWriter:
             if "was not made by boc" in str(error):
                 raise
 
-    def _create(self, physical: str, digest: str, number: int) -> Generation:
-        """An empty generation under the first strategy that the server has; refused if it scores wrongly."""
+    def _create(self, largest: int) -> Generation:
+        """An empty generation under the first way to store codes that the server has; refused if it scores wrongly."""
         lacking = []
-        for field in self._order:
-            strategy = _bodies.STRATEGIES[field]
+        physical = f"{self._name}-boc-{self._digest}-{self._number}"
+        for field in _bodies.preferred(self._order, largest):
             state = State("loading", field, self._address.vectors)
-            generation = Generation(physical, self._name, digest, number, False, self._manifest, state)
-            body = _bodies.index_body(
-                strategy, self._manifest, state.vectors, meta(self._manifest, state), shards=self._address.shards
-            )
+            generation = Generation(physical, self._name, self._digest, self._number, False, self._manifest, state)
+            told = meta(self._manifest, state)
+            shards = self._address.shards
+            body = _bodies.index_body(generation.strategy, self._manifest, state.vectors, told, shards=shards)
             body["aliases"] = {generation.loading_alias: {}}
             try:
                 self._transport.request("PUT", f"/{physical}", body)
@@ -165,7 +163,7 @@ class ServerWriter:
                 lacking.append(f"{field} ({error.reason or error.kind})")
                 continue
             try:
-                lack = self_test(self._transport, physical, strategy)
+                lack = self_test(self._transport, physical, generation.strategy)
             except BackendError:
                 drop(self._transport, [generation])
                 raise
@@ -178,59 +176,38 @@ class ServerWriter:
             "or text with a scripted similarity"
         )
 
-    def _resume(self) -> None:
-        physical = self._generation.physical
-        self._transport.request("POST", f"/{physical}/_refresh", timeout=MERGE_TIMEOUT)
-        self._ledger.found(hit["sort"][0] for hit in scan(self._transport, physical, EVERYTHING))
-
-    def _audit(self, found: int) -> None:
+    def _audit(self, physical: str, found: int) -> None:
         """All that was acknowledged is there, and nothing else. BackendError tells what is not."""
         wanted = len(self._ledger)
         if found != wanted:
-            there = (hit["sort"][0] for hit in scan(self._transport, self._generation.physical, EVERYTHING))
-            missing = self._ledger.missing(there)
-            raise BackendError(
+            missing = self._ledger.missing(hit["sort"][0] for hit in scan(self._transport, physical, EVERYTHING))
+            raise UnfinishedError(
                 f"{self._transport.shown} holds {found} documents of {wanted} that it acknowledged"
                 + (f", without {', '.join(map(repr, missing))}" if missing else "")
                 + "; repeat the command to load what is missing"
             )
 
-    def _merge(self) -> None:
-        """One segment a shard, twice: the copies of the documents that a server keeps for recovery, two thirds of
-        the bytes, leave in a merge that has something to rewrite after the rows are safe. The segments before stay on
-        the disk until nothing searches them and no commit names them."""
-        physical = self._generation.physical
-        self._forcemerge()
-        dummy = f"/{physical}/_doc/boc:dummy"
-        self._transport.request("PUT", dummy, {})
-        self._transport.request("POST", f"/{physical}/_flush", timeout=MERGE_TIMEOUT)
-        self._await_release()
-        self._transport.request("DELETE", dummy)
-        self._forcemerge()
-        self._transport.request("POST", f"/{physical}/_refresh", timeout=MERGE_TIMEOUT)
-        self._transport.request("POST", f"/{physical}/_flush", force="true", timeout=MERGE_TIMEOUT)
 
-    def _await_release(self) -> None:
-        """Wait until no shard retains operations for recovery, which servers look at every 30 seconds; but not longer
-        than the load took, since small indexes need not be smaller."""
-        deadline = time.monotonic() + min(RELEASE, time.monotonic() - self._begun)
-        path = f"/{self._generation.physical}/_stats"
-        while time.monotonic() < deadline:
-            told = self._transport.request("GET", path, level="shards", filter_path="**.seq_no,**.leases")
-            [index] = told["indices"].values()
-            shards = [shard for copies in index["shards"].values() for shard in copies]
-            if all(
-                lease["retaining_seq_no"] > shard["seq_no"]["max_seq_no"]
-                for shard in shards
-                for lease in shard["retention_leases"]["leases"]
-            ):
-                return
-            time.sleep(1)
+class _Load:
+    """A generation being filled; its state is written down before the rows that change it."""
 
-    def _forcemerge(self) -> None:
-        path = f"/{self._generation.physical}"
-        self._transport.request("POST", f"{path}/_refresh", timeout=MERGE_TIMEOUT)
-        self._transport.request("POST", f"{path}/_forcemerge", max_num_segments=1, timeout=MERGE_TIMEOUT)
+    def __init__(self, transport: Transport, generation: Generation, patience: float) -> None:
+        self._transport = transport
+        self.generation = generation
+        self.rows = _Rows(transport, generation, generation.loading_alias, patience)
+
+    def put(
+        self, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[np.float32], concepts: StoredConcepts | None
+    ) -> None:
+        state = self.generation.state
+        if concepts is not None:
+            state = replace(state, concept_dim=concepts.values.shape[1])
+        if state.unit and not _unit(vectors):
+            state = replace(state, unit=False)
+        if state != self.generation.state:
+            self.generation = replace(self.generation, state=state)
+            remember(self._transport, self.generation)
+        self.rows.put(items, terms, vectors, concepts)
 
 
 class ServerEditor:
@@ -252,14 +229,15 @@ class ServerEditor:
         vectors: NDArray[np.float32],
         concepts: StoredConcepts | None = None,
     ) -> None:
-        self._rows.check(items, terms, vectors, concepts)
+        state = self._generation.state
+        check_rows(self._generation.manifest, items, terms, vectors, concepts, state.concept_dim)
         digits = self._generation.strategy.digits(int(terms.data.max(initial=0)))
-        if digits > self._generation.state.digits:
+        if digits > state.digits:
             raise BackendError(
                 f"a term frequency of {terms.data.max()} is more than {self._generation.name} was made for; make it "
                 "anew with boc index --replace"
             )
-        if self._generation.state.unit and not _unit(vectors):
+        if state.unit and not _unit(vectors):
             raise BackendError(f"vectors longer than 1, those of {self._generation.name} are not; make it anew")
         self._begin()
         self._rows.put(items, terms, vectors, concepts)
@@ -281,7 +259,7 @@ class ServerEditor:
     def _check_left(self, unwanted: list[str]) -> None:
         """BackendError, before anything is deleted, if nothing would be left."""
         index, name = self._generation.physical, self._generation.name
-        self._transport.request("POST", f"/{index}/_refresh", timeout=MERGE_TIMEOUT)
+        refresh(self._transport, index)
         total = sum(_counts(self._transport, index)[0].values())
         if len(unwanted) >= total:
             there = (hit["sort"][0] for hit in scan(self._transport, index, EVERYTHING))
@@ -291,7 +269,7 @@ class ServerEditor:
     def commit(self, source: str) -> None:
         self._rows.bulk.flush()
         physical = self._generation.physical
-        self._transport.request("POST", f"/{physical}/_refresh", timeout=MERGE_TIMEOUT)
+        refresh(self._transport, physical)
         counts, postings, _ = _counts(self._transport, physical)
         manifest = replace(self._generation.manifest, items=counts, postings=postings, source=source)
         self._remember(replace(self._generation.state, state="complete"), manifest)
@@ -312,15 +290,7 @@ class _Rows:
         self._strategy = generation.strategy
         self._layout = generation.state.vectors
         self._manifest = generation.manifest
-        self._concept_dim = generation.state.concept_dim
         self._texts = [name for name, kind in generation.manifest.fields.items() if kind == "text"]
-
-    def check(
-        self, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[np.float32], concepts: StoredConcepts | None
-    ) -> None:
-        check_rows(self._manifest, items, terms, vectors, concepts, self._concept_dim)
-        if concepts is not None:
-            self._concept_dim = concepts.values.shape[1]
 
     def put(
         self, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[np.float32], concepts: StoredConcepts | None
@@ -357,8 +327,8 @@ class _Rows:
         for name, array in arrays.items():
             data = _bodies.raw(array)
             for start in range(0, max(1, len(data)), BLOCK):
-                block = {"array": name, "data": _bodies.encoded(data[start : start + BLOCK])}
-                self.bulk.index(f"boc:block:{next(numbers)}", orjson.dumps({"block": block}))
+                block = {"array": name, "block": _bodies.encoded(data[start : start + BLOCK])}
+                self.bulk.index(f"boc:block:{next(numbers)}", orjson.dumps(block))
         return next(numbers)
 
 

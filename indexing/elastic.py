@@ -17,7 +17,7 @@ from ._server import ServerBackend
 from ._transport import Json, refusal, unreachable
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
-STRATEGIES = ("sparse_vector", "rank_features", "text")  # best first: bench/server_vs_hnsw.py
+STRATEGIES = ("text", "sparse_vector", "rank_features")  # best first, by bench/server_vs_hnsw.py
 
 
 def connect(url: str) -> ServerBackend:

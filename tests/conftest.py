@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from PIL import Image, ImageDraw
 
 from boc.cli import main
+from tests.servers.fixtures import own, server  # noqa: F401
 
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci")

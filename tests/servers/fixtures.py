@@ -1,0 +1,66 @@
+"""Fixtures that hand out servers, and the parameters that run a test against each kind.
+
+Tests never fetch: ``make test`` and ``make test-servers`` do that first. What is not there skips its tests, or fails
+them when BOC_SERVERS_ALL is set. The mark ``servers`` is on every parameter but ``opensearch-3``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+import pytest
+
+from .catalogue import KINDS
+from .cluster import Cluster
+from .container import Container
+from .errors import UnavailableError
+from .provide import Given, fetched, provide
+from .server import Server
+
+Node = TypeVar("Node", Server, Cluster)
+
+LIGHT = "opensearch-3"
+SHARED = (LIGHT, "opensearch-2", "elasticsearch-9", "elasticsearch-8", "elasticsearch-8.19")
+
+
+def kinds(*names: str) -> list[Any]:
+    """Parameters of the fixture ``server``: ``parametrize("server", kinds("elasticsearch-9"), indirect=True)``."""
+    return [pytest.param(name, marks=() if name == LIGHT else pytest.mark.servers) for name in names]
+
+
+@contextmanager
+def _or_skip() -> Iterator[None]:
+    try:
+        yield
+    except UnavailableError as missing:
+        if os.environ.get("BOC_SERVERS_ALL"):
+            pytest.fail(str(missing), pytrace=False)
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session", params=kinds(*SHARED))
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Given | Container | Server]:
+    """A server to ask, shared by all tests of the session; pytest runs one kind after the other."""
+    with ExitStack() as stack:
+        with _or_skip():
+            found = stack.enter_context(provide(KINDS[request.param], tmp_path_factory.mktemp(request.param)))
+        yield found
+
+
+@pytest.fixture
+def own() -> Iterator[Callable[[Node], Node]]:
+    """Starts a test's own server, to be killed and misconfigured: ``own(Server("elasticsearch-9", tmp_path))``."""
+    with ExitStack() as stack:
+
+        def start(node: Node) -> Node:
+            with _or_skip():
+                fetched(node.kind)
+                node.start()
+            return stack.enter_context(node)
+
+        yield start
