@@ -224,7 +224,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Rescore:
-    """Score the hits of each query anew by the dot product with its row of ``vectors`` float32 (n, d), and keep ``k``."""
+    """Score the hits of each query anew by dot product with its row of ``vectors`` float32 (n, d), and keep ``k``."""
 
     vectors: NDArray[np.float32]
     k: int
@@ -239,9 +239,13 @@ class Words:
 
 
 class Index(Protocol):
-    """An opened index. Replacing it leaves what is open unchanged; an engine that edits in place shows edits at once."""
+    """An opened index. Replacing it leaves what is open unchanged; engines that edit in place show edits at once."""
 
     manifest: Manifest
+
+    @property
+    def exact_vectors(self) -> bool:
+        """Whether ``vectors`` are what was added, in the manifest's ``vector_dtype``; otherwise they were rounded."""
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """The learned arrays of the codec, as stored with the index."""
@@ -330,7 +334,7 @@ class IndexWriter(Protocol):
 
 
 class IndexEditor(Protocol):
-    """Changes of an index that is there. Done when ``commit`` returns; interrupted, the same changes can be repeated."""
+    """Changes of an index that is there, done when ``commit`` returns. Interrupted, the same can be repeated."""
 
     def put(
         self,

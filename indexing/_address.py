@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from boc.errors import BackendError
 
@@ -53,13 +54,19 @@ class Address:
 
 def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
     """BackendError for an address that cannot be one, naming the part that is wrong; never its secrets."""
-    scheme, _, rest = url.partition("+")
+    scheme = url.partition(":")[0].partition("+")[0]
     example = EXAMPLE.format(scheme=scheme)
-    protocol, separator, authority = rest.partition("://")
+    protocol, separator, authority = url.removeprefix(f"{scheme}+").partition("://")
     if protocol not in ("http", "https") or not separator:
         raise BackendError(f"an address of {scheme} starts with {scheme}+http:// or {scheme}+https://, like {example}")
-    parts = urlsplit(f"//{authority}")
-    names, at, hosts = parts.netloc.rpartition("@")
+    netloc = re.split("[/?#]", authority, maxsplit=1)[0]
+    behind = authority[len(netloc) :]
+    if "@" in behind or "#" in behind or "//" in behind:  # a password may hold them: nothing of it is shown
+        raise BackendError(
+            "an @, # or // behind the hosts of an address is written %40, %23 or %2F%2F; a password does not stand "
+            f"there, but in the environment variable BOC_PASSWORD: {example}"
+        )
+    names, at, hosts = netloc.rpartition("@")
     user, colon, _ = names.partition(":")
     if colon:
         raise BackendError(
@@ -68,9 +75,10 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
         )
     if not all(hosts.split(",")):
         raise BackendError(f"the address names no host; write it like {example}")
+    parts = urlsplit(behind)
     prefix = parts.path.rstrip("/")
     try:
-        full = tuple(_host(protocol, host, prefix) for host in hosts.split(","))
+        full = tuple(dict.fromkeys(_host(protocol, host, prefix) for host in hosts.split(",")))
     except ValueError as error:
         raise BackendError(f"{hosts!r} is no list of HOST:PORT ({error}); write it like {example}") from None
     options: dict[str, Any] = {}
@@ -84,14 +92,16 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
             raise BackendError(f"{name}={value} in the address: must be {rule}") from None
     password, api_key = environment.get("BOC_PASSWORD"), environment.get("BOC_API_KEY")
     if at and password is None:
-        raise BackendError(f"the address names the user {user!r}; put the password into BOC_PASSWORD")
-    return Address(full, user if at else None, password if at else None, None if at else api_key, **options)
+        raise BackendError(f"the address names the user {unquote(user)!r}; put the password into BOC_PASSWORD")
+    return Address(full, unquote(user) if at else None, password if at else None, None if at else api_key, **options)
 
 
 def _host(protocol: str, host: str, prefix: str) -> str:
     parts = urlsplit(f"{protocol}://{host}")
+    if not parts.hostname or parts.port == 0:
+        raise ValueError(f"{host!r} lacks one of them")
     port = parts.port or (443 if protocol == "https" else 9200)
-    name = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{protocol}://{name}:{port}{prefix}"
 
 

@@ -43,7 +43,7 @@ HIDDEN = ["terms", "vector", "concepts", "block"]
 LONGEST = 512  # bytes of an _id
 
 TYPES: dict[FieldType, Json] = {
-    "keyword": {"type": "keyword", "ignore_above": 8191},
+    "keyword": {"type": "keyword"},
     "integer": {"type": "long"},
     "float": {"type": "double"},
     "boolean": {"type": "boolean"},
@@ -54,10 +54,10 @@ TYPES: dict[FieldType, Json] = {
 
 FLOAT16 = """
 List query = params.query; BytesRef vector = doc['vector'].value; byte[] data = vector.bytes; int at = vector.offset;
-float sum = 0f; int n = query.size();
+double sum = 0; int n = query.size();
 for (int i = 0; i < n; ++i) {
   int low = data[at]; int bits = data[at + 1] * 256 + (low & 255); at += 2;
-  float value = ((Number) query.get(i)).floatValue() * Float.intBitsToFloat((bits & 32767) << 13);
+  double value = ((Number) query.get(i)).doubleValue() * Float.intBitsToFloat((bits & 32767) << 13);
   sum += bits < 0 ? -value : value;
 }
 return sum * 5.192296858534828E33 + params.offset;
@@ -66,11 +66,11 @@ return sum * 5.192296858534828E33 + params.offset;
 make a number 2**112 times too small, subnormal ones too."""
 FLOAT32 = """
 List query = params.query; BytesRef vector = doc['vector'].value; byte[] data = vector.bytes; int at = vector.offset;
-float sum = 0f; int n = query.size();
+double sum = 0; int n = query.size();
 for (int i = 0; i < n; ++i) {
   int a = data[at]; int b = data[at + 1]; int c = data[at + 2]; int d = data[at + 3]; at += 4;
   int bits = (d << 24) | ((c & 255) << 16) | ((b & 255) << 8) | (a & 255);
-  sum += ((Number) query.get(i)).floatValue() * Float.intBitsToFloat(bits);
+  sum += ((Number) query.get(i)).doubleValue() * Float.intBitsToFloat(bits);
 }
 return sum + params.offset;
 """

@@ -139,11 +139,7 @@ def drop(transport: Transport, unwanted: list[Generation]) -> None:
 
 def _indices(transport: Transport, pattern: str) -> Json:
     try:
-        return (
-            transport.request("GET", f"/{quote(pattern, safe='*')}", features="aliases,mappings")
-            if (transport.engine == "elasticsearch")
-            else transport.request("GET", f"/{quote(pattern, safe='*')}")
-        )
+        return transport.request("GET", f"/{quote(pattern, safe='*')}", expand_wildcards="open,closed")
     except RefusedError as error:
         if error.status == 404:
             return {}

@@ -17,7 +17,7 @@ from boc.types import Filter, Hit, Item, Modality, Rescore, StoredConcepts, Term
 
 from . import _bodies
 from ._generations import Generation
-from ._transport import Json, RefusedError, Transport
+from ._transport import Json, RefusedError, Transport, refusal
 
 PAGE = 1000  # documents asked for at a time, with vectors or concepts
 SCAN = 5000  # and without
@@ -45,6 +45,10 @@ class ServerIndex:
         self._most = SAFE_CLAUSES  # clauses that the server is known to take
         self._too_many: int | None = None  # and not to take
         self._scripts = generation.state.unit  # whether the server scores candidates anew
+
+    @property
+    def exact_vectors(self) -> bool:
+        return self.generation.state.vectors != "bfloat16"
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Codec arrays; ManifestError if they are not those the index was made with."""
@@ -108,7 +112,7 @@ class ServerIndex:
             try:
                 return self._rescored(bodies, k, queries, rescore.k)
             except RefusedError as error:
-                if "script" not in str(error):
+                if "script" not in f"{error.kind} {error.reason}":
                     raise
                 self._scripts = False  # the server has no scripts, or its owner forbids them
         return self._fetched(bodies, k, queries, rescore.k)
@@ -204,8 +208,11 @@ class ServerIndex:
 
     def sizes(self) -> dict[str, int]:
         found = dict.fromkeys(("postings", "vectors", "concepts", "other"), 0)
-        total = self._transport.request("GET", f"/{self.generation.physical}/_stats/store")
-        stored = int(total["_all"]["primaries"]["store"]["size_in_bytes"])
+        # Not of _stats, which servers keep for some seconds.
+        told = self._transport.request("GET", f"/{self.generation.physical}/_segments")
+        copies = [copy for shard in told["indices"][self.generation.physical]["shards"].values() for copy in shard]
+        segments = [s for copy in copies if copy["routing"]["primary"] for s in copy["segments"].values()]
+        stored = sum(int(segment["size_in_bytes"]) for segment in segments if segment["search"])
         for name, size in self._disk_usage().items():
             found[name] += size
         found["other"] = max(0, stored - sum(found.values()))
@@ -325,8 +332,10 @@ class ServerIndex:
         return self._answered(self._transport.request("POST", path, body, **_lower({**WHOLE, **params})))
 
     def _answered(self, answer: Json) -> Json:
-        if "error" in answer or answer.get("timed_out"):
-            raise BackendError(f"{self._transport.shown} could not search: {answer.get('error', 'it took too long')}")
+        if "error" in answer:  # one of several
+            raise refusal(self._transport.shown, answer["status"], answer)
+        if answer.get("timed_out"):
+            raise BackendError(f"{self._transport.shown} took too long; give it more with ?request_timeout=SECONDS")
         return answer
 
     def _get(self, ids: Sequence[str], fields: Sequence[str]) -> list[Json | None]:
@@ -358,7 +367,10 @@ class ServerIndex:
     def _decoded(self, hits: Sequence[Json]) -> NDArray[np.floating[Any]]:
         """The vectors (n, d) of hits that were asked for them."""
         dtype, shape = self.manifest.vector_dtype, (len(hits), self.manifest.identity.dim)
-        rows = [hit["fields"]["vector"] for hit in hits]
+        rows = [hit.get("fields", {}).get("vector") for hit in hits]
+        if not all(rows):
+            where = f"{self._transport.shown}: {self.generation.name}"
+            raise BackendError(f"{where} holds a document without a vector; boc verify tells more")
         if self.generation.state.vectors == "binary":
             return np.frombuffer(b"".join([_bodies.decoded(row[0]) for row in rows]), dtype).reshape(shape)
         flat = [row[0] if isinstance(row[0], list) else row for row in rows]
@@ -400,4 +412,9 @@ def _named(clause: Json, name: str) -> Json:
 
 
 def _item(source: Json) -> Item:
-    return Item(source["id"], source["modality"], source["content"], source["group"], source.get("meta", {}))
+    try:
+        return Item(source["id"], source["modality"], source["content"], source["group"], source.get("meta", {}))
+    except KeyError as missing:
+        raise BackendError(
+            f"the document {source.get('id', source)} has no {missing}: boc did not write it; remove it from the index"
+        ) from None

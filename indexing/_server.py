@@ -19,6 +19,8 @@ from ._selftest import self_test
 from ._transport import Json, RefusedError, Transport
 from ._writing import ServerEditor, ServerWriter
 
+EXACT = "exact"  # said of a way to store codes that passed its test
+
 
 class ServerBackend:
     """The indexes of one cluster. ``order`` names its ways to store codes, best first."""
@@ -52,15 +54,15 @@ class ServerBackend:
     def about(self) -> dict[str, str]:
         """Engine, version, and how codes can be stored there: tried with a small index that is removed again."""
         found = {"engine": self.transport.engine, "address": self.transport.shown, "version": self._version()}
-        for field in _bodies.STRATEGIES:
-            found[field] = self._tried(field)
-        return found
+        tried = {field: self._tried(field) for field in _bodies.STRATEGIES}
+        default = next((field for field in self._order if tried[field] == EXACT), None)
+        return {**found, **tried, **({} if default is None else {default: f"{EXACT}, the default"})}
 
     def _version(self) -> str:
         try:
             return str(self.transport.request("GET", "/")["version"]["number"])
         except RefusedError:
-            return "not told to this user"
+            return "not told"
 
     def _tried(self, field: str) -> str:
         strategy = _bodies.STRATEGIES[field]
@@ -72,6 +74,8 @@ class ServerBackend:
         try:
             self.transport.request("PUT", f"/{index}", body)
         except RefusedError as error:
+            if error.status in (401, 403):
+                return f"not known: this user may not make the index {index}"
             return f"no ({error.reason or error.kind})"
         try:
             lack = self_test(self.transport, index, strategy)
@@ -79,5 +83,4 @@ class ServerBackend:
             return f"no ({error})"
         finally:
             self.transport.request("DELETE", f"/{index}")
-        default = field == next((f for f in self._order), None)
-        return f"no ({lack})" if lack else "exact, the default" if default else "exact"
+        return f"no ({lack})" if lack else EXACT

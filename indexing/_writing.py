@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -19,7 +18,7 @@ from boc.types import MODALITIES, Item, StoredConcepts, TermMatrix
 from . import _bodies
 from ._address import Address
 from ._bulk import Bulk, Ledger
-from ._compaction import compact, refresh
+from ._compaction import compact, refresh, reopen
 from ._generations import (
     Generation,
     State,
@@ -67,7 +66,6 @@ class ServerWriter:
         self._manifest = manifest
         self._arrays = arrays
         self._committed = False
-        self._begun = time.monotonic()
 
     def __enter__(self) -> ServerWriter:
         self._digest = digest_of(self._manifest, self._address.layout)
@@ -82,6 +80,7 @@ class ServerWriter:
         self._ledger = Ledger()
         self._load = _Load(self._transport, left[0], self._address.patience) if left else None
         for generation in left:
+            reopen(self._transport, generation.physical)  # it may have ended while it was compacted
             refresh(self._transport, generation.physical)
             self._ledger.found(hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING))
         return self
@@ -115,7 +114,7 @@ class ServerWriter:
         refresh(self._transport, physical)
         counts, postings, digits = _counts(self._transport, physical)
         self._audit(physical, sum(counts.values()))
-        compact(self._transport, physical, patience=time.monotonic() - self._begun)
+        compact(self._transport, physical)
         settings = {"refresh_interval": None, "number_of_replicas": self._address.replicas}
         self._transport.request("PUT", f"/{physical}/_settings", {"index": settings})
         loaded = replace(
@@ -160,10 +159,12 @@ class ServerWriter:
             except RefusedError as error:
                 if error.status != 400 or error.kind == "resource_already_exists_exception":
                     raise
+                self._check_layout("vector" not in error.reason)
                 lacking.append(f"{field} ({error.reason or error.kind})")
                 continue
             try:
                 lack = self_test(self._transport, physical, generation.strategy)
+                self._check_layout(lack is not None or _takes(self._transport, generation))
             except BackendError:
                 drop(self._transport, [generation])
                 raise
@@ -175,6 +176,13 @@ class ServerWriter:
             f"{self._transport.shown} can hold no codes: {'; '.join(lacking)}; boc needs sparse_vector, rank_features, "
             "or text with a scripted similarity"
         )
+
+    def _check_layout(self, fine: bool) -> None:
+        if not fine:
+            raise BackendError(
+                f"{self._transport.shown} does not store vectors as {self._address.vectors}, which Elasticsearch does "
+                "from 9.3 on; leave out ?vectors= in the address"
+            )
 
     def _audit(self, physical: str, found: int) -> None:
         """All that was acknowledged is there, and nothing else. BackendError tells what is not."""
@@ -330,6 +338,22 @@ class _Rows:
                 block = {"array": name, "block": _bodies.encoded(data[start : start + BLOCK])}
                 self.bulk.index(f"boc:block:{next(numbers)}", orjson.dumps(block))
         return next(numbers)
+
+
+def _takes(transport: Transport, generation: Generation) -> bool:
+    """Whether the server stores a vector in the layout of ``generation``."""
+    if generation.state.vectors == "binary":
+        return True
+    path = f"/{generation.physical}/_doc/boc:test:vector"
+    value = _bodies.encoded(_bodies.raw(np.ones(generation.manifest.identity.dim, ">f4")))
+    try:
+        transport.request("PUT", path, {"vector": value})
+    except RefusedError as error:
+        if error.status != 400:
+            raise
+        return False
+    transport.request("DELETE", path)
+    return True
 
 
 def _unit(vectors: NDArray[np.float32]) -> bool:

@@ -76,7 +76,8 @@ class ElasticTransport:
         except UnsupportedProductError:
             raise self._other_product() from None
         except ApiError as error:
-            if "x-elastic-product" not in error.meta.headers:
+            unnamed = "x-elastic-product" not in error.meta.headers
+            if unnamed and error.meta.status not in (401, 403):  # who is not let in is not told the product either
                 raise self._other_product() from None
             raise refusal(self.shown, error.meta.status, error.body) from None
         except SerializationError:

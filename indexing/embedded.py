@@ -167,6 +167,8 @@ class EmbeddedBackend:
 class EmbeddedIndex:
     """One generation of an index, memory-mapped."""
 
+    exact_vectors = True
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         _check_files(folder)

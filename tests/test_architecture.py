@@ -56,12 +56,18 @@ MAY = {
     "boc.measure": {
         "boc.errors", "boc.evaluation", "boc.features", "boc.pipeline", "boc.relevance", "boc.rerank", "boc.types",
     },
+    "boc.verify": {"boc.codecs", "boc.errors", "boc.features", "boc.types"},
+    "boc.estimate": {
+        "boc.codecs", "boc.errors", "boc.features", "boc.manifest", "boc.metadata", "boc.pipeline", "boc.registry",
+        "boc.types",
+    },
     "boc.sheet": {"boc.errors", "boc.files", "boc.images", "boc.types"},
     "boc.cli": {
-        "boc", "boc.codebook", "boc.codecs", "boc.errors", "boc.evaluation", "boc.explain", "boc.explain_page",
+        "boc", "boc.codebook", "boc.codecs", "boc.errors", "boc.estimate", "boc.evaluation", "boc.explain",
+        "boc.explain_page",
         "boc.extraction", "boc.features", "boc.figure_drawing", "boc.figures", "boc.files", "boc.images", "boc.labels",
-        "boc.measure", "boc.metadata", "boc.pipeline", "boc.registry", "boc.scenes", "boc.sheet", "boc.sources", "boc.tune",
-        "boc.types",
+        "boc.measure", "boc.metadata", "boc.pipeline", "boc.registry", "boc.scenes", "boc.sheet", "boc.sources",
+        "boc.tune", "boc.types", "boc.verify",
     },
     "encoders": {
         "boc.errors", "boc.evaluation", "boc.features", "boc.files", "boc.images", "boc.types", "boc.vocabulary",

@@ -15,6 +15,7 @@ from boc.cli import (
     build_codebook,
     convert,
     delete,
+    estimate,
     evaluate,
     explain,
     extract,
@@ -25,6 +26,7 @@ from boc.cli import (
     show_alignment,
     train,
     tune,
+    verify,
 )
 from boc.errors import BocError, BocWarning
 
@@ -75,6 +77,6 @@ def main() -> None:
 
 for module in (
     gallery, train, convert, extract, build_codebook, tune, index, delete, search, explain, show_alignment, evaluate,
-    info,
+    verify, estimate, info,
 ):  # fmt: skip
     main.add_command(module.command)
