@@ -14,22 +14,23 @@ def refresh(transport: Transport, index: str) -> None:
     transport.request("POST", f"/{index}/_refresh", timeout=PATIENCE)
 
 
-def compact(transport: Transport, index: str) -> None:
+def compact(transport: Transport, index: str, alias: str) -> None:
     """One segment a shard, without what servers keep for recovery.
 
     Of documents whose _source is not whole a server keeps a copy, two thirds of all bytes, until a merge that has
     something to rewrite after no copy of the shard can need it. So there are two merges, the second of a document that
     is only there to be deleted; closing the index between them lets go of the copies at once, which servers otherwise
     do within half a minute. The segments from before stay on the disk until nothing searches them and no commit names
-    them.
+    them. Documents are written by ``alias``: a removed index would be made anew by its name.
     """
+    dummy = f"/{alias}/_doc/boc:dummy"
     _merge(transport, index)
-    transport.request("PUT", f"/{index}/_doc/boc:dummy", {})
+    transport.request("PUT", dummy, {}, require_alias="true")
     transport.request("POST", f"/{index}/_flush", timeout=PATIENCE)
     with suppress(RefusedError):  # a managed service may not let an index be closed; it gets small by later merges
         transport.request("POST", f"/{index}/_close", timeout=PATIENCE)
     reopen(transport, index)
-    transport.request("DELETE", f"/{index}/_doc/boc:dummy")
+    transport.request("DELETE", dummy)
     _merge(transport, index)
     refresh(transport, index)
     transport.request("POST", f"/{index}/_flush", force="true", timeout=PATIENCE)

@@ -6,7 +6,7 @@ documents are indexed whose scores are known, asked for, and removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from boc.errors import BackendError
 from boc.types import TermMatrix
 
 from ._bodies import Strategy
+from ._bulk import Bulk
 from ._transport import Json, RefusedError, Transport
 
 COMMON = [1, 2, 3, 5, 7, 9, 12, 15, 100, 300, 511, 70_000]
@@ -157,22 +158,18 @@ def _analysis(transport: Transport, index: str, strategy: Strategy, mapped: Json
             )
 
 
-def _bulk(transport: Transport, index: str, documents: Iterator[Json] | Sequence[None]) -> str | None:
+def _bulk(transport: Transport, index: str, documents: Iterable[Json | None]) -> str | None:
     """Index test documents, or delete them where they are None; why one is refused, if any is."""
-    lines = []
-    for i, document in enumerate(documents):
-        lines.append(orjson.dumps({"delete" if document is None else "index": {"_id": f"boc:test:{i}"}}))
-        if document is not None:
-            lines.append(orjson.dumps(document))
-    path = f"/{index}/_bulk"
-    answer = transport.request("POST", path, b"\n".join(lines) + b"\n", refresh="true", routing=ROUTING)
-    results = [result for item in answer["items"] for result in item.values() if "error" in result]
-    for result in results:
-        error = result["error"]
-        reason = (error.get("caused_by") or {}).get("reason") or error.get("reason") or error.get("type")
-        if result["status"] != 400:
-            raise BackendError(f"{transport.shown} takes no documents: {reason}")
-        return str(reason)
+    try:
+        with Bulk(transport, index, routing=ROUTING) as bulk:
+            for i, document in enumerate(documents):
+                key = f"boc:test:{i}"
+                bulk.delete(key) if document is None else bulk.index(key, orjson.dumps(document))
+    except RefusedError as error:
+        if error.status != 400:
+            raise
+        return error.reason or error.kind
+    transport.request("POST", f"/{index}/_refresh")
     return None
 
 

@@ -18,6 +18,8 @@ from ._transport import Json, refusal, unreachable
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
 STRATEGIES = ("text", "sparse_vector", "rank_features")  # best first, by bench/server_vs_hnsw.py
+ON_THE_WAY = {401, 403, 408, 413, 429, 500, 502, 503, 504}
+"""Statuses that gateways give too, and the guard of a server: neither says what stands behind it."""
 
 
 def connect(url: str) -> ServerBackend:
@@ -76,8 +78,7 @@ class ElasticTransport:
         except UnsupportedProductError:
             raise self._other_product() from None
         except ApiError as error:
-            unnamed = "x-elastic-product" not in error.meta.headers
-            if unnamed and error.meta.status not in (401, 403):  # who is not let in is not told the product either
+            if "x-elastic-product" not in error.meta.headers and error.meta.status not in ON_THE_WAY:
                 raise self._other_product() from None
             raise refusal(self.shown, error.meta.status, error.body) from None
         except SerializationError:

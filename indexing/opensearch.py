@@ -85,7 +85,10 @@ class OpenSearchTransport:
         try:
             version = self._request("GET", "/").get("version", {})
         except BackendError as error:
-            if getattr(error, "status", None) != 403:  # a user of a few indexes may not ask
+            status = getattr(error, "status", None)
+            if status == 404:
+                raise self._other_product() from None
+            if status != 403:  # a user of a few indexes may not ask
                 raise
         else:
             if not isinstance(version, dict) or version.get("distribution") != "opensearch":

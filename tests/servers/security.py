@@ -67,6 +67,12 @@ class SecureServer(Server):
             self._set_password()
         super().spawn()
 
+    def wait(self, nodes: int = 1) -> None:
+        """Wait until it answers and its users are stored: while that happens it lets nobody in."""
+        super().wait(nodes)
+        self.request("PUT", "_security/user/elastic/_password", {"password": self.password})
+        super().wait(nodes)
+
     def _set_password(self) -> None:
         keystore = launch.tool(self.kind, self.home, self.folder, "keystore")
         subprocess.run(
