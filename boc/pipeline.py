@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -338,24 +338,19 @@ class Searcher:
         """
         if (text is None) == (image is None):
             raise BocError("give either a sentence or a picture to search by")
-        if text is not None and not text.strip():
-            raise BocError("the sentence is empty; write what the picture shows")
+        same: Any = {"k": k, "rm": rm, "find": find, "rerank": rerank, "filters": filters}
+        same |= {"hybrid": hybrid, "words_weight": words_weight}
         if text is not None:
-            encoded = self.encoder.encode_texts([text])
-        else:
-            path = Path(str(image))
-            encoded = self.encoder.encode_images([self.encoder.prepare(ImageRef(path.name, path))])
-        return self.search_vectors(
-            encoded,
-            k=k,
-            rm=rm,
-            find=find,
-            rerank=rerank,
-            filters=filters,
-            hybrid=hybrid,
-            words_weight=words_weight,
-            texts=None if text is None else [text],
-        )[0]
+            return self.search_texts([text], **same)[0]
+        path = Path(str(image))
+        encoded = self.encoder.encode_images([self.encoder.prepare(ImageRef(path.name, path))])
+        return self.search_vectors(encoded, **same)[0]
+
+    def search_texts(self, texts: Sequence[str], **options: Any) -> list[list[Hit]]:
+        """The same for several sentences at once, which engines answer together; one list each."""
+        if not all(text.strip() for text in texts):
+            raise BocError("the sentence is empty; write what the picture shows")
+        return self.search_vectors(self.encoder.encode_texts(texts), texts=texts, **options)
 
     def search_vectors(
         self,

@@ -41,6 +41,7 @@ DIGITS = "abcdefgh"  # behind the first
 ITEM = ["id", "modality", "content", "group", "meta"]
 HIDDEN = ["terms", "vector", "concepts", "block"]
 LONGEST = 512  # bytes of an _id
+WINDOW = 10_000  # hits that a server ranks without paging, index.max_result_window, or scores anew
 
 TYPES: dict[FieldType, Json] = {
     "keyword": {"type": "keyword"},
@@ -298,14 +299,19 @@ def vector_mapping(layout: str, dim: int) -> Json:
     return {"type": "dense_vector", "dims": dim, "index": False, "element_type": layout}
 
 
-def rescored(body: Json, vector: NDArray[np.float32], window: int, layout: str, dtype: str) -> Json:
-    """The search ``body`` with ``window`` hits of each shard scored anew: dot product + ``offset(vector)``."""
+def rescored(body: Json, vector: NDArray[np.float32], candidates: int, layout: str, dtype: str) -> Json:
+    """The search ``body`` with its best ``candidates`` of each shard scored anew: dot product + ``offset(vector)``.
+
+    Where that is more than a server ranks at a time, all that share a term with the query are scored so.
+    """
     source = DENSE if layout != "binary" else FLOAT16 if dtype == "float16" else FLOAT32
     script = {"source": source, "params": {"query": vector, "offset": offset(vector)}}
+    kept = {name: value for name, value in body.items() if name != "sort"}  # a sort would win over it
+    if candidates > WINDOW:
+        return {**kept, "query": {"script_score": {"query": body["query"], "script": script}}}
     again = {"script_score": {"query": {"match_all": {}}, "script": script}}
     query = {"rescore_query": again, "query_weight": 0, "rescore_query_weight": 1}
-    kept = {name: value for name, value in body.items() if name != "sort"}  # a sort would win over it
-    return {**kept, "rescore": {"window_size": window, "query": query}}
+    return {**kept, "rescore": {"window_size": candidates, "query": query}}
 
 
 def offset(vector: NDArray[np.float32]) -> float:

@@ -21,7 +21,6 @@ from ._transport import Json, RefusedError, Transport, refusal
 
 PAGE = 1000  # documents asked for at a time, with vectors or concepts
 SCAN = 5000  # and without
-WINDOW = 10_000  # hits that a server gives without paging: index.max_result_window
 BATCH = 64  # queries sent at a time
 CANDIDATES = 4096  # and hits with vectors
 SAFE_CLAUSES = 1000  # every server takes 1,024, filters among them
@@ -108,7 +107,7 @@ class ServerIndex:
                 self._check_exact(answers)
             return [[Hit(_item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
         queries = [rescore.vectors[i] for i in numbers]
-        if self._scripts and k <= WINDOW and rescore.k <= k:
+        if self._scripts and rescore.k <= _bodies.WINDOW:
             try:
                 return self._rescored(bodies, k, queries, rescore.k)
             except RefusedError as error:
@@ -122,7 +121,7 @@ class ServerIndex:
     ) -> list[list[Hit]]:
         """Candidates scored anew by the server, which sends the best of them only."""
         state, dtype = self.generation.state, self.manifest.vector_dtype
-        shown = {"_source": _bodies.ITEM, "size": k}
+        shown = {"_source": _bodies.ITEM, "size": min(k, candidates)}
         asked = [
             _bodies.rescored({**body, **shown}, query, candidates, state.vectors, dtype)
             for body, query in zip(bodies, queries, strict=True)
@@ -318,7 +317,7 @@ class ServerIndex:
 
     def _searched(self, bodies: list[Json], k: int, **params: Any) -> list[list[Json]]:
         """The hits of each body, k at most."""
-        if k > WINDOW:
+        if k > _bodies.WINDOW:
             return [list(scan(self._transport, self.generation.physical, body, k)) for body in bodies]
         if len(bodies) == 1:
             return [self._ask(bodies[0], **params)["hits"]["hits"]]

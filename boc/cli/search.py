@@ -97,7 +97,7 @@ def command(
         answers = [(str(image), searcher.search(image=image, **options))]
     else:
         texts = [text] if text is not None else _lines(queries)
-        answers = [(each, searcher.search(each, **options)) for each in texts]
+        answers = list(zip(texts, searcher.search_texts(texts, **options), strict=True))
     if html is not None:
         from boc.sheet import write_sheet
 
