@@ -76,6 +76,12 @@ for (int i = 0; i < n; ++i) {
 return sum + params.offset;
 """
 DENSE = "dotProduct(params.query, 'vector') + params.offset"
+READ_DENSE = """
+float[] vector = doc['vector'].vectorValue; List found = new ArrayList();
+for (float value : vector) { found.add(value); }
+return found;
+"""
+"""The components of a dense_vector, copied: the server fills the same array for the next document."""
 SLACK = 1.01
 """Norm that no vector reaches: scores must not be negative, so this much of the query's norm is added to them."""
 VECTORS = ("binary", "float", "bfloat16")

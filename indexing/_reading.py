@@ -25,11 +25,14 @@ BATCH = 64  # queries sent at a time
 CANDIDATES = 4096  # and hits with vectors
 SAFE_CLAUSES = 1000  # every server takes 1,024, filters among them
 KEEP_ALIVE = "2m"
-READ_DENSE = {"vector": {"script": {"source": "doc['vector'].vectorValue"}}}
+READ_DENSE = {"vector": {"script": {"source": _bodies.READ_DENSE}}}
 PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}  # of the size, by field
 POSTING_FILES = {"doc", "pos", "psm", "tim", "tip", "tmd"}  # of Lucene, by the ends of their names
 WHOLE = {"allow_partial_search_results": False}
 """A shard that cannot answer makes an error of the answer, not a gap in it."""
+
+ALL_SHARDS = {"search_type": "dfs_query_then_fetch"}
+"""Word statistics of all shards together, so that a score does not depend on the shard."""
 
 
 class ServerIndex:
@@ -102,7 +105,8 @@ class ServerIndex:
         self, bodies: list[Json], k: int, numbers: list[int], rescore: Rescore | None, *, exact: bool
     ) -> list[list[Hit]]:
         if rescore is None:
-            answers = self._searched([{**body, "_source": _bodies.ITEM} for body in bodies], k)
+            shown = [{**body, "_source": _bodies.ITEM} for body in bodies]
+            answers = self._searched(shown, k) if exact else self._searched(shown, k, **ALL_SHARDS)
             if exact:
                 self._check_exact(answers)
             return [[Hit(_item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
@@ -160,8 +164,7 @@ class ServerIndex:
         only = self._only(modality)
         bodies = [_bodies.search_body(_bodies.match_body(text), k, only, filters) for text in texts]
         shown = [{**body, "_source": _bodies.ITEM} for body in bodies]
-        # Word statistics of all shards together, so that a score does not depend on the shard.
-        answers = self._searched(shown, k, search_type="dfs_query_then_fetch")
+        answers = self._searched(shown, k, **ALL_SHARDS)
         return [[Hit(_item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
 
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:

@@ -15,9 +15,9 @@ from tests.servers.fixtures import LIGHT
 
 SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 OPTIONS = {
-    "opensearch-3": ["", "?field=counted_text&shards=3"],
+    "opensearch-3": ["", "?field=counted_text"],
     "opensearch-2": [""],
-    "elasticsearch-9": ["", "?field=sparse_vector&vectors=float&shards=3"],
+    "elasticsearch-9": ["", "?field=sparse_vector&vectors=float"],
     "elasticsearch-8": [""],
     "elasticsearch-8.19": [""],
 }
