@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,12 +9,13 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boc.errors import BackendError, BocWarning
+from boc.errors import BackendError
 from boc.manifest import Manifest
 from boc.rerank import dot, reorder
 from boc.types import Filter, Hit, Item, Modality, Rescore, StoredConcepts, TermMatrix, Words
 
 from . import _bodies
+from ._budget import SAFE, Budget
 from ._generations import Generation
 from ._transport import Json, RefusedError, Transport, refusal
 
@@ -23,7 +23,6 @@ PAGE = 1000  # documents asked for at a time, with vectors or concepts
 SCAN = 5000  # and without
 BATCH = 64  # queries sent at a time
 CANDIDATES = 4096  # and hits with vectors
-SAFE_CLAUSES = 1000  # every server takes 1,024, filters among them
 KEEP_ALIVE = "2m"
 READ_DENSE = {"vector": {"script": {"source": _bodies.READ_DENSE}}}
 PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}  # of the size, by field
@@ -44,8 +43,8 @@ class ServerIndex:
         self._transport = transport
         self._strategy = generation.strategy
         self._n_terms = int(generation.manifest.codec["n_terms"])
-        self._most = SAFE_CLAUSES  # clauses that the server is known to take
-        self._too_many: int | None = None  # and not to take
+        self._budget = Budget(self._takes, transport.shown)
+        self._mixed = all(generation.manifest.items.values())  # whether there are items of both modalities
         self._scripts = generation.state.unit  # whether the server scores candidates anew
 
     @property
@@ -99,6 +98,9 @@ class ServerIndex:
                 answers = self._hits(bodies[part], k, asked[part], rescore, exact=words is None)
                 for i, hits in zip(asked[part], answers, strict=True):
                     found[i] = hits
+        if modality is not None and only is None and any(h.item.modality != modality for hits in found for h in hits):
+            self._mixed = True  # since this index was opened somebody has added the first of the others
+            return self.search(queries, k, modality, filters=filters, rescore=rescore, words=words)
         return found
 
     def _hits(
@@ -165,7 +167,11 @@ class ServerIndex:
         bodies = [_bodies.search_body(_bodies.match_body(text), k, only, filters) for text in texts]
         shown = [{**body, "_source": _bodies.ITEM} for body in bodies]
         answers = self._searched(shown, k, **ALL_SHARDS)
-        return [[Hit(_item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
+        found = [[Hit(_item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
+        if modality is not None and only is None and any(h.item.modality != modality for hits in found for h in hits):
+            self._mixed = True
+            return self.match(texts, k, modality, filters)
+        return found
 
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
         return self._decoded([{"fields": {"vector": value}} for value in self._fields(ids, "vector")])
@@ -247,7 +253,7 @@ class ServerIndex:
         digits = self.generation.state.digits
         distinct = list(dict.fromkeys(ids))
         found: dict[str, dict[str, float]] = {item.id: {} for item in self.find(distinct)}
-        step = SAFE_CLAUSES // digits - 1
+        step = SAFE // digits - 1
         for start in range(0, len(columns), step):
             part = columns[start : start + step]
             features = self._strategy.features(part, [1] * len(part), digits)
@@ -264,8 +270,8 @@ class ServerIndex:
     def document_frequencies(self) -> NDArray[np.int64]:
         found = np.zeros(self._n_terms, np.int64)
         digits = self.generation.state.digits
-        for start in range(0, self._n_terms, SAFE_CLAUSES):
-            columns = range(start, min(start + SAFE_CLAUSES, self._n_terms))
+        for start in range(0, self._n_terms, SAFE):
+            columns = range(start, min(start + SAFE, self._n_terms))
             filters = [self._strategy.query(self._strategy.features([c], [1], digits)) for c in columns]
             body = {"size": 0, "aggs": {"n": {"filters": {"filters": filters}}}}
             buckets = self._ask(body)["aggregations"]["n"]["buckets"]
@@ -274,42 +280,24 @@ class ServerIndex:
 
     def _only(self, modality: Modality | None) -> Modality | None:
         """None where the index holds nothing else: a condition that all documents fulfil costs time."""
-        return None if modality is not None and not self._others(modality) else modality
+        return modality if self._mixed else None
 
-    def _others(self, modality: Modality) -> int:
-        return sum(count for name, count in self.manifest.items.items() if name != modality)
+    def _takes(self, clauses: int) -> bool:
+        """Whether the server takes a query of so many clauses; asked with terms that no item has."""
+        unknown = self._strategy.query({f"t{self._n_terms + j}": 1 for j in range(clauses)})
+        try:
+            self._ask({"query": unknown, "size": 0})
+        except RefusedError as error:
+            if "clause" not in str(error).lower():
+                raise
+            return False
+        return True
 
     def _features(self, queries: TermMatrix, i: int, filters: int) -> dict[str, int]:
         span = slice(queries.indptr[i], queries.indptr[i + 1])
         columns, weights = queries.indices[span].tolist(), queries.data[span].tolist()
         features = self._strategy.features(columns, weights, self.generation.state.digits)
-        limit = self._clauses(len(features) + filters + 1) - filters - 1
-        if len(features) > limit:
-            kept = _bodies.strongest(features, limit)
-            warnings.warn(
-                f"a query of {len(features)} clauses was cut to the {limit} of largest weight, which is what "
-                f"{self._transport.shown} takes; ask for fewer terms with --query-z, or raise "
-                "indices.query.bool.max_clause_count where the server has it",
-                BocWarning,
-                stacklevel=3,
-            )
-            return kept
-        return features
-
-    def _clauses(self, wanted: int) -> int:
-        """How many of ``wanted`` clauses the server takes: found by asking for terms that no item has."""
-        while wanted > self._most and (self._too_many is None or self._too_many - self._most > 16):
-            tried = wanted if self._too_many is None or wanted < self._too_many else (self._most + self._too_many) // 2
-            unknown = self._strategy.query({f"t{self._n_terms + j}": 1 for j in range(tried)})
-            try:
-                self._ask({"query": unknown, "size": 0})
-            except RefusedError as error:
-                if "clause" not in str(error).lower():
-                    raise
-                self._too_many = tried
-            else:
-                self._most = tried
-        return min(wanted, self._most)
+        return self._budget.kept(features, filters + 1)
 
     def _check_exact(self, answers: Iterable[Sequence[Json]]) -> None:
         if any(hits and hits[0]["_score"] >= _bodies.EXACT for hits in answers):

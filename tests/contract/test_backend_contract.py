@@ -720,6 +720,22 @@ def test_rows_that_do_not_fit_an_edited_index_are_refused(backend: Backend, name
     assert [item.id for item in backend.open(name).items()] == ["a", "b", "c", "d"]
 
 
+def test_an_index_opened_before_the_first_sentence_came_still_tells_pictures_from_sentences(
+    backend: Backend, name: str
+) -> None:
+    terms = random_terms(np.random.default_rng(0), (4, 3), 3, 1)
+    index = build(backend, name, [picture("a"), picture("b")], terms[:2])
+    query = sparse.csr_array(np.ones((1, 3), np.int32))
+    assert len(index.search(query, 9, "image")[0]) == 2
+    with backend.edit(name) as editor:
+        editor.put([sentence("c"), sentence("d")], terms[2:], vectors_for(2))
+        editor.commit("ef" * 32)
+    for opened in (index, backend.open(name)):
+        for rescore in (None, Rescore(vectors_for(1, seed=1), 9)):
+            assert sorted(hit.item.id for hit in opened.search(query, 9, "image", rescore=rescore)[0]) == ["a", "b"]
+    assert sorted(hit.item.id for hit in backend.open(name).search(query, 9, "text")[0]) == ["c", "d"]
+
+
 def test_an_index_cannot_be_emptied_by_deleting(backend: Backend, name: str) -> None:
     build(backend, name, mixed_items(3), random_terms(np.random.default_rng(0), (3, 3), 3, 1))
 
