@@ -86,17 +86,27 @@ def generations(transport: Transport, name: str) -> list[Generation]:
 
 def published(transport: Transport, name: str) -> Generation:
     """The generation that ``name`` points to. BackendError if there is none, or the name is somebody else's."""
-    found = _indices(transport, name)
-    parsed = [g for g in _parsed(found, name) if g.live]
-    if parsed:
-        return parsed[-1]
-    if found:
+    found = _behind(transport, name)
+    if found is None:
+        known = names(transport)
+        there = f"it holds: {', '.join(known)}" if known else "it holds none"
+        raise BackendError(
+            f"no index {name!r} at {transport.shown} ({there}); make it with boc index {name} SOURCE --at ADDRESS"
+        )
+    return found
+
+
+def check_free(transport: Transport, name: str) -> None:
+    """BackendError if the name is somebody else's."""
+    _behind(transport, name)
+
+
+def _behind(transport: Transport, name: str) -> Generation | None:
+    indices = _indices(transport, name)
+    found = [generation for generation in _parsed(indices, name) if generation.live]
+    if indices and not found:
         raise BackendError(f"{name!r} at {transport.shown} was not made by boc; choose another name")
-    known = names(transport)
-    there = f"it holds: {', '.join(known)}" if known else "it holds none"
-    raise BackendError(
-        f"no index {name!r} at {transport.shown} ({there}); make it with boc index {name} SOURCE --at ADDRESS"
-    )
+    return found[-1] if found else None
 
 
 def names(transport: Transport) -> list[str]:

@@ -22,6 +22,7 @@ from ._compaction import compact, refresh, reopen
 from ._generations import (
     Generation,
     State,
+    check_free,
     digest_of,
     drop,
     generations,
@@ -71,7 +72,7 @@ class ServerWriter:
         self._digest = digest_of(self._manifest, self._address.layout)
         there = generations(self._transport, self._name)
         if not any(g.live for g in there):
-            self._check_free()
+            check_free(self._transport, self._name)
         live = max((g.number for g in there if g.live), default=0)
         left = [g for g in there if g.digest == self._digest and g.number > live][-1:]
         drop(self._transport, [g for g in there if g.number != live and g not in left])
@@ -138,13 +139,6 @@ class ServerWriter:
                     drop(self._transport, [self._load.generation])
         finally:
             self._ledger.close()
-
-    def _check_free(self) -> None:
-        try:
-            published(self._transport, self._name)
-        except BackendError as error:
-            if "was not made by boc" in str(error):
-                raise
 
     def _create(self, largest: int) -> Generation:
         """An empty generation under the first way to store codes that the server has; refused if it scores wrongly."""

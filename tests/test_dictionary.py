@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from oracles import assert_canonical, same_matrix
 
+from boc.codecs import SurrogateCodec, global_code
 from boc.codecs.center import Center
 from boc.codecs.dictionary import CHOICE, Dictionary, dictionary_steps, pursuit, vocabulary_size
 from boc.kmeans import FLAT, unit
+from boc.types import Embeddings
 
 
 def gaussian(seed: int, n: int, width: int = 5) -> NDArray[np.float32]:
@@ -205,3 +207,12 @@ def test_the_vocabulary_follows_from_the_collection_not_from_the_sample() -> Non
     chosen = Dictionary(terms=7)
     assert chosen.prepare(1_000_000) == 16 * 7
     assert chosen.terms == 7
+
+
+def test_centroids_are_stored_in_half_without_a_loss() -> None:
+    codec = global_code("dictionary", terms=16).fit(Embeddings("image", gaussian(0, 200)))
+    arrays = codec.arrays()
+    assert [arrays[f"1.{name}"].dtype for name in Dictionary.halved] == [np.float16, np.float16]
+    restored = SurrogateCodec.restore(codec.config(), arrays).steps[1]
+    for name in Dictionary.learned:
+        assert same_matrix(getattr(restored, name), getattr(codec.steps[1], name))

@@ -22,6 +22,8 @@ class Step(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """
 
     learned: ClassVar[tuple[str, ...]] = ()
+    halved: ClassVar[tuple[str, ...]] = ()
+    """Those of ``learned`` that are stored as float16: ``fit`` leaves in them what that holds exactly."""
     reads_concepts: ClassVar[bool] = False
     """Whether a chain that begins with this step works on concept sets."""
     frozen = False

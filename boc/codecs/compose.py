@@ -110,7 +110,11 @@ class SurrogateCodec:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What the steps learned, by ``number.name``."""
-        learned = {f"{i}.{name}": getattr(step, name) for i, step in enumerate(self.steps) for name in step.learned}
+        learned = {}
+        for i, step in enumerate(self.steps):
+            for name in step.learned:
+                value = getattr(step, name)
+                learned[f"{i}.{name}"] = value.astype(np.float16) if name in step.halved else value
         widths = np.array([step.n_features_in_ for step in self.steps], dtype=np.int64)
         return {**learned, "widths": widths}
 
@@ -128,7 +132,8 @@ class SurrogateCodec:
             for name in step.learned:
                 if f"{i}.{name}" not in arrays:
                     raise BocError(f"codec array {i}.{name} of {type(step).__name__} is missing; make the index anew")
-                setattr(step, name, arrays[f"{i}.{name}"])
+                value = arrays[f"{i}.{name}"]
+                setattr(step, name, value.astype(np.float32) if name in step.halved else value)
         codec.n_terms = int(config["n_terms"])
         return codec
 

@@ -54,7 +54,7 @@ class Dictionary(Step):
     Attributes
     ----------
     centroids_ : ndarray of float32 (V, d)
-        Unit vectors, ordered by cells.
+        Unit vectors, ordered by cells, as float16 rounds them.
     heads_, starts_ : ndarray of float32 (m, d), of int64 (m + 1,)
         The cells, see ``boc.kmeans.Centroids``.
 
@@ -68,6 +68,7 @@ class Dictionary(Step):
     """
 
     learned: ClassVar[tuple[str, ...]] = ("centroids_", "heads_", "starts_")
+    halved: ClassVar[tuple[str, ...]] = ("centroids_", "heads_")
 
     def __init__(
         self,
@@ -103,7 +104,9 @@ class Dictionary(Step):
             raise ValueError(f"temperature must be a number greater than 0, got {self.temperature}")
         rows = unit(self._validated(X, reset=True))
         found = spherical_kmeans(rows, self.terms or vocabulary_size(len(rows)), self.seed)
-        self.centroids_, self.heads_, self.starts_ = found.vectors, found.heads, found.starts
+        self.centroids_ = found.vectors.astype(np.float16).astype(np.float32)
+        self.heads_ = found.heads.astype(np.float16).astype(np.float32)
+        self.starts_ = found.starts
         return self
 
     @property
