@@ -40,6 +40,8 @@ BLOCK = 3 << 20  # bytes of a codec array in one document
 EVERYTHING = {"query": {"exists": {"field": "modality"}}, "sort": [{"id": "asc"}], "_source": False}
 
 
+OF_VECTORS = ("[vector]", "dense_vector", "element_type")
+"""What servers say when the mapping of the field ``vector`` is not theirs."""
 FOR_NOW = (UnreachableError, RefusedError, UnfinishedError)
 """After which a load can go on another time."""
 
@@ -156,7 +158,9 @@ class ServerWriter:
             except RefusedError as error:
                 if error.status != 400 or error.kind == "resource_already_exists_exception":
                     raise
-                self._check_layout("vector" not in error.reason)
+                self._check_layout(
+                    not any(word in error.reason for word in ("[vector]", "dense_vector", "element_type"))
+                )
                 lacking.append(f"{field} ({error.reason or error.kind})")
                 continue
             try:
@@ -175,7 +179,7 @@ class ServerWriter:
         )
 
     def _check_layout(self, fine: bool) -> None:
-        if not fine:
+        if not fine and self._address.vectors != "binary":
             raise BackendError(
                 f"{self._transport.shown} does not store vectors as {self._address.vectors}, which Elasticsearch does "
                 "from 9.3 on; leave out ?vectors= in the address"
