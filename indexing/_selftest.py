@@ -40,6 +40,7 @@ WHY = {
     "index_options": "positions are not needed, and refuse counted words",
     "positive_score_impact": "larger frequencies would score less",
 }
+PATIENCE = 30.0  # seconds: nothing is lost by beginning another time
 ROUTING = "boc"  # to one shard: pruning counts by shard
 
 
@@ -161,7 +162,7 @@ def _analysis(transport: Transport, index: str, strategy: Strategy, mapped: Json
 def _bulk(transport: Transport, index: str, documents: Iterable[Json | None]) -> str | None:
     """Index test documents, or delete them where they are None; why one is refused, if any is."""
     try:
-        with Bulk(transport, index, routing=ROUTING) as bulk:
+        with Bulk(transport, index, routing=ROUTING, patience=PATIENCE) as bulk:
             for i, document in enumerate(documents):
                 key = f"boc:test:{i}"
                 bulk.delete(key) if document is None else bulk.index(key, orjson.dumps(document))

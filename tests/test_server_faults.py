@@ -6,7 +6,6 @@ loader is killed (default 3).
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -425,12 +424,14 @@ def test_a_full_disk_that_is_cleared(place: Place, old: Made, new: Made) -> None
 
 @ON_EACH
 def test_a_full_disk_that_stays(server: Any, name: str, old: Made, new: Made) -> None:
-    """Before each request: Elasticsearch clears the block by itself when it looks and sees room."""
-    numbers = itertools.count(1)
+    """Blocked before each request once rows are there: Elasticsearch clears the block when it sees room."""
 
     def fill(_: int, asked: str) -> None:
-        if "/_bulk" in asked and next(numbers) >= 9:
-            block(place, True)
+        loading = next((index for index in place.indexes() if is_loading(place, index)), None)
+        if "/_bulk" in asked and loading is not None:
+            told = place.server.request("GET", f"{loading}/_stats/indexing")
+            if told["_all"]["primaries"]["indexing"]["index_total"] > 100:
+                block(place, True)
 
     with placed(server, name, old, options="?patience=1") as place:
         place.proxy.before = fill
