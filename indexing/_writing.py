@@ -158,9 +158,7 @@ class ServerWriter:
             except RefusedError as error:
                 if error.status != 400 or error.kind == "resource_already_exists_exception":
                     raise
-                self._check_layout(
-                    not any(word in error.reason for word in ("[vector]", "dense_vector", "element_type"))
-                )
+                self._check_layout(not any(word in error.reason for word in OF_VECTORS))
                 lacking.append(f"{field} ({error.reason or error.kind})")
                 continue
             try:
