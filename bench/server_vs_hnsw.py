@@ -334,7 +334,7 @@ def compared(measured: Sequence[Measured]) -> Iterator[str]:
                 yield (
                     f"{ours.kind} {ours.stored} {ours.vectors} ({a.variant.setting}) against {theirs.stored} "
                     f"({b.variant.setting}): loads {theirs.load / ours.load:.1f} times faster "
-                    f"({theirs.cpu / ours.cpu:.1f} by processor time), bytes "
+                    f"({theirs.cpu:.2f} against {ours.cpu:.2f} s of its processor), bytes "
                     f"{ours.size / theirs.size:.2f} ({bare:.2f} without vectors), p50 {a.p50 / b.p50:.2f}"
                 )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
 
-from boc.errors import BackendError
+from boc.errors import BackendError, BocWarning
 from boc.manifest import Manifest
 
 from . import _bodies
@@ -37,7 +38,14 @@ class ServerBackend:
         return ServerWriter(self.transport, self.address, self._order, name, manifest, arrays)
 
     def open(self, name: str) -> ServerIndex:
-        return ServerIndex(self.transport, published(self.transport, name))
+        generation = published(self.transport, name)
+        if generation.state.state == "editing":
+            warnings.warn(
+                f"{name}: an edit is under way or broke off, counts may not hold; if nobody edits it, repeat the edit",
+                BocWarning,
+                stacklevel=2,
+            )
+        return ServerIndex(self.transport, generation)
 
     def edit(self, name: str) -> ServerEditor:
         return ServerEditor(self.transport, self.address, name)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import uuid
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+from oracles import picture, random_terms
 from test_backend_contract import *  # noqa: F403
+from test_backend_contract import build, vectors_for
 
 from boc import registry
 from boc.types import Backend
@@ -48,3 +52,18 @@ def name(backend: Backend) -> Iterator[str]:
     for each in backend.names():
         if each.startswith(name):
             backend.remove(each)
+
+
+def test_an_edit_that_broke_off_is_told_until_it_is_repeated(backend: Backend, name: str) -> None:
+    terms = random_terms(np.random.default_rng(0), (2, 3), 3, 1)
+    build(backend, name, [picture("a")], terms[:1])
+    for commits in (False, True):
+        with backend.edit(name) as editor:
+            editor.put([picture("b")], terms[1:], vectors_for(1))
+            if commits:
+                editor.commit("ef" * 32)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            backend.open(name)
+        assert ["repeat the edit" in str(each.message) for each in caught] == [True] * (not commits)
+    assert backend.open(name).manifest.items == {"image": 2, "text": 0}
