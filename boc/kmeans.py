@@ -13,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+try:
+    from boc import _dots
+except ImportError:  # not built here: numpy stands in
+    _dots = None  # type: ignore[assignment]
+
 Floats = NDArray[np.float32]
+Stored = NDArray[np.float16] | NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 FLAT = 2048  # so few centroids lie in one cell
@@ -30,11 +36,12 @@ HELD = 1 << 24  # similarities in memory at a time
 class Centroids:
     """Unit vectors in cells: cell i is ``vectors[starts[i]:starts[i + 1]]``, and ``heads[i]`` its direction.
 
-    ``vectors`` is float32 (V, d), ``heads`` float32 (m, d), ``starts`` int64 (m + 1,).
+    ``vectors`` is float16 or float32 (V, d), ``heads`` float16 or float32 (m, d), ``starts`` int64 (m + 1,). All lie in
+    one piece, and no cell is empty.
     """
 
-    vectors: Floats
-    heads: Floats
+    vectors: Stored
+    heads: Stored
     starts: Ints
 
     def __len__(self) -> int:
@@ -47,49 +54,54 @@ class Centroids:
         exact. Where they could hold fewer than ``z`` centroids, more cells are searched. Returns numbers of centroids
         and dot products, (n, min(z, V)) each, the largest first.
         """
-        sizes = np.diff(self.starts)
-        width, z = int(sizes.max()), min(z, len(self))
-        enough = int(np.searchsorted(np.cumsum(np.sort(sizes)), z)) + 1
-        cells = min(max(cells, enough), len(sizes))
+        z, cells = min(z, len(self)), min(cells, len(self.heads))
+        if cells < z:
+            enough = int(np.searchsorted(np.cumsum(np.sort(np.diff(self.starts))), z)) + 1
+            cells = max(cells, enough)
         numbers, dots = np.empty((len(X), z), np.int64), np.empty((len(X), z), np.float32)
-        step = max(1, HELD // (width * cells + len(sizes)))
+        if _dots is None:
+            self._search(X, cells, numbers, dots)
+        else:
+            _dots.nearest(np.ascontiguousarray(X), self.heads, self.starts, self.vectors, cells, numbers, dots)
+        return numbers, dots
+
+    def _search(self, X: Floats, cells: int, numbers: Ints, dots: Floats) -> None:
+        """Fills in ``numbers`` and ``dots``."""
+        width, z = int(np.diff(self.starts).max()), numbers.shape[1]
+        heads = self.heads.astype(np.float32, copy=False)
+        step = max(1, HELD // (width * cells + len(heads)))
         for i in range(0, len(X), step):
             block = X[i : i + step]
-            cell = self._cells(block, cells)
+            cell = _largest(block @ heads.T, cells)
             found = self._compare(block, cell, width)
-            best = np.argpartition(found, found.shape[1] - z, axis=1)[:, found.shape[1] - z :]
+            best = _largest(found, z)
             best = np.take_along_axis(best, np.argsort(-np.take_along_axis(found, best, 1), axis=1, kind="stable"), 1)
             numbers[i : i + step] = np.take_along_axis(self.starts[cell], best // width, axis=1) + best % width
             dots[i : i + step] = np.take_along_axis(found, best, axis=1)
-        return numbers, dots
-
-    def _cells(self, X: Floats, cells: int) -> Ints:
-        """The cells to be searched for each row, (n, cells)."""
-        m = len(self.heads)
-        if cells == m:
-            return np.tile(np.arange(m), (len(X), 1))
-        return np.argpartition(X @ self.heads.T, m - cells, axis=1)[:, m - cells :]
 
     def _compare(self, X: Floats, cell: Ints, width: int) -> Floats:
         """Dot products (n, cells * width) with the centroids of each row's cells; -inf where a cell is shorter."""
         found = np.full((*cell.shape, width), -np.inf, np.float32)
-        if len(X) == 1:
-            for slot, (start, stop) in enumerate(zip(self.starts[cell[0]], self.starts[cell[0] + 1], strict=True)):
-                np.dot(self.vectors[start:stop], X[0], out=found[0, slot, : stop - start])
-            return found.reshape(1, -1)
         order = np.argsort(cell, axis=None, kind="stable")
         bounds = np.searchsorted(cell.ravel()[order], np.arange(len(self.heads) + 1))
         for i in np.flatnonzero(np.diff(bounds)):
             rows, slots = np.divmod(order[bounds[i] : bounds[i + 1]], cell.shape[1])
-            members = self.vectors[self.starts[i] : self.starts[i + 1]]
+            members = self.vectors[self.starts[i] : self.starts[i + 1]].astype(np.float32, copy=False)
             found[rows, slots, : len(members)] = X[rows] @ members.T
         return found.reshape(len(X), -1)
 
 
+def _largest(values: Floats, k: int) -> Ints:
+    """Places of the ``k`` largest of each row, in any order."""
+    return np.argpartition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k :]
+
+
 def unit(X: NDArray[Any]) -> Floats:
     """Rows of ``X`` (n, d) scaled to length 1, float32; zero rows stay zero."""
-    norms = np.linalg.norm(X, axis=1, keepdims=True)
-    return (X / np.where(norms > 0, norms, 1)).astype(np.float32, copy=False)
+    norms = np.sqrt(np.einsum("ij,ij->i", X, X))[:, None]
+    norms[norms == 0] = 1
+    scaled: Floats = (X / norms).astype(np.float32, copy=False)
+    return scaled
 
 
 def spherical_kmeans(X: Floats, k: int, seed: int) -> Centroids:

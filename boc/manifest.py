@@ -16,9 +16,9 @@ from boc import __version__
 from boc.errors import ManifestError
 from boc.types import FieldType, Identity
 
-FORMAT = 3
+FORMAT = 4
 SINCE: dict[int, dict[str, Any]] = {2: {"rerank": "dot", "concept_dtype": None}, 3: {"fields": {}}}
-"""Entries that came with a format, with what they were before."""
+"""Entries that came with a format, with what they were before. Format 4 brought segments to the embedded index."""
 
 
 @dataclass(frozen=True)

@@ -332,9 +332,9 @@ class Searcher:
         the index has any), ``filters`` for items whose metadata they hold for. Where an alignment compares two
         pictures or two sentences, the query's concepts play the words: each looks for its best match in the item.
 
-        ``hybrid`` counts the words of a sentence too, on engines that search by words: "rrf" fuses the re-scored
-        ranking with that of the words by reciprocal rank; "sum" ranks, without scoring anew, by the score of the
-        terms plus ``words_weight`` times that of the words.
+        ``hybrid`` counts the words of a sentence too: "rrf" fuses the re-scored ranking with that of the words by
+        reciprocal rank; "sum" ranks, without scoring anew, by the score of the terms plus ``words_weight`` times that
+        of the words.
         """
         if (text is None) == (image is None):
             raise BocError("give either a sentence or a picture to search by")

@@ -232,7 +232,10 @@ class Rescore:
 
 @dataclass(frozen=True)
 class Words:
-    """Add ``weight`` times the engine's own full-text score of each query's sentence to the score of its terms."""
+    """Add ``weight`` times the engine's own full-text score of each query's sentence to the score of its terms.
+
+    That is BM25; OpenSearch 3 gives 2.2 times less than the others.
+    """
 
     texts: Sequence[str]
     weight: float
@@ -272,7 +275,7 @@ class Index(Protocol):
     ) -> list[list[Hit]]:
         """At most k hits a sentence by the engine's own full-text score (BM25) over sentences and text fields.
 
-        BackendError if the engine has none.
+        BackendError if the index is of a format without.
         """
 
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
@@ -301,6 +304,9 @@ class Index(Protocol):
 
     def document_frequencies(self) -> NDArray[np.int64]:
         """How many items have each term (V,), counted by the engine. For checks."""
+
+    def damaged(self) -> list[str]:
+        """The files whose bytes are not those that were written; none where an engine sees to that itself."""
 
 
 class IndexWriter(Protocol):
@@ -368,6 +374,9 @@ class Backend(Protocol):
 
     def edit(self, name: str) -> IndexEditor:
         """BackendError like ``open``."""
+
+    def compact(self, name: str) -> None:
+        """Make an index as small and fast as it gets, with the same answers; BackendError like ``open``."""
 
     def names(self) -> list[str]:
         """The indexes that are here, sorted."""

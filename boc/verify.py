@@ -50,7 +50,8 @@ class Verification:
     ``against`` says where the frequencies of the integer dot product come from: the codec over the stored "vectors" or
     over a file of "features", or the stored "terms". ``rounded`` are ids of items whose stored frequencies are a
     rounding away from the codec's; their scores were held against the stored ones. ``counts`` are (found, as the
-    manifest says) of items by modality and of postings. ``repeated`` are ids that occur more than once.
+    manifest says) of items by modality and of postings. ``repeated`` are ids that occur more than once, ``damaged`` the
+    files whose bytes are not those that were written.
     """
 
     pairs: int
@@ -60,11 +61,13 @@ class Verification:
     rounded: list[str]
     counts: dict[str, tuple[int, int]]
     repeated: list[str]
+    damaged: list[str]
 
     @property
     def right(self) -> bool:
         """Whether nothing was wrong."""
-        return not self.mismatches and not self.repeated and all(a == b for a, b in self.counts.values())
+        wrong = self.damaged or self.mismatches or self.repeated
+        return not wrong and all(found == told for found, told in self.counts.values())
 
 
 def verify(index: Index, *, pairs: int = PAIRS, seed: int = 0, files: Sequence[Path | str] = ()) -> Verification:
@@ -95,6 +98,7 @@ def verify(index: Index, *, pairs: int = PAIRS, seed: int = 0, files: Sequence[P
         rounded,
         {name: (count, told[name]) for name, count in found.items()},
         repeated,
+        index.damaged(),
     )
 
 

@@ -24,14 +24,14 @@ def compact(transport: Transport, index: str, alias: str) -> None:
     them. Documents are written by ``alias``: a removed index would be made anew by its name.
     """
     dummy = f"/{alias}/_doc/boc:dummy"
-    _merge(transport, index)
+    merge(transport, index)
     transport.request("PUT", dummy, {}, require_alias="true")
     transport.request("POST", f"/{index}/_flush", timeout=PATIENCE)
     with suppress(RefusedError):  # a managed service may not let an index be closed; it gets small by later merges
         transport.request("POST", f"/{index}/_close", timeout=PATIENCE)
     reopen(transport, index)
     transport.request("DELETE", dummy)
-    _merge(transport, index)
+    merge(transport, index)
     refresh(transport, index)
     transport.request("POST", f"/{index}/_flush", force="true", timeout=PATIENCE)
 
@@ -41,6 +41,7 @@ def reopen(transport: Transport, index: str) -> None:
     transport.request("POST", f"/{index}/_open", wait_for_active_shards=1, timeout=PATIENCE)
 
 
-def _merge(transport: Transport, index: str) -> None:
+def merge(transport: Transport, index: str) -> None:
+    """One segment a shard, while the index goes on answering."""
     refresh(transport, index)
     transport.request("POST", f"/{index}/_forcemerge", max_num_segments=1, timeout=PATIENCE)

@@ -278,6 +278,10 @@ class ServerIndex:
             found[start : start + len(columns)] = [bucket["doc_count"] for bucket in buckets]
         return found
 
+    def damaged(self) -> list[str]:
+        """None: Lucene keeps checksums of its files."""
+        return []
+
     def _only(self, modality: Modality | None) -> Modality | None:
         """None where the index holds nothing else: a condition that all documents fulfil costs time."""
         return modality if self._mixed else None

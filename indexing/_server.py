@@ -14,6 +14,7 @@ from boc.manifest import Manifest
 
 from . import _bodies
 from ._address import Address
+from ._compaction import merge
 from ._generations import drop, generations, names, published
 from ._reading import ServerIndex
 from ._selftest import self_test
@@ -49,6 +50,9 @@ class ServerBackend:
 
     def edit(self, name: str) -> ServerEditor:
         return ServerEditor(self.transport, self.address, name)
+
+    def compact(self, name: str) -> None:
+        merge(self.transport, published(self.transport, name).physical)
 
     def names(self) -> list[str]:
         return names(self.transport)

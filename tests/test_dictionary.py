@@ -121,6 +121,8 @@ def test_a_vector_without_direction_has_no_terms() -> None:
     X = np.stack([np.zeros(5, np.float32), gaussian(1, 1)[0]])
     assert np.diff(step.transform(X).indptr).tolist() == [0, 2]
     assert np.diff(step.encode_queries(X, "text").indptr).tolist() == [0, 4]
+    assert step.encode_queries(X[:1], "text").nnz == 0
+    assert step.encode_queries(X[1:], "text").nnz == 4
 
 
 def test_vocabularies_grow_with_the_collection() -> None:
@@ -212,7 +214,7 @@ def test_the_vocabulary_follows_from_the_collection_not_from_the_sample() -> Non
 def test_centroids_are_stored_in_half_without_a_loss() -> None:
     codec = global_code("dictionary", terms=16).fit(Embeddings("image", gaussian(0, 200)))
     arrays = codec.arrays()
-    assert [arrays[f"1.{name}"].dtype for name in Dictionary.halved] == [np.float16, np.float16]
+    assert [arrays[f"1.{name}"].dtype for name in Dictionary.learned] == [np.float16, np.float16, np.int64]
     restored = SurrogateCodec.restore(codec.config(), arrays).steps[1]
     for name in Dictionary.learned:
         assert same_matrix(getattr(restored, name), getattr(codec.steps[1], name))

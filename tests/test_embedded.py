@@ -1,58 +1,32 @@
-"""The embedded index: its kernels against slow loops, and what damage, kills and second writers do to its folder."""
+"""The embedded index: what older formats, damage, second writers and half-finished loads do to its folder."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
-from oracles import new_manifest, picture, random_terms, sentence, term_matrices
+from oracles import new_manifest, picture, random_terms, sentence
 from scipy import sparse
 
 from boc.errors import BackendError, BocError, ManifestError
 from boc.manifest import FORMAT
 from boc.rerank import store
-from boc.types import Ragged
-from indexing.embedded import EmbeddedBackend, accumulate, connect, gather, top_k
+from boc.types import Filter, Item, Ragged, Rescore, Words
+from indexing import _catalogue, _loading, _merging
+from indexing.embedded import EmbeddedBackend, connect
+
+GOLDEN = Path(__file__).parent / "golden"
 
 ARRAYS = {"widths": np.array([3], dtype=np.int64)}
-
-
-@given(data=st.data(), n=st.integers(0, 8), width=st.integers(1, 6))
-def test_accumulate_equals_the_dense_product(data: st.DataObject, n: int, width: int) -> None:
-    terms = data.draw(term_matrices((n, width), 2**20))
-    query = data.draw(term_matrices((1, width), 2**20))
-    postings = terms.tocsc()
-    scores = accumulate(
-        postings.indptr.astype(np.int64), postings.indices, postings.data, (query.indices, query.data), n
-    )
-    weights = query.toarray()[0].tolist()
-    expected = [sum(a * b for a, b in zip(row, weights, strict=True)) for row in terms.toarray().tolist()]
-    assert scores.shape == (n,)
-    assert scores.tolist() == expected
-
-
-@given(scores=st.lists(st.integers(0, 3), max_size=30), k=st.integers(1, 35))
-def test_top_k_equals_a_sort_with_many_ties(scores: list[int], k: int) -> None:
-    expected = sorted((row for row, score in enumerate(scores) if score > 0), key=lambda row: (-scores[row], row))[:k]
-    assert top_k(np.array(scores, dtype=np.float64), k).tolist() == expected
-
-
-@given(lengths=st.lists(st.integers(0, 4), max_size=8), data=st.data(), width=st.sampled_from([(), (2,)]))
-def test_gather_equals_sets_taken_one_by_one(lengths: list[int], data: st.DataObject, width: tuple[int, ...]) -> None:
-    offsets = np.cumsum([0, *lengths])
-    rows = np.arange(offsets[-1] * max(1, *width, 1)).reshape(-1, *width)
-    chosen = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=9)) if lengths else []
-    sets = [rows[offsets[i] : offsets[i + 1]].tolist() for i in chosen]
-    out = np.empty((sum(map(len, sets)), *width), rows.dtype)
-    places = gather(rows, offsets, np.array(chosen, dtype=np.int64), out)
-    assert [out[a:b].tolist() for a, b in pairwise(places)] == sets
 
 
 @pytest.fixture
@@ -71,63 +45,140 @@ def build(folder: Path, name: str, n: int = 6, largest: int = 9) -> None:
         writer.commit()
 
 
-def generation(home: Path) -> Path:
-    return home / "pets" / (home / "pets" / "CURRENT").read_text(encoding="utf-8")
+def files_of(home: Path, name: str = "pets") -> list[Path]:
+    """All that the index consists of."""
+    return [
+        path for path in sorted((home / name).rglob("*")) if path.is_file() and path.name not in (".lock", ".checked")
+    ]
 
 
-def test_every_file_of_a_generation_is_missed_by_name(home: Path) -> None:
-    files = [path for path in generation(home).rglob("*") if path.is_file()]
-    assert {"rows.npy", "ids.bin", "manifest.json", "widths.npy", "files.json"} <= {path.name for path in files}
+def folder_of(home: Path, kind: str) -> Path:
+    """The one folder of a kind."""
+    (found,) = (home / "pets").glob(f"{kind}-*")
+    return found
+
+
+def state(home: Path, name: str = "pets") -> dict[str, bytes]:
+    return {str(path.relative_to(home)): path.read_bytes() for path in files_of(home, name)}
+
+
+@pytest.mark.parametrize("number", range(1, FORMAT + 1))
+@pytest.mark.parametrize("compacted", [False, True])
+def test_an_index_of_every_format_is_read_edited_and_compacted(tmp_path: Path, number: int, compacted: bool) -> None:
+    shutil.copytree(GOLDEN / f"format-{number}", tmp_path, dirs_exist_ok=True)
+    expected = json.loads((tmp_path / "expected.json").read_text(encoding="utf-8"))
+    backend = EmbeddedBackend(tmp_path)
+    assert backend.open("pets").manifest.format == number
+    if compacted:
+        backend.compact("pets")
+        assert backend.open("pets").manifest.format == FORMAT
+    index = backend.open("pets")
+    items = [Item(*told) for told in expected["items"]]
+    keys = [item.id for item in items]
+    queries = sparse.csr_array(np.array(expected["queries"], np.int32))
+    assert list(index.items()) == items
+    assert index.vectors(keys).tolist() == expected["vectors"]
+    assert index.terms(keys).toarray().tolist() == expected["terms"]
+    assert [[[hit.item.id, hit.score] for hit in hits] for hits in index.search(queries, 7)] == expected["hits"]
+    assert set(index.arrays()) == set(index.manifest.arrays)
+    assert index.damaged() == []
+    if expected["concepts"] is not None:
+        assert index.concepts(keys).values.tolist() == expected["concepts"]
+    if index.manifest.fields:
+        filters = [Filter("year", ">=", 2010), Filter("tag", "=", "grass")]
+        found = index.search(queries[:1], 50, filters=filters)[0]
+        assert found
+        assert all(hit.item.fields["year"] >= 2010 and "grass" in hit.item.fields["tag"] for hit in found)
+    if index.manifest.format == FORMAT:
+        assert {hit.item.id for hit in index.match(["dog 7"], 50)[0]} == {key for key in keys if "#" in key}
+    else:
+        with pytest.raises(BackendError, match="boc compact pets"):
+            index.match(["dog"], 5)
+        with pytest.raises(BackendError, match="boc compact pets"):
+            index.search(queries[:1], 5, words=Words(["dog"], 1.0))
+    with backend.edit("pets") as editor:
+        assert editor.delete([keys[0], "nothing"]) == 1
+        editor.commit("ef" * 32)
+    edited = backend.open("pets")
+    assert edited.manifest.format == FORMAT
+    assert list(edited.items()) == items[1:]
+    assert edited.terms(keys[1:]).toarray().tolist() == expected["terms"][1:]
+    assert not list((tmp_path / "pets").glob("generation-*"))
+
+
+def test_every_file_is_missed_by_name(home: Path) -> None:
+    files = files_of(home)
+    assert {"rows.npy", "starts.npy", "ids.bin", "words.sqlite", "widths.npy", "CURRENT"} <= {
+        path.name for path in files
+    }
     assert {"concepts.npy", "concept_offsets.npy", "concept_scales.npy"} <= {path.name for path in files}
-    assert not [path for path in files if path.suffix == ".spool"]
     for path in files:
         whole = path.read_bytes()
-        named = str(path.parent if path.name == "files.json" else path)
         for damage in (whole[:-1], whole[: len(whole) // 2], b"", None):
+            if damage == whole:
+                continue
             if damage is None:
                 path.unlink()
             else:
                 path.write_bytes(damage)
-            with pytest.raises(ManifestError, match="make the index anew") as caught:
+            error = BackendError if path.name == "CURRENT" and damage is None else ManifestError
+            with pytest.raises(error, match="boc index") as caught:
                 connect(f"file:{home}").open("pets")
-            assert named in str(caught.value)
+            assert str(path) in str(caught.value) or path.name == "CURRENT"
         path.write_bytes(whole)
     assert len(list(connect(f"file:{home}").open("pets").items())) == 6
 
 
-def test_an_index_of_format_1_is_opened(home: Path) -> None:
-    path, note = generation(home) / "manifest.json", generation(home) / "files.json"
-    raw = json.loads(path.read_text()) | {"format": 1}
-    del raw["rerank"], raw["concept_dtype"], raw["fields"]
-    path.write_text(json.dumps(raw))
-    sizes = {key: size for key, size in json.loads(note.read_text()).items() if not key.startswith("concept")}
-    for file in generation(home).glob("concept*"):
-        file.unlink()
-    note.write_text(json.dumps(sizes | {"manifest.json": path.stat().st_size}))
+def test_a_changed_byte_is_noticed_on_opening(home: Path) -> None:
+    for path in files_of(home):
+        whole = path.read_bytes()
+        if not whole:
+            continue
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        with pytest.raises(ManifestError) as caught:
+            connect(f"file:{home}").open("pets")
+        assert str(path) in str(caught.value) or path.name == "CURRENT"
+        path.write_bytes(whole)
+    assert connect(f"file:{home}").open("pets").damaged() == []
+
+
+def test_a_changed_byte_under_an_unchanged_stamp_is_found_by_looking_for_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder_of(home, "segment") / "vectors.npy"
+    stamps = {each: _catalogue.stamp(each) for each in files_of(home)}
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(data)
+    monkeypatch.setattr(_catalogue, "stamp", lambda each: stamps[each])
     index = connect(f"file:{home}").open("pets")
-    assert index.vectors(["1.jpg"]).tolist() == [[0, 1, 0]]
-    with pytest.raises(BackendError, match=r"pets holds no concept sets"):
-        index.concepts(["1.jpg"])
+    assert index.damaged() == [str(path)]
 
 
-def test_an_index_of_an_older_format_can_be_edited(home: Path) -> None:
-    path, note = generation(home) / "manifest.json", generation(home) / "files.json"
-    raw = json.loads(path.read_text()) | {"format": 2}
-    del raw["fields"]
-    path.write_text(json.dumps(raw))
-    note.write_text(json.dumps(json.loads(note.read_text()) | {"manifest.json": path.stat().st_size}))
-    backend = connect(f"file:{home}")
-    assert backend.open("pets").manifest.format == 2
-    with backend.edit("pets") as editor:
-        assert editor.delete(["0", "nothing"]) == 1
-        editor.commit("ef" * 32)
-    index = backend.open("pets")
-    assert (index.manifest.format, index.manifest.fields) == (FORMAT, {})
-    assert [item.id for item in index.items()] == ["1.jpg", "2", "3.jpg", "4", "5.jpg"]
+def test_whole_files_are_not_read_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_catalogue, "sha256", None)
+    assert len(connect(f"file:{home}").open("pets")) == 6
+
+
+def test_a_copy_is_compared_once(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(home / "pets", tmp_path / "copies" / "pets")
+    backend = EmbeddedBackend(tmp_path / "copies")
+    assert len(backend.open("pets")) == 6
+    monkeypatch.setattr(_catalogue, "sha256", None)
+    assert len(backend.open("pets")) == 6
+
+
+def test_an_index_of_a_newer_format_is_refused(home: Path) -> None:
+    (path,) = (home / "pets").glob("commit-*")
+    raw = json.loads(path.read_text())
+    raw["manifest"]["format"] = FORMAT + 1
+    (home / "newer.json").write_text(json.dumps(raw))
+    with pytest.raises(ManifestError, match=f"index format {FORMAT + 1}.*upgrade boc"):
+        _catalogue.read(home / "newer.json")
 
 
 def test_leaving_an_edit_without_commit_leaves_the_index_as_it_is(home: Path) -> None:
-    before = {path: path.read_bytes() for path in (home / "pets").rglob("*") if path.is_file()}
+    before = state(home)
     backend = connect(f"file:{home}")
     with backend.edit("pets") as editor:
         editor.delete(["0"])
@@ -137,7 +188,7 @@ def test_leaving_an_edit_without_commit_leaves_the_index_as_it_is(home: Path) ->
         editor.delete([item.id for item in backend.open("pets").items()])
         with pytest.raises(BackendError, match="boc delete pets --all"):
             editor.commit("ef" * 32)
-    assert {path: path.read_bytes() for path in (home / "pets").rglob("*") if path.is_file()} == before
+    assert state(home) == before
     build(home, "pets", n=2)  # the lock is free again
 
 
@@ -147,15 +198,17 @@ def test_an_opened_index_keeps_what_an_edit_deletes(home: Path) -> None:
     with backend.edit("pets") as editor:
         editor.delete(["0", "1.jpg"])
         editor.commit("ef" * 32)
-    assert len(list(old.items())) == 6
+    backend.compact("pets")
+    assert len(list(old.items())) == len(old) == 6
     assert old.concepts(["1.jpg"]).values.shape == (1, 2)
-    assert len(list(backend.open("pets").items())) == 4
+    assert old.match(["sentence 0"], 9)[0][0].item.id == "0"
+    assert len(backend.open("pets")) == 4
 
 
 def test_an_edit_of_a_damaged_index_lets_go_of_the_lock(home: Path) -> None:
     backend = connect(f"file:{home}")
     editor = backend.edit("pets")
-    path = generation(home) / "rows.npy"
+    path = folder_of(home, "segment") / "rows.npy"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     with pytest.raises(ManifestError, match=r"rows\.npy"), editor:
@@ -164,72 +217,176 @@ def test_an_edit_of_a_damaged_index_lets_go_of_the_lock(home: Path) -> None:
     with backend.edit("pets") as editor:
         editor.delete(["0"])
         editor.commit("ef" * 32)
-    assert len(list(backend.open("pets").items())) == 5
+    assert len(backend.open("pets")) == 5
+
+
+def test_a_damaged_index_can_be_replaced_and_is_left_alone_by_a_load_that_gives_up(home: Path) -> None:
+    path = folder_of(home, "segment") / "rows.npy"
+    path.write_bytes(path.read_bytes()[:-1])
+    before = state(home)
+    with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
+        writer.add([picture("a")], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32))
+    assert before.items() <= state(home).items()
+    build(home, "pets", n=2)
+    assert len(connect(f"file:{home}").open("pets")) == 2
+    assert len(list((home / "pets").glob("segment-*"))) == 1
 
 
 def test_a_removed_index_leaves_nothing_even_if_it_was_damaged(home: Path) -> None:
     backend = connect(f"file:{home}")
-    (generation(home) / "rows.npy").unlink()
+    (folder_of(home, "segment") / "rows.npy").unlink()
     assert backend.names() == ["pets"]
     backend.remove("pets")
     assert (backend.names(), list(home.iterdir())) == ([], [])
 
 
-def test_asked_terms_are_looked_up_in_their_lists_only(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = connect(f"file:{home}").open("pets")
-    whole = index.terms(["3.jpg", "0"]).toarray()
-    monkeypatch.setattr(index, "_all_terms", None)
-    assert index.terms(["3.jpg", "0"], [2, 1]).toarray().tolist() == (whole * [0, 1, 1, 0]).tolist()
-
-
-def test_a_missing_generation_is_refused(home: Path) -> None:
-    generation(home).rename(home / "pets" / "elsewhere")
-    with pytest.raises(ManifestError, match="cannot be read"):
-        connect(f"file:{home}").open("pets")
-
-
-def test_a_changed_bit_in_the_code_is_noticed(home: Path) -> None:
-    path = generation(home) / "codec" / "widths.npy"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(ManifestError, match="codec array widths is missing or changed"):
-        connect(f"file:{home}").open("pets").arrays()
-
-
-def test_pickled_arrays_are_not_loaded(home: Path) -> None:
-    path = generation(home) / "rows.npy"
+def test_pickled_arrays_are_not_loaded(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder_of(home, "segment") / "rows.npy"
     np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    note = generation(home) / "files.json"
-    note.write_text(json.dumps({**json.loads(note.read_text()), "rows.npy": path.stat().st_size}))
+    monkeypatch.setattr(_catalogue, "check", lambda *_: None)
     with pytest.raises(ManifestError, match=r"rows\.npy: damaged"):
         connect(f"file:{home}").open("pets")
 
 
 def test_what_a_killed_writer_left_is_never_opened_and_goes_with_the_next_one(home: Path) -> None:
-    stale = [home / "pets" / "building-0123456789ab", home / "pets" / "generation-0123456789ab"]
-    for folder in stale:
-        (folder / "codec").mkdir(parents=True)
-        (folder / "rows.npy").write_bytes(b"half")
-    alone = home / "new" / "building-0123456789ab"
-    alone.mkdir(parents=True)
+    for name in ("building-0123456789ab", "segment-0123456789ab", "codec-0123456789ab"):
+        (home / "pets" / name).mkdir()
+        (home / "pets" / name / "rows.npy").write_bytes(b"half")
+    (home / "pets" / ".CURRENT.tmp").write_bytes(b"commit-")
+    (home / "new" / "building-0123456789ab").mkdir(parents=True)
     backend = connect(f"file:{home}")
-    assert len(list(backend.open("pets").items())) == 6
+    assert len(backend.open("pets")) == 6
     assert not backend.exists("new")
     with pytest.raises(BackendError, match=r"no index 'new' .*it holds: pets"):
         backend.open("new")
     for name in ("pets", "new"):
         build(home, name, n=2)
-        left = {path.name for path in (home / name).iterdir()}
-        assert left == {"CURRENT", ".lock", (home / name / "CURRENT").read_text()}
+        kinds = sorted(path.name.partition("-")[0] for path in (home / name).iterdir())
+        assert kinds == [".checked", ".lock", "CURRENT", "codec", "commit", "segment"]
 
 
-def test_leaving_without_commit_removes_what_was_written(home: Path) -> None:
-    before = sorted((home / "pets").rglob("*"))
+def test_leaving_without_commit_removes_what_was_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_loading, "WAITING", 1)
+    before = state(home)
     with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
         writer.add([picture("a")], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32))
-        assert sorted((home / "pets").rglob("*")) != before
-    assert sorted((home / "pets").rglob("*")) == before
+        assert before.items() < state(home).items()
+    assert state(home) == before
+
+
+class KilledError(BaseException):
+    """Stands for the end of the process."""
+
+
+def items_of(n: int) -> list[Item]:
+    return [picture(f"{i:03d}.jpg") if i % 2 else sentence(f"{i:03d}", f"a dog number {i}") for i in range(n)]
+
+
+def load(home: Path, n: int, *, stop: int | None = None, source: str = "cd" * 32) -> list[str]:
+    """Load n items in batches of ten; give up after ``stop`` of them. The ids that had to be added."""
+    items, terms = items_of(n), random_terms(np.random.default_rng(n), (n, 6), 5, 0.6)
+    vectors = np.random.default_rng(n).standard_normal((n, 3)).astype(np.float32)
+    added: list[str] = []
+    manifest = replace(new_manifest(6, 3, ARRAYS), source=source)
+    with connect(f"file:{home}").create("dogs", manifest, ARRAYS) as writer:
+        for i in range(0, n, 10):
+            if i == stop:
+                raise KilledError
+            batch = items[i : i + 10]
+            if not writer.has([item.id for item in batch]):
+                writer.add(batch, terms[i : i + 10], vectors[i : i + 10])
+                added += [item.id for item in batch]
+        writer.commit()
+    return added
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second batch of ten becomes a segment, and three segments of about a size one."""
+    monkeypatch.setattr(_loading, "WAITING", 2000)
+    monkeypatch.setattr(_merging, "MERGE", 3)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_broken_load_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    assert len(load(tmp_path / "calm", 300)) == 300
+    with pytest.raises(KilledError):
+        load(tmp_path / "wild", 300, stop=200)
+    assert not connect(f"file:{tmp_path / 'wild'}").exists("dogs")
+    left = load(tmp_path / "wild", 300)
+    assert 100 <= len(left) < 140
+    assert [key for key in state(tmp_path / "wild", "dogs") if "segment" in key] == [
+        key for key in state(tmp_path / "calm", "dogs") if "segment" in key
+    ]
+    assert len(connect(f"file:{tmp_path / 'wild'}").open("dogs")) == 300
+    assert not (tmp_path / "wild" / "dogs" / "loading.json").exists()
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("change", ["source", "damage"])
+def test_a_broken_load_of_other_contents_or_with_damage_begins_anew(tmp_path: Path, change: str) -> None:
+    with pytest.raises(KilledError):
+        load(tmp_path, 100, stop=60)
+    if change == "damage":
+        path = next((tmp_path / "dogs").glob("segment-*")) / "ids.bin"
+        path.write_bytes(path.read_bytes()[:-1])
+    assert len(load(tmp_path, 100, source="ef" * 32 if change == "source" else "cd" * 32)) == 100
+    assert len(list((tmp_path / "dogs").glob("segment-*"))) == 1
+
+
+@pytest.mark.usefixtures("small")
+def test_edits_of_an_index_leave_a_broken_load_of_it_to_go_on(tmp_path: Path) -> None:
+    load(tmp_path, 40, source="ef" * 32)
+    with pytest.raises(KilledError):
+        load(tmp_path, 100, stop=60)
+    with connect(f"file:{tmp_path}").edit("dogs") as editor:
+        editor.delete(["000"])
+        editor.commit("12" * 32)
+    assert len(connect(f"file:{tmp_path}").open("dogs")) == 39
+    assert len(load(tmp_path, 100)) < 100
+    assert len(connect(f"file:{tmp_path}").open("dogs")) == 100
+
+
+@pytest.mark.usefixtures("small")
+def test_many_small_edits_leave_few_segments(tmp_path: Path) -> None:
+    load(tmp_path, 40)
+    backend = connect(f"file:{tmp_path}")
+    terms = random_terms(np.random.default_rng(0), (1, 6), 5, 1)
+    for i in range(30):
+        with backend.edit("dogs") as editor:
+            editor.put([picture(f"new {i}")], terms, np.ones((1, 3), np.float32))
+            editor.commit(f"{i:064x}")
+        assert len(list((tmp_path / "dogs").glob("segment-*"))) <= 9
+    assert len(backend.open("dogs")) == 70
+    backend.compact("dogs")
+    assert len(list((tmp_path / "dogs").glob("segment-*"))) == 1
+    assert len(backend.open("dogs")) == 70
+
+
+@pytest.mark.usefixtures("small")
+def test_rows_deleted_while_they_are_merged_stay_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The merge in the background is held back until the edit has deleted some of its rows."""
+    load(tmp_path, 20)
+    backend = connect(f"file:{tmp_path}")
+    gate = threading.Event()
+
+    class Later(ThreadPoolExecutor):
+        def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+            return super().submit(lambda: function(*args, **kwargs) if gate.wait(30) else None)
+
+    monkeypatch.setattr(_merging, "ThreadPoolExecutor", Later)
+    items, terms = items_of(200)[100:], random_terms(np.random.default_rng(1), (100, 6), 5, 1)
+    with backend.edit("dogs") as editor:
+        for i in range(0, 100, 10):
+            editor.put(items[i : i + 10], terms[i : i + 10], np.ones((10, 3), np.float32))
+        gone = [item.id for item in items[:15]]
+        assert editor.delete(gone) == 15
+        gate.set()
+        editor.commit("ef" * 32)
+    index = backend.open("dogs")
+    assert len(index) == 20 + 85
+    assert not {item.id for item in index.items()} & set(gone)
+    assert index.manifest.postings == int(index.document_frequencies().sum())
 
 
 def test_the_second_writer_is_refused_and_the_first_finishes(home: Path) -> None:
@@ -246,13 +403,45 @@ def test_the_second_writer_is_refused_and_the_first_finishes(home: Path) -> None
     build(home, "pets", n=2)  # the lock is free again
 
 
+@pytest.mark.usefixtures("small")
+def test_many_segments_answer_as_one(tmp_path: Path) -> None:
+    """Few different frequencies, hence ties at every cut."""
+    load(tmp_path, 200)
+    backend = connect(f"file:{tmp_path}")
+    rng = np.random.default_rng(5)
+    for n in (40, 10, 1):
+        with backend.edit("dogs") as editor:
+            batch = [sentence(f"x{rng.integers(1 << 30)}", "a dog and a cat") for _ in range(n)]
+            editor.put(batch, random_terms(rng, (n, 6), 2, 0.7), np.eye(n, 3, dtype=np.float32))
+            editor.delete([f"{i:03d}" for i in range(n, 60, 4)])
+            editor.commit(f"{n:064x}")
+    many = backend.open("dogs")
+    assert len(list((tmp_path / "dogs").glob("segment-*"))) > 2
+    backend.compact("dogs")
+    one = backend.open("dogs")
+    assert len(list((tmp_path / "dogs").glob("segment-*"))) == 1
+    queries = random_terms(rng, (9, 6), 2, 0.5)
+    asked = rng.integers(-1, 2, (9, 3)).astype(np.float32)
+    for k in (1, 3, 20, 500):
+        for modality in (None, "image", "text"):
+            assert many.search(queries, k, modality) == one.search(queries, k, modality)
+            rescore = Rescore(asked, 5)
+            assert many.search(queries, k, modality, rescore=rescore) == one.search(
+                queries, k, modality, rescore=rescore
+            )
+        assert many.match(["a dog", "cat number 7"], k) == one.match(["a dog", "cat number 7"], k)
+        words = Words(["a dog"] * 9, 0.5)
+        assert many.search(queries, k, words=words) == one.search(queries, k, words=words)
+    assert many.document_frequencies().tolist() == one.document_frequencies().tolist()
+
+
 @pytest.mark.parametrize(("largest", "dtype"), [(255, "uint8"), (256, "uint16"), (65535, "uint16"), (65536, "int32")])
 def test_frequencies_take_the_smallest_type_that_holds_them(tmp_path: Path, largest: int, dtype: str) -> None:
     terms = sparse.csr_array(np.array([[largest, 1]], dtype=np.int32))
     with EmbeddedBackend(tmp_path).create("pets", new_manifest(2, 3), {}) as writer:
         writer.add([picture("a")], terms, np.ones((1, 3), np.float32))
         writer.commit()
-    stored: NDArray[np.generic] = np.load(generation(tmp_path) / "frequencies.npy", allow_pickle=False)
+    stored: NDArray[np.generic] = np.load(folder_of(tmp_path, "segment") / "frequencies.npy", allow_pickle=False)
     assert stored.dtype == dtype
     assert connect(f"file:{tmp_path}").open("pets").terms(["a"]).toarray().tolist() == [[largest, 1]]
 

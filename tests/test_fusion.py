@@ -81,8 +81,7 @@ class WordIndex(EmbeddedIndex):
 
 @pytest.fixture
 def searcher(library: Path) -> Searcher:
-    home = library / "index" / "photos"
-    return Searcher(WordIndex(home / (home / "CURRENT").read_text()))
+    return Searcher(WordIndex(library / "index" / "photos"))
 
 
 @pytest.fixture

@@ -199,13 +199,11 @@ def test_building(library: Path, tmp_path: Path) -> None:
     arguments = ("index", "photos", library / "photos.h5", "--replace", "--at", at)
     disturb(arguments, tmp_path / "photos" / ".lock", never_half)
     assert contents(tmp_path / "photos") == new
-    assert len(list((tmp_path / "photos").glob("*-*"))) == 1
+    assert len(list((tmp_path / "photos").glob("segment-*"))) == 1
 
 
 def contents(index: Path) -> dict[str, bytes]:
-    """Every file of the current generation, and its manifest without the time."""
-    generation = index / (index / "CURRENT").read_text()
-    files = {str(p.relative_to(generation)): p.read_bytes() for p in sorted(generation.rglob("*")) if p.is_file()}
-    manifest = json.loads(files.pop("manifest.json"))
-    del manifest["created"], files["files.json"]
-    return {**files, "manifest": json.dumps(manifest, sort_keys=True).encode()}
+    """Every file of the index that is there now, and its commit without the time."""
+    commit = json.loads((index / (index / "CURRENT").read_text()).read_text())
+    del commit["manifest"]["created"]
+    return {**{name: (index / name).read_bytes() for name in commit["files"]}, "commit": json.dumps(commit).encode()}

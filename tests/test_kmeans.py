@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
+from boc import kmeans
 from boc.kmeans import FLAT, Centroids, spherical_kmeans, unit
+
+PATHS = ["numpy"] if kmeans._dots is None else [*kmeans._dots.paths(), "numpy"]
+
+
+@contextmanager
+def computing_by(path: str) -> Iterator[None]:
+    """By one of the instruction sets of ``boc._dots``, or "numpy", without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if path == "numpy":
+            patch.setattr(kmeans, "_dots", None)
+            yield
+        else:
+            kmeans._dots.use(path)
+            try:
+                yield
+            finally:
+                kmeans._dots.use(PATHS[0])
 
 
 def clustered(seed: int, clusters: int, rows: int, width: int, noise: float = 0.3) -> NDArray[np.float32]:
@@ -21,20 +44,23 @@ def clustered(seed: int, clusters: int, rows: int, width: int, noise: float = 0.
 @st.composite
 def in_cells(draw: st.DrawFn) -> Centroids:
     """Centroids in cells of all sizes, drawn, not learned."""
-    sizes = draw(st.lists(st.integers(1, 5), min_size=1, max_size=6))
+    sizes = draw(st.lists(st.integers(1, 12), min_size=1, max_size=12))
+    dtype = draw(st.sampled_from([np.float16, np.float32]))
     rng = np.random.default_rng(draw(st.integers(0, 1000)))
-    vectors, heads = (unit(rng.standard_normal((n, 4))) for n in (sum(sizes), len(sizes)))
+    vectors, heads = (unit(rng.standard_normal((n, 4))).astype(dtype) for n in (sum(sizes), len(sizes)))
     return Centroids(vectors, heads, np.concatenate([[0], np.cumsum(sizes)]))
 
 
+@pytest.mark.parametrize("path", PATHS)
 @given(
-    centroids=in_cells(), z=st.integers(1, 40), cells=st.integers(1, 8), n=st.integers(1, 5), seed=st.integers(0, 99)
+    centroids=in_cells(), z=st.integers(1, 60), cells=st.integers(1, 14), n=st.integers(1, 5), seed=st.integers(0, 99)
 )
 def test_nearest_is_a_loop_over_the_cells_of_the_nearest_heads(
-    centroids: Centroids, z: int, cells: int, n: int, seed: int
+    path: str, centroids: Centroids, z: int, cells: int, n: int, seed: int
 ) -> None:
     X = unit(np.random.default_rng(seed).standard_normal((n, 4)))
-    numbers, dots = centroids.nearest(X, z, cells)
+    with computing_by(path):
+        numbers, dots = centroids.nearest(X, z, cells)
     sizes = sorted(np.diff(centroids.starts).tolist())
     while sum(sizes[:cells]) < min(z, len(centroids)):
         cells += 1
@@ -45,7 +71,67 @@ def test_nearest_is_a_loop_over_the_cells_of_the_nearest_heads(
         expected = sorted((float(centroids.vectors[j] @ x) for j in seen), reverse=True)[: min(z, len(centroids))]
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(found, centroids.vectors[row] @ x, rtol=1e-5, atol=1e-6)
+        assert (np.diff(found) <= 0).all()
         assert len(set(row.tolist())) == len(row)
+
+
+@pytest.mark.skipif(kmeans._dots is None, reason="not built here")
+@pytest.mark.parametrize("path", PATHS)
+@given(values=arrays(np.float32, st.integers(1, 300), elements=st.integers(-3, 3).map(float)), data=st.data())
+def test_of_equal_centroids_the_lower_numbers_are_taken(
+    path: str, values: NDArray[np.float32], data: st.DataObject
+) -> None:
+    """By the extension, that is; the order of all others is the same as without it."""
+    z = data.draw(st.integers(1, len(values)))
+    centroids = Centroids(values[:, None], np.ones((1, 1), np.float32), np.array([0, len(values)]))
+    with computing_by(path):
+        numbers, dots = centroids.nearest(np.ones((1, 1), np.float32), z, 1)
+    assert dots[0].tolist() == np.sort(values)[::-1][:z].tolist()
+    if path != "numpy":
+        assert numbers[0].tolist() == np.argsort(-values, kind="stable")[:z].tolist()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_vector_that_is_no_number_finds_some_centroids_all_the_same(path: str) -> None:
+    centroids = spherical_kmeans(clustered(0, 30, 500, 8), 100, 0)
+    for value in (np.nan, np.inf, -np.inf):
+        with computing_by(path), np.errstate(invalid="ignore"):
+            numbers, _ = centroids.nearest(np.full((2, 8), value, np.float32), 10, 5)
+        assert ((numbers >= 0) & (numbers < len(centroids))).all()
+
+
+@pytest.mark.skipif(kmeans._dots is None, reason="not built here")
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"starts": [0, 2, 9]}, "do not rise within 5 vectors"),
+        ({"starts": [0, 4, 2]}, "do not rise"),
+        ({"starts": [-1, 2, 5]}, "do not rise"),
+        ({"starts": [0, 5]}, "starts for another number of heads"),
+        ({"cells": 0}, "cells: 0 of 2"),
+        ({"cells": 3}, "cells: 3 of 2"),
+        ({"cells": 1, "numbers": np.empty((1, 4), np.int64), "dots": np.empty((1, 4), np.float32)}, "search more"),
+        ({"numbers": np.empty((2, 1), np.int64)}, "numbers for another"),
+        ({"dots": np.empty((1, 2), np.float32)}, "dots for another"),
+        ({"numbers": np.empty((1, 1), np.int32)}, "numbers must have"),
+        ({"heads": np.ones((2, 2), np.float32)}, "heads for queries of another width"),
+        ({"vectors": np.ones((5, 4), np.float16)}, "vectors for queries of another width"),
+        ({"vectors": np.ones((5, 3))}, "vectors must have"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(wrong: dict[str, Any], message: str) -> None:
+    given = {
+        "queries": np.ones((1, 3), np.float32),
+        "heads": np.ones((2, 3), np.float16),
+        "starts": [0, 2, 5],
+        "vectors": np.ones((5, 3), np.float16),
+        "cells": 2,
+        "numbers": np.empty((1, 1), np.int64),
+        "dots": np.empty((1, 1), np.float32),
+    } | wrong
+    given["starts"] = np.array(given["starts"])
+    with pytest.raises(ValueError, match=message):
+        kmeans._dots.nearest(*given.values())
 
 
 @pytest.fixture(scope="module")

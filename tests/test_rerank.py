@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +36,7 @@ from boc.rerank import (
 from boc.types import Hit, Ragged, StoredConcepts
 
 ALIGNMENTS = METRICS[1:]
+PATHS = ["numpy"] if rerank._dots is None else [*rerank._dots.paths(), "numpy"]
 FINE = st.floats(-1, 1, width=32).filter(lambda x: x == 0 or abs(x) > 1e-3)
 
 
@@ -175,6 +180,102 @@ def test_dot_equals_the_slow_sum(data: st.DataObject, dtype: str, n: int) -> Non
     query = data.draw(arrays(np.float32, 6, elements=FINE))
     expected = [sum(a * b for a, b in zip(query.tolist(), row, strict=True)) for row in vectors.tolist()]
     assert dot(query, vectors).tolist() == pytest.approx(expected, abs=3e-6)
+
+
+@contextmanager
+def computing_by(path: str) -> Iterator[None]:
+    """By one of the instruction sets of ``boc._dots``, or "numpy", without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if path == "numpy":
+            patch.setattr(rerank, "_dots", None)
+            yield
+        else:
+            rerank._dots.use(path)
+            try:
+                yield
+            finally:
+                rerank._dots.use(PATHS[0])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("path", PATHS)
+@given(width=st.integers(1, 70) | st.sampled_from([384, 1000, 1024]), n=st.integers(1, 20), data=st.data())
+def test_chosen_rows_are_scored_within_the_bound_and_as_if_alone(
+    path: str, dtype: type[np.floating[Any]], width: int, n: int, data: st.DataObject
+) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 999)))
+    vectors, query = rng.standard_normal((n, width)).astype(dtype), rng.standard_normal(width).astype(np.float32)
+    chosen = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=30)), np.int64)
+    with computing_by(path):
+        every, some = dot(query, vectors), dot(query, vectors, chosen)
+        strided = dot(query, np.repeat(vectors, 2, axis=0)[::2], chosen)
+        alone = [dot(query, vectors, np.array([i]))[0] for i in chosen]
+    exact = vectors.astype(np.float64) @ query.astype(np.float64)
+    sums = np.abs(vectors.astype(np.float64)) @ np.abs(query.astype(np.float64))
+    assert every.dtype == some.dtype == np.float32
+    tolerance = (width / 4 + 4) * 2.0**-24 if path != "numpy" else 1e-6 * width**0.5
+    assert (np.abs(every - exact) <= tolerance * sums).all()
+    if path != "numpy":
+        assert some.tolist() == every[chosen].tolist() == alone
+    np.testing.assert_allclose(some, every[chosen], atol=2e-6 * sums.max())
+    np.testing.assert_allclose(strided, some, atol=2e-6 * sums.max())
+
+
+@pytest.mark.parametrize("width", [1, 5, 64, 83])
+@pytest.mark.parametrize("path", [path for path in PATHS if path != "numpy"])
+def test_every_half_is_widened_exactly(path: str, width: int) -> None:
+    """Subnormals, infinities and NaN too, in whichever lane they lie."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    for place in {0, width // 2, width - 1}:
+        rows = np.zeros((len(halves), width), np.float16)
+        rows[:, place] = halves
+        with computing_by(path):
+            found = dot(np.eye(width, dtype=np.float32)[place], rows)
+        np.testing.assert_array_equal(found, halves.astype(np.float32))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_rows_are_read_from_a_memory_map(path: str, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).standard_normal((50, 24)).astype(np.float16)
+    np.save(tmp_path / "v.npy", vectors, allow_pickle=False)
+    mapped = np.load(tmp_path / "v.npy", mmap_mode="r", allow_pickle=False)
+    with computing_by(path):
+        for query in np.eye(24, dtype=np.float32):
+            found = dot(query, mapped, np.array([49, 0, 49]))
+            assert found.tolist() == (vectors[[49, 0, 49]].astype(np.float32) @ query).tolist()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("row", [-1, 4, 2**62, -(2**63)])
+def test_a_row_that_is_not_there_is_refused(path: str, row: int) -> None:
+    with computing_by(path), pytest.raises(IndexError):
+        dot(np.ones(3, np.float32), np.ones((4, 3), np.float16), np.array([0, row]))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_dot_with_rows_of_another_width_is_refused(path: str) -> None:
+    with computing_by(path), pytest.raises(ValueError, match="width"):
+        dot(np.ones(2, np.float32), np.ones((4, 3), np.float16), np.array([0]))
+
+
+@pytest.mark.skipif(rerank._dots is None, reason="not built here")
+@pytest.mark.parametrize(
+    ("query", "rows", "chosen", "out"),
+    [
+        (np.ones(3), np.ones((4, 3), np.float16), None, np.ones(4, np.float32)),
+        (np.ones((3, 1), np.float32), np.ones((4, 3), np.float16), None, np.ones(4, np.float32)),
+        (np.ones(3, np.float32), np.ones((4, 3)), None, np.ones(4, np.float32)),
+        (np.ones(3, np.float32), np.ones((4, 6), np.float16)[:, ::2], None, np.ones(4, np.float32)),
+        (np.ones(3, np.float32), np.ones((4, 3), ">f2"), None, np.ones(4, np.float32)),
+        (np.ones(3, np.float32), np.ones((4, 3), np.float16), None, np.ones(5, np.float32)),
+        (np.ones(3, np.float32), np.ones((4, 3), np.float16), np.ones(4, np.int32), np.ones(4, np.float32)),
+        (np.ones(3, np.float32), np.ones((4, 3), np.float16), np.ones(4, np.int64), np.ones(3, np.float32)),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused_before_they_are_read(query: Any, rows: Any, chosen: Any, out: Any) -> None:
+    with pytest.raises(ValueError, match=r"must have|for|contiguous"):
+        rerank._dots.dot(query, rows, chosen, out)
+    assert (out == 1).all()
 
 
 @given(data=st.data(), k=st.integers(1, 9), keys=st.lists(st.text("abé", min_size=1), max_size=7, unique=True))

@@ -13,6 +13,7 @@ import click
 from boc import __version__
 from boc.cli import (
     build_codebook,
+    compact,
     convert,
     delete,
     estimate,
@@ -76,7 +77,7 @@ def main() -> None:
 
 
 for module in (
-    gallery, train, convert, extract, build_codebook, tune, index, delete, search, explain, show_alignment, evaluate,
-    verify, estimate, info,
+    gallery, train, convert, extract, build_codebook, tune, index, delete, compact, search, explain, show_alignment,
+    evaluate, verify, estimate, info,
 ):  # fmt: skip
     main.add_command(module.command)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 @click.option(
     "--hybrid",
     type=click.Choice(["rrf", "sum"]),
-    help="Count the words of the sentence too, by fusing both rankings or adding both scores; on servers.",
+    help="Count the words of the sentence too, by fusing both rankings or adding both scores.",
 )
 @click.option("--words-weight", type=float, help="What --hybrid sum multiplies the score of the words by.")
 @click.option("--html", type=_options.PATH, help="Write a page with the hits to look at.")

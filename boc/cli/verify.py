@@ -35,7 +35,8 @@ AGAINST = {
 @_options.as_json
 @_options.at
 def command(name: str, pairs: int, seed: int, features: tuple[Path, ...], as_json: bool, at: str) -> None:
-    """Compare scores of the index NAME with integer dot products, and its counts with its manifest.
+    """Compare the index NAME with itself: files with their checksums, scores with integer dot products, counts with its
+    manifest.
 
     Asks for the codes of random items, and compares the score of each pair of a query and an item, hit or not, with
     the dot product of their term frequencies. Prints what is wrong, and exits with status 1 if anything is.
@@ -62,6 +63,8 @@ def command(name: str, pairs: int, seed: int, features: tuple[Path, ...], as_jso
 def _print(name: str, found: Verification) -> None:
     for wrong in found.mismatches:
         click.echo(f"query {wrong.query}  item {wrong.item}  found {wrong.found:.10g}  expected {wrong.expected}")
+    for path in found.damaged:
+        click.echo(f"file {path}  its bytes are not those that were written; make the index anew")
     for key in found.repeated:
         click.echo(f"item {key}  is there more than once")
     for part, (count, told) in found.counts.items():

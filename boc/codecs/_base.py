@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,8 +24,6 @@ class Step(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """
 
     learned: ClassVar[tuple[str, ...]] = ()
-    halved: ClassVar[tuple[str, ...]] = ()
-    """Those of ``learned`` that are stored as float16: ``fit`` leaves in them what that holds exactly."""
     reads_concepts: ClassVar[bool] = False
     """Whether a chain that begins with this step works on concept sets."""
     frozen = False
@@ -60,9 +60,9 @@ class Step(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
         if not reset:
-            check_is_fitted(self)
-            if self._plainly_valid(X):
+            if self.__sklearn_is_fitted__() and self._plainly_valid(X):
                 return X
+            check_is_fitted(self)
         accept = "csr" if self.__sklearn_tags__().input_tags.sparse else False
         return validate_data(self, X, reset=reset, dtype=(np.float32, np.float64), accept_sparse=accept)
 
@@ -94,6 +94,24 @@ class SparseStep(Step):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def terms_of(frequencies: NDArray[np.int32], columns: NDArray[np.int32], n_terms: int) -> sparse.csr_array:
+    """Term matrix (n, n_terms) of rows of ``z`` terms each, in any order: ``frequencies`` and ``columns`` (n, z)."""
+    n, z = columns.shape
+    if n == 1:  # scipy takes longer to look at the matrix of one query than its code takes
+        order = columns[0].argsort()
+        found = copy(_row_without_terms(n_terms))
+        found.data, found.indices, found.indptr = frequencies[0, order], columns[0, order], np.array([0, z], np.int32)
+        return found
+    found = sparse.csr_array((frequencies.ravel(), columns.ravel(), np.arange(n + 1) * z), shape=(n, n_terms))
+    found.sort_indices()
+    return found
+
+
+@lru_cache
+def _row_without_terms(n_terms: int) -> sparse.csr_array:
+    return sparse.csr_array((1, n_terms), dtype=np.int32)
 
 
 def frequencies(values: NDArray[Any], rows: sparse.csr_array) -> sparse.csr_array:

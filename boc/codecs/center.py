@@ -48,11 +48,14 @@ class Center(Step):
 
     def transform(self, X: NDArray[Any], modality: str | None = None) -> NDArray[np.float32]:
         """X (n, d) -> float32 (n, d). A modality not seen in ``fit``, or None, is centred by the mean of the means."""
-        X = self._validated(X, reset=False)
-        known = np.flatnonzero(self.labels_ == modality)
-        mean = self.means_[known[0]] if len(known) else self.means_.mean(axis=0)
-        centred: NDArray[np.float32] = X.astype(np.float32) - mean
-        return centred
+        return self._centred(X, modality)
 
     def encode_documents(self, X: Any, modality: Modality) -> NDArray[np.float32]:
-        return self.transform(X, modality)
+        return self._centred(X, modality)
+
+    def _centred(self, X: Any, modality: str | None) -> NDArray[np.float32]:
+        X = self._validated(X, reset=False)
+        labels = self.labels_.tolist()
+        mean = self.means_[labels.index(modality)] if modality in labels else self.means_.mean(axis=0)
+        centred: NDArray[np.float32] = X.astype(np.float32, copy=False) - mean
+        return centred

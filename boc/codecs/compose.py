@@ -113,8 +113,7 @@ class SurrogateCodec:
         learned = {}
         for i, step in enumerate(self.steps):
             for name in step.learned:
-                value = getattr(step, name)
-                learned[f"{i}.{name}"] = value.astype(np.float16) if name in step.halved else value
+                learned[f"{i}.{name}"] = getattr(step, name)
         widths = np.array([step.n_features_in_ for step in self.steps], dtype=np.int64)
         return {**learned, "widths": widths}
 
@@ -132,8 +131,7 @@ class SurrogateCodec:
             for name in step.learned:
                 if f"{i}.{name}" not in arrays:
                     raise BocError(f"codec array {i}.{name} of {type(step).__name__} is missing; make the index anew")
-                value = arrays[f"{i}.{name}"]
-                setattr(step, name, value.astype(np.float32) if name in step.halved else value)
+                setattr(step, name, np.asarray(arrays[f"{i}.{name}"]))  # slices of a memory map cost more
         codec.n_terms = int(config["n_terms"])
         return codec
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.codecs._base import Step, stacked
+from boc.codecs._base import Step, stacked, terms_of
 from boc.codecs.center import Center
 from boc.kmeans import Centroids, spherical_kmeans, unit
 from boc.types import Modality
@@ -53,9 +53,9 @@ class Dictionary(Step):
 
     Attributes
     ----------
-    centroids_ : ndarray of float32 (V, d)
-        Unit vectors, ordered by cells, as float16 rounds them.
-    heads_, starts_ : ndarray of float32 (m, d), of int64 (m + 1,)
+    centroids_ : ndarray of float16 (V, d)
+        Unit vectors, ordered by cells.
+    heads_, starts_ : ndarray of float16 (m, d), of int64 (m + 1,)
         The cells, see ``boc.kmeans.Centroids``.
 
     Examples
@@ -68,7 +68,6 @@ class Dictionary(Step):
     """
 
     learned: ClassVar[tuple[str, ...]] = ("centroids_", "heads_", "starts_")
-    halved: ClassVar[tuple[str, ...]] = ("centroids_", "heads_")
 
     def __init__(
         self,
@@ -104,8 +103,8 @@ class Dictionary(Step):
             raise ValueError(f"temperature must be a number greater than 0, got {self.temperature}")
         rows = unit(self._validated(X, reset=True))
         found = spherical_kmeans(rows, self.terms or vocabulary_size(len(rows)), self.seed)
-        self.centroids_ = found.vectors.astype(np.float16).astype(np.float32)
-        self.heads_ = found.heads.astype(np.float16).astype(np.float32)
+        self.centroids_ = found.vectors.astype(np.float16)
+        self.heads_ = found.heads.astype(np.float16)
         self.starts_ = found.starts
         return self
 
@@ -127,20 +126,20 @@ class Dictionary(Step):
 
     def _document_terms(self, rows: NDArray[np.float32]) -> sparse.csr_array:
         candidates, _ = self._nearest(rows, CHOICE * self.z)
-        chosen, weights = pursuit(rows, self.centroids_[candidates], min(self.z, candidates.shape[1]))
+        offered = self.centroids_[candidates].astype(np.float32)
+        chosen, weights = pursuit(rows, offered, min(self.z, candidates.shape[1]))
         return self._terms(rows, np.take_along_axis(candidates, chosen, axis=1), weights)
 
     def _terms(
         self, rows: NDArray[np.float32], numbers: NDArray[np.int64], weights: NDArray[np.float32]
     ) -> sparse.csr_array:
         top = 2**self.bits - 1
-        frequencies = np.clip(np.rint(weights * top), 1, top).astype(np.int32)
-        frequencies[~rows.any(axis=1)] = 0
-        ends = np.arange(len(rows) + 1) * numbers.shape[1]
-        shape = (len(rows), len(self.centroids_))
-        found = sparse.csr_array((frequencies.ravel(), numbers.astype(np.int32).ravel(), ends), shape=shape)
-        found.eliminate_zeros()
-        found.sort_indices()
+        frequencies = np.minimum(np.maximum(np.rint(weights * top), 1), top).astype(np.int32)
+        found = terms_of(frequencies, numbers.astype(np.int32), len(self.centroids_))
+        directed = rows.any(axis=1)
+        if not directed.all():
+            found.data *= np.repeat(directed, numbers.shape[1])
+            found.eliminate_zeros()
         return found
 
     def _nearest(self, rows: NDArray[np.float32], z: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

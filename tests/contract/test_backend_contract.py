@@ -39,8 +39,6 @@ PLACES: dict[str, Callable[[Path], str]] = {"embedded": lambda folder: f"file:{f
 """Name of a back end -> the URL of an empty place of it. Those that need a server: test_server_contract.py."""
 EXACT: dict[str, int] = {"embedded": 2**53, "server": 2**24}
 """Scores below this are exact; a back end that is less than 2**53 refuses larger ones."""
-SEARCHES_WORDS = {"server"}
-"""The back ends that have a full-text score."""
 
 ARRAYS = {"0.means_": np.arange(6, dtype=np.float32).reshape(2, 3), "0.labels_": np.array(["image", "text"])}
 
@@ -273,8 +271,7 @@ def test_rescored_hits_are_the_candidates_by_their_vectors(backend: Backend, nam
     check()
 
 
-def test_words_are_searched_or_refused(backend: Backend, place: str, name: str) -> None:
-    """Where words are searched, the joint score is the sum of both."""
+def test_words_are_searched_and_the_joint_score_is_the_sum_of_both(backend: Backend, name: str) -> None:
     rng = np.random.default_rng(0)
     sentences = ["a zebra eats grass", "two zebra sleep", "a red car", "grass, grass and grass", "a man in a car"] * 3
     items = [sentence(f"s{i:02d}", text) for i, text in enumerate(sentences)]
@@ -283,12 +280,6 @@ def test_words_are_searched_or_refused(backend: Backend, place: str, name: str) 
     terms = random_terms(rng, (len(items), 3), 9, 1)
     index = build(backend, name, items, terms, fields=FIELDS)
     query = sparse.csr_array(np.array([[1, 2, 3]], np.int32))
-    if place not in SEARCHES_WORDS:
-        with pytest.raises(BackendError, match="does not search by words"):
-            index.match(["zebra"], 5)
-        with pytest.raises(BackendError, match="does not search by words"):
-            index.search(query, 5, words=Words(["zebra"], 1.0))
-        return
     assert {hit.item.id for hit in index.match(["a zebra"], 50, "image")[0]} == {"p0"}
     assert index.match(["unheard"], 5) == [[]]
     zebras = {item.id for item in items if "zebra" in item.content}

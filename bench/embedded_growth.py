@@ -1,0 +1,297 @@
+"""How the embedded engine grows with the number of items, and what it does with less memory than its index takes.
+
+    python bench/embedded_growth.py --work growth --plot growth.svg
+    python bench/embedded_growth.py --work growth --n 1000000 --dim 1024 --memory-limit 0.25
+
+Synthetic data of ``bench/embedded.py``; the code is one and the same, a dictionary with its vocabulary by the size of
+the collection unless ``--terms`` fixes it. Recall is held at ``--recall`` by the candidates: for each number of query
+terms the fewest that reach it on the validation queries are looked for, and the fastest of these pairs is taken. Other
+queries are reported: recall, milliseconds of one query at a time on one thread (medians over rounds, with least and
+most), seconds to fit and to build, largest memory of the builder, bytes on disk, and the memory of a fresh process that
+opens the index and answers 100 queries, its own and mapped. Behind ``#`` the exponents of a straight line through the
+logarithms, with its standard error.
+
+``--memory-limit F`` measures something else: building and searching while a control group holds the process to F of the
+size of the index on disk, page cache included, beside the same without a limit. What Python and its libraries had
+before the index was opened does not count; the cached pages of the files are dropped first. It takes root, and a memory
+controller of control groups, version 1 or 2; a limit on address space or on resident memory (``ulimit``) would not
+count cached pages.
+"""
+
+from __future__ import annotations
+
+import csv
+import gc
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import embedded
+import numpy as np
+from embedded import QUERY_Z, Data, K, Ours, Setting, Variant, told
+from numpy.typing import NDArray
+
+COUNTS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)
+MOST = 5000  # candidates
+ROOM = 1 << 50  # bytes: no limit
+GROWING = ("p50_ms", "p99_ms", "fit_s", "build_s", "build_peak_mb", "disk_mb", "anon_mb", "file_mb")
+HEAD = [
+    "n", "setting", "recall", "validation", "p50_ms", "p50_least", "p50_most", "p95_ms", "p95_least", "p95_most",
+    "p99_ms", "p99_least", "p99_most", "fit_s", "build_s", "build_peak_mb", "disk_mb", "anon_mb", "file_mb",
+]  # fmt: skip
+LIMITED = [
+    "n", "index_mb", "limit_mb", "build_s", "build_used_mb", "setting", "recall", "p50_ms", "p95_ms", "p99_ms",
+    "major_faults", "used_mb",
+]  # fmt: skip
+
+
+def held(engine: Ours, data: Data, code: str, recall: float) -> Setting:
+    """The fastest pair of query terms and candidates that reaches a recall on the validation queries; the largest if
+    none does."""
+    queries, top = data.asked[1], data.top[1]
+    found = []
+    for query_z in [z for z in QUERY_Z[code.partition(":")[0]] if z <= engine.searcher.codec.n_terms]:
+        low, high = K - 1, min(MOST, data.shape[0])
+        engine.choose((query_z, high))
+        if embedded.recall_of(engine, queries, top) < recall:
+            continue
+        while high - low > max(1, low // 20):
+            middle = (low + high) // 2
+            engine.choose((query_z, middle))
+            low, high = (low, middle) if embedded.recall_of(engine, queries, top) >= recall else (middle, high)
+        engine.choose((query_z, high))
+        begun = time.perf_counter()
+        embedded.recall_of(engine, queries, top)
+        found.append((time.perf_counter() - begun, (query_z, high)))
+    return min(found)[1] if found else (QUERY_Z[code.partition(":")[0]][-1], min(MOST, data.shape[0]))
+
+
+def chosen(data: Data, code: str, recall: float) -> Variant:
+    """The index at the setting that holds the recall."""
+    engine = embedded.opened(data, f"boc {code}")
+    assert isinstance(engine, Ours)
+    setting = held(engine, data, code, recall)
+    engine.choose(setting)
+    reached = embedded.recall_of(engine, data.asked[1], data.top[1])
+    return Variant(f"boc {code}", engine, setting, reached, 0.0)
+
+
+def grown(data: Data, code: str, recall: float, threads: int, rounds: int) -> list[str]:
+    """The row of one size."""
+    facts = embedded.built(data, f"boc {code}", threads)
+    embedded.use_threads(1)
+    variant = chosen(data, code, recall)
+    embedded.measure([variant], data, rounds, data.seed)
+    memory = embedded.child(embedded.resident, data, variant.name, variant.setting)
+    times = [cell for q in (50, 95, 99) for cell in embedded.spread(np.percentile(variant.times, q, axis=1), 3)]
+    seconds = [f"{facts[key]:.2f}" for key in ("fit", "build")]
+    sizes = [f"{size / 1e6:.3f}" for size in (facts["peak"], facts["disk"], *memory)]
+    recalls = [f"{variant.recall:.4f}", f"{variant.validation:.4f}"]
+    return [str(data.shape[0]), variant.label, *recalls, *times, *seconds, *sizes]
+
+
+def exponents(rows: Sequence[dict[str, str]]) -> Iterator[str]:
+    """What grows as n to which power, by least squares."""
+    x = np.log([float(row["n"]) for row in rows])
+    for name in GROWING:
+        values = np.array([float(row[name]) for row in rows])
+        if len(values) < 2 or values.min() <= 0:
+            continue
+        y = np.log(values)
+        slope, offset = np.polyfit(x, y, 1)
+        left = ((y - slope * x - offset) ** 2).sum() / max(1, len(x) - 2)
+        yield f"{name} grows as n^{slope:.2f} (+- {(left / ((x - x.mean()) ** 2).sum()) ** 0.5:.2f})"
+
+
+def draw(rows: Sequence[dict[str, str]], path: Path, title: str) -> None:
+    """Latency, memory, building and bytes against n, both axes logarithmic."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "boc"
+    from matplotlib import pyplot as plt
+
+    panels = {
+        "milliseconds a query": ("p50_ms", "p95_ms", "p99_ms"),
+        "memory, MB": ("build_peak_mb", "anon_mb", "file_mb"),
+        "seconds to make": ("fit_s", "build_s"),
+        "MB on disk": ("disk_mb",),
+    }
+    figure, axes = plt.subplots(1, len(panels), figsize=(14, 3.6), layout="constrained")
+    n = [float(row["n"]) for row in rows]
+    for axis, (label, names) in zip(axes, panels.items(), strict=True):
+        for name in names:
+            axis.plot(n, [float(row[name]) for row in rows], marker="o", label=name.rpartition("_")[0])
+        axis.set(xscale="log", yscale="log", xlabel="items", ylabel=label)
+        axis.legend()
+    figure.suptitle(title)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+class Group:
+    """A control group of processes that take at most ``limit`` bytes, page cache included.
+
+    OSError where none can be made.
+    """
+
+    def __init__(self, limit: int) -> None:
+        first = Path("/sys/fs/cgroup/memory")
+        self.first = first.is_dir()
+        self.folder = (first if self.first else first.parent) / f"boc-bench-{os.getpid()}"
+        self.folder.mkdir()
+        name = "memory.limit_in_bytes" if self.first else "memory.max"
+        (self.folder / name).write_text(str(limit))
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.folder.rmdir()
+
+    def join(self) -> None:
+        """Charge what this process takes from now on to the group."""
+        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    @property
+    def used(self) -> int:
+        """The most that was used, in bytes."""
+        return int((self.folder / ("memory.max_usage_in_bytes" if self.first else "memory.peak")).read_text())
+
+
+def drop_cache(root: Path) -> None:
+    """Have the system forget its copies of a file, or of all in a folder: cached pages are charged to who read them
+    first, and would cost a limited process nothing."""
+    for path in [root] if root.is_file() else root.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def ready(group: Group) -> None:
+    """Load what any index needs, and only then join the group."""
+    embedded.use_threads(1)
+    import_module("indexing.embedded")
+    group.join()
+
+
+def limited_build(data: Data, code: str, folder: str, group: Group) -> float:
+    """In a process of its own: seconds to build into ``folder``."""
+    drop_cache(data.gallery)
+    ready(group)
+    return Ours.build(data, Path(folder), code, 1)
+
+
+def limited_search(data: Data, code: str, setting: Setting, group: Group) -> tuple[NDArray[Any], float, int]:
+    """In a process of its own: milliseconds of each query after those of validation, recall, major faults."""
+    (queries, warming), (top, warming_top), _ = data.asked, data.top, data.rows
+    drop_cache(embedded.folder_of(data, f"boc {code}"))
+    ready(group)
+    engine = embedded.opened(data, f"boc {code}")
+    engine.choose(setting)
+    embedded.recall_of(engine, warming, warming_top)
+    before, times, answers = resource.getrusage(resource.RUSAGE_SELF).ru_majflt, [], []
+    for i in range(len(queries)):
+        begun = time.perf_counter()
+        answers.append(engine.ask(queries[i : i + 1]))
+        times.append(1000 * (time.perf_counter() - begun))
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt - before
+    shares = [len(best.intersection(engine.rows(got))) / K for best, got in zip(top, answers, strict=True)]
+    return np.array(times), float(np.mean(shares)), faults
+
+
+def beyond_memory(data: Data, code: str, recall: float, fraction: float, threads: int) -> Iterator[list[str]]:
+    """The rows of one size: with room for all, and with the limit."""
+    disk = int(embedded.built(data, f"boc {code}", threads)["disk"])
+    variant = chosen(data, code, recall)
+    setting, label = variant.setting, variant.label
+    del variant  # it maps the files, whose pages would stay
+    gc.collect()
+    for limit in (ROOM, int(fraction * disk)):
+        row = [str(data.shape[0]), f"{disk / 1e6:.1f}", "none" if limit == ROOM else f"{limit / 1e6:.1f}"]
+        with Group(limit) as group, tempfile.TemporaryDirectory(dir=data.work) as folder:
+            try:
+                seconds = f"{embedded.child(limited_build, data, code, folder, group):.1f}"
+            except ChildProcessError as error:
+                told(str(error))
+                seconds = "killed"
+            row += [seconds, f"{group.used / 1e6:.1f}", label]
+        with Group(limit) as group:
+            try:
+                times, reached, faults = embedded.child(limited_search, data, code, setting, group)
+                row += [
+                    f"{reached:.4f}",
+                    *(f"{value:.3f}" for value in np.percentile(times, (50, 95, 99))),
+                    str(faults),
+                ]
+            except ChildProcessError as error:
+                told(str(error))
+                row += ["killed", "", "", "", ""]
+            row.append(f"{group.used / 1e6:.1f}")
+        yield row
+
+
+@click.command()
+@click.option(
+    "--work", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of what is built."
+)
+@click.option("--n", "counts", multiple=True, type=int, default=COUNTS, show_default=True)
+@click.option("--dim", default=256, show_default=True)
+@click.option("--asked", default=300, show_default=True, help="Queries, and as many to choose settings by.")
+@click.option("--code", default="dictionary:2", show_default=True, help="Name and terms of an item.")
+@click.option("--terms", type=int, help="Of the dictionary [default: by the number of items].")
+@click.option("--recall", default=0.95, show_default=True)
+@click.option("--threads", default=2, show_default=True, help="To build with.")
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw it, as SVG.")
+@click.option("--memory-limit", "fraction", type=float, help="Share of the size of the index that it may use.")
+def main(
+    work: Path,
+    counts: tuple[int, ...],
+    dim: int,
+    asked: int,
+    code: str,
+    terms: int | None,
+    recall: float,
+    threads: int,
+    rounds: int,
+    seed: int,
+    plot: Path | None,
+    fraction: float | None,
+) -> None:
+    """Measure one code at several sizes."""
+    title = f"{code}, {dim} components, recall {recall:g}"
+    for line in (f"{title}, {asked} queries, seed {seed}, {rounds} rounds", *embedded.about(threads)):
+        print(f"# {line}")
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(HEAD if fraction is None else LIMITED)
+    rows: list[dict[str, str]] = []
+    for n in sorted(counts):
+        folder = work / f"{n}x{dim}"
+        folder.mkdir(parents=True, exist_ok=True)
+        embedded.use_threads(threads)
+        data = Data(folder, *embedded.synthetic(folder, n, dim, asked, seed), terms, seed)
+        data.check()
+        _ = data.top
+        if fraction is None:
+            rows.append(dict(zip(HEAD, grown(data, code, recall, threads, rounds), strict=True)))
+            out.writerow(rows[-1].values())
+        else:
+            out.writerows(beyond_memory(data, code, recall, fraction, threads))
+        sys.stdout.flush()
+    for line in exponents(rows):
+        print(f"# {line}")
+    if plot is not None and rows:
+        draw(rows, plot, title)
+
+
+if __name__ == "__main__":
+    main()

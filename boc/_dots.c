@@ -1,0 +1,466 @@
+/* Dot products of queries with chosen rows of a matrix, read where they lie, and the nearest of centroids in cells.
+
+   A row takes part in nothing but its own sum: its product does not depend on the rows beside it. Each sum runs in
+   float32 in 4 accumulators of as many lanes as the machine has (16, 8, 4, or 1 without vectors): its error is at most
+   (d / (4 * lanes) + log2(4 * lanes) + 1) * 2**-24 * sum |q_i r_i|. Conversion from float16 is exact. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#include <immintrin.h>
+#define X86
+#elif defined(__GNUC__) && defined(__aarch64__)
+#include <arm_neon.h>
+#define NEON
+#endif
+
+#ifdef __GNUC__
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PREFETCH(address) ((void)(address))
+#endif
+
+#define WIDEST 16    /* lanes */
+#define AHEAD 4096   /* bytes of rows that are fetched before they are needed */
+#define LINE 64      /* bytes */
+#define FEW 16       /* keys that are sorted by insertion */
+
+typedef uint16_t half;
+
+/* Products of ``query`` (d,), followed by zeros to a multiple of 16, with n rows of ``matrix``: those ``chosen``, or
+   the first. */
+typedef void Kernel(const float *query, const void *matrix, const int64_t *chosen, int64_t n, int64_t d, float *out);
+
+#define KERNEL(name, target, type, vector, lanes, zero, widen, floats, multiply_add, add, sum)                        \
+    target static void name(const float *query, const void *matrix, const int64_t *chosen, int64_t n, int64_t d,      \
+                            float *out)                                                                               \
+    {                                                                                                                 \
+        const type *rows = matrix;                                                                                    \
+        const int64_t whole = d - d % (lanes), fours = d - d % (4 * (lanes)), size = d * (int64_t)sizeof(type);       \
+        const int64_t ahead = 1 + AHEAD / (size + 1);                                                                 \
+        for (int64_t i = 0; i < n; i++) {                                                                             \
+            const type *row = rows + (chosen ? chosen[i] : i) * d;                                                    \
+            if (i + ahead < n) {                                                                                      \
+                const char *later = (const char *)(rows + (chosen ? chosen[i + ahead] : i + ahead) * d);              \
+                for (int64_t byte = 0; byte < size; byte += LINE)                                                     \
+                    PREFETCH(later + byte);                                                                           \
+            }                                                                                                         \
+            vector s0 = zero, s1 = zero, s2 = zero, s3 = zero;                                                        \
+            int64_t j = 0;                                                                                            \
+            for (; j < fours; j += 4 * (lanes)) {                                                                     \
+                s0 = multiply_add(widen(row + j), floats(query + j), s0);                                             \
+                s1 = multiply_add(widen(row + j + (lanes)), floats(query + j + (lanes)), s1);                         \
+                s2 = multiply_add(widen(row + j + 2 * (lanes)), floats(query + j + 2 * (lanes)), s2);                 \
+                s3 = multiply_add(widen(row + j + 3 * (lanes)), floats(query + j + 3 * (lanes)), s3);                 \
+            }                                                                                                         \
+            for (; j < whole; j += (lanes))                                                                           \
+                s0 = multiply_add(widen(row + j), floats(query + j), s0);                                             \
+            if (j < d) {                                                                                              \
+                type rest[lanes] = {0};                                                                               \
+                memcpy(rest, row + j, (size_t)(d - j) * sizeof(type));                                                \
+                s1 = multiply_add(widen(rest), floats(query + j), s1);                                                \
+            }                                                                                                         \
+            out[i] = sum(add(add(s0, s1), add(s2, s3)));                                                              \
+        }                                                                                                             \
+    }
+
+#ifdef X86
+
+#define AVX512 __attribute__((target("avx512f")))
+#define AVX2 __attribute__((target("avx2,fma,f16c")))
+#define WIDEN512(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
+#define WIDEN256(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
+
+AVX2 static inline float sum256(__m256 v)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+KERNEL(half_avx512, AVX512, half, __m512, 16, _mm512_setzero_ps(), WIDEN512, _mm512_loadu_ps, _mm512_fmadd_ps,
+       _mm512_add_ps, _mm512_reduce_add_ps)
+KERNEL(single_avx512, AVX512, float, __m512, 16, _mm512_setzero_ps(), _mm512_loadu_ps, _mm512_loadu_ps,
+       _mm512_fmadd_ps, _mm512_add_ps, _mm512_reduce_add_ps)
+KERNEL(half_avx2, AVX2, half, __m256, 8, _mm256_setzero_ps(), WIDEN256, _mm256_loadu_ps, _mm256_fmadd_ps,
+       _mm256_add_ps, sum256)
+KERNEL(single_avx2, AVX2, float, __m256, 8, _mm256_setzero_ps(), _mm256_loadu_ps, _mm256_loadu_ps, _mm256_fmadd_ps,
+       _mm256_add_ps, sum256)
+
+#elif defined(NEON)
+
+#define WIDEN128(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
+#define MULTIPLY_ADD128(a, b, sum) vfmaq_f32(sum, a, b)
+
+KERNEL(half_neon, , half, float32x4_t, 4, vdupq_n_f32(0), WIDEN128, vld1q_f32, MULTIPLY_ADD128, vaddq_f32, vaddvq_f32)
+KERNEL(single_neon, , float, float32x4_t, 4, vdupq_n_f32(0), vld1q_f32, vld1q_f32, MULTIPLY_ADD128, vaddq_f32,
+       vaddvq_f32)
+
+#endif
+
+/* A float16 as a float, which holds each exactly. */
+static inline float widened(const half *p)
+{
+    const uint32_t exponent = *p >> 10 & 31, fraction = *p & 1023;
+    float value = (float)fraction * 0x1p-24f;
+    if (exponent) {
+        const uint32_t bits = (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13;
+        memcpy(&value, &bits, sizeof value);
+    }
+    return *p >> 15 ? -value : value;
+}
+
+#define SAME(p) (*(p))
+#define MULTIPLY_ADD(a, b, sum) ((a) * (b) + (sum))
+#define ADD(a, b) ((a) + (b))
+
+KERNEL(half_portable, , half, float, 1, 0, widened, SAME, MULTIPLY_ADD, ADD, )
+KERNEL(single_portable, , float, float, 1, 0, SAME, SAME, MULTIPLY_ADD, ADD, )
+
+typedef struct {
+    const char *name;
+    Kernel *half, *single;
+} Path;
+
+static const Path PATHS[] = { /* the best first */
+#ifdef X86
+    {"avx512", half_avx512, single_avx512},
+    {"avx2", half_avx2, single_avx2},
+#elif defined(NEON)
+    {"neon", half_neon, single_neon},
+#endif
+    {"portable", half_portable, single_portable},
+};
+#define N_PATHS ((int)(sizeof PATHS / sizeof *PATHS))
+
+static const Path *path;
+
+static int runs_here(const Path *asked)
+{
+#ifdef X86
+    if (!strcmp(asked->name, "avx512"))
+        return __builtin_cpu_supports("avx512f");
+    if (!strcmp(asked->name, "avx2")) /* whatever has it has F16C */
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+    (void)asked;
+    return 1;
+}
+
+/* Orders as the pair (score, -place) does, whatever the score: no two are equal. */
+static inline int64_t key_of(float score, int64_t place)
+{
+    int32_t bits;
+    memcpy(&bits, &score, sizeof bits);
+    bits ^= bits < 0 ? INT32_MAX : 0;
+    return (int64_t)bits * ((int64_t)1 << 32) + (int64_t)(UINT32_MAX - (uint32_t)place);
+}
+
+static inline int64_t place_of(int64_t key)
+{
+    return (int64_t)(UINT32_MAX - (uint32_t)((uint64_t)key & UINT32_MAX));
+}
+
+static inline float score_of(int64_t key)
+{
+    int32_t bits = (int32_t)((key - (int64_t)((uint64_t)key & UINT32_MAX)) / ((int64_t)1 << 32));
+    float score;
+    bits ^= bits < 0 ? INT32_MAX : 0;
+    memcpy(&score, &bits, sizeof score);
+    return score;
+}
+
+static inline void swap(int64_t *a, int64_t *b)
+{
+    const int64_t kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+/* The k largest of n distinct keys come first, the largest of all at the front: quicksort of those parts only that
+   hold some of them. */
+static void largest_first(int64_t *keys, int64_t n, int64_t k)
+{
+    while (n > FEW && k > 0) {
+        int64_t *last = keys + n - 1, *middle = keys + n / 2, larger = 0;
+        if (*keys < *middle)
+            swap(keys, middle);
+        if (*middle < *last)
+            swap(middle, last);
+        if (*keys < *last)
+            swap(keys, last); /* the median of three is the pivot, and last */
+        const int64_t pivot = *last;
+        for (int64_t i = 0; i < n - 1; i++) { /* without a branch, which would be mispredicted every other time */
+            const int64_t key = keys[i];
+            keys[i] = keys[larger];
+            keys[larger] = key;
+            larger += key > pivot;
+        }
+        swap(keys + larger, last);
+        int64_t *rest = keys + larger + 1;
+        const int64_t left = n - larger - 1, wanted = k - larger - 1;
+        if (larger < left) {
+            largest_first(keys, larger, k < larger ? k : larger);
+            keys = rest, n = left, k = wanted;
+        } else {
+            largest_first(rest, left, wanted);
+            n = larger, k = k < larger ? k : larger;
+        }
+    }
+    if (k <= 0)
+        return;
+    for (int64_t i = 1; i < n; i++)
+        for (int64_t j = i; j > 0 && keys[j - 1] < keys[j]; j--)
+            swap(keys + j - 1, keys + j);
+}
+
+/* One array of a caller. */
+typedef struct {
+    Py_buffer view;
+    int held;
+} Array;
+
+static void release(Array *arrays, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (arrays[i].held)
+            PyBuffer_Release(&arrays[i].view);
+}
+
+/* Takes an array that lies in one piece and whose items are of one of some types: letters as of the module struct, "q"
+   for any whole number of 8 bytes. ValueError otherwise. */
+static int take(Array *array, PyObject *object, const char *name, int ndim, const char *types, int writable)
+{
+    const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
+    array->held = 0;
+    if (PyObject_GetBuffer(object, &array->view, flags))
+        return -1;
+    array->held = 1;
+    const char *format = array->view.format;
+    char type = format && format[0] && !format[1] ? format[0] : 0;
+    if (type == 'l' && array->view.itemsize == 8)
+        type = 'q';
+    if (array->view.ndim != ndim || !type || !strchr(types, type)) {
+        PyErr_Format(PyExc_ValueError, "%s must have %d dimensions and items of type %s", name, ndim, types);
+        return -1;
+    }
+    return 0;
+}
+
+static int same_length(Py_ssize_t found, Py_ssize_t wanted, const char *what)
+{
+    if (found != wanted)
+        PyErr_Format(PyExc_ValueError, "%s: %zd for %zd", what, found, wanted);
+    return found == wanted;
+}
+
+static Kernel *kernel_for(const Array *rows)
+{
+    return rows->view.format[0] == 'e' ? path->half : path->single;
+}
+
+static int64_t padded(int64_t d)
+{
+    return (d + WIDEST - 1) / WIDEST * WIDEST;
+}
+
+static PyObject *dot(PyObject *module, PyObject *args)
+{
+    PyObject *query_, *rows_, *chosen_, *out_, *result = NULL;
+    Array arrays[4] = {{.held = 0}}, *query = arrays, *rows = arrays + 1, *out = arrays + 2, *chosen = arrays + 3;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOOO:dot", &query_, &rows_, &chosen_, &out_))
+        return NULL;
+    if (take(query, query_, "query", 1, "f", 0) || take(rows, rows_, "rows", 2, "ef", 0) ||
+        take(out, out_, "out", 1, "f", 1) || (chosen_ != Py_None && take(chosen, chosen_, "chosen", 1, "q", 0)))
+        goto done;
+    const int64_t held = rows->view.shape[0], d = rows->view.shape[1];
+    const int64_t n = chosen->held ? chosen->view.shape[0] : held;
+    const int64_t *numbers = chosen->held ? chosen->view.buf : NULL;
+    if (!same_length(query->view.shape[0], d, "query for rows of another width") ||
+        !same_length(out->view.shape[0], n, "out for another number of rows"))
+        goto done;
+    for (int64_t i = 0; numbers && i < n; i++)
+        if (numbers[i] < 0 || numbers[i] >= held) {
+            PyErr_Format(PyExc_IndexError, "no row %lld among %lld", (long long)numbers[i], (long long)held);
+            goto done;
+        }
+    float *whole = PyMem_Calloc((size_t)padded(d) + 1, sizeof *whole);
+    if (!whole) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    memcpy(whole, query->view.buf, (size_t)d * sizeof *whole);
+    Kernel *const kernel = kernel_for(rows);
+    Py_BEGIN_ALLOW_THREADS
+    kernel(whole, rows->view.buf, numbers, n, d, out->view.buf);
+    Py_END_ALLOW_THREADS
+    PyMem_Free(whole);
+    result = Py_NewRef(Py_None);
+done:
+    release(arrays, 4);
+    return result;
+}
+
+typedef struct {
+    const int64_t *starts;
+    const void *heads, *vectors;
+    Kernel *to_heads, *to_vectors;
+    int64_t m, d, cells, z, room;
+    float *query, *scores;
+    int64_t *chosen, *keys;
+} Search;
+
+/* The z nearest of the centroids in the cells of the nearest heads; how many there were to choose from. */
+static int64_t nearest_to(const Search *s, int64_t *numbers, float *dots)
+{
+    s->to_heads(s->query, s->heads, NULL, s->m, s->d, s->scores);
+    for (int64_t i = 0; i < s->m; i++)
+        s->keys[i] = key_of(s->scores[i], i);
+    largest_first(s->keys, s->m, s->cells);
+    int64_t n = 0;
+    for (int64_t i = 0; i < s->cells; i++) {
+        const int64_t cell = place_of(s->keys[i]);
+        for (int64_t row = s->starts[cell]; row < s->starts[cell + 1]; row++)
+            s->chosen[n++] = row;
+    }
+    if (n < s->z)
+        return n;
+    s->to_vectors(s->query, s->vectors, s->chosen, n, s->d, s->scores);
+    for (int64_t i = 0; i < n; i++)
+        s->keys[i] = key_of(s->scores[i], s->chosen[i]);
+    largest_first(s->keys, n, s->z);
+    for (int64_t i = 0; i < s->z; i++) {
+        numbers[i] = place_of(s->keys[i]);
+        dots[i] = score_of(s->keys[i]);
+    }
+    return n;
+}
+
+/* Whether ``starts`` bound ``m`` cells of ``held`` centroids; ``room`` is what the ``cells`` largest could hold. */
+static int bounds(const int64_t *starts, int64_t m, int64_t held, int64_t cells, int64_t *room)
+{
+    int64_t widest = 0;
+    for (int64_t i = 0; i < m; i++) {
+        const int64_t width = starts[i + 1] - starts[i];
+        if (starts[i] < 0 || width < 0 || starts[i + 1] > held)
+            return 0;
+        widest = width > widest ? width : widest;
+    }
+    *room = widest > held / cells ? held : widest * cells;
+    *room = *room > m ? *room : m;
+    return 1;
+}
+
+static PyObject *nearest(PyObject *module, PyObject *args)
+{
+    static const char *const NAMES[] = {"queries", "heads", "starts", "vectors", "numbers", "dots"};
+    static const char *const TYPES[] = {"f", "ef", "q", "ef", "q", "f"};
+    static const int DIMENSIONS[] = {2, 2, 1, 2, 2, 2};
+    PyObject *objects[6], *result = NULL;
+    Array arrays[6] = {{.held = 0}};
+    Py_ssize_t cells;
+    Search s = {.query = NULL};
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOOOnOO:nearest", &objects[0], &objects[1], &objects[2], &objects[3], &cells,
+                          &objects[4], &objects[5]))
+        return NULL;
+    for (int i = 0; i < 6; i++)
+        if (take(arrays + i, objects[i], NAMES[i], DIMENSIONS[i], TYPES[i], i > 3))
+            goto done;
+    const Py_buffer *queries = &arrays[0].view, *heads = &arrays[1].view, *vectors = &arrays[3].view;
+    const Py_buffer *numbers = &arrays[4].view, *dots = &arrays[5].view;
+    const int64_t n = queries->shape[0], held = vectors->shape[0];
+    s = (Search){.starts = arrays[2].view.buf, .heads = heads->buf, .vectors = vectors->buf,
+                 .to_heads = kernel_for(arrays + 1), .to_vectors = kernel_for(arrays + 3), .m = heads->shape[0],
+                 .d = queries->shape[1], .cells = cells, .z = numbers->shape[1]};
+    if (!same_length(heads->shape[1], s.d, "heads for queries of another width") ||
+        !same_length(vectors->shape[1], s.d, "vectors for queries of another width") ||
+        !same_length(arrays[2].view.shape[0], s.m + 1, "starts for another number of heads") ||
+        !same_length(numbers->shape[0], n, "numbers for another number of queries") ||
+        !same_length(dots->shape[0], n, "dots for another number of queries") ||
+        !same_length(dots->shape[1], s.z, "dots for another number of nearest"))
+        goto done;
+    if (s.cells < 1 || s.cells > s.m || held > UINT32_MAX || !bounds(s.starts, s.m, held, s.cells, &s.room)) {
+        PyErr_Format(PyExc_ValueError, "cells: %zd of %zd, or starts that do not rise within %zd vectors", cells,
+                     (Py_ssize_t)s.m, (Py_ssize_t)held);
+        goto done;
+    }
+    s.query = PyMem_Calloc((size_t)padded(s.d) + 1, sizeof *s.query);
+    s.scores = PyMem_Malloc((size_t)s.room * (sizeof *s.scores));
+    s.chosen = PyMem_Malloc((size_t)s.room * (sizeof *s.chosen));
+    s.keys = PyMem_Malloc((size_t)s.room * (sizeof *s.keys));
+    if (!s.query || !s.scores || !s.chosen || !s.keys) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    int64_t found = s.z;
+    Py_BEGIN_ALLOW_THREADS
+    for (int64_t i = 0; i < n && found >= s.z; i++) {
+        memcpy(s.query, (const float *)queries->buf + i * s.d, (size_t)s.d * sizeof *s.query);
+        found = nearest_to(&s, (int64_t *)numbers->buf + i * s.z, (float *)dots->buf + i * s.z);
+    }
+    Py_END_ALLOW_THREADS
+    if (found < s.z)
+        PyErr_Format(PyExc_ValueError, "%zd nearest of %zd in %zd cells; search more of them", (Py_ssize_t)s.z,
+                     (Py_ssize_t)found, cells);
+    else
+        result = Py_NewRef(Py_None);
+done:
+    PyMem_Free(s.query);
+    PyMem_Free(s.scores);
+    PyMem_Free(s.chosen);
+    PyMem_Free(s.keys);
+    release(arrays, 6);
+    return result;
+}
+
+static PyObject *paths(PyObject *module, PyObject *args)
+{
+    PyObject *names = PyList_New(0);
+    (void)module, (void)args;
+    for (int i = 0; names && i < N_PATHS; i++) {
+        if (!runs_here(PATHS + i))
+            continue;
+        PyObject *name = PyUnicode_FromString(PATHS[i].name);
+        if (!name || PyList_Append(names, name))
+            Py_CLEAR(names);
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
+static PyObject *use(PyObject *module, PyObject *args)
+{
+    const char *name;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "s:use", &name))
+        return NULL;
+    for (int i = 0; i < N_PATHS; i++)
+        if (!strcmp(PATHS[i].name, name) && runs_here(PATHS + i)) {
+            path = PATHS + i;
+            Py_RETURN_NONE;
+        }
+    return PyErr_Format(PyExc_ValueError, "no path %s here", name);
+}
+
+static PyMethodDef METHODS[] = {
+    {"dot", dot, METH_VARARGS, "dot(query, rows, chosen, out): dot products with chosen rows, or all, into out."},
+    {"nearest", nearest, METH_VARARGS,
+     "nearest(queries, heads, starts, vectors, cells, numbers, dots): nearest centroids of some cells."},
+    {"paths", paths, METH_NOARGS, "Names of the instruction sets that can be used here, the best first."},
+    {"use", use, METH_VARARGS, "use(name): compute by this one from now on; for tests."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "boc._dots", NULL, -1, METHODS, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__dots(void)
+{
+    for (path = PATHS; !runs_here(path);)
+        path++;
+    return PyModule_Create(&MODULE);
+}

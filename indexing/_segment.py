@@ -1,0 +1,442 @@
+"""Segments: some items of an index with all that is stored of them, as arrays that never change.
+
+A folder holds, over n rows sorted by id and V terms::
+
+    starts, rows, frequencies .npy   the posting lists, see ``_postings``
+    vectors.npy          (n, d)      the dense vectors, for re-ranking
+    concepts.npy         (N, d)      concept sets, if the index holds them: float16 or int8 rows of all items,
+    concept_offsets.npy  int64 (n + 1,)  where those of each item begin,
+    concept_scales.npy   float32 (N,)    and what int8 rows are to be multiplied by
+    modality.npy         uint8 (n,)  0 picture, 1 sentence
+    ids, content, group              each .bin (UTF-8) and .npy (int64 offsets (n + 1,))
+    fields                           the same, if the manifest declares metadata: JSON of each item's
+    words.sqlite                     the same metadata and the words of sentences, to search by, see ``_words``
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import mmap
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from boc.errors import BackendError, ManifestError
+from boc.files import sha256
+from boc.manifest import Manifest
+from boc.types import MODALITIES, FieldType, Item, StoredConcepts, TermMatrix
+
+from . import _disk, _words
+from ._postings import BLOCK as ROWS
+from ._postings import Postings
+from ._strings import Strings
+
+Files: TypeAlias = dict[str, tuple[int, str]]
+"""Size and SHA-256 of files, by name."""
+
+BLOCK = 16384  # rows copied at a time
+POSTINGS = 1 << 22  # merged at a time
+MOST_POSTINGS = 1 << 32  # of a segment: they are counted by uint32
+TEXTS = ("ids", "content", "group", "fields")
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\0..\{'descr': '([<|][a-zA-Z]\d+)', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n",
+    re.DOTALL,
+)
+DAMAGED = "make the index anew with boc index --replace"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The arrays of some items, in memory or memory-mapped; rows are sorted by id."""
+
+    postings: Postings
+    vectors: NDArray[Any]
+    concepts: StoredConcepts | None
+    modality: NDArray[np.uint8]
+    texts: Mapping[str, Strings]
+    words: _words.Words | None = None
+
+    def __len__(self) -> int:
+        return len(self.modality)
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """How many rows are of each modality."""
+        found = np.bincount(self.modality, minlength=len(MODALITIES)).tolist()
+        return dict(zip(MODALITIES, found, strict=True))
+
+    def find(self, key: str) -> int | None:
+        """The row of an id."""
+        return self.texts["ids"].find(key)
+
+    def item(self, row: int) -> Item:
+        texts = self.texts
+        fields = json.loads(texts["fields"][row]) if "fields" in texts else {}
+        modality = MODALITIES[self.modality[row]]
+        return Item(texts["ids"][row], modality, texts["content"][row], texts["group"][row], fields)
+
+    def count(self, live: NDArray[np.uint8] | None) -> NDArray[np.int64]:
+        """How many rows have each term (V,), without those that are not ``live``."""
+        if live is None:
+            return self.postings.document_frequencies()
+        found = [np.zeros(0, np.int64)]
+        for first, last in _spans(self.postings.document_frequencies()):
+            indptr, rows, _ = self.postings.lists(first, last)
+            sums = np.concatenate([[0], np.cumsum(live[rows], dtype=np.int64)])
+            found.append(sums[indptr[1:]] - sums[indptr[:-1]])
+        return np.concatenate(found)
+
+
+def gathered(
+    items: Sequence[Item],
+    terms: TermMatrix,
+    vectors: NDArray[Any],
+    concepts: StoredConcepts | None,
+    types: Mapping[str, FieldType],
+    rows: Iterable[int],
+) -> Segment:
+    """A segment in memory of some ``rows`` of what is given."""
+    order = np.array(sorted(rows, key=[item.id for item in items].__getitem__), dtype=np.int64)
+    chosen = [items[row] for row in order.tolist()]
+    texts = {
+        "ids": Strings.of(item.id for item in chosen),
+        "content": Strings.of(item.content for item in chosen),
+        "group": Strings.of(item.group for item in chosen),
+    }
+    if types:
+        texts["fields"] = Strings.of(json.dumps(dict(item.fields), ensure_ascii=False) for item in chosen)
+    modality = np.array([MODALITIES.index(item.modality) for item in chosen], dtype=np.uint8)
+    sets = None if concepts is None else take_sets(concepts, order)
+    return Segment(Postings.from_matrix(terms[order]), vectors[order], sets, modality, texts)
+
+
+def take_sets(concepts: StoredConcepts, chosen: NDArray[np.int64]) -> StoredConcepts:
+    """Some concept sets, in that order."""
+    places = _places(concepts.offsets, chosen)
+    ends = _ends(concepts.offsets[chosen + 1] - concepts.offsets[chosen])
+    return StoredConcepts(concepts.values[places], ends, None if concepts.scales is None else concepts.scales[places])
+
+
+def side_by_side(parts: Sequence[StoredConcepts]) -> StoredConcepts:
+    """The concept sets of all parts, those of the first part first."""
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    scales = [part.scales for part in parts if part.scales is not None]
+    values = np.concatenate([part.values for part in parts])
+    return StoredConcepts(values, _ends(lengths), np.concatenate(scales) if scales else None)
+
+
+def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segment:
+    """The segment in ``folder``, memory-mapped. ManifestError naming the file that is damaged.
+
+    ``scattered`` tells the system that vectors and concepts will not be read from end to end.
+    """
+
+    def mapped(name: str) -> NDArray[Any]:
+        return load_array(folder / f"{name}.npy", scattered=scattered and name in ("vectors", "concepts"))
+
+    n = len(mapped("modality"))
+    try:
+        postings = Postings(mapped("starts"), mapped("rows"), mapped("frequencies"), n, manifest.codec["n_terms"])
+    except ValueError as error:
+        raise ManifestError(f"{folder / 'starts.npy'}: damaged ({error}); {DAMAGED}") from error
+    concepts = None
+    if manifest.concept_dtype is not None:
+        scales = mapped("concept_scales") if manifest.concept_dtype == "int8" else None
+        concepts = StoredConcepts(mapped("concepts"), mapped("concept_offsets"), scales)
+    names = TEXTS if manifest.fields else TEXTS[:-1]
+    texts = {name: load_strings(folder, name) for name in names}
+    words = folder / "words.sqlite"
+    searched = _words.Words(words, n) if words.exists() else None
+    return Segment(postings, mapped("vectors"), concepts, mapped("modality"), texts, searched)
+
+
+def write(
+    folder: Path, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None], types: Mapping[str, FieldType]
+) -> tuple[Files, list[NDArray[np.int64]]]:
+    """Write the live rows of all parts as one segment into the empty ``folder``: its files, and where rows went.
+
+    For each part that is an array (n,): the row of each of its rows in the new segment, -1 for those left out. Beside
+    blocks of rows and of posting lists, ids are in memory.
+    """
+    merged = _Merged(parts, live)
+    out = _Output(folder)
+    out.array("modality", np.uint8, (len(merged),), merged.column(lambda part: part.modality))
+    vectors = parts[0].vectors
+    out.array("vectors", vectors.dtype, (len(merged), vectors.shape[1]), merged.column(lambda part: part.vectors))
+    for name in parts[0].texts:
+        out.strings(name, merged.strings(name))
+    if parts[0].concepts is not None:
+        out.concepts(parts[0].concepts, merged)
+    counts = np.sum([part.count(alive) for part, alive in zip(parts, live, strict=True)], axis=0)
+    widest = max((part.postings.frequencies for part in parts), key=lambda found: found.itemsize * bool(len(found)))
+    out.postings(merged, counts, widest.dtype if len(widest) else None)
+    if _words.write(folder / "words.sqlite", merged.items(), types):
+        out.adopt("words.sqlite")
+    _disk.sync(folder)
+    return out.files, merged.moved
+
+
+class _Merged:
+    """The live rows of some segments, in the order of their ids."""
+
+    def __init__(self, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]) -> None:
+        self._parts = parts
+        kept = [
+            np.arange(len(part)) if alive is None else np.flatnonzero(alive)
+            for part, alive in zip(parts, live, strict=True)
+        ]
+        keys = [part.texts["ids"][row] for part, rows in zip(parts, kept, strict=True) for row in rows.tolist()]
+        # Sorted runs side by side are what Python's sort merges best.
+        order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+        self._part = np.repeat(np.arange(len(parts)), [len(rows) for rows in kept])[order]
+        self._row = np.concatenate(kept)[order]
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        self.moved = [np.full(len(part), -1, np.int64) for part in parts]
+        for moved, rows, start in zip(self.moved, kept, _ends([len(rows) for rows in kept]).tolist(), strict=False):
+            moved[rows] = place[start : start + len(rows)]
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def items(self) -> Sequence[Item]:
+        return _Items(self._parts, self._part, self._row)
+
+    def blocks(self) -> Iterator[list[tuple[Segment, NDArray[np.intp], NDArray[np.int64]]]]:
+        """Of each block of rows: the parts they come from, their places in the block, their rows there."""
+        for start in range(0, len(self), BLOCK):
+            part, row = self._part[start : start + BLOCK], self._row[start : start + BLOCK]
+            places = [(each, np.flatnonzero(part == i)) for i, each in enumerate(self._parts)]
+            yield [(each, found, row[found]) for each, found in places if len(found)]
+
+    def column(self, of: Callable[[Segment], NDArray[Any]]) -> Iterator[NDArray[Any]]:
+        """Blocks of an array with an entry a row."""
+        for block in self.blocks():
+            first = of(block[0][0])
+            out = np.empty((sum(len(places) for _, places, _ in block), *first.shape[1:]), first.dtype)
+            for part, places, rows in block:
+                out[places] = of(part)[rows]
+            yield out
+
+    def sets(self, of: Callable[[Segment], tuple[NDArray[Any], NDArray[np.int64]]]) -> Iterator[_Sets]:
+        """Blocks of an array with several entries a row, with their lengths."""
+        for block in self.blocks():
+            lengths = np.empty(sum(len(places) for _, places, _ in block), np.int64)
+            for part, places, rows in block:
+                offsets = of(part)[1]
+                lengths[places] = offsets[rows + 1] - offsets[rows]
+            ends = _ends(lengths)
+            first = of(block[0][0])[0]
+            out = np.empty((int(ends[-1]), *first.shape[1:]), first.dtype)
+            for part, places, rows in block:
+                values, offsets = of(part)
+                out[_places(ends, places)] = values[_places(offsets, rows)]
+            yield out, lengths
+
+    def strings(self, name: str) -> Iterator[_Sets]:
+        return self.sets(lambda part: (part.texts[name].data, part.texts[name].offsets))
+
+    def postings(self, counts: NDArray[np.int64]) -> Iterator[sparse.csc_array]:
+        """All posting lists as columns of matrices (n, some terms), those of the first terms first."""
+        for first, last in _spans(counts):
+            data, rows, terms = [], [], []
+            for part, moved in zip(self._parts, self.moved, strict=True):
+                indptr, found, frequencies = part.postings.lists(first, last)
+                places, columns = moved[found], np.repeat(np.arange(last - first), np.diff(indptr))
+                kept = places >= 0
+                data.append(frequencies[kept])
+                rows.append(places[kept])
+                terms.append(columns[kept])
+            parts = np.concatenate(data), (np.concatenate(rows), np.concatenate(terms))
+            # By rows first: then rows come out sorted in every column, in linear time.
+            yield sparse.coo_array(parts, shape=(len(self), last - first)).tocsr().tocsc()
+
+
+class _Items(Sequence[Item]):
+    """Items of several segments, made when they are asked for."""
+
+    def __init__(self, parts: Sequence[Segment], part: NDArray[np.int64], row: NDArray[np.int64]) -> None:
+        self._parts, self._part, self._row = parts, part, row
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    @overload
+    def __getitem__(self, i: int) -> Item: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[Item]: ...
+    def __getitem__(self, i: int | slice) -> Item | Sequence[Item]:
+        if isinstance(i, slice):
+            return _Items(self._parts, self._part[i], self._row[i])
+        part, row = int(self._part[i]), int(self._row[i])
+        return self._parts[part].item(row)
+
+
+_Sets: TypeAlias = tuple[NDArray[Any], NDArray[np.int64]]
+
+
+class _Output:
+    """Files of a segment as they are written, each on the disk when its method returns."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.files: Files = {}
+
+    def array(self, name: str, dtype: Any, shape: tuple[int, ...], blocks: Iterable[NDArray[Any]]) -> None:
+        with self._file(f"{name}.npy") as handle:
+            _header(handle, np.dtype(dtype), shape)
+            for block in blocks:
+                handle.write(np.ascontiguousarray(block, dtype).data)
+
+    def strings(self, name: str, blocks: Iterable[_Sets]) -> None:
+        lengths = []
+        with self._file(f"{name}.bin") as handle:
+            for data, found in blocks:
+                handle.write(data.data)
+                lengths.append(found)
+        offsets = _ends(np.concatenate([np.zeros(0, np.int64), *lengths]))
+        self.array(name, np.int64, offsets.shape, [offsets])
+
+    def concepts(self, first: StoredConcepts, merged: _Merged) -> None:
+        def column(of: Callable[[StoredConcepts], Any]) -> Iterator[_Sets]:
+            return merged.sets(lambda part: (of(_concepts(part)), _concepts(part).offsets))
+
+        lengths = merged.column(lambda part: np.diff(_concepts(part).offsets))
+        offsets = _ends(np.concatenate([np.zeros(0, np.int64), *lengths]))
+        self.array("concept_offsets", np.int64, offsets.shape, [offsets])
+        shape = int(offsets[-1]), first.values.shape[1]
+        self.array("concepts", first.values.dtype, shape, (values for values, _ in column(lambda sets: sets.values)))
+        if first.scales is not None:
+            scales = (values for values, _ in column(lambda sets: sets.scales))
+            self.array("concept_scales", np.float32, shape[:1], scales)
+
+    def postings(self, merged: _Merged, counts: NDArray[np.int64], dtype: np.dtype[Any] | None) -> None:
+        """``counts`` (V,) is how many rows have each term; without a dtype all frequencies are 1."""
+        total, blocks = int(counts.sum()), max(1, -(-len(merged) // ROWS))
+        if total >= MOST_POSTINGS:
+            raise BackendError(f"{total} postings are too many for a segment, which holds {MOST_POSTINGS}; keep fewer")
+        lengths = []
+        with self._file("rows.npy") as rows, self._file("frequencies.npy") as frequencies:
+            _header(rows, np.dtype(np.uint16), (total,))
+            _header(frequencies, dtype or np.dtype(np.uint8), (total if dtype else 0,))
+            for lists in merged.postings(counts):
+                columns = np.repeat(np.arange(lists.shape[1]), np.diff(lists.indptr))
+                block, row = np.divmod(lists.indices, ROWS)
+                lengths.append(np.bincount(columns * blocks + block, minlength=lists.shape[1] * blocks))
+                rows.write(row.astype(np.uint16).data)
+                if dtype:
+                    frequencies.write(lists.data.astype(dtype).data)
+        starts = _ends(np.concatenate(lengths)).astype(np.uint32)
+        self.array("starts", np.uint32, starts.shape, [starts])
+
+    def adopt(self, name: str) -> None:
+        """Take in a file that something else wrote."""
+        path = self._folder / name
+        _disk.adopt(path)
+        self.files[name] = (path.stat().st_size, sha256(path))
+
+    @contextmanager
+    def _file(self, name: str) -> Iterator[_Hashed]:
+        with ExitStack() as stack:
+            handle = _Hashed(stack.enter_context(_disk.create(self._folder / name)))
+            yield handle
+        self.files[name] = (handle.size, handle.digest.hexdigest())
+
+
+class _Hashed:
+    """A file that knows the digest of what was written to it."""
+
+    def __init__(self, handle: BinaryIO) -> None:
+        self._handle = handle
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        written = memoryview(data).cast("B") if len(data) else b""
+        self.digest.update(written)
+        self._handle.write(written)
+        self.size += len(written)
+        return len(written)
+
+
+def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
+    """A memory-mapped .npy file, written by rows. ManifestError if it is none, or cut short.
+
+    numpy itself reads the header as a Python expression, which takes longer, and may fail in several threads at once
+    (CPython 3.11).
+    """
+    try:
+        with path.open("rb") as handle:
+            mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+        header = _HEADER.match(mapped)
+        if header is None:
+            raise ValueError("its header is none of an array")
+        shape = tuple(int(length) for length in header[2].split(b",") if length.strip())
+        dtype = np.dtype(header[1].decode())
+        array = np.frombuffer(mapped, dtype, math.prod(shape), header.end()).reshape(shape)
+    except (OSError, ValueError, TypeError) as error:
+        raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
+    if scattered and hasattr(mmap, "MADV_RANDOM"):
+        mapped.madvise(mmap.MADV_RANDOM)  # or each row that is read brings a hundred kilobytes of neighbours along
+    return array
+
+
+def load_strings(folder: Path, name: str) -> Strings:
+    """Memory-mapped strings. ManifestError naming the file that is damaged."""
+    offsets, path = load_array(folder / f"{name}.npy"), folder / f"{name}.bin"
+    try:
+        with path.open("rb") as handle:
+            size = path.stat().st_size
+            mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    except (OSError, ValueError) as error:
+        raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
+    return Strings(np.frombuffer(mapped, np.uint8), offsets)
+
+
+def name_of(files: Files) -> str:
+    """Of what holds these files: the same bytes, the same name."""
+    listed = "".join(f"{name} {size} {digest}\n" for name, (size, digest) in sorted(files.items()))
+    return hashlib.sha256(listed.encode()).hexdigest()[:12]
+
+
+def _header(handle: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    told = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(handle, told)
+
+
+def _concepts(part: Segment) -> StoredConcepts:
+    assert part.concepts is not None  # as in all segments of its index
+    return part.concepts
+
+
+def _ends(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    ends: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return ends
+
+
+def _places(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64]:
+    """The places of all entries of some sets, side by side."""
+    lengths = offsets[rows + 1] - offsets[rows]
+    ends = _ends(lengths)
+    places: NDArray[np.int64] = np.arange(ends[-1]) + np.repeat(offsets[rows] - ends[:-1], lengths)
+    return places
+
+
+def _spans(counts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Ranges of terms with some millions of postings each, or a single term with more."""
+    ends, first = np.cumsum(counts), 0
+    while first < len(counts):
+        before = ends[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + POSTINGS, "right")))
+        yield first, last
+        first = last

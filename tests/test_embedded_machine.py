@@ -1,0 +1,464 @@
+"""The embedded index against a dictionary in memory, through any order of loads, edits, compactions and searches.
+
+Segments are of a few rows, so that there are many of them, and merges. BOC_STEPS sets how many steps are taken in all
+(default 600; 10000 for all).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, precondition, rule, run_state_machine_as_test
+from numpy.typing import NDArray
+from oracles import TEXT, new_manifest, same_matrix
+from scipy import sparse
+
+from boc.errors import BackendError, BocError
+from boc.manifest import Manifest
+from boc.metadata import holds
+from boc.rerank import CONCEPT_DTYPES, store
+from boc.types import (
+    MODALITIES,
+    FieldType,
+    Filter,
+    Item,
+    Modality,
+    Ragged,
+    Rescore,
+    StoredConcepts,
+    TermMatrix,
+    Words,
+)
+from indexing import _loading, _merging, _segment
+from indexing.embedded import EmbeddedBackend, EmbeddedIndex
+
+STEPS = int(os.environ.get("BOC_STEPS", "600"))
+LONGEST = 50  # steps of one machine
+NAME = "pets"
+TERMS, DIM, WIDTH = 5, 4, 3
+ARRAYS = {"0.means_": np.arange(6, dtype=np.float32).reshape(2, 3), "0.labels_": np.array(["image", "text"])}
+FIELDS: dict[str, FieldType] = {"year": "integer", "tag": "keyword", "title": "text"}
+YEARS, TAGS = [-3, 0, 2020, 2**53 + 1], ["dog", "Dog", "été", "-1", "it's"]
+VOCABULARY = ["zebra", "grass", "red", "car"]
+SMALL = [(_loading, "WAITING", 600), (_merging, "MERGE", 3), (_segment, "BLOCK", 3), (_segment, "POSTINGS", 7)]
+"""Thresholds of the engine that make several segments of a handful of rows, and several blocks of a segment."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is chosen when an index is made."""
+
+    dtype: str = "float32"
+    concepts: str | None = None
+    fields: bool = True
+
+    @property
+    def manifest(self) -> Manifest:
+        made = new_manifest(TERMS, DIM, ARRAYS, dtype=self.dtype, concepts=self.concepts)
+        return replace(made, fields=FIELDS if self.fields else {})
+
+
+@dataclass(frozen=True)
+class Row:
+    """What an index holds of an item; components are exact in float16, and so are their products."""
+
+    item: Item
+    terms: list[int]
+    vector: list[float]
+    concepts: list[list[float]]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One query of a search, with its options."""
+
+    terms: list[int]
+    k: int
+    modality: Modality | None = None
+    filters: tuple[Filter, ...] = ()
+    vector: list[float] | None = None
+    kept: int = 5
+
+
+@dataclass
+class Model:
+    """An index as a dictionary: the slow and obvious way."""
+
+    kind: Kind = Kind()
+    rows: dict[str, Row] = field(default_factory=dict)
+
+    def copy(self) -> Model:
+        return Model(self.kind, dict(self.rows))
+
+    def passing(self, modality: Modality | None, filters: Sequence[Filter]) -> Iterator[Row]:
+        for row in self.rows.values():
+            if modality in (None, row.item.modality) and all(holds(each, row.item.fields) for each in filters):
+                yield row
+
+    def answer(self, asked: Question) -> list[tuple[str, float]]:
+        """(id, score) of the hits, best first, by Python's numbers."""
+        scored = [(row, product(row.terms, asked.terms)) for row in self.passing(asked.modality, asked.filters)]
+        found = ranked([(row.item.id, score) for row, score in scored if score > 0], asked.k)
+        if asked.vector is None:
+            return found
+        return ranked([(key, product(self.rows[key].vector, asked.vector)) for key, _ in found], asked.kept)
+
+    def matching(self, text: str, modality: Modality | None, filters: Sequence[Filter]) -> set[str]:
+        """The ids of items that share a word with ``text``."""
+        asked = set(text.split())
+        return {row.item.id for row in self.passing(modality, filters) if asked & words_of(row.item)}
+
+
+def product(a: Sequence[float], b: Sequence[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def ranked(scored: Sequence[tuple[str, float]], k: int) -> list[tuple[str, float]]:
+    return sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:k]
+
+
+def words_of(item: Item) -> set[str]:
+    sentence = item.content if item.modality == "text" else ""
+    return set(f"{sentence} {item.fields.get('title', '')}".split())
+
+
+def rows_for(kind: Kind, keys: Sequence[str], seed: int, largest: int = 3) -> list[Row]:
+    """Rows of these ids; the same of the same arguments."""
+    return [_row(kind, key, random.Random(f"{key} {seed}"), largest) for key in keys]
+
+
+def _row(kind: Kind, key: str, rng: random.Random, largest: int) -> Row:
+    modality = rng.choice(MODALITIES)
+    content = " ".join(rng.choices(VOCABULARY, k=rng.randint(0, 3))) if modality == "text" else f"/é {key}"
+    fields: dict[str, Any] = {}
+    if kind.fields and rng.random() < 0.7:
+        fields["year"] = rng.choice(YEARS)
+    if kind.fields and rng.random() < 0.7:
+        fields["tag"] = rng.choice([*TAGS, rng.sample(TAGS, 2)])
+    if kind.fields and rng.random() < 0.3:
+        fields["title"] = rng.choice(VOCABULARY)
+    item = Item(key, modality, content, rng.choice(["", "a", key]), fields)
+    terms = [rng.choice([0, 0, 1, min(2, largest), largest]) for _ in range(TERMS)]
+    concepts = [_halves(rng, WIDTH) for _ in range(rng.randint(0, 2))]
+    return Row(item, terms, _halves(rng, DIM), concepts)
+
+
+def _halves(rng: random.Random, width: int) -> list[float]:
+    return rng.choices([-1.0, -0.5, 0.0, 0.5, 1.0], k=width)
+
+
+def columns(
+    kind: Kind, rows: Sequence[Row]
+) -> tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]:
+    """The rows as a writer takes them."""
+    terms = sparse.csr_array(np.array([row.terms for row in rows], np.int32).reshape(-1, TERMS))
+    vectors = np.array([row.vector for row in rows], np.float32).reshape(-1, DIM)
+    if kind.concepts is None:
+        return [row.item for row in rows], terms, vectors, None
+    sets = Ragged.from_sets([np.array(row.concepts).reshape(-1, WIDTH) for row in rows], WIDTH)
+    return [row.item for row in rows], terms, vectors, store(sets, kind.concepts)
+
+
+def assert_answers(index: EmbeddedIndex, model: Model, asked: Question) -> None:
+    """That a search finds what the slow search finds."""
+    rescore = None if asked.vector is None else Rescore(np.array([asked.vector], np.float32), asked.kept)
+    query = sparse.csr_array(np.array([asked.terms], np.int32))
+    hits = index.search(query, asked.k, asked.modality, filters=asked.filters, rescore=rescore)[0]
+    assert [(hit.item.id, hit.score) for hit in hits] == model.answer(asked)
+    assert [hit.item for hit in hits] == [model.rows[hit.item.id].item for hit in hits]
+
+
+def assert_matches(
+    index: EmbeddedIndex, model: Model, text: str, modality: Modality | None, filters: Sequence[Filter]
+) -> None:
+    """That a search by words finds the items that have one, and that a joint score is the sum of both."""
+    hits = index.match([text], 1000, modality, filters)[0]
+    scores = {hit.item.id: hit.score for hit in hits}
+    assert set(scores) == model.matching(text, modality, filters)
+    assert [hit.item.id for hit in hits] == sorted(scores, key=lambda key: (-scores[key], key))
+    assert all(hit.item == model.rows[hit.item.id].item for hit in hits)
+    joint = index.search(sparse.csr_array(np.ones((1, TERMS), np.int32)), 1000, words=Words([text], 2.0))[0]
+    everywhere = {hit.item.id: hit.score for hit in index.match([text], 1000)[0]}
+    by_terms = dict(model.answer(Question([1] * TERMS, 1000)))
+    assert {hit.item.id: hit.score for hit in joint} == pytest.approx(
+        {key: score + 2.0 * everywhere.get(key, 0) for key, score in by_terms.items()}
+    )
+
+
+def assert_holds(index: EmbeddedIndex, model: Model) -> None:
+    """That an index holds these rows and no others, and says so."""
+    keys = sorted(model.rows)
+    items, terms, vectors, sets = columns(model.kind, [model.rows[key] for key in keys])
+    assert len(index) == len(keys)
+    assert list(index.items()) == index.find(keys) == items
+    assert index.manifest.items == {m: sum(item.modality == m for item in items) for m in MODALITIES}
+    assert index.manifest.postings == terms.nnz
+    assert same_matrix(index.terms(keys), terms)
+    assert same_matrix(index.terms(keys, [3, 1]), sparse.csr_array(terms.toarray() * np.int32([0, 1, 0, 1, 0])))
+    assert index.document_frequencies().tolist() == (terms.toarray() > 0).sum(axis=0).tolist()
+    stored = index.vectors(keys)
+    assert stored.dtype == model.kind.dtype
+    assert stored.tolist() == vectors.tolist()
+    assert {name: array.tolist() for name, array in index.arrays().items()} == {
+        name: array.tolist() for name, array in ARRAYS.items()
+    }
+    if sets is not None:
+        assert same_sets(index.concepts(keys), sets)
+    for modality in (None, *MODALITIES):
+        assert_answers(index, model, Question([1, 2, 3, 2, 1], 1000, modality))
+
+
+def same_sets(a: StoredConcepts, b: StoredConcepts) -> bool:
+    pairs = [(a.values, b.values), (a.offsets, b.offsets)]
+    if a.scales is not None and b.scales is not None:
+        pairs.append((a.scales, b.scales))
+    return (a.scales is None) == (b.scales is None) and all(same_matrix(*pair) for pair in pairs)
+
+
+def load(
+    backend: EmbeddedBackend, model: Model, batch: int = 7, order: random.Random | None = None, name: str = NAME
+) -> None:
+    """Make an index of all rows of a model, in any order; go on where an earlier load was killed."""
+    rows = list(model.rows.values())
+    (order or random.Random(0)).shuffle(rows)
+    with backend.create(name, model.kind.manifest, ARRAYS) as writer:
+        for start in range(0, len(rows), batch):
+            part = columns(model.kind, rows[start : start + batch])
+            if not writer.has([item.id for item in part[0]]):
+                writer.add(*part)
+        writer.commit()
+
+
+POOL = [
+    "", "a", "A", "b", "a b/ç", "é", "e\u0301", "\uffff", "\U00010000", "日本", "\n\"'<&", "z" * 300, "%_", "\u0000",
+]  # fmt: skip
+KEYS = st.lists(st.sampled_from(POOL) | TEXT, min_size=1, max_size=9, unique=True)
+KINDS = st.builds(
+    Kind, st.sampled_from(["float16", "float32"]), st.sampled_from([None, *CONCEPT_DTYPES]), st.booleans()
+)
+ROWS = st.tuples(KEYS, st.integers(0, 99), st.sampled_from([1, 3, 300, 70_000]))
+CONDITIONS = st.builds(
+    Filter, st.just("year"), st.sampled_from(["=", "!=", "<", "<=", ">", ">="]), st.sampled_from([*YEARS, 2018])
+) | st.builds(Filter, st.just("tag"), st.sampled_from(["=", "!=", "<", ">="]), st.sampled_from([*TAGS, "cat"]))
+QUESTIONS = st.builds(
+    Question,
+    st.lists(st.sampled_from([0, 1, 2, 500]), min_size=TERMS, max_size=TERMS),
+    st.integers(1, 20),
+    st.sampled_from([None, *MODALITIES]),
+    st.lists(CONDITIONS, max_size=2).map(tuple),
+    st.none() | st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.5]), min_size=DIM, max_size=DIM),
+    st.integers(1, 20),
+)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """An opened index, and what it held then."""
+
+    index: EmbeddedIndex
+    model: Model
+
+    def ask(self, asked: Question) -> None:
+        assert_answers(self.index, self.model, asked if self.model.kind.fields else replace(asked, filters=()))
+
+
+class Machine(RuleBasedStateMachine):
+    """At most one writer or editor is open at a time, beside any number of opened indexes."""
+
+    readers = Bundle("readers")
+    taken = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cleanup = ExitStack()
+        self.folder = Path(self.cleanup.enter_context(tempfile.TemporaryDirectory()))
+        self.backend = EmbeddedBackend(self.folder)
+        self.there: Model | None = None
+        self.draft: Model | None = None
+        self.edits = 0
+        self.source = ""
+        self.session: Any = None
+
+    def teardown(self) -> None:
+        if self.session is not None:
+            self.session.__exit__(None, None, None)
+        self.cleanup.close()
+
+    def check_invariants(self, *arguments: Any, **options: Any) -> None:
+        super().check_invariants(*arguments, **options)
+        type(self).taken += 1
+
+    def begin(self, session: Any, draft: Model) -> None:
+        session.__enter__()
+        self.session, self.draft = session, draft
+
+    def end(self, *error: Any) -> None:
+        self.session.__exit__(*(error or (None, None, None)))
+        self.session = self.draft = None
+
+    @precondition(lambda self: self.session is None)
+    @rule(kind=KINDS)
+    def begin_load(self, kind: Kind) -> None:
+        self.begin(self.backend.create(NAME, kind.manifest, ARRAYS), Model(kind))
+
+    @precondition(lambda self: self.session is None and self.there is not None)
+    @rule()
+    def begin_edit(self) -> None:
+        self.begin(self.backend.edit(NAME), self.there.copy())
+        self.source = ""
+
+    @precondition(lambda self: self.session is not None)
+    @rule(rows=ROWS)
+    def put(self, rows: tuple[list[str], int, int]) -> None:
+        drawn = rows_for(self.draft.kind, *rows)
+        if hasattr(self.session, "put"):
+            self.session.put(*columns(self.draft.kind, drawn))
+        elif any(row.item.id in self.draft.rows for row in drawn):
+            with pytest.raises(BackendError, match="occurs more than once"):
+                self.session.add(*columns(self.draft.kind, drawn))
+            return
+        else:
+            self.session.add(*columns(self.draft.kind, drawn))
+        self.draft.rows |= {row.item.id: row for row in drawn}
+
+    @precondition(lambda self: hasattr(self.session, "delete") and self.draft.rows)
+    @rule(numbers=st.lists(st.integers(0, 99), max_size=9), others=KEYS)
+    def delete(self, numbers: list[int], others: list[str]) -> None:
+        known = sorted(self.draft.rows)
+        keys = {*(known[number % len(known)] for number in numbers), *others}
+        assert self.session.delete(list(keys)) == len(keys & set(known))
+        self.draft.rows = {key: row for key, row in self.draft.rows.items() if key not in keys}
+
+    @precondition(lambda self: self.session is not None)
+    @rule()
+    def commit(self) -> None:
+        edits = hasattr(self.session, "put")
+        self.edits += 1
+        arguments = [f"{self.edits:064x}"] if edits else []
+        if not self.draft.rows:
+            with pytest.raises(BackendError, match="nothing"):
+                self.session.commit(*arguments)
+            self.end()
+            return
+        self.session.commit(*arguments)
+        self.there = self.draft
+        self.end()
+        index = self.backend.open(NAME)
+        assert_holds(index, self.there)
+        assert index.manifest.same_contents(
+            replace(self.there.kind.manifest, source=arguments[0]) if edits else self.there.kind.manifest
+        )
+
+    @precondition(lambda self: self.session is not None)
+    @rule(fails=st.booleans())
+    def leave(self, fails: bool) -> None:
+        error = (RuntimeError, RuntimeError("given up"), None) if fails else ()
+        self.end(*error)
+
+    @precondition(lambda self: self.session is not None and self.there is not None)
+    @rule()
+    def second_writer(self) -> None:
+        for other in (
+            self.backend.create(NAME, Kind().manifest, ARRAYS).__enter__,
+            self.backend.edit(NAME).__enter__,
+            lambda: self.backend.compact(NAME),
+        ):
+            with pytest.raises(BocError, match="is being written by another process"):
+                other()
+
+    @precondition(lambda self: self.session is None and self.there is not None)
+    @rule()
+    def compact(self) -> None:
+        before = self.backend.open(NAME)
+        self.backend.compact(NAME)
+        after = self.backend.open(NAME)
+        assert after.manifest == before.manifest
+        assert_holds(after, self.there)
+        assert_holds(before, self.there)
+
+    @precondition(lambda self: self.session is None and self.there is not None)
+    @rule(chance=st.integers(0, 3))
+    def remove(self, chance: int) -> None:
+        if chance == 0:
+            self.backend.remove(NAME)
+            self.there = None
+
+    @rule()
+    def another_process(self) -> None:
+        self.backend = EmbeddedBackend(self.folder)
+        assert self.backend.exists(NAME) == (self.there is not None)
+        assert self.backend.names() == ([NAME] if self.there else [])
+
+    @precondition(lambda self: self.there is not None)
+    @rule(target=readers)
+    def open(self) -> Reader:
+        return Reader(self.backend.open(NAME), self.there.copy())
+
+    @precondition(lambda self: self.there is None)
+    @rule()
+    def open_nothing(self) -> None:
+        with pytest.raises(BackendError, match="no index 'pets'"):
+            self.backend.open(NAME)
+
+    @rule(reader=readers, asked=QUESTIONS)
+    def search(self, reader: Reader, asked: Question) -> None:
+        reader.ask(asked)
+
+    @precondition(lambda self: self.there is not None)
+    @rule(asked=QUESTIONS)
+    def search_anew(self, asked: Question) -> None:
+        Reader(self.backend.open(NAME), self.there).ask(asked)
+
+    @rule(
+        reader=readers,
+        words=st.lists(st.sampled_from([*VOCABULARY, "unheard"]), min_size=1, max_size=2),
+        modality=st.sampled_from([None, *MODALITIES]),
+        filters=st.lists(CONDITIONS, max_size=1),
+    )
+    def match(self, reader: Reader, words: list[str], modality: Modality | None, filters: list[Filter]) -> None:
+        filters = filters if reader.model.kind.fields else []
+        assert_matches(reader.index, reader.model, " ".join(words), modality, filters)
+
+    @rule(reader=readers)
+    def look(self, reader: Reader) -> None:
+        assert_holds(reader.index, reader.model)
+
+    @rule(reader=readers, others=KEYS)
+    def ask_for_unknown(self, reader: Reader, others: list[str]) -> None:
+        unknown = next((key for key in others if key not in reader.model.rows), None)
+        if unknown is not None:
+            for ask in (reader.index.find, reader.index.vectors, reader.index.terms):
+                with pytest.raises(KeyError, match=re.escape(repr(unknown))):
+                    ask([*list(reader.model.rows)[:2], unknown])
+
+    @rule(reader=consumes(readers))
+    def close(self, reader: Reader) -> None:
+        assert_holds(reader.index, reader.model)
+
+
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patch the thresholds, and let nothing wait for the disk: no process here outlives the computer."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    for module, name, value in SMALL:
+        monkeypatch.setattr(module, name, value)
+
+
+@pytest.mark.slow
+def test_any_order_of_steps_leaves_what_a_dictionary_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_segments(monkeypatch)
+    monkeypatch.setattr(Machine, "taken", 0)
+    runs = settings(max_examples=max(1, -(-STEPS // LONGEST)), stateful_step_count=LONGEST)
+    run_state_machine_as_test(Machine, settings=runs)
+    assert Machine.taken >= STEPS
