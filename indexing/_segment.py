@@ -82,7 +82,7 @@ class Segment:
     def item(self, row: int) -> Item:
         texts = self.texts
         fields = json.loads(texts["fields"][row]) if "fields" in texts else {}
-        modality = MODALITIES[self.modality[row]]
+        modality = MODALITIES[self.modality.item(row)]
         return Item(texts["ids"][row], modality, texts["content"][row], texts["group"][row], fields)
 
     def count(self, live: NDArray[np.uint8] | None) -> NDArray[np.int64]:

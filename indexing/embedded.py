@@ -327,6 +327,14 @@ def _rescored(found: Sequence[_Found], query: NDArray[np.float32]) -> list[_Foun
 
 def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
     """The k of all parts' rows that have the largest scores, ties to the smaller id. Ids are in the order of rows."""
+    if len(found) == 1:
+        part, rows, scores = found[0]
+        if len(rows) <= k:
+            return list(found)
+        chosen = np.flatnonzero(scores >= np.partition(scores, len(rows) - k)[len(rows) - k])
+        if len(chosen) > k:
+            chosen = chosen[np.lexsort((rows[chosen], -scores[chosen]))[:k]]
+        return [(part, rows[chosen], scores[chosen])]
     kept = [one for one in found if len(one[1])]
     total = sum(len(rows) for _, rows, _ in kept)
     if total <= k:
@@ -340,8 +348,8 @@ def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
         for i, (part, rows, scores) in enumerate(kept)
         for row in np.sort(rows[scores == least])[:missing].tolist()
     ]
-    chosen = heapq.nsmallest(missing, equal)
-    last = [np.array([row for _, i, row in chosen if i == j], dtype=np.int64) for j in range(len(kept))]
+    taken = heapq.nsmallest(missing, equal)
+    last = [np.array([row for _, i, row in taken if i == j], dtype=np.int64) for j in range(len(kept))]
     return [
         (part, np.concatenate([rows, more]), np.concatenate([scores, np.full(len(more), least, scores.dtype)]))
         for (part, rows, scores), more in zip(over, last, strict=True)
@@ -355,4 +363,5 @@ def _hits(found: Sequence[_Found], k: int) -> list[Hit]:
         for part, rows, scores in _leading(found, k)
         for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
     ]
-    return sorted(hits, key=lambda hit: (-hit.score, hit.item.id))
+    hits.sort(key=lambda hit: (-hit.score, hit.item.id))
+    return hits

@@ -5,29 +5,52 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache
+from inspect import signature
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from boc.types import Embeddings, Modality, Ragged
 
 
-class Step(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class Step:
     """A scikit-learn transformer that can be saved by name: parameters from ``get_params``, arrays from ``learned``.
+
+    It does what scikit-learn asks of its transformers without being a child of theirs: to import scikit-learn takes
+    longer than a search. So it is imported where rows are validated, which most queries pass at a glance.
 
     A step whose two sides differ overrides ``encode_queries``; one that treats the modalities apart overrides
     ``encode_documents``. Everything else is an ordinary transformer.
     """
 
+    n_features_in_: int
     learned: ClassVar[tuple[str, ...]] = ()
     reads_concepts: ClassVar[bool] = False
     """Whether a chain that begins with this step works on concept sets."""
     frozen = False
     """Whether the step has all it needs, a codebook made elsewhere, and is not fitted again with its chain."""
+
+    @classmethod
+    def _parameters(cls) -> list[str]:
+        return sorted(name for name in signature(cls).parameters)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters by name. None of them is an estimator, so ``deep`` makes no difference."""
+        return {name: getattr(self, name) for name in self._parameters()}
+
+    def set_params(self, **params: Any) -> Step:
+        """Set parameters by name; ValueError for one that there is not."""
+        for name, value in params.items():
+            if name not in self._parameters():
+                raise ValueError(f"no parameter {name!r} of {self}; it has {', '.join(self._parameters())}")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
+        return f"{type(self).__name__}({told})"
 
     def read(self, embeddings: Embeddings) -> NDArray[np.float32] | Ragged:
         """What a chain that begins with this step works on: the global vectors (n, d) unless the step says
@@ -38,6 +61,22 @@ class Step(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Check ``X`` (n, d) and the parameters; learn nothing unless the step says so."""
         self._validated(X, reset=True)
         return self
+
+    def transform(self, X: Any) -> Any:
+        """The rows of ``X`` (n, d) as the step turns them."""
+        raise NotImplementedError
+
+    def fit_transform(self, X: Any, y: object = None) -> Any:
+        """Fit to ``X`` (n, d) and transform it."""
+        return self.fit(X, y).transform(X)
+
+    def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
+        """Names of the columns of ``transform``: the name of the step in lower case, and a number."""
+        from sklearn.utils.validation import check_is_fitted
+
+        check_is_fitted(self)
+        name = type(self).__name__.lower()
+        return np.array([f"{name}{i}" for i in range(self._n_features_out)], dtype=object)
 
     def prepare(self, n: int) -> int:
         """Called before ``fit`` with the number of items of the collection; how many rows ``fit`` should see at least.
@@ -59,9 +98,11 @@ class Step(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return self.encode_documents(X, modality)
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
+        if not reset and self.__sklearn_is_fitted__() and self._plainly_valid(X):
+            return X
+        from sklearn.utils.validation import check_is_fitted, validate_data
+
         if not reset:
-            if self.__sklearn_is_fitted__() and self._plainly_valid(X):
-                return X
             check_is_fitted(self)
         accept = "csr" if self.__sklearn_tags__().input_tags.sparse else False
         return validate_data(self, X, reset=reset, dtype=(np.float32, np.float64), accept_sparse=accept)
@@ -79,9 +120,14 @@ class Step(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         )
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = []
-        return tags
+        from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
+
+        return Tags(
+            estimator_type=None,
+            target_tags=TargetTags(required=False),
+            transformer_tags=TransformerTags(preserves_dtype=[]),
+            input_tags=InputTags(),
+        )
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "n_features_in_") and all(hasattr(self, name) for name in self.learned)

@@ -6,7 +6,6 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.preprocessing import normalize
 
 from boc.kmeans import lloyd
 
@@ -22,6 +21,8 @@ def kmeans(X: Floats, clusters: int, *, seed: int = 0, spherical: bool = False, 
 
     ``spherical`` clusters directions, and gives centroids of unit length.
     """
+    from sklearn.preprocessing import normalize
+
     points = np.ascontiguousarray(normalize(X) if spherical else X, dtype=np.float32)
     if clusters >= len(points):
         return points.copy()
@@ -54,6 +55,8 @@ def squared_distances(X: Floats, centroids: Floats) -> Floats:
 
 def spread(X: Floats, centroids: Floats, *, spherical: bool = False) -> float:
     """Root mean square distance of the rows of ``X`` to their nearest centroids."""
+    from sklearn.preprocessing import normalize
+
     size = row_block(centroids, 1)
     total = 0.0
     for start in range(0, len(X), size):

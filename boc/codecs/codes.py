@@ -102,6 +102,6 @@ def concept_code(
 def frozen(chain: list[Step]) -> list[Step]:
     """The chain over a codebook made elsewhere: what follows the codebook has nothing to learn but its width."""
     for step in chain[1:]:
-        step.fit(np.zeros((1, len(chain[0].centroids_)), np.float32))
+        step.fit(np.zeros((1, chain[0]._n_features_out), np.float32))
         step.frozen = True
     return chain

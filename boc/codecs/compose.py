@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.exceptions import NotFittedError
 
 from boc.codecs._base import Step, stacked
 from boc.codecs.center import Center
@@ -141,6 +140,8 @@ class SurrogateCodec:
 
     def _parts(self, embeddings: Embeddings, side: str) -> list[TermMatrix]:
         if not self.n_terms:
+            from sklearn.exceptions import NotFittedError
+
             raise NotFittedError("call fit before encoding")
         if not len(embeddings):
             return [sparse.csr_array((0, self.n_terms), dtype=np.int32)]

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.preprocessing import normalize
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from boc.codecs._base import Step, frequencies, stacked
 from boc.codecs._centroids import Floats, kmeans, nearest, row_block, spread, squared_distances
@@ -92,6 +90,8 @@ class _Assignment(Step):
 
     def _sets(self, X: Any, *, reset: bool = False) -> Ragged:
         """``X`` checked. An array is sets of one row each."""
+        from sklearn.utils.validation import check_is_fitted, validate_data
+
         if not reset:
             check_is_fitted(self)
         values = X.values if isinstance(X, Ragged) else X
@@ -101,6 +101,8 @@ class _Assignment(Step):
 
     def _blocks(self, sets: Ragged, size: int) -> Iterator[Ragged]:
         """Runs of whole sets, of at most ``size`` rows unless a single set has more."""
+        from sklearn.preprocessing import normalize
+
         start = 0
         while start < len(sets):
             stop = int(np.searchsorted(sets.offsets, sets.offsets[start] + size, side="right")) - 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from scipy import sparse
-from sklearn.preprocessing import normalize
 
 from boc.codecs._base import SparseStep, as_rows
 
@@ -19,4 +18,6 @@ class UnitNorm(SparseStep):
 
     def transform(self, X: Any) -> sparse.csr_array:
         """X (n, d) -> csr (n, d) with rows of length 1."""
+        from sklearn.preprocessing import normalize
+
         return as_rows(normalize(self._validated(X, reset=False)))
