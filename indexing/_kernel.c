@@ -106,7 +106,7 @@ static void sort(uint64_t *keys, uint64_t *space, Py_ssize_t count)
         memcpy(keys, from, (size_t)count * sizeof *keys);
 }
 
-/* Keep the k best keys of more, in no order: those before the k-th by their first bits, then by the next among equals. */
+/* Keep the k best of more keys, in no order: those before the k-th by their first bits, then by the next. */
 static void keep_best(Best *best)
 {
     uint64_t *keys = best->keys, *equal = keys + best->room, worst = ~(uint64_t)0;
@@ -211,7 +211,7 @@ DISPATCHED static uint16_t largest_row(const uint16_t *rows, size_t count)
     return largest;
 }
 
-/* Offer the scores of a block and make them zero. Rows come in ascending order, so an equal score loses. */
+/* Offer the scores of a block, but those the mask leaves out, and make them zero. Rows ascend: an equal score loses. */
 #define SCAN(NAME, SCORE)                                                                           \
     static inline SCORE largest_##NAME(const SCORE *part, int count)                                \
     {                                                                                               \
@@ -308,7 +308,7 @@ static void search_few(const Postings *p, Query q, Py_ssize_t b, Best *best)
     }
 }
 
-/* The lists are added a part at a time, so that the scores which a part meets are still near when the next list comes. */
+/* Lists are added a part at a time, so that the scores which a part meets are still near when the next list comes. */
 static void search_many(const Postings *p, Query q, Py_ssize_t b, Best *best, int narrow)
 {
     const Py_ssize_t rest = p->n - b * BLOCK;
@@ -396,7 +396,8 @@ static int fit(const Postings *p, const Py_buffer *at, Py_ssize_t n_queries, Py_
 }
 
 PyDoc_STRVAR(top_doc,
-             "top(starts, rows, frequencies, peaks, offsets, terms, weights, found_rows, found_scores, counts, mask, n, k)\n"
+             "top(starts, rows, frequencies, peaks, offsets, terms, weights, found_rows, found_scores, counts, mask,"
+             " n, k)\n"
              "\n"
              "Write the k best rows of each query and their scores, and how many there are: -1 if a score may be 2**32\n"
              "or more. ValueError if the arrays do not fit each other.");

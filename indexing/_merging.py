@@ -17,7 +17,7 @@ from boc.manifest import Manifest
 
 from . import _catalogue, _disk, _segment
 from ._parts import Part
-from ._segment import Segment
+from ._segment import Files, Segment
 
 MERGE = 8  # segments of about one size become one
 WASTE = 0.5  # the share of rows that do not count at which a segment is written anew
@@ -53,7 +53,8 @@ class Merger:
 
     def add(self, segment: Segment) -> None:
         """Store a segment as a part, and merge in the background what has become many."""
-        self.parts.append(self._store([segment], [None])[0])
+        stage = self._stage()
+        self.parts.append(self._named(stage, _segment.write(stage, segment, self._manifest.fields)))
         if self._job is not None and self._job.result.done():
             self._adopt()
         if self._job is None:
@@ -61,7 +62,7 @@ class Merger:
             if ripe:
                 live = [None if part.live is None else part.live.copy() for part in ripe]
                 segments = [part.segment for part in ripe]
-                self._job = _Job(ripe, live, self._pool.submit(self._store, segments, live))
+                self._job = _Job(ripe, live, self._pool.submit(self._merged, segments, live))
 
     def settle(self) -> None:
         """Merge all that is ripe, and write anew what holds much that does not count, or is of an older format."""
@@ -82,7 +83,7 @@ class Merger:
     def _merge(self, parts: Sequence[Part]) -> None:
         """At once."""
         kept = [part for part in parts if len(part)]
-        merged = [self._store([part.segment for part in kept], [part.live for part in kept])[0]] if kept else []
+        merged = [self._merged([part.segment for part in kept], [part.live for part in kept])[0]] if kept else []
         self.parts[:] = [part for part in self.parts if part not in parts] + merged
 
     def _adopt(self) -> None:
@@ -99,14 +100,21 @@ class Merger:
                     merged.live[places[gone]] = 0
         self.parts[:] = [part for part in self.parts if part not in job.parts] + [merged]
 
-    def _store(
+    def _merged(
         self, segments: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]
     ) -> tuple[Part, list[NDArray[np.int64]]]:
+        stage = self._stage()
+        files, moved = _segment.merge(stage, segments, live, self._manifest.fields)
+        return self._named(stage, files), moved
+
+    def _stage(self) -> Path:
         stage = self._home / f"building-{uuid.uuid4().hex[:12]}"
         _disk.make(stage)
-        files, moved = _segment.write(stage, segments, live, self._manifest.fields)
+        return stage
+
+    def _named(self, stage: Path, files: Files) -> Part:
         name, named = _catalogue.keep_folder(stage, "segment", files)
-        return Part(name, _segment.load(self._home / name, self._manifest), named), moved
+        return Part(name, _segment.load(self._home / name, self._manifest), named)
 
 
 def _ripe(parts: Sequence[Part]) -> list[Part]:

@@ -160,10 +160,29 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     return Segment(postings, mapped("vectors"), concepts, mapped("modality"), texts, searched)
 
 
-def write(
+def write(folder: Path, segment: Segment, types: Mapping[str, FieldType]) -> Files:
+    """Write a segment that is in memory into the empty ``folder``; its files."""
+    out = _Output(folder)
+    arrays: dict[str, NDArray[Any]] = {"modality": segment.modality, "vectors": segment.vectors}
+    postings, concepts = segment.postings, segment.concepts
+    arrays |= {"starts": postings.starts, "rows": postings.rows, "frequencies": postings.frequencies}
+    if concepts is not None:
+        arrays |= {"concepts": concepts.values, "concept_offsets": concepts.offsets}
+        if concepts.scales is not None:
+            arrays["concept_scales"] = concepts.scales
+    for name, array in arrays.items():
+        out.array(name, array.dtype, array.shape, [array])
+    for name, strings in segment.texts.items():
+        out.strings(name, [(strings.data, np.diff(strings.offsets))])
+    out.words([segment.item(row) for row in range(len(segment))], types)
+    _disk.sync(folder)
+    return out.files
+
+
+def merge(
     folder: Path, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None], types: Mapping[str, FieldType]
 ) -> tuple[Files, list[NDArray[np.int64]]]:
-    """Write the live rows of all parts as one segment into the empty ``folder``: its files, and where rows went.
+    """Write the live rows of parts as one segment into the empty ``folder``: its files, and where rows went.
 
     For each part that is an array (n,): the row of each of its rows in the new segment, -1 for those left out. Beside
     blocks of rows and of posting lists, ids are in memory.
@@ -180,8 +199,7 @@ def write(
     counts = np.sum([part.count(alive) for part, alive in zip(parts, live, strict=True)], axis=0)
     widest = max((part.postings.frequencies for part in parts), key=lambda found: found.itemsize * bool(len(found)))
     out.postings(merged, counts, widest.dtype if len(widest) else None)
-    if _words.write(folder / "words.sqlite", merged.items(), types):
-        out.adopt("words.sqlite")
+    out.words(merged.items(), types)
     _disk.sync(folder)
     return out.files, merged.moved
 
@@ -339,11 +357,11 @@ class _Output:
         starts = _ends(np.concatenate(lengths)).astype(np.uint32)
         self.array("starts", np.uint32, starts.shape, [starts])
 
-    def adopt(self, name: str) -> None:
-        """Take in a file that something else wrote."""
-        path = self._folder / name
-        _disk.adopt(path)
-        self.files[name] = (path.stat().st_size, sha256(path))
+    def words(self, items: Sequence[Item], types: Mapping[str, FieldType]) -> None:
+        path = self._folder / "words.sqlite"
+        if _words.write(path, items, types):
+            _disk.adopt(path)
+            self.files[path.name] = (path.stat().st_size, sha256(path))
 
     @contextmanager
     def _file(self, name: str) -> Iterator[_Hashed]:

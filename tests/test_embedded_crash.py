@@ -372,7 +372,7 @@ def test_a_power_cut_leaves_the_last_commit_and_a_new_writer_goes_on(
             recover(tmp_path / "after" / "indexes", scenario, log[:stop])
         except Exception as error:
             story = [f"{event.what} {event.path.name} {event.other or ''}" for event in log[max(0, stop - 30) : stop]]
-            unsure = ", ".join(name for _, _, names in disk.pending for name in names)
+            unsure = ", ".join(sorted({name for _, _, names in disk.pending for name in names}))
             story += [f"power cut {number} before event {stop} of {len(log)}; not on the disk for certain: {unsure}"]
             raise AssertionError("\n".join(story)) from error
         shutil.rmtree(tmp_path / "after")

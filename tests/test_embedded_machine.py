@@ -1,7 +1,7 @@
 """The embedded index against a dictionary in memory, through any order of loads, edits, compactions and searches.
 
 Segments are of a few rows, so that there are many of them, and merges. BOC_STEPS sets how many steps are taken in all
-(default 2000; 10000 for all).
+(default 500; 10000 for all).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import os
 import random
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,
     consumes,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -52,7 +53,7 @@ from boc.types import (
 from indexing import _loading, _merging, _segment
 from indexing.embedded import EmbeddedBackend, EmbeddedIndex
 
-STEPS = int(os.environ.get("BOC_STEPS", "2000"))
+STEPS = int(os.environ.get("BOC_STEPS", "500"))
 LONGEST = 30  # steps of one machine
 NAME = "pets"
 TERMS, DIM, WIDTH = 5, 4, 3
@@ -270,6 +271,8 @@ KINDS = st.builds(
 ROWS = st.tuples(KEYS, st.integers(0, 99), st.sampled_from([1, 3, 300, 70_000]))
 GONE = st.lists(st.integers(0, 99) | st.sampled_from(POOL), max_size=9)
 """Ids to delete: any, or by their number among those that are there."""
+BATCHES = st.lists(ROWS, min_size=1, max_size=6)
+ENDINGS = st.sampled_from(["commit", "commit", "commit", "leaving", "failure"])
 CONDITIONS = st.builds(
     Filter, st.just("year"), st.sampled_from(["=", "!=", "<", "<=", ">", ">="]), st.sampled_from([*YEARS, 2018])
 ) | st.builds(Filter, st.just("tag"), st.sampled_from(["=", "!=", "<", ">="]), st.sampled_from([*TAGS, "cat"]))
@@ -296,7 +299,7 @@ class Reader:
 
 
 class Machine(RuleBasedStateMachine):
-    """At most one writer or editor is open at a time, beside any number of opened indexes."""
+    """One index, its model, and opened indexes, each with the model of its time."""
 
     readers = Bundle("readers")
     taken = 0  # steps of all machines
@@ -306,150 +309,131 @@ class Machine(RuleBasedStateMachine):
         self.steps = -1  # it is counted before the first, too
         self.cleanup = ExitStack()
         self.folder = Path(self.cleanup.enter_context(tempfile.TemporaryDirectory()))
-        self.backend = EmbeddedBackend(self.folder)
         self.there: Model | None = None
-        self.draft: Model | None = None
         self.edits = 0
-        self.source = ""
-        self.session: Any = None
 
     def teardown(self) -> None:
         Machine.taken += self.steps
-        if self.session is not None:
-            self.session.__exit__(None, None, None)
         self.cleanup.close()
+
+    @property
+    def backend(self) -> EmbeddedBackend:
+        """A new one, as another process has."""
+        return EmbeddedBackend(self.folder)
 
     @invariant()
     def count(self) -> None:
         self.steps += 1
 
-    def begin(self, session: Any, draft: Model) -> None:
-        session.__enter__()
-        self.session, self.draft = session, draft
-
-    def end(self, *error: Any) -> None:
-        self.session.__exit__(*(error or (None, None, None)))
-        self.session = self.draft = None
+    @invariant()
+    def what_is_there(self) -> None:
+        assert self.backend.exists(NAME) == (self.there is not None)
+        assert self.backend.names() == ([NAME] if self.there else [])
         assert strays(self.folder / NAME) == []
+        if self.there is None:
+            with pytest.raises(BackendError, match="no index 'pets'"):
+                self.backend.open(NAME)
 
-    @precondition(lambda self: self.session is None)
-    @rule(kind=KINDS)
-    def begin_load(self, kind: Kind) -> None:
-        self.begin(self.backend.create(NAME, kind.manifest, ARRAYS), Model(kind))
+    @initialize(kind=KINDS, batches=BATCHES)
+    def begin(self, kind: Kind, batches: list[Any]) -> None:
+        self.load(kind, batches, "commit")
 
-    @precondition(lambda self: self.session is None and self.there is not None)
-    @rule()
-    def begin_edit(self) -> None:
-        self.begin(self.backend.edit(NAME), self.there.copy())
-        self.source = ""
+    @precondition(lambda self: self.there is None or self.edits > 2)
+    @rule(kind=KINDS, batches=BATCHES, ending=ENDINGS)
+    def load(self, kind: Kind, batches: list[Any], ending: str) -> None:
+        draft = Model(kind)
+        with leaving(ending), self.backend.create(NAME, kind.manifest, ARRAYS) as writer:
+            for batch in batches:
+                rows = rows_for(kind, *batch)
+                repeated = [row for row in rows if row.item.id in draft.rows]
+                if repeated:
+                    with pytest.raises(BackendError, match="occurs more than once"):
+                        writer.add(*columns(kind, rows))
+                new = [row for row in rows if row not in repeated]
+                writer.add(*columns(kind, new))
+                draft.rows |= {row.item.id: row for row in new}
+            self.end(writer.commit, draft, ending)
+        if ending == "commit":
+            self.edits = 0
+            assert self.backend.open(NAME).manifest.same_contents(kind.manifest)
 
-    @precondition(lambda self: self.session is not None)
-    @rule(changes=st.lists(ROWS | GONE, min_size=1, max_size=6))
-    def change(self, changes: list[Any]) -> None:
-        for wanted in changes:
-            if isinstance(wanted, tuple):
-                self.put(rows_for(self.draft.kind, *wanted))
-            elif hasattr(self.session, "delete") and self.draft.rows:
-                known = sorted(self.draft.rows)
-                self.delete({known[key % len(known)] if isinstance(key, int) else key for key in wanted})
-
-    def put(self, rows: Sequence[Row]) -> None:
-        edits = hasattr(self.session, "put")
-        if not edits and any(row.item.id in self.draft.rows for row in rows):
-            with pytest.raises(BackendError, match="occurs more than once"):
-                self.session.add(*columns(self.draft.kind, rows))
-            rows = [row for row in rows if row.item.id not in self.draft.rows]
-        (self.session.put if edits else self.session.add)(*columns(self.draft.kind, rows))
-        self.draft.rows |= {row.item.id: row for row in rows}
-
-    def delete(self, keys: set[str]) -> None:
-        assert self.session.delete(list(keys)) == len(keys & set(self.draft.rows))
-        self.draft.rows = {key: row for key, row in self.draft.rows.items() if key not in keys}
-
-    @precondition(lambda self: self.session is not None)
-    @rule()
-    def commit(self) -> None:
-        edits = hasattr(self.session, "put")
+    @precondition(lambda self: self.there is not None)
+    @rule(changes=st.lists(ROWS | GONE, min_size=1, max_size=6), ending=ENDINGS)
+    def edit(self, changes: list[Any], ending: str) -> None:
         self.edits += 1
-        arguments = [f"{self.edits:064x}"] if edits else []
-        if not self.draft.rows:
+        draft, source = self.there.copy(), f"{self.edits:064x}"
+        with leaving(ending), self.backend.edit(NAME) as editor:
+            for wanted in changes:
+                known = sorted(draft.rows)
+                if isinstance(wanted, tuple):
+                    rows = rows_for(draft.kind, *wanted)
+                    editor.put(*columns(draft.kind, rows))
+                    draft.rows |= {row.item.id: row for row in rows}
+                elif known:
+                    keys = {known[key % len(known)] if isinstance(key, int) else key for key in wanted}
+                    assert editor.delete(list(keys)) == len(keys & set(known))
+                    draft.rows = {key: row for key, row in draft.rows.items() if key not in keys}
+            self.end(lambda: editor.commit(source), draft, ending)
+        if ending == "commit" and draft.rows:
+            assert self.backend.open(NAME).manifest.same_contents(replace(draft.kind.manifest, source=source))
+
+    def end(self, commit: Callable[[], None], draft: Model, ending: str) -> None:
+        """Look at the index while another is being written, and end the writing."""
+        if self.there is not None:
+            assert_holds(self.backend.open(NAME), self.there)
+            self.second_writer()
+        if ending == "failure":
+            raise GivingUpError
+        if ending == "commit" and not draft.rows:
             with pytest.raises(BackendError, match="nothing"):
-                self.session.commit(*arguments)
-            self.end()
-            return
-        self.session.commit(*arguments)
-        self.there = self.draft
-        self.end()
-        index = self.backend.open(NAME)
-        assert_holds(index, self.there)
-        assert index.manifest.same_contents(
-            replace(self.there.kind.manifest, source=arguments[0]) if edits else self.there.kind.manifest
-        )
+                commit()
+        elif ending == "commit":
+            commit()
+            self.there = draft
+            assert_holds(self.backend.open(NAME), draft)
 
-    @precondition(lambda self: self.session is not None)
-    @rule(chance=st.integers(0, 5))
-    def leave(self, chance: int) -> None:
-        if chance == 0:
-            self.end()
-        elif chance == 1:
-            self.end(RuntimeError, RuntimeError("given up"), None)
-
-    @precondition(lambda self: self.session is not None and self.there is not None)
-    @rule()
     def second_writer(self) -> None:
+        backend = self.backend
         for other in (
-            self.backend.create(NAME, Kind().manifest, ARRAYS).__enter__,
-            self.backend.edit(NAME).__enter__,
-            lambda: self.backend.compact(NAME),
+            backend.create(NAME, Kind().manifest, ARRAYS).__enter__,
+            backend.edit(NAME).__enter__,
+            lambda: backend.compact(NAME),
         ):
             with pytest.raises(BocError, match="is being written by another process"):
                 other()
 
-    @precondition(lambda self: self.session is None and self.there is not None)
+    @precondition(lambda self: self.there is not None and self.edits > 1)
     @rule()
     def compact(self) -> None:
         before = self.backend.open(NAME)
         self.backend.compact(NAME)
         after = self.backend.open(NAME)
         assert after.manifest == before.manifest
-        assert_holds(after, self.there)
-        assert_holds(before, self.there)
+        for index in (before, after):
+            assert_holds(index, self.there)
+        for words in VOCABULARY:
+            assert after.match([words], 1000) == before.match([words], 1000)
 
-    @precondition(lambda self: self.session is None and self.there is not None)
-    @rule(chance=st.integers(0, 3))
-    def remove(self, chance: int) -> None:
-        if chance == 0:
-            self.backend.remove(NAME)
-            self.there = None
-
+    @precondition(lambda self: self.there is not None and self.edits > 4)
     @rule()
-    def another_process(self) -> None:
-        self.backend = EmbeddedBackend(self.folder)
-        assert self.backend.exists(NAME) == (self.there is not None)
-        assert self.backend.names() == ([NAME] if self.there else [])
+    def remove(self) -> None:
+        self.backend.remove(NAME)
+        self.there = None
 
     @precondition(lambda self: self.there is not None)
     @rule(target=readers)
     def open(self) -> Reader:
         return Reader(self.backend.open(NAME), self.there.copy())
 
-    @precondition(lambda self: self.there is None)
-    @rule()
-    def open_nothing(self) -> None:
-        with pytest.raises(BackendError, match="no index 'pets'"):
-            self.backend.open(NAME)
-
-    @rule(reader=readers, questions=st.lists(QUESTIONS, min_size=1, max_size=5))
+    @rule(reader=readers, questions=st.lists(QUESTIONS, min_size=3, max_size=6))
     def search(self, reader: Reader, questions: list[Question]) -> None:
         for asked in questions:
             reader.ask(asked)
 
     @precondition(lambda self: self.there is not None)
-    @rule(questions=st.lists(QUESTIONS, min_size=1, max_size=5))
+    @rule(questions=st.lists(QUESTIONS, min_size=3, max_size=6))
     def search_anew(self, questions: list[Question]) -> None:
-        reader = Reader(self.backend.open(NAME), self.there)
-        for asked in questions:
-            reader.ask(asked)
+        self.search(self.open(), questions)
 
     @rule(
         reader=readers,
@@ -461,8 +445,8 @@ class Machine(RuleBasedStateMachine):
         filters = filters if reader.model.kind.fields else []
         assert_matches(reader.index, reader.model, " ".join(words), modality, filters)
 
-    @rule(reader=readers, others=KEYS)
-    def look(self, reader: Reader, others: list[str]) -> None:
+    @rule(reader=consumes(readers), others=KEYS)
+    def look_and_close(self, reader: Reader, others: list[str]) -> None:
         assert_holds(reader.index, reader.model)
         unknown = next((key for key in others if key not in reader.model.rows), None)
         if unknown is not None:
@@ -470,9 +454,13 @@ class Machine(RuleBasedStateMachine):
                 with pytest.raises(KeyError, match=re.escape(repr(unknown))):
                     ask([*list(reader.model.rows)[:2], unknown])
 
-    @rule(reader=consumes(readers))
-    def close(self, reader: Reader) -> None:
-        assert_holds(reader.index, reader.model)
+
+class GivingUpError(Exception):
+    """Raised inside a writer."""
+
+
+def leaving(ending: str) -> AbstractContextManager[Any]:
+    return pytest.raises(GivingUpError) if ending == "failure" else nullcontext()
 
 
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
