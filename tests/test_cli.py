@@ -464,6 +464,18 @@ def test_deleting_takes_items_away(home: Path) -> None:
     assert ok("index", "photos", home / "photos.h5", "--replace", at(home)).stdout.startswith("photos: 40")
 
 
+def test_compacting_tells_the_bytes_and_keeps_the_answers(home: Path) -> None:
+    search = ("search", "photos", "--features", home / "photos.h5", "--id", "003.png", "--json", at(home))
+    ok("delete", "photos", "000.png", "001.png", at(home))
+    before = ok(*search).stdout
+    told = json.loads(ok("compact", "photos", "--json", at(home)).stdout)
+    assert told["name"] == "photos"
+    assert told["bytes"] < told["bytes_before"]
+    assert ok(*search).stdout == before
+    assert ok("compact", "photos", at(home)).stdout.endswith(" MB now\n")
+    ok("verify", "photos", at(home))
+
+
 def test_deleting_all_removes_the_index(home: Path) -> None:
     ok("index", "other", home / "photos.h5", at(home))
     assert ok("delete", "photos", "--all", at(home)).stdout == "photos: 120 items deleted, the index is removed\n"

@@ -671,6 +671,28 @@ def test_edits_are_those_of_a_dictionary(backend: Backend, name: str, dtype: str
         assert_holds(index, wanted, dtype)
 
 
+def test_compacting_changes_no_answer(backend: Backend, name: str) -> None:
+    wanted = {row.item.id: row for row in rows_for([f"key {i:02d}" for i in range(12)], 0)}
+    manifest = replace(new_manifest(5, 3, ARRAYS, concepts="int8"), fields={"year": "integer"})
+    with backend.create(name, manifest, ARRAYS) as writer:
+        writer.add(*columns(list(wanted.values()), "int8"))
+        writer.commit()
+    newer = rows_for(["key 03", "new"], 1)
+    with backend.edit(name) as editor:
+        editor.put(*columns(newer, "int8"))
+        editor.delete(["key 00", "key 07"])
+        editor.commit("ef" * 32)
+    wanted = {key: row for key, row in wanted.items() if key not in ("key 00", "key 07")}
+    wanted |= {row.item.id: row for row in newer}
+    backend.compact(name)
+    index = backend.open(name)
+    assert index.manifest.source == "ef" * 32
+    assert index.damaged() == []
+    assert_holds(index, wanted, "int8")
+    with pytest.raises(BackendError, match="no index 'nosuch'"):
+        backend.compact("nosuch")
+
+
 def test_the_same_edit_again_changes_nothing(backend: Backend, name: str) -> None:
     rows = rows_for(["a", "b", "c"], 0)
     manifest = replace(new_manifest(5, 3, ARRAYS), fields={"year": "integer"})
