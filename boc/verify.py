@@ -48,8 +48,8 @@ class Verification:
     """What was compared and what was wrong.
 
     ``against`` says where the frequencies of the integer dot product come from: the codec over the stored "vectors" or
-    over a file of "features", or the stored "terms". ``rounded`` are ids of items whose stored frequencies are a
-    rounding away from the codec's; their scores were held against the stored ones. ``counts`` are (found, as the
+    over a file of "features", the stored "terms", or "nothing". ``rounded`` are ids of items whose stored frequencies
+    are a rounding away from the codec's; their scores were held against the stored ones. ``counts`` are (found, as the
     manifest says) of items by modality and of postings. ``repeated`` are ids that occur more than once, ``damaged`` the
     files whose bytes are not those that were written.
     """
@@ -76,10 +76,16 @@ def verify(index: Index, *, pairs: int = PAIRS, seed: int = 0, files: Sequence[P
     The codes of random items are asked for, over all modalities; each query is paired with hits of all ranks and with
     other items, hits or not. Frequencies are computed by the index's codec from its vectors, or from feature files:
     those that it was made of. Without a file they are those that the index holds, so that only its scores are checked,
-    if the codec reads concept sets, or the vectors are stored rounded.
+    if the codec reads concept sets, or the vectors are stored rounded. Where files are damaged nothing is compared.
 
     BocError if the files do not hold an item.
     """
+    told = {**index.manifest.items, "postings": index.manifest.postings}
+    damaged = index.damaged()
+    if damaged:
+        return Verification(
+            0, 0, "nothing", [], [], {name: (count, count) for name, count in told.items()}, [], damaged
+        )
     codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
     chance = random.Random(seed)
     counts, sample, repeated = _census(index, chance, pairs)
@@ -88,7 +94,6 @@ def verify(index: Index, *, pairs: int = PAIRS, seed: int = 0, files: Sequence[P
         k = ALL_HITS if sum(counts.values()) < ALL_HITS else SOME_HITS
         asked = _ask(index, source, sample, pairs, k, chance)
         mismatches, rounded = _compare(index, source, asked)
-    told = {**index.manifest.items, "postings": index.manifest.postings}
     found = {**counts, "postings": int(index.document_frequencies().sum())}
     return Verification(
         sum(len(one.items) for one in asked),
@@ -98,7 +103,7 @@ def verify(index: Index, *, pairs: int = PAIRS, seed: int = 0, files: Sequence[P
         rounded,
         {name: (count, told[name]) for name, count in found.items()},
         repeated,
-        index.damaged(),
+        damaged,
     )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -33,6 +34,7 @@ from boc.manifest import Manifest
 from . import _disk
 from ._segment import DAMAGED, Files, load_array, name_of
 
+_COMMIT = re.compile(r"commit-[0-9a-f]{16}\.json")
 LOADING = "loading.json"
 CHECKED = ".checked"
 
@@ -85,7 +87,7 @@ def read_current(home: Path) -> tuple[str, Commit]:
     """The name of the commit that counts, and the commit. ManifestError if either is damaged."""
     name = current(home)
     path = home / name
-    if not name.startswith("commit-") or "/" in name:
+    if not _COMMIT.fullmatch(name):
         raise ManifestError(f"{home / 'CURRENT'}: damaged ({name[:40]!r} names no commit); {DAMAGED}")
     try:
         found = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -97,14 +99,19 @@ def read_current(home: Path) -> tuple[str, Commit]:
 
 
 def publish(home: Path, commit: Commit) -> None:
-    """Make ``commit`` what the index in ``home`` is. All its files must be on the disk, and known to be whole."""
+    """Make ``commit`` what the index in ``home`` is. All its files must be on the disk.
+
+    Those that nobody has a stamp of were just written, and are known to be whole.
+    """
     data = commit.to_json().encode()
     name = f"commit-{hashlib.sha256(data).hexdigest()[:16]}.json"
     _put(home / name, data)
     _disk.sync(home)
     _put(home / "CURRENT", name.encode())
-    _disk.sync(home)
-    _remember(home, {name: stamp(home / name) for name in commit.files})
+    for folder in (home, home.parent, home.parent.parent):  # the engine may have made those, too
+        _disk.sync(folder)
+    known = _checked(home)
+    _remember(home, {name: known.get(name) or stamp(home / name) for name in commit.files})
 
 
 def note_load(home: Path, commit: Commit) -> None:
@@ -121,6 +128,13 @@ def broken_load(home: Path) -> Commit | None:
     except ManifestError:
         return None
     return found
+
+
+def forget_done_load(home: Path, manifest: Manifest) -> None:
+    """Remove what is noted of a load that was killed right after its end, of which ``manifest`` came."""
+    with suppress(ManifestError):
+        if read(home / LOADING).manifest.same_contents(manifest):
+            _disk.remove(home / LOADING)
 
 
 def keep_array(home: Path, kind: str, array: NDArray[Any]) -> tuple[str, Files]:

@@ -270,6 +270,7 @@ class EmbeddedEditor(_Writing):
     def _found(self) -> list[Part]:
         opened = open_current(self._home)  # anew: nobody can replace it from here on
         self._manifest, self._arrays = opened.manifest, opened.arrays
+        _catalogue.forget_done_load(self._home, opened.manifest)
         _sweep(self._home)
         return opened.parts
 

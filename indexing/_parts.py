@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.errors import ManifestError
 from boc.manifest import Manifest
 from boc.types import MODALITIES
 
@@ -93,8 +94,11 @@ def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[Part
         segment = _segment.load(home / entry.name, commit.manifest, scattered=scattered)
         live = None
         if entry.dead is not None:
+            dead = _segment.load_array(home / entry.dead)
+            if dead.min(initial=0) < 0 or dead.max(initial=0) >= len(segment):
+                raise ManifestError(f"{home / entry.dead}: damaged (rows beyond {len(segment)}); {_segment.DAMAGED}")
             live = np.ones(len(segment), np.uint8)
-            live[_segment.load_array(home / entry.dead)] = 0
+            live[dead] = 0
         prefix = f"{entry.name}/"
         files = {name: told for name, told in commit.files.items() if name.startswith(prefix)}
         parts.append(Part(entry.name, segment, files, live))

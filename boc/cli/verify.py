@@ -18,6 +18,7 @@ AGAINST = {
     "vectors": "the codes of the stored vectors",
     "features": "the codes of the feature files",
     "terms": "the stored frequencies",
+    "nothing": "nothing, since files are damaged",
 }
 
 
