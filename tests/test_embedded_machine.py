@@ -6,6 +6,7 @@ Segments are of a few rows, so that there are many of them, and merges. BOC_STEP
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import re
@@ -247,13 +248,12 @@ def strays(home: Path) -> list[str]:
     return [path for path in found if path not in known and path not in commit]
 
 
-def load(
-    backend: EmbeddedBackend, model: Model, batch: int = 7, order: random.Random | None = None, name: str = NAME
-) -> None:
-    """Make an index of all rows of a model, in any order; go on where an earlier load was killed."""
+def load(backend: EmbeddedBackend, model: Model, batch: int = 7) -> None:
+    """Make an index of all rows of a model, in any order; go on where a load of the same was killed."""
     rows = list(model.rows.values())
-    (order or random.Random(0)).shuffle(rows)
-    with backend.create(name, model.kind.manifest, ARRAYS) as writer:
+    random.Random(0).shuffle(rows)
+    manifest = replace(model.kind.manifest, source=hashlib.sha256(repr(rows).encode()).hexdigest())
+    with backend.create(NAME, manifest, ARRAYS) as writer:
         for start in range(0, len(rows), batch):
             part = columns(model.kind, rows[start : start + batch])
             if not writer.has([item.id for item in part[0]]):

@@ -136,6 +136,17 @@ class Step:
 class SparseStep(Step):
     """A step that takes dense and sparse rows, and gives sparse ones."""
 
+    def _plainly_valid(self, X: Any) -> bool:
+        if type(X) is not sparse.csr_array:
+            return super()._plainly_valid(X)
+        return (
+            X.dtype == np.float32
+            and X.shape[0] > 0
+            and X.shape[1] == self.n_features_in_
+            and not hasattr(self, "feature_names_in_")
+            and bool(np.isfinite(X.data.sum()))
+        )
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
@@ -145,19 +156,27 @@ class SparseStep(Step):
 def terms_of(frequencies: NDArray[np.int32], columns: NDArray[np.int32], n_terms: int) -> sparse.csr_array:
     """Term matrix (n, n_terms) of rows of ``z`` terms each, in any order: ``frequencies`` and ``columns`` (n, z)."""
     n, z = columns.shape
-    if n == 1:  # scipy takes longer to look at the matrix of one query than its code takes
+    if n == 1:
         order = columns[0].argsort()
-        found = copy(_row_without_terms(n_terms))
-        found.data, found.indices, found.indptr = frequencies[0, order], columns[0, order], np.array([0, z], np.int32)
-        return found
+        return one_row(frequencies[0, order], columns[0, order], n_terms)
     found = sparse.csr_array((frequencies.ravel(), columns.ravel(), np.arange(n + 1) * z), shape=(n, n_terms))
     found.sort_indices()
     return found
 
 
+def one_row(values: NDArray[Any], columns: NDArray[np.int32], width: int) -> sparse.csr_array:
+    """A csr_array (1, width) of ``values``, none of them 0, in ascending ``columns``.
+
+    scipy takes longer to look at the matrix of one query than its code takes.
+    """
+    found = copy(_empty_row(width, values.dtype))
+    found.data, found.indices, found.indptr = values, columns, np.array([0, len(columns)], np.int32)
+    return found
+
+
 @lru_cache
-def _row_without_terms(n_terms: int) -> sparse.csr_array:
-    return sparse.csr_array((1, n_terms), dtype=np.int32)
+def _empty_row(width: int, dtype: np.dtype[Any]) -> sparse.csr_array:
+    return sparse.csr_array((1, width), dtype=dtype)
 
 
 def frequencies(values: NDArray[Any], rows: sparse.csr_array) -> sparse.csr_array:
@@ -168,6 +187,8 @@ def frequencies(values: NDArray[Any], rows: sparse.csr_array) -> sparse.csr_arra
     largest = values.max(initial=0)
     if largest > np.iinfo(np.int32).max:
         raise ValueError(f"a term frequency of {largest:.3g} exceeds 2**31 - 1; use a smaller scale")
+    if rows.shape[0] == 1 and values.min(initial=1) >= 1:
+        return one_row(values.astype(np.int32), rows.indices, rows.shape[1])
     terms = sparse.csr_array(
         (np.maximum(values, 0).astype(np.int32), rows.indices.astype(np.int32), rows.indptr), shape=rows.shape
     )
@@ -177,7 +198,9 @@ def frequencies(values: NDArray[Any], rows: sparse.csr_array) -> sparse.csr_arra
 
 
 def as_rows(X: Any) -> sparse.csr_array:
-    """Dense or sparse ``X`` as a csr_array of its own with sorted indices; explicit zeros are dropped."""
+    """Dense or sparse ``X`` as a csr_array with sorted indices, not to be written to; explicit zeros are dropped."""
+    if type(X) is sparse.csr_array and X.shape[0] == 1 and X.has_sorted_indices and X.data.all():
+        return X
     rows = sparse.csr_array(X, copy=True)
     rows.eliminate_zeros()
     rows.sort_indices()
@@ -186,4 +209,6 @@ def as_rows(X: Any) -> sparse.csr_array:
 
 def stacked(parts: Sequence[sparse.csr_array]) -> sparse.csr_array:
     """Blocks of rows as one csr_array; older versions of scipy stack arrays to a matrix."""
+    if len(parts) == 1:
+        return parts[0]
     return sparse.csr_array(sparse.vstack(parts, format="csr"))

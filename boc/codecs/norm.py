@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from scipy import sparse
 
-from boc.codecs._base import SparseStep, as_rows
+from boc.codecs._base import SparseStep, as_rows, one_row
 
 
 class UnitNorm(SparseStep):
@@ -18,6 +19,11 @@ class UnitNorm(SparseStep):
 
     def transform(self, X: Any) -> sparse.csr_array:
         """X (n, d) -> csr (n, d) with rows of length 1."""
-        from sklearn.preprocessing import normalize
-
-        return as_rows(normalize(self._validated(X, reset=False)))
+        rows = as_rows(self._validated(X, reset=False))
+        counts = np.diff(rows.indptr)
+        owners = np.repeat(np.arange(len(counts)), counts)
+        lengths = np.sqrt(np.bincount(owners, rows.data.astype(np.float64) ** 2, len(counts)))
+        scaled = (rows.data / lengths[owners]).astype(rows.dtype)
+        if len(counts) == 1:
+            return one_row(scaled, rows.indices, rows.shape[1])
+        return sparse.csr_array((scaled, rows.indices, rows.indptr), shape=rows.shape)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.codecs._base import SparseStep, stacked
+from boc.codecs._base import SparseStep, one_row, stacked
 from boc.types import Modality
 
 BLOCK = 4096  # rows at a time, so that temporaries stay small beside the input
@@ -67,6 +67,9 @@ class TopZ(SparseStep):
 
 def _keep_block(X: Any, z: int) -> sparse.csr_array:
     block = X.toarray() if sparse.issparse(X) else X
+    if len(block) == 1:
+        columns = np.flatnonzero(top_mask(block, z)[0] & (block[0] > 0)).astype(np.int32)
+        return one_row(block[0, columns].astype(np.float32), columns, block.shape[1])
     rows = sparse.csr_array(np.where(top_mask(block, z) & (block > 0), block, 0).astype(np.float32))
     rows.sort_indices()
     return rows
