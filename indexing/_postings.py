@@ -53,7 +53,7 @@ class Postings:
     _peaks: NDArray[np.uint32] = field(init=False, repr=False)  # largest frequency of each term; 0: not known yet
 
     def __post_init__(self) -> None:
-        arrays = self.starts, self.rows, self.frequencies
+        arrays: tuple[NDArray[Any], ...] = self.starts, self.rows, self.frequencies
         sizes = self.n_terms * self.blocks + 1, len(self.rows), len(self.frequencies)
         if (
             self.starts.dtype != np.uint32
