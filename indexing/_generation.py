@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def load(folder: Path) -> tuple[Manifest, dict[str, NDArray[Any]], Segment]:
 def _mapped(path: Path) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SyntaxError, TokenError) as error:  # the last two of a header that numpy parses
         raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
     return array
 
