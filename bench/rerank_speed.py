@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from boc.rerank import CONCEPT_DTYPES, align, dot, products, store
 from boc.types import Ragged, StoredConcepts
-from indexing.embedded import gather
+from indexing._segment import take_sets
 
 Variants = dict[str, Callable[[], object]]
 
@@ -34,13 +35,6 @@ def converted(query: NDArray[np.float32], rows: StoredConcepts) -> NDArray[np.fl
 def sets_of(rng: np.random.Generator, n: int, regions: int, dim: int) -> Ragged:
     rows = rng.standard_normal((n * regions, dim), dtype=np.float32)
     return Ragged(rows, np.arange(n + 1, dtype=np.int64) * regions)
-
-
-def read(stored: StoredConcepts, mapped: NDArray[np.generic], chosen: NDArray[np.int64]) -> NDArray[np.generic]:
-    lengths = np.diff(stored.offsets)[chosen]
-    out = np.empty((int(lengths.sum()), mapped.shape[1]), mapped.dtype)
-    gather(mapped, stored.offsets, chosen, out)
-    return out
 
 
 def time_in_turns(variants: Variants, repeats: int) -> dict[str, list[float]]:
@@ -97,13 +91,18 @@ def main(
                     n,
                     {"numkong": lambda some=some: align(query, some, "symm", asks_by_words=True)},
                 )
-                measure(f"read {dtype}", n, {"gather": lambda m=mapped, c=chosen, w=whole: read(w, m, c)})
+                measure(
+                    f"read {dtype}",
+                    n,
+                    {"take_sets": lambda m=mapped, c=chosen, w=whole: take_sets(replace(w, values=m), c)},
+                )
                 if dtype == "float16":
                     measure(
                         "dot float16",
                         n,
                         {
-                            "numkong": lambda v=vectors: dot(query[0], v),
+                            "C": lambda v=vectors: dot(query[0], v),
+                            "numkong": lambda v=vectors: products(query[:1], v),
                             "numpy": lambda v=vectors: v.astype(np.float32) @ query[0],
                         },
                     )
