@@ -3,10 +3,10 @@
     python bench/embedded_growth.py --work growth --plot growth.svg
     python bench/embedded_growth.py --work growth --n 1000000 --dim 1024 --memory-limit 0.25
 
-Synthetic data of ``bench/embedded.py``; the code is one and the same, a dictionary with its vocabulary by the size of
-the collection unless ``--terms`` fixes it. Recall is held at ``--recall`` by the candidates: for each number of query
-terms the fewest that reach it on the validation queries are looked for, and the fastest of these pairs is taken. Other
-queries are reported: recall, milliseconds of one query at a time on one thread (medians over rounds, with least and
+The data is synthetic; the code is one and the same, a dictionary with its vocabulary by the size of the collection
+unless ``--terms`` fixes it. Recall is held at ``--recall`` by the candidates: for each number of query terms the fewest
+that reach it on the validation queries are looked for, and the fastest of these pairs is taken. Other queries are
+reported: recall, milliseconds of one query at a time on one thread (medians over rounds, with least and
 most), seconds to fit and to build, largest memory of the builder, bytes on disk, and the memory of a fresh process that
 opens the index and answers 100 queries, its own and mapped. Behind ``#`` the exponents of a straight line through the
 logarithms, with its standard error.
@@ -28,14 +28,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
-import embedded
 import numpy as np
-from embedded import QUERY_Z, Data, K, Ours, Setting, Variant, told
+from embedded import Variant, about, measure, recall_of, resident, spread
+from embedded_data import Data, K, synthetic, told
+from embedded_engines import QUERY_Z, Ours, Setting, built, child, folder_of, opened, use_threads
 from numpy.typing import NDArray
 
 COUNTS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)
@@ -57,40 +59,40 @@ def held(engine: Ours, data: Data, code: str, recall: float) -> Setting:
     none does."""
     queries, top = data.asked[1], data.top[1]
     found = []
-    for query_z in [z for z in QUERY_Z[code.partition(":")[0]] if z <= engine.searcher.codec.n_terms]:
+    for query_z in [z for z in QUERY_Z[code.partition(":")[0]] if z <= engine.codec.n_terms]:
         low, high = K - 1, min(MOST, data.shape[0])
         engine.choose((query_z, high))
-        if embedded.recall_of(engine, queries, top) < recall:
+        if recall_of(engine, queries, top) < recall:
             continue
         while high - low > max(1, low // 20):
             middle = (low + high) // 2
             engine.choose((query_z, middle))
-            low, high = (low, middle) if embedded.recall_of(engine, queries, top) >= recall else (middle, high)
+            low, high = (low, middle) if recall_of(engine, queries, top) >= recall else (middle, high)
         engine.choose((query_z, high))
         begun = time.perf_counter()
-        embedded.recall_of(engine, queries, top)
+        recall_of(engine, queries, top)
         found.append((time.perf_counter() - begun, (query_z, high)))
     return min(found)[1] if found else (QUERY_Z[code.partition(":")[0]][-1], min(MOST, data.shape[0]))
 
 
 def chosen(data: Data, code: str, recall: float) -> Variant:
     """The index at the setting that holds the recall."""
-    engine = embedded.opened(data, f"boc {code}")
+    engine = opened(data, f"boc {code}")
     assert isinstance(engine, Ours)
     setting = held(engine, data, code, recall)
     engine.choose(setting)
-    reached = embedded.recall_of(engine, data.asked[1], data.top[1])
-    return Variant(f"boc {code}", engine, setting, reached, 0.0)
+    reached = recall_of(engine, data.asked[1], data.top[1])
+    return Variant(f"boc {code}", engine, setting, reached)
 
 
 def grown(data: Data, code: str, recall: float, threads: int, rounds: int) -> list[str]:
     """The row of one size."""
-    facts = embedded.built(data, f"boc {code}", threads)
-    embedded.use_threads(1)
+    facts = built(data, f"boc {code}", threads)
+    use_threads(1)
     variant = chosen(data, code, recall)
-    embedded.measure([variant], data, rounds, data.seed)
-    memory = embedded.child(embedded.resident, data, variant.name, variant.setting)
-    times = [cell for q in (50, 95, 99) for cell in embedded.spread(np.percentile(variant.times, q, axis=1), 3)]
+    measure([variant], data, rounds, data.seed)
+    memory = child(resident, data, variant.name, variant.setting)
+    times = [cell for q in (50, 95, 99) for cell in spread(np.percentile(variant.times, q, axis=1), 3)]
     seconds = [f"{facts[key]:.2f}" for key in ("fit", "build")]
     sizes = [f"{size / 1e6:.3f}" for size in (facts["peak"], facts["disk"], *memory)]
     recalls = [f"{variant.recall:.4f}", f"{variant.validation:.4f}"]
@@ -177,7 +179,7 @@ def drop_cache(root: Path) -> None:
 
 def ready(group: Group) -> None:
     """Load what any index needs, and only then join the group."""
-    embedded.use_threads(1)
+    use_threads(1)
     import_module("indexing.embedded")
     group.join()
 
@@ -192,11 +194,11 @@ def limited_build(data: Data, code: str, folder: str, group: Group) -> float:
 def limited_search(data: Data, code: str, setting: Setting, group: Group) -> tuple[NDArray[Any], float, int]:
     """In a process of its own: milliseconds of each query after those of validation, recall, major faults."""
     (queries, warming), (top, warming_top), _ = data.asked, data.top, data.rows
-    drop_cache(embedded.folder_of(data, f"boc {code}"))
+    drop_cache(folder_of(data, f"boc {code}"))
     ready(group)
-    engine = embedded.opened(data, f"boc {code}")
+    engine = opened(data, f"boc {code}")
     engine.choose(setting)
-    embedded.recall_of(engine, warming, warming_top)
+    recall_of(engine, warming, warming_top)
     before, times, answers = resource.getrusage(resource.RUSAGE_SELF).ru_majflt, [], []
     for i in range(len(queries)):
         begun = time.perf_counter()
@@ -209,7 +211,7 @@ def limited_search(data: Data, code: str, setting: Setting, group: Group) -> tup
 
 def beyond_memory(data: Data, code: str, recall: float, fraction: float, threads: int) -> Iterator[list[str]]:
     """The rows of one size: with room for all, and with the limit."""
-    disk = int(embedded.built(data, f"boc {code}", threads)["disk"])
+    disk = int(built(data, f"boc {code}", threads)["disk"])
     variant = chosen(data, code, recall)
     setting, label = variant.setting, variant.label
     del variant  # it maps the files, whose pages would stay
@@ -218,20 +220,20 @@ def beyond_memory(data: Data, code: str, recall: float, fraction: float, threads
         row = [str(data.shape[0]), f"{disk / 1e6:.1f}", "none" if limit == ROOM else f"{limit / 1e6:.1f}"]
         with Group(limit) as group, tempfile.TemporaryDirectory(dir=data.work) as folder:
             try:
-                seconds = f"{embedded.child(limited_build, data, code, folder, group):.1f}"
-            except ChildProcessError as error:
+                seconds = f"{child(limited_build, data, code, folder, group):.1f}"
+            except BrokenProcessPool as error:
                 told(str(error))
                 seconds = "killed"
             row += [seconds, f"{group.used / 1e6:.1f}", label]
         with Group(limit) as group:
             try:
-                times, reached, faults = embedded.child(limited_search, data, code, setting, group)
+                times, reached, faults = child(limited_search, data, code, setting, group)
                 row += [
                     f"{reached:.4f}",
                     *(f"{value:.3f}" for value in np.percentile(times, (50, 95, 99))),
                     str(faults),
                 ]
-            except ChildProcessError as error:
+            except BrokenProcessPool as error:
                 told(str(error))
                 row += ["killed", "", "", "", ""]
             row.append(f"{group.used / 1e6:.1f}")
@@ -269,7 +271,7 @@ def main(
 ) -> None:
     """Measure one code at several sizes."""
     title = f"{code}, {dim} components, recall {recall:g}"
-    for line in (f"{title}, {asked} queries, seed {seed}, {rounds} rounds", *embedded.about(threads)):
+    for line in (f"{title}, {asked} queries, seed {seed}, {rounds} rounds", *about(threads)):
         print(f"# {line}")
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(HEAD if fraction is None else LIMITED)
@@ -277,8 +279,8 @@ def main(
     for n in sorted(counts):
         folder = work / f"{n}x{dim}"
         folder.mkdir(parents=True, exist_ok=True)
-        embedded.use_threads(threads)
-        data = Data(folder, *embedded.synthetic(folder, n, dim, asked, seed), terms, seed)
+        use_threads(threads)
+        data = Data(folder, *synthetic(folder, n, dim, asked, seed), terms, seed)
         data.check()
         _ = data.top
         if fraction is None:

@@ -231,7 +231,7 @@ static void release(Array *arrays, int n)
 }
 
 /* Takes an array that lies in one piece and whose items are of one of some types: letters as of the module struct, "q"
-   for any whole number of 8 bytes. ValueError otherwise. */
+   for any whole number of 8 bytes, in the byte order of this machine, named or not. ValueError otherwise. */
 static int take(Array *array, PyObject *object, const char *name, int ndim, const char *types, int writable)
 {
     const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
@@ -240,6 +240,8 @@ static int take(Array *array, PyObject *object, const char *name, int ndim, cons
         return -1;
     array->held = 1;
     const char *format = array->view.format;
+    if (format && format[0] && strchr(PY_LITTLE_ENDIAN ? "<=@" : ">=@", format[0]))
+        format++;
     char type = format && format[0] && !format[1] ? format[0] : 0;
     if (type == 'l' && array->view.itemsize == 8)
         type = 'q';
@@ -259,7 +261,7 @@ static int same_length(Py_ssize_t found, Py_ssize_t wanted, const char *what)
 
 static Kernel *kernel_for(const Array *rows)
 {
-    return rows->view.format[0] == 'e' ? path->half : path->single;
+    return rows->view.itemsize == sizeof(half) ? path->half : path->single;
 }
 
 static int64_t padded(int64_t d)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -276,6 +277,19 @@ def test_arrays_that_do_not_fit_are_refused_before_they_are_read(query: Any, row
     with pytest.raises(ValueError, match=r"must have|for|contiguous"):
         rerank._dots.dot(query, rows, chosen, out)
     assert (out == 1).all()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_an_array_may_name_the_byte_order_of_this_machine(dtype: str, path: str) -> None:
+    """As those do that h5py maps."""
+    rng = np.random.default_rng(0)
+    vectors, query, chosen = rng.random((4, 3)).astype(dtype), rng.random(3, np.float32), np.array([3, 0])
+    order = "<" if sys.byteorder == "little" else ">"
+    named = [array.view(array.dtype.newbyteorder(order)) for array in (query, vectors, chosen)]
+    assert memoryview(named[1]).format == order + vectors.dtype.char
+    with computing_by(path):
+        assert dot(*named).tolist() == dot(query, vectors, chosen).tolist()
 
 
 @given(data=st.data(), k=st.integers(1, 9), keys=st.lists(st.text("abé", min_size=1), max_size=7, unique=True))
