@@ -13,16 +13,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from boc.errors import BackendError
 from boc.files import sync as _sync
 
 
 @contextmanager
 def create(path: Path) -> Iterator[BinaryIO]:
-    """A new file to write; its bytes are on the disk when the block ends well."""
-    with path.open("wb") as handle:
-        yield handle
-        handle.flush()
-        os.fsync(handle.fileno())
+    """A new file to write; its bytes are on the disk when the block ends well. BackendError if they cannot be."""
+    try:
+        with path.open("wb") as handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+    except OSError as error:
+        raise BackendError(f"{path}: cannot be written ({error.strerror or error}); check space, and repeat") from error
 
 
 def adopt(path: Path) -> None:

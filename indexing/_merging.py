@@ -121,7 +121,8 @@ def _ripe(parts: Sequence[Part]) -> list[Part]:
     """``MERGE`` or more parts of about one size, the smallest such; none if there are fewer of all sizes."""
     sizes: defaultdict[int, list[Part]] = defaultdict(list)
     for part in parts:
-        sizes[int(math.log(max(1, len(part)), MERGE))].append(part)
+        if len(part):  # else there is nothing to merge of it
+            sizes[int(math.log(len(part), MERGE))].append(part)
     return next((found for _, found in sorted(sizes.items()) if len(found) >= MERGE), [])
 
 

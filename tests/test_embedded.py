@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import threading
@@ -21,7 +22,7 @@ from boc.errors import BackendError, BocError, ManifestError
 from boc.manifest import FORMAT
 from boc.rerank import store
 from boc.types import Filter, Item, Ragged, Rescore, Words
-from indexing import _catalogue, _loading, _merging
+from indexing import _catalogue, _disk, _loading, _merging
 from indexing.embedded import EmbeddedBackend, connect
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -230,6 +231,34 @@ def test_a_damaged_index_can_be_replaced_and_is_left_alone_by_a_load_that_gives_
     build(home, "pets", n=2)
     assert len(connect(f"file:{home}").open("pets")) == 2
     assert len(list((home / "pets").glob("segment-*"))) == 1
+
+
+def test_a_full_disk_is_told_and_leaves_the_index_as_it_is(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state(home)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_disk.os, "fsync", full)
+        with pytest.raises(BackendError, match=r"No space left on device.*check space"):
+            build(home, "pets", n=2)
+    assert state(home) == before
+    build(home, "pets", n=2)
+
+
+@pytest.mark.usefixtures("small")
+def test_segments_whose_rows_are_all_gone_are_dropped(tmp_path: Path) -> None:
+    load(tmp_path, 40)
+    backend = connect(f"file:{tmp_path}")
+    terms = random_terms(np.random.default_rng(0), (1, 6), 5, 1)
+    with backend.edit("dogs") as editor:
+        for i in range(60):  # each takes the place of the one before
+            editor.put([picture("same", f"/{i}" + 1000 * "x")], terms, np.ones((1, 3), np.float32))
+            editor._flush()
+        editor.commit("ef" * 32)
+    assert len(backend.open("dogs")) == 41
+    assert backend.open("dogs").find(["same"])[0].content.startswith("/59")
 
 
 def test_a_removed_index_leaves_nothing_even_if_it_was_damaged(home: Path) -> None:
