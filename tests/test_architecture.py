@@ -62,12 +62,18 @@ MAY = {
         "boc.types",
     },
     "boc.sheet": {"boc.errors", "boc.files", "boc.images", "boc.types"},
+    "boc.config": {"boc.errors"},
+    "boc.doctor": {"boc", "boc.errors", "boc.registry"},
+    "boc.web": {
+        "boc", "boc.codecs", "boc.errors", "boc.explain", "boc.images", "boc.labels", "boc.metadata", "boc.pipeline",
+        "boc.surrogate", "boc.types",
+    },
     "boc.cli": {
-        "boc", "boc.codebook", "boc.codecs", "boc.errors", "boc.estimate", "boc.evaluation", "boc.explain",
+        "boc", "boc.codebook", "boc.codecs", "boc.config", "boc.doctor", "boc.errors", "boc.estimate", "boc.evaluation", "boc.explain",
         "boc.explain_page",
         "boc.extraction", "boc.features", "boc.figure_drawing", "boc.figures", "boc.files", "boc.images", "boc.labels",
         "boc.measure", "boc.metadata", "boc.pipeline", "boc.registry", "boc.scenes", "boc.sheet", "boc.sources",
-        "boc.tune", "boc.types", "boc.verify",
+        "boc.tune", "boc.types", "boc.verify", "boc.web",
     },
     "encoders": {
         "boc.errors", "boc.evaluation", "boc.features", "boc.files", "boc.images", "boc.types", "boc.vocabulary",
