@@ -1,4 +1,5 @@
-/* Dot products of queries with chosen rows of a matrix, read where they lie, and the nearest of centroids in cells.
+/* Dot products of queries with chosen rows of a matrix, read where they lie, the nearest of centroids in cells, and the
+   largest entries of rows.
 
    A row takes part in nothing but its own sum: its product does not depend on the rows beside it. Each sum runs in
    float32 in 4 accumulators of as many lanes as the machine has (16, 8, 4, or 1 without vectors): its error is at most
@@ -420,6 +421,116 @@ done:
     return result;
 }
 
+/* Finite float16s as floats, by shifting the exponent to where a product puts it right: a loop without branches. */
+static void widen_row(const half *row, int64_t d, float *out)
+{
+    for (int64_t j = 0; j < d; j++) {
+        const uint32_t bits = (uint32_t)(row[j] & 0x7fff) << 13, sign = (uint32_t)(row[j] & 0x8000) << 16;
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        value *= 0x1p112f;
+        uint32_t whole;
+        memcpy(&whole, &value, sizeof whole);
+        whole |= sign;
+        memcpy(out + j, &whole, sizeof whole);
+    }
+}
+
+/* Dot products of some rows of a matrix with each other, for n sets of m rows, all finite. */
+static PyObject *gram(PyObject *module, PyObject *args)
+{
+    PyObject *rows_, *chosen_, *out_, *result = NULL;
+    Array arrays[3] = {{.held = 0}}, *rows = arrays, *chosen = arrays + 1, *out = arrays + 2;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOO:gram", &rows_, &chosen_, &out_))
+        return NULL;
+    if (take(rows, rows_, "rows", 2, "ef", 0) || take(chosen, chosen_, "chosen", 2, "q", 0) ||
+        take(out, out_, "out", 3, "f", 1))
+        goto done;
+    const int64_t held = rows->view.shape[0], d = rows->view.shape[1];
+    const int64_t n = chosen->view.shape[0], m = chosen->view.shape[1], *numbers = chosen->view.buf;
+    if (!same_length(out->view.shape[0], n, "out for another number of sets") ||
+        !same_length(out->view.shape[1], m, "out for sets of another size") ||
+        !same_length(out->view.shape[2], m, "out for sets of another size"))
+        goto done;
+    for (int64_t i = 0; i < n * m; i++)
+        if (numbers[i] < 0 || numbers[i] >= held) {
+            PyErr_Format(PyExc_IndexError, "no row %lld among %lld", (long long)numbers[i], (long long)held);
+            goto done;
+        }
+    float *whole = PyMem_Calloc((size_t)padded(d) + 1, sizeof *whole);
+    if (!whole) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    Kernel *const kernel = kernel_for(rows);
+    Py_BEGIN_ALLOW_THREADS
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t *set = numbers + i * m;
+        float *products = (float *)out->view.buf + i * m * m;
+        for (int64_t a = 0; a < m; a++) {
+            if (kernel == path->half)
+                widen_row((const half *)rows->view.buf + set[a] * d, d, whole);
+            else
+                memcpy(whole, (const float *)rows->view.buf + set[a] * d, (size_t)d * sizeof *whole);
+            kernel(whole, rows->view.buf, set + a, m - a, d, products + a * m + a);
+            for (int64_t b = a + 1; b < m; b++)
+                products[b * m + a] = products[a * m + b];
+        }
+    }
+    Py_END_ALLOW_THREADS
+    PyMem_Free(whole);
+    result = Py_NewRef(Py_None);
+done:
+    release(arrays, 3);
+    return result;
+}
+
+/* Ascending places of the z largest of w values; of equal ones those that come first. */
+static void largest_of(const float *values, int64_t w, int64_t z, int64_t *keys, int32_t *places)
+{
+    for (int64_t i = 0; i < w; i++)
+        keys[i] = key_of(values[i], i);
+    largest_first(keys, w, z);
+    const int64_t least = keys[z - 1];
+    int64_t n = 0;
+    for (int64_t i = 0; i < w && n < z; i++) {
+        places[n] = (int32_t)i;
+        n += key_of(values[i], i) >= least;
+    }
+}
+
+static PyObject *largest(PyObject *module, PyObject *args)
+{
+    PyObject *rows_, *places_, *result = NULL;
+    Array arrays[2] = {{.held = 0}}, *rows = arrays, *places = arrays + 1;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OO:largest", &rows_, &places_))
+        return NULL;
+    if (take(rows, rows_, "rows", 2, "f", 0) || take(places, places_, "places", 2, "i", 1) ||
+        !same_length(places->view.shape[0], rows->view.shape[0], "places for another number of rows"))
+        goto done;
+    const int64_t n = rows->view.shape[0], w = rows->view.shape[1], z = places->view.shape[1];
+    if (z < 1 || z > w || w > INT32_MAX) {
+        PyErr_Format(PyExc_ValueError, "%zd places in rows of %zd", (Py_ssize_t)z, (Py_ssize_t)w);
+        goto done;
+    }
+    int64_t *keys = PyMem_Malloc((size_t)w * sizeof *keys);
+    if (!keys) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    for (int64_t i = 0; i < n; i++)
+        largest_of((const float *)rows->view.buf + i * w, w, z, keys, (int32_t *)places->view.buf + i * z);
+    Py_END_ALLOW_THREADS
+    PyMem_Free(keys);
+    result = Py_NewRef(Py_None);
+done:
+    release(arrays, 2);
+    return result;
+}
+
 static PyObject *paths(PyObject *module, PyObject *args)
 {
     PyObject *names = PyList_New(0);
@@ -453,6 +564,8 @@ static PyMethodDef METHODS[] = {
     {"dot", dot, METH_VARARGS, "dot(query, rows, chosen, out): dot products with chosen rows, or all, into out."},
     {"nearest", nearest, METH_VARARGS,
      "nearest(queries, heads, starts, vectors, cells, numbers, dots): nearest centroids of some cells."},
+    {"gram", gram, METH_VARARGS, "gram(rows, chosen, out): dot products of the chosen rows of each set with each other."},
+    {"largest", largest, METH_VARARGS, "largest(rows, places): places of the largest entries of each row, ascending."},
     {"paths", paths, METH_NOARGS, "Names of the instruction sets that can be used here, the best first."},
     {"use", use, METH_VARARGS, "use(name): compute by this one from now on; for tests."},
     {NULL, NULL, 0, NULL},

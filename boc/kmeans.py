@@ -65,6 +65,19 @@ class Centroids:
             _dots.nearest(np.ascontiguousarray(X), self.heads, self.starts, self.vectors, cells, numbers, dots)
         return numbers, dots
 
+    def gram(self, numbers: Ints) -> Floats:
+        """Dot products (n, m, m) of the centroids ``numbers`` (n, m) of each row with each other."""
+        n, m = numbers.shape
+        found = np.empty((n, m, m), np.float32)
+        if _dots is not None:
+            _dots.gram(self.vectors, np.ascontiguousarray(numbers), found)
+            return found
+        step = max(1, HELD // (m * self.vectors.shape[1]))
+        for i in range(0, n, step):
+            chosen = self.vectors[numbers[i : i + step]].astype(np.float32)
+            np.matmul(chosen, chosen.transpose(0, 2, 1), out=found[i : i + step])
+        return found
+
     def _search(self, X: Floats, cells: int, numbers: Ints, dots: Floats) -> None:
         """Fills in ``numbers`` and ``dots``."""
         width, z = int(np.diff(self.starts).max()), numbers.shape[1]

@@ -82,12 +82,18 @@ def test_queries_ask_for_their_nearest_centroids(n: int, terms: int, z: int, bit
             assert abs(row[j] - max(weight * top, 1)) <= 0.5 + 1e-3
 
 
+def pursued(
+    X: NDArray[np.float32], candidates: NDArray[np.float32], z: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    return pursuit(np.einsum("nmd,nd->nm", candidates, X), candidates @ candidates.transpose(0, 2, 1), z)
+
+
 @given(n=st.integers(1, 6), m=st.integers(1, 8), z=st.integers(1, 8), seed=st.integers(0, 99))
 def test_the_remainder_is_orthogonal_to_what_was_chosen(n: int, m: int, z: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     z = min(z, m)
     X, candidates = unit(gaussian(seed, n, 20)), unit(rng.standard_normal((n * m, 20))).reshape(n, m, 20)
-    chosen, weights = pursuit(X, candidates, z)
+    chosen, weights = pursued(X, candidates, z)
     for x, atoms, picks, w in zip(X, candidates, chosen, weights, strict=True):
         assert len(set(picks.tolist())) == z
         np.testing.assert_allclose(atoms[picks] @ (x - w @ atoms[picks]), 0, atol=2e-3)
@@ -96,14 +102,14 @@ def test_the_remainder_is_orthogonal_to_what_was_chosen(n: int, m: int, z: int, 
 def test_a_second_centroid_covers_what_the_first_one_misses() -> None:
     """The second nearest is nearly the first again; pursuit takes the one across."""
     candidates = unit(np.array([[1, 0.5], [1, 0.4], [0, 1]]))
-    chosen, weights = pursuit(unit(np.array([[1.0, 0.8]])), candidates[None], 2)
+    chosen, weights = pursued(unit(np.array([[1.0, 0.8]])), candidates[None], 2)
     assert chosen.tolist() == [[0, 2]]
     np.testing.assert_allclose(weights[0] @ candidates[chosen[0]], unit(np.array([[1.0, 0.8]]))[0], atol=1e-3)
 
 
 def test_two_equal_candidates_do_not_break_it() -> None:
     candidates = unit(np.array([[1.0, 1.0], [1.0, 1.0]]))
-    _, weights = pursuit(unit(np.array([[1.0, 0.0]])), candidates[None], 2)
+    _, weights = pursued(unit(np.array([[1.0, 0.0]])), candidates[None], 2)
     assert np.isfinite(weights).all()
 
 

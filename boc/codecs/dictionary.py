@@ -17,7 +17,7 @@ MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
 FEWEST_CELLS = 24  # searched
 CHOICE = 4  # times z: so many centroids are offered to a document
-ROWS = 2048  # pursued at a time: their candidates are ROWS * CHOICE * z * d floats
+ROWS = 2048  # pursued at a time: of each, (CHOICE * z) ** 2 products of candidates
 ROWS_PER_TERM = 16
 RIDGE = 1e-4  # keeps the weights of two nearly equal centroids finite
 
@@ -125,9 +125,8 @@ class Dictionary(Step):
         return self._terms(rows, numbers, np.exp((cosines - cosines[:, :1]) / self.temperature))
 
     def _document_terms(self, rows: NDArray[np.float32]) -> sparse.csr_array:
-        candidates, _ = self._nearest(rows, CHOICE * self.z)
-        offered = self.centroids_[candidates].astype(np.float32)
-        chosen, weights = pursuit(rows, offered, min(self.z, candidates.shape[1]))
+        candidates, dots = self._nearest(rows, CHOICE * self.z)
+        chosen, weights = pursuit(dots, self._centroids.gram(candidates), min(self.z, candidates.shape[1]))
         return self._terms(rows, np.take_along_axis(candidates, chosen, axis=1), weights)
 
     def _terms(
@@ -144,8 +143,11 @@ class Dictionary(Step):
 
     def _nearest(self, rows: NDArray[np.float32], z: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         # The z nearest lie scattered over about as many cells; half as many again miss 1 to 4 in a hundred of them.
-        centroids = Centroids(self.centroids_, self.heads_, self.starts_)
-        return centroids.nearest(rows, z, max(FEWEST_CELLS, 3 * z // 2))
+        return self._centroids.nearest(rows, z, max(FEWEST_CELLS, 3 * z // 2))
+
+    @property
+    def _centroids(self) -> Centroids:
+        return Centroids(self.centroids_, self.heads_, self.starts_)
 
 
 def dictionary_steps(
@@ -168,22 +170,21 @@ def vocabulary_size(n: int) -> int:
 
 
 def pursuit(
-    X: NDArray[np.float32], candidates: NDArray[np.float32], z: int
+    dots: NDArray[np.float32], gram: NDArray[np.float32], z: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Orthogonal matching pursuit: each row as a sum of ``z`` of its own candidates.
+    """Orthogonal matching pursuit: each row as a sum of ``z`` of its own ``m`` candidates, unit vectors.
 
-    ``X`` is (n, d), ``candidates`` (n, m, d) of unit vectors. Returns which were chosen, (n, z), in the order of
-    choice, and their least-squares weights.
+    ``dots`` (n, m) are the dot products of rows and candidates, ``gram`` (n, m, m) those of candidates; nothing else is
+    needed (Rubinstein et al., Technion CS-2008-08). Returns which were chosen, (n, z), in the order of choice, and their
+    least-squares weights.
     """
-    dots = (candidates @ X[:, :, None])[:, :, 0]
     chosen = dots.argmax(axis=1)[:, None]
     while True:
-        atoms = np.take_along_axis(candidates, chosen[:, :, None], axis=1)
-        gram = atoms @ atoms.transpose(0, 2, 1) + RIDGE * np.eye(chosen.shape[1], dtype=np.float32)
-        weights = np.linalg.solve(gram, np.take_along_axis(dots, chosen, axis=1)[:, :, None])
+        among = np.take_along_axis(gram, chosen[:, :, None], axis=1)
+        inner = np.take_along_axis(among, chosen[:, None, :], axis=2) + RIDGE * np.eye(chosen.shape[1], dtype=np.float32)
+        weights = np.linalg.solve(inner, np.take_along_axis(dots, chosen, axis=1)[:, :, None])[:, :, 0]
         if chosen.shape[1] == z:
-            return chosen, weights[:, :, 0]
-        remainder = X[:, :, None] - atoms.transpose(0, 2, 1) @ weights
-        left = (candidates @ remainder)[:, :, 0]
+            return chosen, weights
+        left = dots - np.einsum("nc,ncm->nm", weights, among)
         np.put_along_axis(left, chosen, -np.inf, axis=1)
         chosen = np.concatenate([chosen, left.argmax(axis=1)[:, None]], axis=1)
