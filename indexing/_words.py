@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate, chain, count
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias
@@ -53,12 +53,12 @@ def write(path: Path, items: Sequence[Item], types: Mapping[str, FieldType]) -> 
     """
     full = [name for name, kind in types.items() if kind == "text"]
     fields = {name: _rows() for name in sorted(types) if name not in full}
-    words, lengths = _rows(), array("I")
+    numbers: defaultdict[str, int] = defaultdict(count().__next__)  # of the words, as they come
+    words, lengths = array("I"), array("I")
     for row, item in enumerate(items):
         found = tokens(" ".join(_texts(item, full)))
         lengths.append(len(found))
-        for word in found:
-            words[word].append(row)
+        words.extend([numbers[word] for word in found])
         for name, rows in fields.items():
             for value in _values(item, name):
                 if value == value:  # NaN equals nothing
@@ -72,7 +72,7 @@ def write(path: Path, items: Sequence[Item], types: Mapping[str, FieldType]) -> 
             file.execute("BEGIN")
             for table in _TABLES:
                 file.execute(f"CREATE TABLE {table}")
-            file.executemany("INSERT INTO words VALUES (?, ?, ?, ?)", _posting_lists(words))
+            file.executemany("INSERT INTO words VALUES (?, ?, ?, ?)", _posting_lists(numbers, words, lengths))
             file.execute("INSERT INTO lengths VALUES (?)", (_packed(np.array(lengths), max(lengths)),))
             for number, (name, rows) in enumerate(fields.items()):
                 values = sorted(rows)
@@ -183,11 +183,29 @@ def _values(item: Item, name: str) -> Sequence[Any]:
     return found if isinstance(found, (list, tuple)) else [found]
 
 
-def _posting_lists(words: _Rows) -> Iterator[tuple[str, int, bytes, bytes]]:
-    for word in sorted(words):
-        rows, frequencies = np.unique(np.array(words[word]), return_counts=True)
-        gaps, largest = np.diff(rows, prepend=0), frequencies.max()
-        yield word, len(rows), _packed(gaps, gaps.max()), b"" if largest == 1 else _packed(frequencies, largest)
+def _posting_lists(
+    numbers: Mapping[str, int], words: array[int], lengths: array[int]
+) -> Iterator[tuple[str, int, bytes, bytes]]:
+    """Of each word, sorted: how many rows have it, the gaps between them, and how often each has it.
+
+    ``words`` are the numbers of the words of all rows, ``lengths`` of each, one row behind the other.
+    """
+    ordered = sorted(numbers)
+    if not ordered:
+        return
+    rank = np.empty(len(ordered), np.int64)
+    rank[[numbers[word] for word in ordered]] = np.arange(len(ordered))
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    pairs, frequencies = np.unique(rank[words] * len(lengths) + rows, return_counts=True)
+    rows = pairs % len(lengths)
+    starts = np.searchsorted(pairs, np.arange(len(ordered)) * len(lengths))
+    gaps = np.diff(rows, prepend=0)
+    gaps[starts] = rows[starts]
+    stops = np.append(starts[1:], len(pairs)).tolist()
+    widest, most = np.maximum.reduceat(gaps, starts).tolist(), np.maximum.reduceat(frequencies, starts).tolist()
+    for word, start, stop, gap, frequency in zip(ordered, starts.tolist(), stops, widest, most, strict=True):
+        packed = b"" if frequency == 1 else _packed(frequencies[start:stop], frequency)
+        yield word, stop - start, _packed(gaps[start:stop], gap), packed
 
 
 def _encoded(value: Any) -> Any:

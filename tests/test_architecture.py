@@ -41,8 +41,9 @@ MAY = {
     "boc.scenes": set(),
     "boc.workers": {"boc.errors", "boc.types"},
     "boc.extraction": {"boc.errors", "boc.features", "boc.sources", "boc.types", "boc.workers"},
+    "boc.ahead": set(),
     "boc.pipeline": {
-        "boc", "boc.codecs", "boc.errors", "boc.features", "boc.fusion", "boc.manifest", "boc.metadata", "boc.registry",
+        "boc", "boc.ahead", "boc.codecs", "boc.errors", "boc.features", "boc.fusion", "boc.manifest", "boc.metadata", "boc.registry",
         "boc.rerank", "boc.types",
     },
     "boc.labels": {"boc.codecs", "boc.errors", "boc.features", "boc.types", "boc.vocabulary"},

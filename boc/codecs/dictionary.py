@@ -174,14 +174,16 @@ def pursuit(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Orthogonal matching pursuit: each row as a sum of ``z`` of its own ``m`` candidates, unit vectors.
 
-    ``dots`` (n, m) are the dot products of rows and candidates, ``gram`` (n, m, m) those of candidates; nothing else is
-    needed (Rubinstein et al., Technion CS-2008-08). Returns which were chosen, (n, z), in the order of choice, and their
-    least-squares weights.
+    ``dots`` (n, m) are the dot products of rows and candidates, ``gram`` (n, m, m) those of candidates; no more
+    is needed (Rubinstein et al., Technion CS-2008-08). Returns which were chosen, (n, z), in the order of choice, and
+    their least-squares weights.
     """
     chosen = dots.argmax(axis=1)[:, None]
     while True:
         among = np.take_along_axis(gram, chosen[:, :, None], axis=1)
-        inner = np.take_along_axis(among, chosen[:, None, :], axis=2) + RIDGE * np.eye(chosen.shape[1], dtype=np.float32)
+        inner = np.take_along_axis(among, chosen[:, None, :], axis=2) + RIDGE * np.eye(
+            chosen.shape[1], dtype=np.float32
+        )
         weights = np.linalg.solve(inner, np.take_along_axis(dots, chosen, axis=1)[:, :, None])[:, :, 0]
         if chosen.shape[1] == z:
             return chosen, weights
