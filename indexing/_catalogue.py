@@ -32,7 +32,7 @@ from boc.files import sha256
 from boc.manifest import Manifest
 
 from . import _disk
-from ._segment import DAMAGED, Files, load_array, name_of
+from ._arrays import DAMAGED, Files, load_array, name_of
 
 _COMMIT = re.compile(r"commit-[0-9a-f]{16}\.json")
 LOADING = "loading.json"

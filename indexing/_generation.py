@@ -20,8 +20,9 @@ from boc.errors import ManifestError
 from boc.manifest import Manifest
 from boc.types import StoredConcepts
 
+from ._arrays import DAMAGED, load_strings
 from ._postings import Postings
-from ._segment import DAMAGED, TEXTS, Segment, load_strings
+from ._segment import TEXTS, Segment
 
 
 def load(folder: Path) -> tuple[Manifest, dict[str, NDArray[Any]], Segment]:

@@ -24,7 +24,7 @@ from ._parts import Part, listed, open_current, open_parts
 from ._rows import check_rows, not_unique
 from ._segment import Segment, gathered, side_by_side
 
-WAITING = 192 << 20  # bytes of rows that wait in memory; twice as much again while they are written
+WAITING = 128 << 20  # bytes of rows that wait in memory; as much again while they are written
 
 
 class _Buffer:
@@ -59,6 +59,8 @@ class _Buffer:
         """The rows that count, in memory."""
         terms, vectors = sparse.vstack(self._terms, format="csr"), np.concatenate(self._vectors)
         concepts = side_by_side(self._concepts) if self._concepts else None
+        for waiting in (self._terms, self._vectors, self._concepts):
+            waiting.clear()  # now, or all is in memory three times
         return gathered(self._items, terms, vectors, concepts, self._manifest.fields, self.place.values())
 
 

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from boc.manifest import Manifest
 
 from . import _catalogue, _disk, _segment
+from ._arrays import Files
 from ._parts import Part
-from ._segment import Files, Segment
+from ._segment import Segment
 
 MERGE = 8  # segments of about one size become one
 WASTE = 0.5  # the share of rows that do not count at which a segment is written anew

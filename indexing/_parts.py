@@ -15,8 +15,9 @@ from boc.manifest import Manifest
 from boc.types import MODALITIES
 
 from . import _catalogue, _generation, _segment
+from ._arrays import DAMAGED, Files, load_array
 from ._catalogue import Commit, Entry
-from ._segment import Files, Segment
+from ._segment import Segment
 
 
 @dataclass(eq=False)
@@ -94,9 +95,9 @@ def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[Part
         segment = _segment.load(home / entry.name, commit.manifest, scattered=scattered)
         live = None
         if entry.dead is not None:
-            dead = _segment.load_array(home / entry.dead)
+            dead = load_array(home / entry.dead)
             if dead.min(initial=0) < 0 or dead.max(initial=0) >= len(segment):
-                raise ManifestError(f"{home / entry.dead}: damaged (rows beyond {len(segment)}); {_segment.DAMAGED}")
+                raise ManifestError(f"{home / entry.dead}: damaged (rows beyond {len(segment)}); {DAMAGED}")
             live = np.ones(len(segment), np.uint8)
             live[dead] = 0
         prefix = f"{entry.name}/"

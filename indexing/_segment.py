@@ -15,17 +15,12 @@ A folder holds, over n rows sorted by id and V terms::
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
-import mmap
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,22 +32,15 @@ from boc.manifest import Manifest
 from boc.types import MODALITIES, FieldType, Item, StoredConcepts, TermMatrix
 
 from . import _disk, _words
+from ._arrays import DAMAGED, Files, Output, Sets, load_array, load_strings, offsets_of, write_header
 from ._postings import BLOCK as ROWS
 from ._postings import Postings
 from ._strings import Strings
-
-Files: TypeAlias = dict[str, tuple[int, str]]
-"""Size and SHA-256 of files, by name."""
 
 BLOCK = 16384  # rows copied at a time
 POSTINGS = 1 << 22  # merged at a time
 MOST_POSTINGS = 1 << 32  # of a segment: they are counted by uint32
 TEXTS = ("ids", "content", "group", "fields")
-_HEADER = re.compile(
-    rb"\x93NUMPY\x01\0..\{'descr': '([<|][a-zA-Z]\d+)', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n",
-    re.DOTALL,
-)
-DAMAGED = "make the index anew with boc index --replace"
 
 
 @dataclass(frozen=True)
@@ -123,7 +111,7 @@ def gathered(
 def take_sets(concepts: StoredConcepts, chosen: NDArray[np.int64]) -> StoredConcepts:
     """Some concept sets, in that order."""
     places = _places(concepts.offsets, chosen)
-    ends = _ends(concepts.offsets[chosen + 1] - concepts.offsets[chosen])
+    ends = offsets_of(concepts.offsets[chosen + 1] - concepts.offsets[chosen])
     return StoredConcepts(concepts.values[places], ends, None if concepts.scales is None else concepts.scales[places])
 
 
@@ -132,7 +120,7 @@ def side_by_side(parts: Sequence[StoredConcepts]) -> StoredConcepts:
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     scales = [part.scales for part in parts if part.scales is not None]
     values = np.concatenate([part.values for part in parts])
-    return StoredConcepts(values, _ends(lengths), np.concatenate(scales) if scales else None)
+    return StoredConcepts(values, offsets_of(lengths), np.concatenate(scales) if scales else None)
 
 
 def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segment:
@@ -221,7 +209,8 @@ class _Merged:
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         self.moved = [np.full(len(part), -1, np.int64) for part in parts]
-        for moved, rows, start in zip(self.moved, kept, _ends([len(rows) for rows in kept]).tolist(), strict=False):
+        starts = offsets_of([len(rows) for rows in kept]).tolist()
+        for moved, rows, start in zip(self.moved, kept, starts, strict=False):
             moved[rows] = place[start : start + len(rows)]
 
     def __len__(self) -> int:
@@ -246,14 +235,14 @@ class _Merged:
                 out[places] = of(part)[rows]
             yield out
 
-    def sets(self, of: Callable[[Segment], tuple[NDArray[Any], NDArray[np.int64]]]) -> Iterator[_Sets]:
+    def sets(self, of: Callable[[Segment], tuple[NDArray[Any], NDArray[np.int64]]]) -> Iterator[Sets]:
         """Blocks of an array with several entries a row, with their lengths."""
         for block in self.blocks():
             lengths = np.empty(sum(len(places) for _, places, _ in block), np.int64)
             for part, places, rows in block:
                 offsets = of(part)[1]
                 lengths[places] = offsets[rows + 1] - offsets[rows]
-            ends = _ends(lengths)
+            ends = offsets_of(lengths)
             first = of(block[0][0])[0]
             out = np.empty((int(ends[-1]), *first.shape[1:]), first.dtype)
             for part, places, rows in block:
@@ -261,7 +250,7 @@ class _Merged:
                 out[_places(ends, places)] = values[_places(offsets, rows)]
             yield out, lengths
 
-    def strings(self, name: str) -> Iterator[_Sets]:
+    def strings(self, name: str) -> Iterator[Sets]:
         return self.sets(lambda part: (part.texts[name].data, part.texts[name].offsets))
 
     def postings(self, counts: NDArray[np.int64]) -> Iterator[sparse.csc_array]:
@@ -300,37 +289,15 @@ class _Items(Sequence[Item]):
         return self._parts[part].item(row)
 
 
-_Sets: TypeAlias = tuple[NDArray[Any], NDArray[np.int64]]
-
-
-class _Output:
-    """Files of a segment as they are written, each on the disk when its method returns."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.files: Files = {}
-
-    def array(self, name: str, dtype: Any, shape: tuple[int, ...], blocks: Iterable[NDArray[Any]]) -> None:
-        with self._file(f"{name}.npy") as handle:
-            _header(handle, np.dtype(dtype), shape)
-            for block in blocks:
-                handle.write(np.ascontiguousarray(block, dtype).data)
-
-    def strings(self, name: str, blocks: Iterable[_Sets]) -> None:
-        lengths = []
-        with self._file(f"{name}.bin") as handle:
-            for data, found in blocks:
-                handle.write(data.data)
-                lengths.append(found)
-        offsets = _ends(np.concatenate([np.zeros(0, np.int64), *lengths]))
-        self.array(name, np.int64, offsets.shape, [offsets])
+class _Output(Output):
+    """The files of a segment."""
 
     def concepts(self, first: StoredConcepts, merged: _Merged) -> None:
-        def column(of: Callable[[StoredConcepts], Any]) -> Iterator[_Sets]:
+        def column(of: Callable[[StoredConcepts], Any]) -> Iterator[Sets]:
             return merged.sets(lambda part: (of(_concepts(part)), _concepts(part).offsets))
 
         lengths = merged.column(lambda part: np.diff(_concepts(part).offsets))
-        offsets = _ends(np.concatenate([np.zeros(0, np.int64), *lengths]))
+        offsets = offsets_of(np.concatenate([np.zeros(0, np.int64), *lengths]))
         self.array("concept_offsets", np.int64, offsets.shape, [offsets])
         shape = int(offsets[-1]), first.values.shape[1]
         self.array("concepts", first.values.dtype, shape, (values for values, _ in column(lambda sets: sets.values)))
@@ -344,9 +311,9 @@ class _Output:
         if total >= MOST_POSTINGS:
             raise BackendError(f"{total} postings are too many for a segment, which holds {MOST_POSTINGS}; keep fewer")
         lengths = []
-        with self._file("rows.npy") as rows, self._file("frequencies.npy") as frequencies:
-            _header(rows, np.dtype(np.uint16), (total,))
-            _header(frequencies, dtype or np.dtype(np.uint8), (total if dtype else 0,))
+        with self.file("rows.npy") as rows, self.file("frequencies.npy") as frequencies:
+            write_header(rows, np.dtype(np.uint16), (total,))
+            write_header(frequencies, dtype or np.dtype(np.uint8), (total if dtype else 0,))
             for lists in merged.postings(counts):
                 columns = np.repeat(np.arange(lists.shape[1]), np.diff(lists.indptr))
                 block, row = np.divmod(lists.indices, ROWS)
@@ -354,82 +321,14 @@ class _Output:
                 rows.write(row.astype(np.uint16).data)
                 if dtype:
                     frequencies.write(lists.data.astype(dtype).data)
-        starts = _ends(np.concatenate(lengths)).astype(np.uint32)
+        starts = offsets_of(np.concatenate(lengths)).astype(np.uint32)
         self.array("starts", np.uint32, starts.shape, [starts])
 
     def words(self, items: Sequence[Item], types: Mapping[str, FieldType]) -> None:
-        path = self._folder / "words.sqlite"
+        path = self.folder / "words.sqlite"
         if _words.write(path, items, types):
             _disk.adopt(path)
             self.files[path.name] = (path.stat().st_size, sha256(path))
-
-    @contextmanager
-    def _file(self, name: str) -> Iterator[_Hashed]:
-        with ExitStack() as stack:
-            handle = _Hashed(stack.enter_context(_disk.create(self._folder / name)))
-            yield handle
-        self.files[name] = (handle.size, handle.digest.hexdigest())
-
-
-class _Hashed:
-    """A file that knows the digest of what was written to it."""
-
-    def __init__(self, handle: BinaryIO) -> None:
-        self._handle = handle
-        self.digest = hashlib.sha256()
-        self.size = 0
-
-    def write(self, data: Any) -> int:
-        written = memoryview(data).cast("B") if len(data) else b""
-        self.digest.update(written)
-        self._handle.write(written)
-        self.size += len(written)
-        return len(written)
-
-
-def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
-    """A memory-mapped .npy file, written by rows. ManifestError if it is none, or cut short.
-
-    numpy itself reads the header as a Python expression, which takes longer, and may fail in several threads at once
-    (CPython 3.11).
-    """
-    try:
-        with path.open("rb") as handle:
-            mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-        header = _HEADER.match(mapped)
-        if header is None:
-            raise ValueError("its header is none of an array")
-        shape = tuple(int(length) for length in header[2].split(b",") if length.strip())
-        dtype = np.dtype(header[1].decode())
-        array = np.frombuffer(mapped, dtype, math.prod(shape), header.end()).reshape(shape)
-    except (OSError, ValueError, TypeError) as error:
-        raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
-    if scattered and hasattr(mmap, "MADV_RANDOM"):
-        mapped.madvise(mmap.MADV_RANDOM)  # or each row that is read brings a hundred kilobytes of neighbours along
-    return array
-
-
-def load_strings(folder: Path, name: str) -> Strings:
-    """Memory-mapped strings. ManifestError naming the file that is damaged."""
-    offsets, path = load_array(folder / f"{name}.npy"), folder / f"{name}.bin"
-    try:
-        with path.open("rb") as handle:
-            size = path.stat().st_size
-            mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-    except (OSError, ValueError) as error:
-        raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
-    return Strings(np.frombuffer(mapped, np.uint8), offsets)
-
-
-def name_of(files: Files) -> str:
-    """Of what holds these files: the same bytes, the same name."""
-    listed = "".join(f"{name} {size} {digest}\n" for name, (size, digest) in sorted(files.items()))
-    return hashlib.sha256(listed.encode()).hexdigest()[:12]
-
-
-def _header(handle: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    told = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(handle, told)
 
 
 def _concepts(part: Segment) -> StoredConcepts:
@@ -437,15 +336,10 @@ def _concepts(part: Segment) -> StoredConcepts:
     return part.concepts
 
 
-def _ends(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    ends: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return ends
-
-
 def _places(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64]:
     """The places of all entries of some sets, side by side."""
     lengths = offsets[rows + 1] - offsets[rows]
-    ends = _ends(lengths)
+    ends = offsets_of(lengths)
     places: NDArray[np.int64] = np.arange(ends[-1]) + np.repeat(offsets[rows] - ends[:-1], lengths)
     return places
 

@@ -27,6 +27,7 @@ from boc.codecs import (
     TopZ,
     UnitNorm,
     global_code,
+    topz,
 )
 from boc.codecs.permutation import permutation
 from boc.codecs.topz import BLOCK
@@ -120,6 +121,20 @@ def test_topz_keeps_the_largest_positive_components(X: NDArray[np.float32], data
                 row = slice(kept.indptr[i], kept.indptr[i + 1])
                 assert dict(zip(kept.indices[row].tolist(), kept.data[row].tolist(), strict=True)) == expected
         assert same_matrix(step.transform(rows), step.encode_documents(rows, "text"))
+
+
+@pytest.mark.parametrize("built", [True, False])
+@given(X=VECTORS, data=st.data())
+def test_largest_are_those_of_a_stable_sort(built: bool, X: NDArray[np.float32], data: st.DataObject) -> None:
+    """Equal entries among them; with the extension, where it was built, and without."""
+    z = data.draw(st.integers(1, X.shape[1]))
+    X = np.where(X == 0, 0, X)  # -0.0 is below 0.0 to one and equal to the other
+    with pytest.MonkeyPatch.context() as patch:
+        if not built:
+            patch.setattr(topz, "_dots", None)
+        found = topz.largest(X, z)
+    for x, columns in zip(X.tolist(), found.tolist(), strict=True):
+        assert columns == sorted(sorted(range(len(x)), key=lambda j: -x[j])[:z])
 
 
 def test_topz_works_across_its_blocks() -> None:

@@ -22,7 +22,7 @@ from boc.errors import BackendError, BocError, ManifestError
 from boc.manifest import FORMAT
 from boc.rerank import store
 from boc.types import Filter, Item, Ragged, Rescore, Words
-from indexing import _catalogue, _disk, _loading, _merging
+from indexing import _arrays, _catalogue, _disk, _loading, _merging, embedded
 from indexing.embedded import EmbeddedBackend, connect
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -473,6 +473,30 @@ def test_frequencies_take_the_smallest_type_that_holds_them(tmp_path: Path, larg
     stored: NDArray[np.generic] = np.load(folder_of(tmp_path, "segment") / "frequencies.npy", allow_pickle=False)
     assert stored.dtype == dtype
     assert connect(f"file:{tmp_path}").open("pets").terms(["a"]).toarray().tolist() == [[largest, 1]]
+
+
+def test_vectors_that_are_fetched_first_give_the_same_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from a disk that takes its time: all but the first rows are asked for at once, whole."""
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((300, 700)).astype(np.float32)
+    with EmbeddedBackend(tmp_path).create("pets", new_manifest(2, 700), {}) as writer:
+        writer.add([picture(f"{i:03d}") for i in range(300)], random_terms(rng, (300, 2), 3, 0.9), vectors)
+        writer.commit()
+    index = connect(f"file:{tmp_path}").open("pets")
+    queries, rescore = random_terms(rng, (3, 2), 3, 1.0), Rescore(vectors[:3], 300)
+    expected = index.search(queries, 300, rescore=rescore)
+    asked: list[NDArray[np.int64]] = []
+    monkeypatch.setattr(embedded, "COLD", -1.0)
+    monkeypatch.setattr(embedded, "fetch", lambda array, rows: (asked.append(rows), _arrays.fetch(array, rows)))
+    assert index.search(queries, 300, rescore=rescore) == expected
+    assert [len(rows) for rows in asked] == [
+        len(hits) - embedded.PROBE for hits in expected if len(hits) > embedded.PROBE
+    ]
+    assert asked
+
+
+def test_an_array_in_memory_has_nothing_to_fetch() -> None:
+    _arrays.fetch(np.ones((3, 2)), np.array([0, 2]))
 
 
 def test_an_empty_place_and_a_bad_address_say_what_to_do(tmp_path: Path) -> None:

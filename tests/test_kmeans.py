@@ -134,6 +134,39 @@ def test_arrays_that_do_not_fit_are_refused(wrong: dict[str, Any], message: str)
         kmeans._dots.nearest(*given.values())
 
 
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@given(n=st.integers(0, 4), m=st.integers(1, 5), d=st.integers(1, 70), seed=st.integers(0, 99))
+def test_gram_is_the_products_of_the_chosen_with_each_other(
+    path: str, dtype: Any, n: int, m: int, d: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = (rng.standard_normal((9, d)) * 10.0 ** rng.integers(-7, 1, (9, 1))).astype(dtype)  # subnormals too
+    centroids = Centroids(vectors, np.ones((1, d), np.float32), np.array([0, 9]))
+    numbers = rng.integers(9, size=(n, m))
+    with computing_by(path):
+        found = centroids.gram(numbers)
+    for products, chosen in zip(found, vectors[numbers].astype(np.float64), strict=True):
+        slow = [[sum(x * y for x, y in zip(a, b, strict=True)) for b in chosen] for a in chosen]
+        np.testing.assert_allclose(products, slow, rtol=1e-5, atol=1e-5 * float(np.abs(slow).max()))
+
+
+@pytest.mark.skipif(kmeans._dots is None, reason="not built here")
+def test_gram_and_largest_refuse_arrays_that_do_not_fit() -> None:
+    rows, sets = np.ones((3, 2), np.float16), np.zeros((2, 2), np.int64)
+    with pytest.raises(IndexError, match="no row 3 among 3"):
+        kmeans._dots.gram(rows, sets + 3, np.empty((2, 2, 2), np.float32))
+    with pytest.raises(ValueError, match="sets of another size"):
+        kmeans._dots.gram(rows, sets, np.empty((2, 2, 3), np.float32))
+    with pytest.raises(ValueError, match="another number of sets"):
+        kmeans._dots.gram(rows, sets, np.empty((1, 2, 2), np.float32))
+    for places in (0, 3):
+        with pytest.raises(ValueError, match=f"{places} places in rows of 2"):
+            kmeans._dots.largest(np.ones((1, 2), np.float32), np.empty((1, places), np.int32))
+    with pytest.raises(ValueError, match="places for another number"):
+        kmeans._dots.largest(np.ones((1, 2), np.float32), np.empty((2, 1), np.int32))
+
+
 @pytest.fixture(scope="module")
 def points() -> NDArray[np.float32]:
     return clustered(0, 300, 12_000, 16)
