@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS := bench,encoders,codebook,detectors,elastic,opensearch,minilm,tflite,web,words,docs,dev
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: install demo flickr8k encoders test test-servers lint types bench-smoke clean
+.PHONY: install demo flickr8k encoders test test-servers browser lint types bench report bench-smoke docs clean
 
 install: $(VENV)/installed
 
@@ -19,7 +19,7 @@ else
 endif
 	@touch $@
 
-# Draws two galleries of scenes, learns on one, searches the other.
+# Draws two galleries of scenes, learns on one, and serves a page that searches the other.
 demo: install
 	$(BIN)/boc gallery demo/train --count 3000 --seed 1
 	$(BIN)/boc gallery demo/photos --count 500 --seed 2
@@ -28,11 +28,7 @@ demo: install
 	$(BIN)/boc evaluate demo/photos.h5
 	$(BIN)/boc index scenes demo/photos.h5 --at file:demo/index
 	$(BIN)/boc search scenes --queries bench/demo_queries.txt -k 5 --html demo/hits.html --at file:demo/index
-	@echo
-	@echo "The pictures found: open demo/hits.html. Now try"
-	@echo "  $(BIN)/boc search scenes 'a pink ball on the beach' --at file:demo/index --html demo/hits.html"
-	@echo "  $(BIN)/boc search scenes --image demo/photos/images/00007.jpg --find text --at file:demo/index"
-	@echo "  $(BIN)/boc info scenes --at file:demo/index"
+	$(BIN)/boc serve scenes --at file:demo/index --open
 
 # The same on real photographs: DATA holds images/, captions.csv, train.ids.txt and dev.ids.txt; MOBILENET the network
 # that describes their regions. AT is where the index goes: a folder, or a server.
@@ -59,13 +55,14 @@ encoders: install
 		$(BIN)/boc extract flickr8k/regions.h5 --ids $(DATA)/dev.ids.txt -o flickr8k/$$name.h5 \
 			--encoder $$kind:flickr8k/$$name || exit 1; \
 	done
-	$(BIN)/python bench/encoders_table.py TERN=flickr8k/photos.h5 TERAN=flickr8k/photos-teran.h5,mrsw \
-		"TERN with alignment=flickr8k/photos-align.h5" "TERN with alignment=flickr8k/photos-align.h5,mrsw" VSRN=flickr8k/photos-vsrn.h5 VSRN++=flickr8k/photos-vsrnpp.h5 \
+	$(BIN)/python bench/models.py TERN=flickr8k/photos.h5 TERAN=flickr8k/photos-teran.h5,mrsw \
+		"TERN with alignment=flickr8k/photos-align.h5" "TERN with alignment=flickr8k/photos-align.h5,mrsw" \
+		VSRN=flickr8k/photos-vsrn.h5 VSRN++=flickr8k/photos-vsrnpp.h5 \
 		"TERN + VSRN++=flickr8k/photos.h5+flickr8k/photos-vsrnpp.h5" \
 		--floor flickr8k/regions.h5 --train $(DATA)/train.ids.txt
 
 # Of servers, OpenSearch 3 is tested here, if it can be had: see test-servers.
-test: install
+test: install browser
 	-$(BIN)/python -m tests.servers fetch opensearch-3
 	$(BIN)/python -m pytest -m "not servers"
 
@@ -74,6 +71,11 @@ test-servers: install
 	$(BIN)/python -m tests.servers fetch
 	BOC_SERVERS_ALL=1 $(BIN)/python -m pytest -m servers
 
+# The page is tested in Chromium; where there is none and no way to get it, those tests are skipped.
+browser:
+	@command -v chromium chromium-browser google-chrome >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && \
+		apt-get -qq install -y --no-install-recommends chromium >/dev/null; } || echo "no Chromium: the page is not tested"
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -81,12 +83,24 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-# Benchmarks on tiny data: they run, that is all. Those that need concepts or a text encoder run in the tests.
+# From data to rows, then from rows to a page: see docs/benchmarks.md. Stopped, the same command goes on.
+OUT ?= bench-out
+bench: DATA := ../shared/data
+bench: install
+	$(BIN)/python bench/run.py $(DATA) --out $(OUT)
+
+report: install
+	$(BIN)/python bench/report.py $(OUT) -o $(OUT)/report.html
+
+# All benchmarks and the report on tiny data that they draw: they run, that is all.
 bench-smoke: install
-	$(BIN)/python bench/sparsity_recall.py --synthetic 100 --sparsity 0.5 --sparsity 0.9
-	$(BIN)/python bench/recall_postings.py --synthetic 100
-	$(BIN)/python bench/encoding_speed.py --rows 40000 --dim 64 --code scalar --code hard
-	$(BIN)/python bench/rerank_speed.py --candidates 3 --gallery 5 --repeats 1
+	rm -rf build/bench-smoke
+	$(BIN)/python bench/run.py build/bench-smoke/data --out build/bench-smoke --tiny
+	$(BIN)/python bench/report.py build/bench-smoke -o build/bench-smoke/report.html
+
+# The documentation as a site, in build/docs.
+docs: install
+	$(BIN)/sphinx-build -q -W --keep-going -n -b html docs build/docs
 
 clean:
-	rm -rf $(VENV) demo flickr8k build *.egg-info
+	rm -rf $(VENV) demo flickr8k bench-out build *.egg-info

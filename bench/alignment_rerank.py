@@ -1,7 +1,7 @@
 """What alignment of concepts as a re-ranker over codes of global vectors gains, and what it costs.
 
-An index of DEV under the default code, learned on TRAIN, is made with its concept sets as float16, and as int8. CSV on
-stdout, one row a direction, type of the concepts, metric and Rm: R@1 and R@10 of the K best among Rm * K candidates of
+An index of DEV under the default code, learned on TRAIN, is made with its concept sets as float16, and as int8. One row
+a direction, type of the concepts, metric and Rm: R@1 and R@10 of the K best among Rm * K candidates of
 the index; the milliseconds that a search for 10 takes longer than re-ranked by dot (median and quartiles, one query at
 a time, metrics in turns; for dot itself, all of them); bytes of postings, vectors and concepts, an item of pictures and
 captions together. Metric "none" is the ranking of the index alone.
@@ -9,7 +9,6 @@ captions together. Metric "none" is the ranking of the index alone.
 
 from __future__ import annotations
 
-import csv
 import math
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 from rerank_speed import time_in_turns
+from rows import Writer
 
 from boc.codecs import global_code
 from boc.features import FeatureFile, embeddings
@@ -32,6 +32,9 @@ RMS = (1, 2, 5, 10, 20, 50)
 CUTOFFS = (1, 10)
 DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (("text", "image"), ("image", "text"))
 QUERIES = 256  # asked at a time
+COLUMNS = (
+    "direction", "stored as", "metric", "Rm", "R@1", "R@10", "ms", "ms q1", "ms q3", "postings", "vectors", "concepts",
+)  # fmt: skip
 
 
 def recalls(
@@ -116,13 +119,14 @@ def rows(dev: FeatureFile, train: FeatureFile, rms: Sequence[int], timed: int) -
 @click.option("--timed", default=50, show_default=True, type=click.IntRange(1), help="Queries that are timed.")
 def main(dev: Path, train: Path, rms: tuple[int, ...], timed: int) -> None:
     """Gain and cost of re-ranking DEV by alignment."""
-    out = csv.writer(sys.stdout, lineterminator="\n")
-    costs = ["ms", "ms q1", "ms q3", "postings", "vectors", "concepts"]
-    out.writerow(["direction", "stored as", "metric", "Rm", "R@1", "R@10", *costs])
-    with FeatureFile(dev) as searched, FeatureFile(train) as learned:
+    told = {"dev": dev, "fit": train, "rm": rms, "timed": timed}
+    with (
+        FeatureFile(dev) as searched,
+        FeatureFile(train) as learned,
+        Writer(sys.stdout, __file__, told, COLUMNS) as out,
+    ):
         for row in rows(searched, learned, rms, timed):
-            out.writerow(row)
-            sys.stdout.flush()
+            out.write(*row)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
 """How the embedded engine grows with the number of items, and what it does with less memory than its index takes.
 
-    python bench/embedded_growth.py --work growth --plot growth.svg
+    python bench/embedded_growth.py --work growth
     python bench/embedded_growth.py --work growth --n 1000000 --dim 1024 --memory-limit 0.25
 
 The data is synthetic; the code is one and the same, a dictionary with its vocabulary by the size of the collection
 unless ``--terms`` fixes it. Recall is held at ``--recall`` by the candidates: for each number of query terms the fewest
 that reach it on the validation queries are looked for, and the fastest of these pairs is taken. Other queries are
-reported: recall, milliseconds of one query at a time on one thread (medians over rounds, with least and
-most), seconds to fit and to build, largest memory of the builder, bytes on disk, and the memory of a fresh process that
-opens the index and answers 100 queries, its own and mapped. Behind ``#`` the exponents of a straight line through the
-logarithms, with its standard error.
+reported: recall, milliseconds of one query at a time on one thread (medians over rounds, with least and most), seconds
+to fit, to encode and to build (without encoding), largest memory of the builder, bytes on disk, and the memory of a
+fresh process that opens the index and answers 100 queries, its own and mapped.
 
 ``--memory-limit F`` measures something else: building and searching while a control group holds the process to F of the
 size of the index on disk, page cache included, beside the same without a limit. What Python and its libraries had
@@ -20,14 +19,13 @@ count cached pages.
 
 from __future__ import annotations
 
-import csv
 import gc
 import os
 import resource
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from pathlib import Path
@@ -35,18 +33,20 @@ from typing import Any
 
 import click
 import numpy as np
-from embedded import Variant, about, measure, recall_of, resident, spread
-from embedded_data import Data, K, synthetic, told
-from embedded_engines import QUERY_Z, Ours, Setting, built, child, folder_of, opened, use_threads
 from numpy.typing import NDArray
+from race_codes import QUERY_Z, Ours
+from race_data import Data, K, synthetic, told
+from race_engine import Setting, child, folder_of, use_threads
+from race_engines import built, memory, opened
+from race_timing import Variant, measure, recall_of
+from rows import Writer
 
 COUNTS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)
 MOST = 5000  # candidates
 ROOM = 1 << 50  # bytes: no limit
-GROWING = ("p50_ms", "p99_ms", "fit_s", "build_s", "build_peak_mb", "disk_mb", "anon_mb", "file_mb")
 HEAD = [
     "n", "setting", "recall", "validation", "p50_ms", "p50_least", "p50_most", "p95_ms", "p95_least", "p95_most",
-    "p99_ms", "p99_least", "p99_most", "fit_s", "build_s", "build_peak_mb", "disk_mb", "anon_mb", "file_mb",
+    "p99_ms", "p99_least", "p99_most", "fit_s", "encode_s", "build_s", "build_peak_mb", "disk_mb", "anon_mb", "file_mb",
 ]  # fmt: skip
 LIMITED = [
     "n", "index_mb", "limit_mb", "build_s", "build_used_mb", "setting", "recall", "p50_ms", "p95_ms", "p99_ms",
@@ -91,50 +91,11 @@ def grown(data: Data, code: str, recall: float, threads: int, rounds: int) -> li
     use_threads(1)
     variant = chosen(data, code, recall)
     measure([variant], data, rounds, data.seed)
-    memory = child(resident, data, variant.name, variant.setting)
-    times = [cell for q in (50, 95, 99) for cell in spread(np.percentile(variant.times, q, axis=1), 3)]
-    seconds = [f"{facts[key]:.2f}" for key in ("fit", "build")]
-    sizes = [f"{size / 1e6:.3f}" for size in (facts["peak"], facts["disk"], *memory)]
+    taken = memory(data, variant.name, variant.setting)
+    seconds = [f"{value:.2f}" for value in (facts.fit, facts.encode, facts.build)]
+    sizes = [f"{size / 1e6:.3f}" for size in (facts.peak or 0, facts.disk, *taken)]
     recalls = [f"{variant.recall:.4f}", f"{variant.validation:.4f}"]
-    return [str(data.shape[0]), variant.label, *recalls, *times, *seconds, *sizes]
-
-
-def exponents(rows: Sequence[dict[str, str]]) -> Iterator[str]:
-    """What grows as n to which power, by least squares."""
-    x = np.log([float(row["n"]) for row in rows])
-    for name in GROWING:
-        values = np.array([float(row[name]) for row in rows])
-        if len(values) < 2 or values.min() <= 0:
-            continue
-        y = np.log(values)
-        slope, offset = np.polyfit(x, y, 1)
-        left = ((y - slope * x - offset) ** 2).sum() / max(1, len(x) - 2)
-        yield f"{name} grows as n^{slope:.2f} (+- {(left / ((x - x.mean()) ** 2).sum()) ** 0.5:.2f})"
-
-
-def draw(rows: Sequence[dict[str, str]], path: Path, title: str) -> None:
-    """Latency, memory, building and bytes against n, both axes logarithmic."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "boc"
-    from matplotlib import pyplot as plt
-
-    panels = {
-        "milliseconds a query": ("p50_ms", "p95_ms", "p99_ms"),
-        "memory, MB": ("build_peak_mb", "anon_mb", "file_mb"),
-        "seconds to make": ("fit_s", "build_s"),
-        "MB on disk": ("disk_mb",),
-    }
-    figure, axes = plt.subplots(1, len(panels), figsize=(14, 3.6), layout="constrained")
-    n = [float(row["n"]) for row in rows]
-    for axis, (label, names) in zip(axes, panels.items(), strict=True):
-        for name in names:
-            axis.plot(n, [float(row[name]) for row in rows], marker="o", label=name.rpartition("_")[0])
-        axis.set(xscale="log", yscale="log", xlabel="items", ylabel=label)
-        axis.legend()
-    figure.suptitle(title)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return [str(data.shape[0]), variant.label, *recalls, *variant.percentile_cells(), *seconds, *sizes]
 
 
 class Group:
@@ -188,7 +149,8 @@ def limited_build(data: Data, code: str, folder: str, group: Group) -> float:
     """In a process of its own: seconds to build into ``folder``."""
     drop_cache(data.gallery)
     ready(group)
-    return Ours.build(data, Path(folder), code, 1)
+    took = Ours.build(data, Path(folder), code, 1)
+    return took.encode + took.build
 
 
 def limited_search(data: Data, code: str, setting: Setting, group: Group) -> tuple[NDArray[Any], float, int]:
@@ -211,7 +173,7 @@ def limited_search(data: Data, code: str, setting: Setting, group: Group) -> tup
 
 def beyond_memory(data: Data, code: str, recall: float, fraction: float, threads: int) -> Iterator[list[str]]:
     """The rows of one size: with room for all, and with the limit."""
-    disk = int(built(data, f"boc {code}", threads)["disk"])
+    disk = built(data, f"boc {code}", threads).disk
     variant = chosen(data, code, recall)
     setting, label = variant.setting, variant.label
     del variant  # it maps the files, whose pages would stay
@@ -253,7 +215,6 @@ def beyond_memory(data: Data, code: str, recall: float, fraction: float, threads
 @click.option("--threads", default=2, show_default=True, help="To build with.")
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--seed", default=0, show_default=True)
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw it, as SVG.")
 @click.option("--memory-limit", "fraction", type=float, help="Share of the size of the index that it may use.")
 def main(
     work: Path,
@@ -266,33 +227,26 @@ def main(
     threads: int,
     rounds: int,
     seed: int,
-    plot: Path | None,
     fraction: float | None,
 ) -> None:
     """Measure one code at several sizes."""
-    title = f"{code}, {dim} components, recall {recall:g}"
-    for line in (f"{title}, {asked} queries, seed {seed}, {rounds} rounds", *about(threads)):
-        print(f"# {line}")
-    out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(HEAD if fraction is None else LIMITED)
-    rows: list[dict[str, str]] = []
-    for n in sorted(counts):
-        folder = work / f"{n}x{dim}"
-        folder.mkdir(parents=True, exist_ok=True)
-        use_threads(threads)
-        data = Data(folder, *synthetic(folder, n, dim, asked, seed), terms, seed)
-        data.check()
-        _ = data.top
-        if fraction is None:
-            rows.append(dict(zip(HEAD, grown(data, code, recall, threads, rounds), strict=True)))
-            out.writerow(rows[-1].values())
-        else:
-            out.writerows(beyond_memory(data, code, recall, fraction, threads))
-        sys.stdout.flush()
-    for line in exponents(rows):
-        print(f"# {line}")
-    if plot is not None and rows:
-        draw(rows, plot, title)
+    settings = {
+        "n": sorted(counts), "dim": dim, "queries": asked, "chosen_by": asked, "code": code, "terms": terms,
+        "recall": recall, "threads_to_build": threads, "rounds": rounds, "memory_limit": fraction,
+    }  # fmt: skip
+    with Writer(sys.stdout, __file__, settings, HEAD if fraction is None else LIMITED, seed=seed) as out:
+        for n in sorted(counts):
+            folder = work / f"{n}x{dim}"
+            folder.mkdir(parents=True, exist_ok=True)
+            use_threads(threads)
+            data = Data(folder, *synthetic(folder, n, dim, asked, seed), terms, seed)
+            data.check()
+            _ = data.top
+            if fraction is None:
+                out.write(*grown(data, code, recall, threads, rounds))
+            else:
+                for row in beyond_memory(data, code, recall, fraction, threads):
+                    out.write(*row)
 
 
 if __name__ == "__main__":

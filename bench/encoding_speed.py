@@ -2,15 +2,14 @@
 
 Each code runs in a process of its own over ``--rows`` synthetic vectors (a mixture of directions), read from a file
 16,384 at a time. Every eighth block also goes through faiss's flat index, over the code's own centroids with as
-many kept, or over 16,384 centroids with one kept for codes without any; so both see the same blocks in turn. Rows go
-to stdout as CSV: code, rows, seconds to fit (on 100,000), vectors a second (median of blocks), the ratio to faiss
-(median, lowest, highest of its blocks), and the largest resident memory of the process in MB, fitting and faiss
-included.
+many kept, or over 16,384 centroids with one kept for codes without any; so both see the same blocks in turn. A row
+holds code, rows, seconds to fit (on 100,000), vectors a second (median of blocks), the ratio to faiss (median, lowest,
+highest of its blocks), and the largest resident memory of the process in MB, fitting and faiss included.
 """
 
 from __future__ import annotations
 
-import csv
+import json
 import resource
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 import click
 import numpy as np
 from numpy.typing import NDArray
+from rows import Writer
 
 from boc.codecs import SurrogateCodec, global_code
 from boc.codecs.concepts import concept_steps
@@ -32,6 +32,7 @@ FIT = 100_000
 EVERY = 8  # blocks to one that faiss sees too
 SET = 16  # vectors of a concept set
 CENTROIDS = 16_384
+COLUMNS = ("code", "rows", "fit s", "rows/s", "ratio to faiss", "lowest", "highest", "peak MB")
 
 
 def codec_of(code: str) -> SurrogateCodec:
@@ -119,18 +120,17 @@ def synthetic(path: Path, rows: int, dim: int) -> None:
 @click.option("--data", type=click.Path(path_type=Path), hidden=True)
 def main(rows: int, dim: int, codes: tuple[str, ...], data: Path | None) -> None:
     """Encoding speed and memory of each code."""
-    out = csv.writer(sys.stdout)
     if data is not None:
-        out.writerow(measure(data, rows, dim, codes[0]))
+        click.echo(json.dumps(measure(data, rows, dim, codes[0])))
         return
-    out.writerow(["code", "rows", "fit s", "rows/s", "ratio to faiss", "lowest", "highest", "peak MB"])
-    sys.stdout.flush()
-    with tempfile.TemporaryDirectory() as folder:
+    settings = {"rows": rows, "dim": dim, "codes": codes}
+    with tempfile.TemporaryDirectory() as folder, Writer(sys.stdout, __file__, settings, COLUMNS) as out:
         path = Path(folder) / "vectors"
         synthetic(path, rows, dim)
         for code in codes:
             options = ("--rows", rows, "--dim", dim, "--code", code, "--data", path)
-            subprocess.run([sys.executable, __file__, *map(str, options)], check=True)
+            command = [sys.executable, __file__, *map(str, options)]
+            out.write(*json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
 
 
 if __name__ == "__main__":

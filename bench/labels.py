@@ -2,7 +2,7 @@
 
 FEATURES holds captioned pictures with concepts and words, LEARN others for the labels (both of boc extract), so that
 no label is judged by the captions it came from. Terms are drawn by seed among those that some pictures of FEATURES
-have. Rows go to stdout as CSV: kind of label, terms drawn, terms with words; then, over those with words, mean and
+have. A row holds kind of label, terms drawn, terms with words; then, over those with words, mean and
 standard error of the share among the pictures that have most of a term, the same of the share among all pictures
 (chance), and the part of terms that beat their own chance.
 
@@ -12,7 +12,6 @@ those of a hard Bag of Concepts; "codebook" takes the words of the same codeword
 
 from __future__ import annotations
 
-import csv
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+from rows import Writer
 from scipy import sparse
 
 from boc import registry
@@ -29,6 +29,8 @@ from boc.features import FeatureFile, embeddings
 from boc.labels import IndexLabels, Label, codebook_labels, content_words
 from boc.pipeline import budgets, build_index, fit_code, new_manifest
 from boc.types import TermMatrix
+
+COLUMNS = ("labels", "terms", "with words", "hits", "hits +-", "chance", "chance +-", "above chance")
 
 
 def words_of(file: FeatureFile) -> list[set[str]]:
@@ -102,12 +104,14 @@ def rows(
 @click.option("--seed", default=0, show_default=True)
 def main(learn: Path, features: Path, clusters: int, top: int, count: int, seed: int) -> None:
     """How well labels learned on LEARN fit the pictures of FEATURES."""
-    out = csv.writer(sys.stdout)
-    out.writerow(["labels", "terms", "with words", "hits", "+-", "chance", "+-", "above chance"])
-    with FeatureFile(learn) as first, FeatureFile(features) as second:
+    told = {"learn": learn, "features": features, "clusters": clusters, "pictures": top, "terms": count}
+    with (
+        FeatureFile(learn) as first,
+        FeatureFile(features) as second,
+        Writer(sys.stdout, __file__, told, COLUMNS, seed=seed) as out,
+    ):
         for row in rows(first, second, clusters, top, count, seed):
-            out.writerow(row)
-            sys.stdout.flush()
+            out.write(*row)
 
 
 if __name__ == "__main__":

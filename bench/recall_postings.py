@@ -4,7 +4,7 @@ Without ``--queries`` the captions of FEATURES ask for its pictures; with it, al
 of FEATURES. Codes are learned from FEATURES, or from ``--fit``. Scores are whole numbers from a sparse product, the
 order is (-score, id), and only items that share a term with the query count, as in every engine of ours.
 
-Rows go to stdout as CSV: code, its settings (z / query z, vocabulary for the dictionary), postings read a query, the
+A row holds code, its settings (z / query z, vocabulary for the dictionary), postings read a query, the
 Gini coefficient of the lengths of posting lists, bytes of postings an item (an id of 4 bytes and a weight of 1) and
 of learned arrays an item, R, recall of the exact dense top 10 after the first R are re-ranked, and the share of
 queries with an item of their own group among those 10, in percent, beside the share among the dense 10.
@@ -12,7 +12,6 @@ queries with an item of their own group among those 10, in percent, beside the s
 
 from __future__ import annotations
 
-import csv
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from pathlib import Path
 import click
 import numpy as np
 from numpy.typing import NDArray
+from rows import Writer
 from sparsity_recall import synthetic
 
 from boc.codebook import Codebook
@@ -39,6 +39,7 @@ BUDGETS = ((64, 128), (32, 64), (16, 32))
 PROBES = ((1, 32), (1, 64), (1, 128), (2, 16), (2, 28), (2, 32), (2, 64), (2, 128), (4, 32), (4, 64), (4, 128))
 SMALL = 10_000  # items that unsparsified codes can be scored for
 BLOCK = 50  # queries scored at a time
+COLUMNS = ("code", "setting", "postings", "gini", "bytes", "learned", "R", "recall", "right", "dense")
 
 
 class Truth:
@@ -157,6 +158,15 @@ def main(
     codebook: Path | None,
 ) -> None:
     """Recall against postings of the embeddings in FEATURES."""
+    told = {
+        "features": features,
+        "synthetic": count,
+        "queries": queries,
+        "fit": fit,
+        "terms": terms,
+        "only": only,
+        "codebook": codebook,
+    }
     with tempfile.TemporaryDirectory() as folder:
         if count is not None:
             features = Path(folder) / "synthetic.h5"
@@ -170,15 +180,13 @@ def main(
     if not items or not askers:
         raise click.UsageError("FEATURES needs pictures and captions, or --queries a file that asks")
     truth = Truth(vectors, asking, ([i.group or i.id for i in items], [i.group or i.id for i in askers]))
-    out = csv.writer(sys.stdout)
-    out.writerow(["code", "setting", "postings", "gini", "bytes", "learned", "R", "recall", "right", "dense"])
     sizes = terms or (None,)
     tried = [codes(only, sample, sizes, len(truth.X) <= SMALL)]
     if codebook is not None:
         tried.append(concept_codes(Codebook.load(codebook), sample, sizes))
-    for row in rows(truth, chain.from_iterable(tried)):
-        out.writerow(row)
-        sys.stdout.flush()
+    with Writer(sys.stdout, __file__, told, COLUMNS) as out:
+        for row in rows(truth, chain.from_iterable(tried)):
+            out.write(*row)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ included.
 
 from __future__ import annotations
 
-import csv
 import multiprocessing
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from typing import Any
 import click
 import numpy as np
 from numpy.typing import NDArray
+from rows import Writer
 
 from boc import registry
 from boc.codecs import SurrogateCodec, global_code
@@ -115,14 +115,13 @@ def main(at: str, count: int, dim: int, code: str, terms: int, queries: int, rm:
             times.append(1000 * (time.perf_counter() - begun))
     finally:
         backend.remove(NAME)
-    out = csv.writer(sys.stdout)
-    parts = [f"{part}_bytes" for part in sizes]
-    out.writerow(["place", "code", "items", "dim", "seconds", "items_per_s", "loader_mb", *parts, "p50_ms", "p95_ms"])
     p50, p95 = np.percentile(times[queries:], [50, 95])  # the first half warms the server up
-    each = [f"{size / count:.1f}" for size in sizes.values()]
-    place = at.partition("://")[0]
-    row = [place, code, count, dim, f"{seconds:.0f}", f"{count / seconds:.0f}", f"{kilobytes / 1000:.0f}", *each]
-    out.writerow([*row, f"{p50:.1f}", f"{p95:.1f}"])
+    parts = {f"{part}_bytes": f"{size / count:.1f}" for part, size in sizes.items()}
+    head = ["place", "code", "items", "dim", "seconds", "items_per_s", "loader_mb", *parts, "p50_ms", "p95_ms"]
+    settings = {"terms": terms, "queries": queries, "rm": rm}
+    with Writer(sys.stdout, __file__, settings, head, seed=seed, extras=("elasticsearch", "opensearch-py")) as out:
+        row = [at.partition("://")[0], code, count, dim, f"{seconds:.0f}", f"{count / seconds:.0f}"]
+        out.write(*row, f"{kilobytes / 1000:.0f}", *parts.values(), f"{p50:.1f}", f"{p95:.1f}")
 
 
 if __name__ == "__main__":

@@ -4,13 +4,16 @@ DEV is searched, TRAIN is what codebooks are made of. The rows without context n
 words: the same photographs extracted by the encoder ``tern:FOLDER?alone`` (a part of TRAIN is enough). "No context"
 is about the codebook: what is encoded with it keeps its context, as section IV of the paper has it ("during the
 clustering phase"). Items are ranked by exact products of the whole-number term frequencies, whose rows have unit
-length but for rounding: cosine. A Markdown table goes to stdout with the orderings that the paper reports, held or
-not; rows go to a CSV file if asked.
+length but for rounding: cosine.
+
+A row holds the six recalls in percent, their sum and its standard error (by picture), and the paper's own figures on
+COCO (5,000 pictures) and Flickr30K (10,000), which are of other data and another TERN. A row with another model under
+"minus" holds differences on the same queries, and the paper's.
 """
 
 from __future__ import annotations
 
-import csv
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,81 +21,117 @@ from pathlib import Path
 
 import click
 import numpy as np
+from codebooks import Codebooks
 from numpy.typing import NDArray
-from scipy import sparse
+from ranking import Gallery, spread
+from rows import Writer
 
-from boc import codebook
-from boc.codebook import Codebook
 from boc.codecs import SurrogateCodec, global_code
 from boc.codecs.concepts import concept_steps
-from boc.evaluation import Recall, image_to_text_ranks, owners_of, text_to_image_ranks
-from boc.features import FeatureFile, embeddings
-from boc.types import MODALITIES, Embeddings, Modality, Ragged, TermMatrix
+from boc.evaluation import CUTOFFS, ranks
+from boc.features import FeatureFile
+from boc.types import MODALITIES, Embeddings, Modality, TermMatrix
 
-GLOBAL, HARD, SOFT, MORE = (
+GLOBAL, HARD, SOFT, MORE, PAIRS = (
     "Global features",
     "Bag of Concepts, hard assignment",
     "Bag of Concepts, soft assignment",
     "Beyond the paper",
+    "Differences",
 )
 FIT = 2000  # global vectors of each modality that a code is fitted on
-SAME = 0.5  # points of recall that two rankings may differ by and count as one
-CLAIMS = (
-    ("Deep Permutation ranks as TERN does", "Deep Permutation", "~", "TERN"),
-    ("Scalar Quantization ranks as TERN does", "Scalar Quantization", "~", "TERN"),
-    ("Deep Permutation, shifted, does", "Deep Permutation, shifted, rotated x 8", "~", "TERN"),
-    ("Scalar Quantization, shifted, does", "Scalar Quantization, shifted", "~", "TERN"),
-    ("hard: context helps", "With context", ">", "No context"),
-    ("hard: dropping stop-words lowers, no context", "No context", ">", "No cont., no stop-words"),
-    ("hard: dropping stop-words lowers, with context", "With context", ">", "With cont., no stop-words"),
-    ("hard: dropping them at inference lowers more", "No cont., no stop-words", ">",
-     "No cont., no stop-words (inference)"),
-    ("hard: the dictionary is worse than clusters without context", "No context", ">", "English dict."),
-    ("soft is far better than hard, no context", "SUM-aggr No-cont.", ">>", "No context"),
-    ("soft is far better than hard, with context", "SUM-aggr W-cont.", ">>", "With context"),
-    ("soft: sum at least as good as max, no context", "SUM-aggr No-cont.", ">=", "MAX-aggr No-cont."),
-    ("soft: sum at least as good as max, with context", "SUM-aggr W-cont.", ">=", "MAX-aggr W-cont."),
-    ("soft: context helps", "SUM-aggr W-cont.", ">", "SUM-aggr No-cont."),
-    ("soft is below the global features", "TERN", ">", "SUM-aggr W-cont."),
+DIRECTIONS = ("image", "sentence")
+COLUMNS = (
+    "section", "model", "minus", *(f"{d} R@{k}" for d in DIRECTIONS for k in CUTOFFS), "sum", "sum +-",
+    *(f"paper {data} {d} R@{k}" for data in ("coco", "flickr30k") for d in DIRECTIONS for k in CUTOFFS),
 )  # fmt: skip
+PAPER = {
+    "TERN": (28.7, 59.7, 72.7, 38.4, 69.5, 81.3, 13.1, 30.1, 39.5, 17.0, 37.1, 47.8),
+    "Deep Permutation": (28.7, 59.8, 72.7, 38.5, 69.6, 81.3, 13.2, 30.1, 39.5, 17.1, 37.1, 47.9),
+    "Scalar Quantization": (28.7, 59.8, 72.7, 38.4, 69.6, 81.3, 13.1, 30.1, 39.5, 17.0, 37.1, 48.0),
+    "No context": (3.5, 14.0, 24.2, 4.0, 14.7, 23.1, 0.8, 2.9, 4.9, 1.1, 3.9, 6.1),
+    "With context": (7.5, 29.9, 43.6, 8.3, 27.3, 41.4, 1.4, 5.5, 9.3, 1.8, 6.2, 9.5),
+    "No cont., no stop-words": (3.4, 13.6, 23.6, 4.0, 14.2, 22.3, 0.8, 2.9, 4.9, 1.1, 3.6, 5.8),
+    "With cont., no stop-words": (6.7, 27.5, 42.0, 6.9, 25.0, 39.0, 1.3, 5.1, 8.8, 1.6, 5.8, 9.1),
+    "No cont., no stop-words (inference)": (3.1, 12.8, 21.8, 3.7, 12.9, 20.9, 0.8, 2.7, 4.5, 0.9, 3.0, 5.0),
+    "English dict.": (2.7, 9.4, 16.4, 2.8, 10.0, 16.5, 1.1, 4.2, 7.1, 1.3, 4.7, 7.7),
+    "MAX-aggr No-cont.": (25.4, 54.2, 67.4, 32.0, 63.6, 76.2, 10.1, 24.1, 32.6, 13.2, 30.3, 40.5),
+    "SUM-aggr No-cont.": (25.7, 54.5, 67.4, 32.7, 64.4, 77.0, 10.3, 24.7, 33.1, 14.1, 32.5, 42.5),
+    "MAX-aggr W-cont.": (26.8, 57.0, 70.4, 35.1, 65.1, 77.9, 10.6, 25.5, 34.1, 14.1, 32.4, 42.3),
+    "SUM-aggr W-cont.": (27.2, 57.4, 70.4, 34.9, 65.9, 78.4, 10.7, 25.8, 34.4, 14.6, 33.1, 43.5),
+}
+"""Table I: image retrieval and sentence retrieval on COCO, then on Flickr30K."""
+COMPARED = (
+    ("TERN", "Deep Permutation"),
+    ("TERN", "Scalar Quantization"),
+    ("TERN", "Deep Permutation, shifted, rotated x 8"),
+    ("TERN", "Scalar Quantization, shifted"),
+    ("TERN", "With context"),
+    ("TERN", "No context"),
+    ("TERN", "SUM-aggr W-cont."),
+    ("TERN", "SUM-aggr No-cont."),
+    ("With context", "No context"),
+    ("SUM-aggr W-cont.", "SUM-aggr No-cont."),
+    ("MAX-aggr W-cont.", "MAX-aggr No-cont."),
+    ("With context", "With cont., no stop-words"),
+    ("No context", "No cont., no stop-words"),
+    ("No context", "No cont., no stop-words (inference)"),
+    ("With context", "English dict."),
+    ("No context", "English dict."),
+    ("With cont., no stop-words", "English dict."),
+    ("No cont., no stop-words", "English dict."),
+    ("No cont., no stop-words (inference)", "English dict."),
+    ("SUM-aggr W-cont.", "MAX-aggr W-cont."),
+    ("SUM-aggr No-cont.", "MAX-aggr No-cont."),
+)
+"""The first of a pair is the one that the paper finds better, if any."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the table."""
+class Line:
+    """One model: for image retrieval and for sentence retrieval, the rank (from 0) of each query's first right item."""
 
     section: str
     model: str
-    images: Recall
-    sentences: Recall
+    ranks: dict[Modality, NDArray[np.int64]]
 
-    @property
-    def figures(self) -> list[float]:
-        """R@1, 5, 10 of image retrieval, then of sentence retrieval."""
-        return [value for r in (self.images, self.sentences) for value in (r.r1, r.r5, r.r10)]
+    def hits(self) -> list[NDArray[np.int8]]:
+        """Of each of the six recalls, 1 for a query whose right item is found and 0 for another."""
+        return [(self.ranks[asking] < k).astype(np.int8) for asking in ("text", "image") for k in CUTOFFS]
 
 
-class Gallery:
-    """All items of a feature file, and who belongs to whom."""
+class Table:
+    """Lines on the items of one feature file."""
 
     def __init__(self, file: FeatureFile) -> None:
-        self.of: dict[Modality, Embeddings] = {m: embeddings(file.rows(m, 0, file.count(m)), m) for m in MODALITIES}
-        self.owners = owners_of(
-            [item.id for item in file.items("image")], [caption.group for caption in file.items("text")]
-        )
+        self.gallery = Gallery(file)
+        self.of = self.gallery.of
 
-    def dense(self, section: str, model: str) -> Row:
+    def dense(self, section: str, model: str) -> Line:
         """The line of the global vectors themselves."""
-        return self._row(section, model, lambda m, _: self.of[m].vectors)
+        return self._line(section, model, lambda m, _: self.of[m].vectors)
 
-    def code(self, section: str, model: str, codec: SurrogateCodec) -> Row:
+    def code(self, section: str, model: str, codec: SurrogateCodec) -> Line:
         """The line of a fitted codec."""
-        return self._row(section, model, lambda m, side: exact(getattr(codec, f"encode_{side}")(self.of[m])))
+        return self._line(section, model, lambda m, side: exact(getattr(codec, f"encode_{side}")(self.of[m])))
 
-    def _row(self, section: str, model: str, encode: Callable[[Modality, str], NDArray[np.float32]]) -> Row:
-        to_image = text_to_image_ranks(encode("image", "documents"), encode("text", "queries"), self.owners)
-        to_text = image_to_text_ranks(encode("image", "queries"), encode("text", "documents"), self.owners)
-        return Row(section, model, Recall.of(to_image), Recall.of(to_text))
+    def cells(self, line: Line, minus: Line | None = None) -> list[object]:
+        """A row of the table, of a line or of its difference to another."""
+        groups = self.gallery.groups
+        values = line.hits() if minus is None else [a - b for a, b in zip(line.hits(), minus.hits(), strict=True)]
+        asking = [groups["text"]] * len(CUTOFFS) + [groups["image"]] * len(CUTOFFS)
+        recalls = [100 * float(column.mean(dtype=np.float64)) for column in values]
+        error = spread(list(zip(values, asking, strict=True)))
+        section = line.section if minus is None else PAIRS
+        told = [f"{value:.2f}" for value in (*recalls, sum(recalls), error)]
+        return [section, line.model, minus and minus.model, *told, *published(line.model, minus and minus.model)]
+
+    def _line(self, section: str, model: str, encode: Callable[[Modality, str], NDArray[np.floating]]) -> Line:
+        found = {}
+        for asking, target in (("text", "image"), ("image", "text")):
+            scores = encode(asking, "queries") @ encode(target, "documents").T
+            found[asking] = ranks(scores, self.gallery.groups[asking], self.gallery.groups[target])
+        return Line(section, model, found)
 
 
 def exact(terms: TermMatrix) -> NDArray[np.float64]:
@@ -100,52 +139,41 @@ def exact(terms: TermMatrix) -> NDArray[np.float64]:
     return terms.toarray().astype(np.float64)
 
 
-class Codebooks:
-    """The codebooks of the table by name; made when asked for, kept in a folder if one is given."""
-
-    def __init__(self, train: FeatureFile, alone: FeatureFile | None, folder: Path | None, size: int) -> None:
-        self.folder = folder
-        self.size = size
-        self.files = {"with": train, "no": alone}
-        self.made: dict[str, Codebook] = {}
-
-    def __getitem__(self, name: str) -> Codebook:
-        """ "with" or "no" (context), "with-stop" and "no-stop" without stop-words, "with-words" and "no-words" the
-        dictionary."""
-        if name not in self.made:
-            path = self.folder / f"{name}.npz" if self.folder else None
-            if path is not None and path.exists():
-                self.made[name] = Codebook.load(path)
-            else:
-                click.echo(f"codebook {name}", err=True)
-                self.made[name] = self._make(*name.partition("-")[::2])
-                if path is not None:
-                    self.made[name].save(path)
-        return self.made[name]
-
-    def _make(self, context: str, kind: str) -> Codebook:
-        files = [self.files[context]]
-        if kind == "words":
-            return codebook.dictionary(files, self.size)
-        return codebook.cluster(files, self.size, drop_stopwords=kind == "stop")
+def published(model: str, minus: str | None) -> list[object]:
+    """The paper's figures of a model, or its differences of two; empty cells where it has none."""
+    if model not in PAPER or (minus is not None and minus not in PAPER):
+        return [None] * 12
+    if minus is None:
+        return list(PAPER[model])
+    return [f"{a - b:.1f}" for a, b in zip(PAPER[model], PAPER[minus], strict=True)]
 
 
-def rows(dev: Gallery, alone_dev: Gallery | None, train: Sequence[Embeddings], books: Codebooks) -> Iterator[Row]:
+def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], books: Codebooks) -> Iterator[Line]:
     """The lines of the table, one by one."""
 
-    def global_row(section: str, model: str, code: str, **options: object) -> Row:
+    def global_row(section: str, model: str, code: str, **options: object) -> Line:
         return dev.code(section, model, global_code(code, center=False, **options).fit(*train))
 
-    def concept_row(section: str, model: str, book: str, gallery: Gallery = dev, **options: object) -> Row:
+    def concept_row(section: str, model: str, book: str, table: Table = dev, **options: object) -> Line:
         assignment = "hard" if section == HARD or options.pop("hard", False) else "soft"
         codec = SurrogateCodec(concept_steps(books[book], assignment, **options))
-        return gallery.code(section, model, codec.fit(*gallery.of.values()))
+        return table.code(section, model, codec.fit(*table.of.values()))
 
     yield dev.dense(GLOBAL, "TERN")
     yield global_row(GLOBAL, "Deep Permutation", "permutation", rotate=False)
     yield global_row(GLOBAL, "Scalar Quantization", "scalar", rotate=False)
+    free = "no" in books.contexts
+    if free:
+        yield concept_row(HARD, "No context", "no")
     yield concept_row(HARD, "With context", "with")
+    if free:
+        yield concept_row(HARD, "No cont., no stop-words", "no-stop")
     yield concept_row(HARD, "With cont., no stop-words", "with-stop")
+    if free:
+        yield concept_row(HARD, "No cont., no stop-words (inference)", "no-stop", drop_stopwords=True)
+        yield concept_row(HARD, "English dict.", "no-words")
+        yield concept_row(SOFT, "MAX-aggr No-cont.", "no", aggregate="max")
+        yield concept_row(SOFT, "SUM-aggr No-cont.", "no")
     yield concept_row(SOFT, "MAX-aggr W-cont.", "with", aggregate="max")
     yield concept_row(SOFT, "SUM-aggr W-cont.", "with")
     yield concept_row(MORE, "SUM-aggr W-cont., scale 1,000", "with", scale=1000)
@@ -153,71 +181,12 @@ def rows(dev: Gallery, alone_dev: Gallery | None, train: Sequence[Embeddings], b
     yield global_row(MORE, "Scalar Quantization, shifted", "scalar", rotate=False, shift=True)
     yield concept_row(MORE, "hard, With cont., no stop-words (inference)", "with-stop", hard=True, drop_stopwords=True)
     yield concept_row(MORE, "hard, English dict. with context", "with-words", hard=True)
-    if books.files["no"] is not None:
-        yield concept_row(HARD, "No context", "no")
-        yield concept_row(HARD, "No cont., no stop-words", "no-stop")
-        yield concept_row(HARD, "No cont., no stop-words (inference)", "no-stop", drop_stopwords=True)
-        yield concept_row(HARD, "English dict.", "no-words")
-        yield concept_row(SOFT, "MAX-aggr No-cont.", "no", aggregate="max")
-        yield concept_row(SOFT, "SUM-aggr No-cont.", "no")
-    if books.files["no"] is not None and alone_dev is not None:
+    if free and alone_dev is not None:
+        without = "hard, the same without stop-words"
         yield concept_row(MORE, "hard, No context in codebook and items", "no", alone_dev, hard=True)
-        yield concept_row(
-            MORE, "hard, the same without stop-words", "no-stop", alone_dev, hard=True, drop_stopwords=True
-        )
+        yield concept_row(MORE, without, "no-stop", alone_dev, hard=True, drop_stopwords=True)
         yield concept_row(MORE, "SUM-aggr, No context in codebook and items", "no", alone_dev)
         yield concept_row(MORE, "hard, English dict., no context in items", "no-words", alone_dev, hard=True)
-
-
-ORDER = (
-    "TERN", "Deep Permutation", "Scalar Quantization", "No context", "With context", "No cont., no stop-words",
-    "With cont., no stop-words", "No cont., no stop-words (inference)", "English dict.", "MAX-aggr No-cont.",
-    "SUM-aggr No-cont.", "MAX-aggr W-cont.", "SUM-aggr W-cont.",
-)  # fmt: skip
-
-
-def within(sets: Ragged) -> float:
-    """The part of the variance of concepts that lies within items, in percent."""
-    values = sets.values.astype(np.float64)
-    item = np.repeat(np.arange(len(sets)), np.diff(sets.offsets))
-    sums = sparse.csr_array((np.ones(len(item)), (item, np.arange(len(item)))), shape=(len(sets), len(item)))
-    means = (sums @ values) / np.maximum(np.diff(sets.offsets), 1)[:, None]
-    return float(100 * ((values - means[item]) ** 2).sum() / ((values - values.mean(axis=0)) ** 2).sum())
-
-
-def context(gallery: Gallery, book: Codebook) -> Iterator[str]:
-    """How much of its own a concept has beside its context."""
-    codec = SurrogateCodec(concept_steps(book, "hard")).fit(*gallery.of.values())
-    for modality, found in gallery.of.items():
-        used = codec.encode_documents(found).nnz / len(found)
-        share = within(found.concepts)
-        yield f"- {modality}: {share:.2f} % of the variance of concepts within items, {used:.2f} codewords an item"
-
-
-def markdown(found: Sequence[Row]) -> Iterator[str]:
-    """The table in the paper's order."""
-    yield "| Model | image retrieval R@1 / 5 / 10 | sentence retrieval R@1 / 5 / 10 |"
-    yield "|---|---|---|"
-    for section in (GLOBAL, HARD, SOFT, MORE):
-        yield f"| **{section}** | | |"
-        for row in (row for row in found if row.section == section):
-            cells = [f"{value:.1f}" for value in row.figures]
-            yield f"| {row.model} | {' / '.join(cells[:3])} | {' / '.join(cells[3:])} |"
-
-
-def verdicts(found: Sequence[Row]) -> Iterator[str]:
-    """Each claim of the paper whose rows are there: held or not, with the sums of the six recalls."""
-    of = {row.model: row for row in found}
-    for claim, one, relation, other in CLAIMS:
-        if one in of and other in of:
-            a, b = of[one].figures, of[other].figures
-            held = {
-                "~": max(abs(x - y) for x, y in zip(a, b, strict=True)) <= SAME,
-                ">": sum(a) > sum(b),
-                ">=": sum(a) >= sum(b),
-                ">>": sum(a) > 1.5 * sum(b),
-            }[relation]
-            yield f"- {'held' if held else 'NOT held'}: {claim} ({sum(a):.1f} against {sum(b):.1f})"
 
 
 @click.command()
@@ -227,7 +196,6 @@ def verdicts(found: Sequence[Row]) -> Iterator[str]:
 @click.option("--alone-dev", type=click.Path(path_type=Path), help="DEV by the encoder FOLDER?alone.")
 @click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
 @click.option("--codebooks", type=click.Path(path_type=Path), help="Folder to keep codebooks in, and find them.")
-@click.option("--csv", "table", type=click.Path(path_type=Path), help="Write the rows to this file.")
 def main(
     dev: Path,
     train: Path,
@@ -235,30 +203,23 @@ def main(
     alone_dev: Path | None,
     clusters: int,
     codebooks: Path | None,
-    table: Path | None,
 ) -> None:
     """Table I of the Bag of Concepts paper on the embeddings in DEV."""
+    told = {"dev": dev, "fit": train, "alone-train": alone_train, "alone-dev": alone_dev, "clusters": clusters}
     with ExitStack() as stack:
         files = [stack.enter_context(FeatureFile(p)) if p else None for p in (dev, train, alone_dev, alone_train)]
         books = Codebooks(files[1], files[3], codebooks, clusters)
         sample = [Embeddings(m, files[1].vectors(m)[:: max(1, files[1].count(m) // FIT)]) for m in MODALITIES]
-        found = []
-        galleries = [Gallery(file) for file in (files[0], files[2]) if file]
-        for row in rows(galleries[0], galleries[1] if files[2] else None, sample, books):
-            click.echo(f"{row.model}: {' '.join(f'{value:.1f}' for value in row.figures)}", err=True)
-            found.append(row)
-        facts = [
-            line
-            for name, gallery in zip(("with context", "without"), galleries, strict=False)
-            for line in (f"\nConcepts {name}:", *context(gallery, books["with" if name == "with context" else "no"]))
-        ]
-    found.sort(key=lambda row: ORDER.index(row.model) if row.model in ORDER else len(ORDER))
-    click.echo("\n".join([*markdown(found), "", *verdicts(found), *facts]))
-    if table is not None:
-        with table.open("w", newline="") as handle:
-            out = csv.writer(handle)
-            out.writerow(["section", "model", *(f"{d} R@{k}" for d in ("image", "sentence") for k in (1, 5, 10))])
-            out.writerows([row.section, row.model, *(round(value, 2) for value in row.figures)] for row in found)
+        table = Table(files[0])
+        out = stack.enter_context(Writer(sys.stdout, __file__, told, COLUMNS))
+        found = {}
+        for line in lines(table, Table(files[2]) if files[2] else None, sample, books):
+            click.echo(line.model, err=True)
+            out.write(*table.cells(line))
+            found[line.model] = line
+        for one, other in COMPARED:
+            if one in found and other in found:
+                out.write(*table.cells(found[one], found[other]))
 
 
 if __name__ == "__main__":

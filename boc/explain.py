@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,6 +16,7 @@ from sklearn.preprocessing import normalize
 
 from boc.errors import BocError, ImageError
 from boc.labels import IndexLabels, Label, content_words, unpack_labels, whole_words
+from boc.pipeline import heaviest
 from boc.types import Embeddings, ImageRef, Item, Ragged, TermMatrix
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Explanation:
     """The score of ``item`` for a query, taken apart.
 
     ``matches`` are the shared terms, largest product first; ``query`` is the sentence, or the path of the picture.
+    ``query_terms`` and ``item_terms`` (1, V) are all terms of both.
     ``query_parts`` and ``item_parts`` are None without concepts; ``missing`` then says why.
     ``carried`` float64 (matches, item parts) is the part that each region (or word) of the item has in each term; its
     rows sum to 1, or to 0 for terms that no single part carries, such as all terms of a code over global vectors.
@@ -72,6 +74,8 @@ class Explanation:
     item_parts: Parts | None = None
     carried: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     missing: str = ""
+    query_terms: TermMatrix | None = None
+    item_terms: TermMatrix | None = None
 
     @property
     def score(self) -> int:
@@ -127,20 +131,41 @@ def explain(
     item's picture that cannot be read is named in ``missing``, the terms are explained all the same.
     """
     query, item = _query(text, image), _item(searcher, id)
-    asked = _encode(searcher, query)
+    encode = partial(_encode, searcher)
+    return explain_item(searcher, query, encode(query), item, encode, TermLabels(searcher), labelled=labelled)
+
+
+def explain_item(
+    searcher: Searcher,
+    query: Item,
+    asked: Embeddings,
+    item: Item,
+    encode: Callable[[Item], Embeddings],
+    labels: Mapping[int, Label],
+    *,
+    labelled: int = LABELLED,
+    query_z: int | None = None,
+) -> Explanation:
+    """The same for a query that is encoded already as ``asked``, of which ``query_z`` terms count, and an item at hand.
+
+    ``encode`` encodes the item anew, for the regions or words that it consists of; an ImageError of it is told in
+    ``missing``.
+    """
     code = searcher.codec.encode_queries(asked)
-    matches = _matches(code, searcher.index.terms([id], code.indices.tolist()))
-    labels = _Labels(searcher)
+    code = code if query_z is None else heaviest(code, query_z)
+    terms = searcher.index.terms([item.id])
+    matches = _matches(code, terms)
     matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
-    query_parts = _parts(asked)
+    found = Explanation(query, item, matches, _parts(asked), query_terms=code, item_terms=terms)
     try:
-        encoded = _encode(searcher, item)
+        encoded = encode(item)
     except ImageError as error:
-        return Explanation(query, item, matches, query_parts, missing=str(error))
+        return replace(found, missing=str(error))
     item_parts = _parts(encoded)
-    missing = "" if query_parts and item_parts else "no regions or words: the encoder found none, or gives vectors only"
+    missing = "no regions or words: the encoder found none, or gives vectors only"
     carried = _carried(searcher.codec, encoded, item_parts, [match.term for match in matches])
-    return Explanation(query, item, matches, query_parts, item_parts, carried, missing)
+    both = found.query_parts is not None and item_parts is not None
+    return replace(found, item_parts=item_parts, carried=carried, missing="" if both else missing)
 
 
 def _query(text: str | None, image: Path | str | None) -> Item:
@@ -205,13 +230,18 @@ def _carried(
     return carried / np.where(sums > 0, sums, 1)
 
 
-class _Labels:
-    """Labels of terms: what a step of the term's chain holds as ``labels_``; what is missing there, from the index."""
+class TermLabels(Mapping[int, Label]):
+    """Labels of terms: what a step of the term's chain holds as ``labels_``; what is missing there, from the index.
+
+    Each is made when it is first asked for, and kept.
+    """
 
     def __init__(self, searcher: Searcher) -> None:
         codec = searcher.codec
+        self._n = codec.n_terms
         self._asked = IndexLabels(searcher.index, codec.n_terms)
         self._stored: dict[int, Label] = {}
+        self._made: dict[int, Label] = {}
         start = 0
         for chain, width in zip(codec.chains, codec.widths, strict=True):
             for step in chain:
@@ -221,6 +251,17 @@ class _Labels:
             start += width
 
     def __getitem__(self, term: int) -> Label:
+        if term not in self._made:
+            self._made[term] = self._label(term)
+        return self._made[term]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._n))
+
+    def __len__(self) -> int:
+        return self._n
+
+    def _label(self, term: int) -> Label:
         stored = self._stored.get(term, Label())
         if stored.words and stored.examples:
             return stored

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from boc import registry
+from boc.ahead import ahead
 from boc.codecs import SurrogateCodec
 from boc.errors import BackendError, BocError, BocWarning, EncoderError, FeatureFileError
 from boc.features import FeatureFile, FeatureFiles, embeddings
@@ -36,6 +38,7 @@ from boc.types import (
     Ragged,
     Rescore,
     Rows,
+    Stages,
     StoredConcepts,
     TermMatrix,
     Words,
@@ -52,6 +55,9 @@ DEFAULT_Z = 64
 DEFAULT_QUERY_Z = 128
 DEFAULT_RM = 10.0
 FOUND = 1000  # ids looked up at a time
+
+_Encoded: TypeAlias = tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]
+"""What an index takes of some rows: items, term frequencies, vectors and concept sets."""
 
 Hybrid: TypeAlias = Literal["rrf", "sum"]
 HYBRIDS: tuple[Hybrid, Hybrid] = ("rrf", "sum")
@@ -124,10 +130,10 @@ def build_index(
     _check_items(file, metadata)
     with registry.backend(at).create(check_name(name), manifest, codec.arrays()) as writer:
         done = 0
-        for rows, modality in _batches(file, codec, manifest):
-            if not writer.has([item.id for item in rows.items]):
-                writer.add(*_encoded(rows, modality, codec, manifest, metadata))
-            done += len(rows.items)
+        for count, batch in _encoding(file, codec, manifest, metadata, known=writer.has):
+            if batch is not None:
+                writer.add(*batch)
+            done += count
             yield done
         writer.commit()
 
@@ -148,9 +154,10 @@ def append(file: FeatureFile | FeatureFiles, at: str, name: str, metadata: Metad
         if manifest.concept_dtype is not None:
             _check_concepts(file)
         done = 0
-        for rows, modality in _batches(file, codec, manifest):
-            editor.put(*_encoded(rows, modality, codec, manifest, metadata))
-            done += len(rows.items)
+        for count, batch in _encoding(file, codec, manifest, metadata):
+            if batch is not None:
+                editor.put(*batch)
+            done += count
             yield done
         editor.commit(_digest(manifest.source, _source(file.header.source, metadata)))
 
@@ -182,10 +189,26 @@ def _batches(
             yield rows, modality
 
 
+def _encoding(
+    file: FeatureFile | FeatureFiles,
+    codec: SurrogateCodec,
+    manifest: Manifest,
+    metadata: Metadata | None,
+    known: Callable[[list[str]], bool] = lambda ids: False,
+) -> Iterator[tuple[int, _Encoded | None]]:
+    """Of each batch of items how many they are, and what an index takes of them; None of those that are ``known``."""
+
+    def encoded(batch: tuple[Rows, Modality, bool]) -> tuple[int, _Encoded | None]:
+        rows, modality, there = batch
+        return len(rows.items), None if there else _encoded(rows, modality, codec, manifest, metadata)
+
+    batches = _batches(file, codec, manifest)
+    yield from ahead(encoded, ((rows, modality, known([item.id for item in rows.items])) for rows, modality in batches))
+
+
 def _encoded(
     rows: Rows, modality: Modality, codec: SurrogateCodec, manifest: Manifest, metadata: Metadata | None
-) -> tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]:
-    """What an index takes of some rows: items, term frequencies, vectors and concept sets."""
+) -> _Encoded:
     encoded = embeddings(rows, modality)
     dtype = manifest.concept_dtype
     sets = None if dtype is None or encoded.concepts is None else store(encoded.concepts, dtype)
@@ -287,19 +310,43 @@ class Searcher:
     The encoder is loaded when the first query needs it; queries that come as vectors never load torch.
     """
 
-    def __init__(self, index: Index, encoder: Callable[[], Encoder] | None = None) -> None:
+    def __init__(
+        self,
+        index: Index,
+        encoder: Callable[[], Encoder] | None = None,
+        reopen: Callable[[], Index] | None = None,
+    ) -> None:
         self.index = index
         self.codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
         self._load = encoder or (lambda: registry.encoder(index.manifest.identity.spec))
+        self._reopen = reopen or (lambda: index)
 
     @classmethod
     def open(
         cls, name: str, at: str = "file:boc-data", *, encoder: str | None = None, device: str = "auto"
     ) -> Searcher:
         """Index ``name`` of back end ``at``. ``encoder`` says where the encoder is if it has moved."""
-        index = registry.backend(at).open(check_name(name))
+        backend = registry.backend(at)
+
+        def reopen() -> Index:
+            return backend.open(check_name(name))
+
+        index = reopen()
         spec = encoder or index.manifest.identity.spec
-        return cls(index, lambda: registry.encoder(spec, device))
+        return cls(index, lambda: registry.encoder(spec, device), reopen)
+
+    def renewed(self) -> Searcher:
+        """A searcher of what the index is now, with the encoder of this one."""
+        found = Searcher(self._reopen(), self._load, self._reopen)
+        if "encoder" in self.__dict__ and found.index.manifest.identity.digest == self.encoder.identity.digest:
+            found.encoder = self.encoder  # need not be loaded again
+        return found
+
+    def stored(self, id: str) -> Embeddings:
+        """An item as the index holds it: its vector, and its concepts if there are any. KeyError for an unknown id."""
+        item, sets = self.index.find([id])[0], self.index.manifest.concept_dtype is not None
+        concepts = self.index.concepts([id]).ragged() if sets else None
+        return Embeddings(item.modality, self.index.vectors([id]).astype(np.float32), concepts)
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -324,6 +371,8 @@ class Searcher:
         filters: Sequence[Filter] = (),
         hybrid: Hybrid | None = None,
         words_weight: float | None = None,
+        query_z: int | None = None,
+        stages: Stages | None = None,
     ) -> list[Hit]:
         """The k best items for a sentence or a picture, best first.
 
@@ -334,23 +383,29 @@ class Searcher:
 
         ``hybrid`` counts the words of a sentence too: "rrf" fuses the re-scored ranking with that of the words by
         reciprocal rank; "sum" ranks, without scoring anew, by the score of the terms plus ``words_weight`` times that
-        of the words.
+        of the words. ``query_z`` keeps only so many terms of the query, the heaviest; ``stages`` is told what each
+        stage of the search took.
         """
         if (text is None) == (image is None):
             raise BocError("give either a sentence or a picture to search by")
+        stages = Stages() if stages is None else stages
         same: Any = {"k": k, "rm": rm, "find": find, "rerank": rerank, "filters": filters}
-        same |= {"hybrid": hybrid, "words_weight": words_weight}
+        same |= {"hybrid": hybrid, "words_weight": words_weight, "query_z": query_z, "stages": stages}
         if text is not None:
             return self.search_texts([text], **same)[0]
-        path = Path(str(image))
-        encoded = self.encoder.encode_images([self.encoder.prepare(ImageRef(path.name, path))])
+        path, encoder = Path(str(image)), self.encoder
+        with stages.timed("encode_ms"):
+            encoded = encoder.encode_images([encoder.prepare(ImageRef(path.name, path))])
         return self.search_vectors(encoded, **same)[0]
 
-    def search_texts(self, texts: Sequence[str], **options: Any) -> list[list[Hit]]:
+    def search_texts(self, texts: Sequence[str], *, stages: Stages | None = None, **options: Any) -> list[list[Hit]]:
         """The same for several sentences at once, which engines answer together; one list each."""
         if not all(text.strip() for text in texts):
             raise BocError("the sentence is empty; write what the picture shows")
-        return self.search_vectors(self.encoder.encode_texts(texts), texts=texts, **options)
+        stages, encoder = Stages() if stages is None else stages, self.encoder
+        with stages.timed("encode_ms"):
+            encoded = encoder.encode_texts(texts)
+        return self.search_vectors(encoded, texts=texts, stages=stages, **options)
 
     def search_vectors(
         self,
@@ -364,6 +419,8 @@ class Searcher:
         hybrid: Hybrid | None = None,
         words_weight: float | None = None,
         texts: Sequence[str] | None = None,
+        query_z: int | None = None,
+        stages: Stages | None = None,
     ) -> list[list[Hit]]:
         """The same for queries that are encoded already; one list a row. ``texts`` are their sentences, for hybrid."""
         rm = self.index.manifest.rm if rm is None else rm
@@ -371,37 +428,50 @@ class Searcher:
             raise BocError(f"k must be at least 1, got {k}")
         if not 1 <= rm < math.inf:
             raise BocError(f"rm must be at least 1 (candidates a hit), got {rm:g}")
+        if query_z is not None and query_z < 1:
+            raise BocError(f"query_z must be at least 1 (terms kept of a query), got {query_z}")
         for condition in filters:
             check_filter(condition, self.index.manifest.fields)
         words = _words(hybrid, words_weight, rerank, texts)
         target, depth = self.target(find), math.ceil(rm * k)
-        if hybrid == "sum":
-            return self.index.search(self.codec.encode_queries(queries), k, target, filters=filters, words=words)
         metric = check_metric(rerank or self.index.manifest.rerank)
+        stages = Stages() if stages is None else stages
+        with stages.timed("code_ms"):
+            codes = self.codec.encode_queries(queries)
+            codes = codes if query_z is None else heaviest(codes, query_z)
+        stages.codes = codes
+        if hybrid == "sum":
+            return self.index.search(codes, k, target, filters=filters, words=words, stages=stages)
         if words is None:
-            return self._ranked(queries, depth, k, target, metric, filters)
-        ranked = self._ranked(queries, depth, depth, target, metric, filters)
-        matched = self.index.match(words.texts, depth, target, filters)
+            return self._ranked(queries, codes, depth, k, target, metric, filters, stages)
+        ranked = self._ranked(queries, codes, depth, depth, target, metric, filters, stages)
+        with stages.timed("postings_ms"):
+            matched = self.index.match(words.texts, depth, target, filters)
         return [reciprocal_rank_fusion(pair, k) for pair in zip(ranked, matched, strict=True)]
 
     def _ranked(
         self,
         queries: Embeddings,
+        codes: TermMatrix,
         depth: int,
         k: int,
         target: Modality,
         metric: str,
         filters: Sequence[Filter],
+        stages: Stages,
     ) -> list[list[Hit]]:
         """The best k of ``depth`` candidates of each query by the re-rank metric."""
-        codes = self.codec.encode_queries(queries)
         if metric == "dot":
-            return self.index.search(codes, depth, target, filters=filters, rescore=Rescore(queries.vectors, k))
+            rescore = Rescore(queries.vectors, k)
+            return self.index.search(codes, depth, target, filters=filters, rescore=rescore, stages=stages)
         score = self._aligner(queries, target, metric)
-        found = self.index.search(codes, depth, target, filters=filters)
-        return [
-            reorder(hits, score(i, [hit.item.id for hit in hits]), k) if hits else [] for i, hits in enumerate(found)
-        ]
+        found = self.index.search(codes, depth, target, filters=filters, stages=stages)
+        stages.candidates += sum(map(len, found))
+        with stages.timed("rerank_ms"):
+            return [
+                reorder(hits, score(i, [hit.item.id for hit in hits]), k) if hits else []
+                for i, hits in enumerate(found)
+            ]
 
     def _aligner(
         self, queries: Embeddings, target: Modality, metric: str
@@ -423,6 +493,15 @@ class Searcher:
             held = "sentences" if find == "image" else "pictures"
             raise BocError(f"the index holds {held} only; drop --find, or index a CSV of image,caption to have both")
         return find
+
+
+def heaviest(terms: TermMatrix, z: int) -> TermMatrix:
+    """The z largest frequencies of each row of ``terms`` (n, V), ties to the lower term."""
+    row = np.repeat(np.arange(terms.shape[0]), np.diff(terms.indptr))
+    order = np.lexsort((terms.indices, -terms.data, row))  # rows stay where they are
+    kept = np.sort(order[np.arange(len(order)) - terms.indptr[row] < z])
+    ends = np.searchsorted(kept, terms.indptr)
+    return sparse.csr_array((terms.data[kept], terms.indices[kept], ends), shape=terms.shape)
 
 
 def _words(

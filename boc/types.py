@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -241,6 +243,32 @@ class Words:
     weight: float
 
 
+@dataclass
+class Stages:
+    """What one search took, in milliseconds, and how much it looked at. Whoever does a stage adds to it.
+
+    ``encode_ms``: sentence or picture to vector. ``code_ms``: vector to terms. ``postings_ms``: candidates by posting
+    lists, and by words. ``rerank_ms``: scoring candidates anew; None if the engine does it in one go with
+    ``postings_ms``. ``content_ms``: reading what was found. ``codes`` are the terms of the queries, ``candidates`` how
+    many items were scored anew, at most.
+    """
+
+    encode_ms: float = 0.0
+    code_ms: float = 0.0
+    postings_ms: float = 0.0
+    rerank_ms: float | None = 0.0
+    content_ms: float = 0.0
+    codes: TermMatrix | None = None
+    candidates: int = 0
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add what the block takes to the stage ``name``; if it fails, nothing."""
+        start = perf_counter()
+        yield
+        setattr(self, name, (getattr(self, name) or 0.0) + 1000 * (perf_counter() - start))
+
+
 class Index(Protocol):
     """An opened index. Replacing it leaves what is open unchanged; engines that edit in place show edits at once."""
 
@@ -262,12 +290,14 @@ class Index(Protocol):
         filters: Sequence[Filter] = (),
         rescore: Rescore | None = None,
         words: Words | None = None,
+        stages: Stages | None = None,
     ) -> list[list[Hit]]:
         """At most k hits a query by dot product of frequencies, ordered by (-score, id).
 
         Only items that share a term with the query are found. ``modality`` restricts to pictures or sentences,
         ``filters`` to items for which all of them hold. With ``rescore`` the k hits are candidates, scored anew where
-        the vectors are; with ``words`` the score also counts words. BackendError for what the engine cannot do.
+        the vectors are; with ``words`` the score also counts words. ``stages`` is told what that took: postings,
+        re-ranking and content, and the number of candidates. BackendError for what the engine cannot do.
         """
 
     def match(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.manifest import Manifest
 from boc.rerank import dot, reorder
-from boc.types import Filter, Hit, Item, Modality, Rescore, StoredConcepts, TermMatrix, Words
+from boc.types import Filter, Hit, Item, Modality, Rescore, Stages, StoredConcepts, TermMatrix, Words
 
 from . import _bodies
 from ._budget import SAFE, Budget
@@ -76,6 +76,7 @@ class ServerIndex:
         filters: Sequence[Filter] = (),
         rescore: Rescore | None = None,
         words: Words | None = None,
+        stages: Stages | None = None,
     ) -> list[list[Hit]]:
         if k < 1:
             raise BackendError(f"k must be at least 1, got {k}")
@@ -90,40 +91,50 @@ class ServerIndex:
                 query = self._strategy.query(features)
                 bodies.append(_bodies.search_body(query, k, only, filters, by_words))
                 asked.append(i)
+        stages = Stages() if stages is None else stages
         found: list[list[Hit]] = [[] for _ in range(queries.shape[0])]
         if modality is None or self.manifest.items[modality]:
             size = BATCH if rescore is None or self._scripts else max(1, CANDIDATES // k)
             for start in range(0, len(bodies), size):
                 part = slice(start, start + size)
-                answers = self._hits(bodies[part], k, asked[part], rescore, exact=words is None)
+                answers = self._hits(bodies[part], k, asked[part], rescore, stages, exact=words is None)
                 for i, hits in zip(asked[part], answers, strict=True):
                     found[i] = hits
         if modality is not None and only is None and any(h.item.modality != modality for hits in found for h in hits):
             self._mixed = True  # since this index was opened somebody has added the first of the others
-            return self.search(queries, k, modality, filters=filters, rescore=rescore, words=words)
+            return self.search(queries, k, modality, filters=filters, rescore=rescore, words=words, stages=stages)
         return found
 
     def _hits(
-        self, bodies: list[Json], k: int, numbers: list[int], rescore: Rescore | None, *, exact: bool
+        self,
+        bodies: list[Json],
+        k: int,
+        numbers: list[int],
+        rescore: Rescore | None,
+        stages: Stages,
+        *,
+        exact: bool,
     ) -> list[list[Hit]]:
         if rescore is None:
             shown = [{**body, "_source": _bodies.ITEM} for body in bodies]
-            answers = self._searched(shown, k) if exact else self._searched(shown, k, **ALL_SHARDS)
+            with stages.timed("postings_ms"):
+                answers = self._searched(shown, k) if exact else self._searched(shown, k, **ALL_SHARDS)
             if exact:
                 self._check_exact(answers)
-            return [[Hit(_item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
+            with stages.timed("content_ms"):
+                return [[Hit(_item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
         queries = [rescore.vectors[i] for i in numbers]
         if self._scripts and rescore.k <= _bodies.WINDOW:
             try:
-                return self._rescored(bodies, k, queries, rescore.k)
+                return self._rescored(bodies, k, queries, rescore.k, stages)
             except RefusedError as error:
                 if "script" not in f"{error.kind} {error.reason}":
                     raise
                 self._scripts = False  # the server has no scripts, or its owner forbids them
-        return self._fetched(bodies, k, queries, rescore.k)
+        return self._fetched(bodies, k, queries, rescore.k, stages)
 
     def _rescored(
-        self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int
+        self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
     ) -> list[list[Hit]]:
         """Candidates scored anew by the server, which sends the best of them only."""
         state, dtype = self.generation.state, self.manifest.vector_dtype
@@ -132,14 +143,19 @@ class ServerIndex:
             _bodies.rescored({**body, **shown}, query, candidates, state.vectors, dtype)
             for body, query in zip(bodies, queries, strict=True)
         ]
+        with stages.timed("postings_ms"):
+            answers = self._searched(asked, k)
+        stages.rerank_ms = None
+        stages.candidates += candidates * len(bodies)
         found = []
-        for query, hits in zip(queries, self._searched(asked, k), strict=True):
-            scores = np.array([hit["_score"] for hit in hits], np.float32) - np.float32(_bodies.offset(query))
-            found.append(reorder([Hit(_item(hit["_source"]), 0.0) for hit in hits], scores, k))
+        with stages.timed("content_ms"):
+            for query, hits in zip(queries, answers, strict=True):
+                scores = np.array([hit["_score"] for hit in hits], np.float32) - np.float32(_bodies.offset(query))
+                found.append(reorder([Hit(_item(hit["_source"]), 0.0) for hit in hits], scores, k))
         return found
 
     def _fetched(
-        self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int
+        self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
     ) -> list[list[Hit]]:
         """Candidates fetched with their vectors, and scored here."""
         if self.generation.state.vectors == "binary":
@@ -147,14 +163,18 @@ class ServerIndex:
         else:
             shown = {"_source": False, "script_fields": READ_DENSE}
         ranked = []
-        answers = self._searched([{**body, **shown} for body in bodies], candidates)
+        with stages.timed("postings_ms"):
+            answers = self._searched([{**body, **shown} for body in bodies], candidates)
         self._check_exact(answers)
-        for query, hits in zip(queries, answers, strict=True):
-            rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
-            scores = dot(query, self._decoded(hits)) if hits else np.empty(0, np.float32)
-            ranked.append(reorder(rows, scores, k))
-        items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
-        return [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
+        with stages.timed("rerank_ms"):
+            for query, hits in zip(queries, answers, strict=True):
+                rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
+                scores = dot(query, self._decoded(hits)) if hits else np.empty(0, np.float32)
+                ranked.append(reorder(rows, scores, k))
+                stages.candidates += len(rows)
+        with stages.timed("content_ms"):
+            items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
+            return [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
 
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()

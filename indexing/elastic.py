@@ -17,7 +17,7 @@ from ._server import ServerBackend
 from ._transport import Json, refusal, unreachable
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
-STRATEGIES = ("text", "sparse_vector", "rank_features")  # best first, by bench/server_vs_hnsw.py
+STRATEGIES = ("text", "sparse_vector", "rank_features")  # best first, by bench/race.py --server
 ON_THE_WAY = {401, 403, 408, 413, 429, 500, 502, 503, 504}
 """Statuses that gateways give too, and the guard of a server: neither says what stands behind it."""
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from operator import itemgetter
 from pathlib import Path
+from time import perf_counter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,9 +25,10 @@ from boc.files import sole_writer, sync
 from boc.manifest import Manifest
 from boc.metadata import check_filter, holds
 from boc.rerank import dot
-from boc.types import MODALITIES, Filter, Hit, Item, Modality, Rescore, StoredConcepts, TermMatrix, Words
+from boc.types import MODALITIES, Filter, Hit, Item, Modality, Rescore, Stages, StoredConcepts, TermMatrix, Words
 
 from . import _bm25, _catalogue
+from ._arrays import fetch
 from ._loading import EmbeddedEditor, EmbeddedWriter
 from ._parts import Part, open_current
 from ._postings import top_k
@@ -35,6 +37,8 @@ from ._segment import Segment, side_by_side, take_sets
 _Found: TypeAlias = tuple[Part, NDArray[np.int64], NDArray[Any]]
 """Rows of a part, and their scores."""
 
+PROBE = 16  # candidates whose vectors tell whether the others are in memory
+COLD = 2e-4  # seconds that these take if they are not: ten times as long as from memory, less than three from a disk
 FILTERS = 16  # sets of filters whose items are remembered
 SEGMENTED = 4  # the first format with segments
 PARTS = {  # of the size of an index, by the first word of a file's name
@@ -146,25 +150,35 @@ class EmbeddedIndex:
         filters: Sequence[Filter] = (),
         rescore: Rescore | None = None,
         words: Words | None = None,
+        stages: Stages | None = None,
     ) -> list[list[Hit]]:
         if k < 1:
             raise BackendError(f"k must be at least 1, got {k}")
         n_terms = self.manifest.codec["n_terms"]
         if queries.shape[1] != n_terms:
             raise BackendError(f"queries have {queries.shape[1]} terms, the index has {n_terms}")
-        masks = self._masks(modality, tuple(filters))
-        if words is None:
-            pairs = list(zip(self._parts, masks, strict=True))
-            found = [(part, part.segment.postings.top(queries, k, mask)) for part, mask in pairs]
-            candidates = [[(part, *best[i]) for part, best in found] for i in range(queries.shape[0])]
-        else:
-            candidates = [self._with_words(queries[[i]], k, masks, words, i) for i in range(queries.shape[0])]
-        if rescore is None:
-            return [_hits(_leading(one, k), k) for one in candidates]
-        return [
-            _hits(_rescored(_leading(one, k), vector), rescore.k)
-            for one, vector in zip(candidates, rescore.vectors, strict=True)
-        ]
+        stages = Stages() if stages is None else stages
+        with stages.timed("postings_ms"):
+            candidates = [_leading(one, k) for one in self._candidates(queries, k, modality, tuple(filters), words)]
+        if rescore is not None:
+            k = rescore.k
+            with stages.timed("rerank_ms"):
+                pairs = zip(candidates, rescore.vectors, strict=True)
+                stages.candidates += sum(len(rows) for one in candidates for _, rows, _ in one)
+                candidates = [_rescored(one, vector) for one, vector in pairs]
+        with stages.timed("content_ms"):
+            return [_hits(one, k) for one in candidates]
+
+    def _candidates(
+        self, queries: TermMatrix, k: int, modality: Modality | None, filters: tuple[Filter, ...], words: Words | None
+    ) -> list[list[_Found]]:
+        """Of each query the k best rows of every part."""
+        masks = self._masks(modality, filters)
+        if words is not None:
+            return [self._with_words(queries[[i]], k, masks, words, i) for i in range(queries.shape[0])]
+        pairs = zip(self._parts, masks, strict=True)
+        found = [(part, part.segment.postings.top(queries, k, mask)) for part, mask in pairs]
+        return [[(part, *best[i]) for part, best in found] for i in range(queries.shape[0])]
 
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
@@ -323,7 +337,18 @@ def _best(part: Part, rows: NDArray[np.int64], scores: NDArray[np.float64], k: i
 def _rescored(found: Sequence[_Found], query: NDArray[np.float32]) -> list[_Found]:
     """The same rows with the dot products of their vectors and ``query``; vectors are read in the order of the file."""
     ordered = [(part, np.sort(rows)) for part, rows, _ in found]
-    return [(part, rows, dot(query, part.segment.vectors, rows)) for part, rows in ordered]
+    return [(part, rows, _dots(query, part.segment.vectors, rows)) for part, rows in ordered]
+
+
+def _dots(query: NDArray[np.float32], vectors: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Dot products with some ascending ``rows``, which are fetched first if they seem to lie on the disk."""
+    if len(rows) <= PROBE:
+        return dot(query, vectors, rows)
+    begun = perf_counter()
+    first = dot(query, vectors, rows[:PROBE])
+    if perf_counter() - begun > COLD:
+        fetch(vectors, rows[PROBE:])
+    return np.concatenate([first, dot(query, vectors, rows[PROBE:])])
 
 
 def _leading(found: Sequence[_Found], k: int) -> list[_Found]:

@@ -23,7 +23,7 @@ from ._bodies import dumps
 from ._server import ServerBackend
 from ._transport import Json, refusal, unreachable
 
-STRATEGIES = ("rank_features", "counted_text", "text")  # best first, by bench/server_vs_hnsw.py
+STRATEGIES = ("rank_features", "counted_text", "text")  # best first, by bench/race.py --server
 
 
 def connect(url: str) -> ServerBackend:

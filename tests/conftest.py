@@ -16,6 +16,8 @@ from tests.servers.fixtures import own, server  # noqa: F401
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci")
 
+os.environ["BOC_CONFIG"] = os.devnull  # no settings of whoever runs the tests
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 

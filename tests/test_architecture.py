@@ -26,7 +26,7 @@ MAY = {
     "boc.manifest": {"boc", "boc.errors", "boc.types"},
     "boc.kmeans": {"boc"},
     "boc.vocabulary": {"boc.errors"},
-    "boc.codecs": {"boc.errors", "boc.kmeans", "boc.types", "boc.vocabulary"},
+    "boc.codecs": {"boc", "boc.errors", "boc.kmeans", "boc.types", "boc.vocabulary"},
     "boc.codebook": {
         "boc", "boc.codecs", "boc.errors", "boc.features", "boc.files", "boc.labels", "boc.types", "boc.vocabulary",
     },
@@ -64,7 +64,7 @@ MAY = {
     },
     "boc.sheet": {"boc.errors", "boc.files", "boc.images", "boc.types"},
     "boc.config": {"boc.errors"},
-    "boc.doctor": {"boc", "boc.errors", "boc.registry"},
+    "boc.doctor": {"boc", "boc.errors", "boc.manifest", "boc.registry", "boc.types"},
     "boc.web": {
         "boc", "boc.codecs", "boc.errors", "boc.explain", "boc.images", "boc.labels", "boc.metadata", "boc.pipeline",
         "boc.surrogate", "boc.types",

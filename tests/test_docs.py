@@ -1,24 +1,54 @@
-"""What the documents say is so: commands, options and targets exist, links lead somewhere, snippets run."""
+"""What the documents say is so: commands, options and targets exist, links lead somewhere, snippets run.
+
+Python blocks of a page run in order, in one namespace and in a folder with an index ``photos``. Comments in a page
+say the rest: ``<!-- run -->`` before a block of shell lines runs those too; ``<!-- other data -->`` before an output
+says that it comes from other pictures, so that only the number of its lines can be held against what is printed here.
+"""
 
 from __future__ import annotations
 
 import doctest
 import importlib
+import io
+import json
 import pkgutil
 import re
 import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.error import URLError
+from urllib.parse import unquote, urlencode, urlsplit
+from urllib.request import urlopen
 
 import pytest
+from conftest import boc as run_boc
+from conftest import draw_pictures
+from PIL import Image
 
 import boc
 from boc.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+TUTORIAL = ROOT / "docs" / "tutorial.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-TEXTS = [page.read_text(encoding="utf-8") for page in PAGES]
-SHELL = [line for text in TEXTS for block in re.findall(r"```sh\n(.*?)```", text, re.S) for line in block.splitlines()]
+BLOCK = re.compile(r"^(?:<!-- (run|other data) -->\n+)?```(\w+)\n(.*?)^```$", re.S | re.M)
+FENCED = re.compile(r"^```.*?^```$|`[^`\n]+`", re.S | re.M)
+
+
+def blocks(page: Path) -> list[tuple[str, str, str]]:
+    """Mark, kind and body of the fenced blocks of a page."""
+    return BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+SHELL = [line for page in PAGES for _, kind, body in blocks(page) if kind == "sh" for line in body.splitlines()]
 
 
 def test_every_command_is_in_the_table_and_no_other() -> None:
@@ -29,31 +59,213 @@ def test_every_command_is_in_the_table_and_no_other() -> None:
 @pytest.mark.parametrize("line", [line for line in SHELL if line.startswith("boc ")])
 def test_shell_lines_parse(line: str) -> None:
     _, name, *arguments = shlex.split(line, comments=True)
+    if name.startswith("-"):
+        return
     context = main.commands[name].make_context(name, arguments)
     assert not context.args
 
 
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
-    for text in (README, (ROOT / ".ci" / "run").read_text(encoding="utf-8")):
+    texts = [page.read_text(encoding="utf-8") for page in PAGES if page.name != "CHANGELOG.md"]
+    for text in (*texts, (ROOT / ".ci" / "run").read_text(encoding="utf-8")):
         for words in re.findall(r"(?:^|`)make ([\w =/.-]+)", text, re.M):
             assert {word for word in words.split() if "=" not in word} <= targets
 
 
+def slugs(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and MyST make them."""
+    found: list[str] = []
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    for heading in re.findall(r"^#{1,6} (.+)$", prose, re.M):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).strip().replace(" ", "-")
+        found.append(slug if slug not in found else f"{slug}-{found.count(slug)}")
+    return set(found)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-        assert target.startswith("http") or (page.parent / target).exists(), target
+    for target in re.findall(r"\]\(<?([^)\s>]*)>?\)", FENCED.sub("", page.read_text(encoding="utf-8"))):
+        parts = urlsplit(target)
+        if parts.scheme:
+            assert re.fullmatch(r"https?://[\w.-]+(:\d+)?(/\S*)?", target), target
+            continue
+        place = page.parent / unquote(parts.path) if parts.path else page
+        assert place.exists(), target
+        assert not parts.fragment or parts.fragment in slugs(place), target
 
 
-def test_python_snippets_run(library: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    snippets = re.findall(r"```python\n(.*?)```", README, re.S)
-    assert len(snippets) == 2
-    first = snippets[0].replace('"scenes"', '"photos"').replace("file:demo/index", f"file:{library / 'index'}")
-    exec(first, {})
-    assert len(capsys.readouterr().out.splitlines()) == 3
-    exec(snippets[1], {})
-    assert capsys.readouterr().out.strip() in snippets[1]
+class Marks(HTMLParser):
+    """What a page of the site points to, what it loads, and what can be pointed to in it."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.links: set[str] = set()
+        self.loads: set[str] = set()
+        self.ids: set[str] = set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        for name, value in attributes:
+            if name == "id":
+                self.ids.add(value or "")
+            elif name in ("href", "src"):
+                (self.links if tag == "a" else self.loads).add(value or "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Marks]:
+    """The pages of the site, which is built without a warning."""
+    pytest.importorskip("sphinx")
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-W", "-n", "-q", "--keep-going", ROOT / "docs", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    return {page: Marks(page) for page in folder.rglob("*.html")}
+
+
+def test_links_of_the_site_lead_somewhere(site: dict[Path, Marks]) -> None:
+    for page, marks in site.items():
+        for target in marks.links | marks.loads:
+            parts = urlsplit(target)
+            place = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            if not parts.scheme:
+                assert place.is_file(), f"{page.name}: {target}"
+                assert not parts.fragment or parts.fragment in site[place].ids, f"{page.name}: {target}"
+
+
+def test_the_site_loads_nothing_from_elsewhere(site: dict[Path, Marks]) -> None:
+    assert not [target for marks in site.values() for target in marks.loads if urlsplit(target).netloc]
+
+
+def test_the_reference_tells_every_command(site: dict[Path, Marks]) -> None:
+    (ids,) = [marks.ids for page, marks in site.items() if page.name == "commands.html"]
+    assert {f"boc-{name}" for name in main.commands} <= ids
+
+
+@pytest.fixture
+def home(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as the tutorial leaves it, with other pictures, which becomes the working directory."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(library / "index", "boc-data")
+    shutil.copytree(library / "model", "model")
+    shutil.copytree(library / "images", "album/images")
+    shutil.copy(library / "captions.csv", "album")
+    with Image.open(library / "images" / "007.png") as picture:
+        picture.save("album/images/00007.jpg")
+    return tmp_path
+
+
+def run_page(page: Path, command: Callable[[list[str]], str]) -> int:
+    """Run the blocks of a page in the working directory, and compare what they print; how many did.
+
+    ``command`` runs a line of the shell that begins with boc.
+    """
+    namespace: dict[str, object] = {"__name__": page.stem}
+    printed, compared = "", 0
+    for mark, kind, body in blocks(page):
+        if kind == "python":
+            with redirect_stdout(io.StringIO()) as output:
+                exec(compile(body, page.name, "exec"), namespace)
+            printed = output.getvalue()
+        elif kind == "sh" and mark == "run":
+            lines = [shlex.split(line, comments=True) for line in body.splitlines()]
+            printed = "".join(command(words[1:]) for words in lines if words[:1] == ["boc"])
+        elif kind == "text" and printed:
+            if mark == "other data":
+                assert len(printed.splitlines()) == len(body.splitlines()), printed
+            else:
+                assert printed == body
+            printed, compared = "", compared + 1
+        else:
+            printed = ""
+    return compared
+
+
+def boc_prints(words: list[str]) -> str:
+    result = run_boc(*words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def with_python(page: Path) -> bool:
+    return any(kind == "python" for _, kind, _ in blocks(page))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if with_python(page)], ids=lambda page: page.name)
+def test_python_snippets_run(page: Path, home: Path) -> None:
+    assert run_page(page, boc_prints) == sum(kind == "text" for _, kind, _ in blocks(page))
+
+
+SMALLER = {"500": "60", "2000": "60", "100": "20"}  # pictures of the tutorial
+TINY = "--epochs=2 --batch-size=8 --set=held_out=8 --set=visual_width=16 --set=joint_width=16 --set=feedforward=16 "
+TINY += "--set=heads=2 --set=text_layers=1"
+
+
+@pytest.mark.slow
+def test_the_tutorial_goes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    served: list[str] = []
+
+    def command(words: list[str]) -> str:
+        if words[0] == "serve":
+            served.extend(words)
+            with serving(words[1]) as address:
+                question = urlencode({"q": "a house in the snow", "k": 3})
+                with urlopen(f"{address}/api/search?{question}") as answer:
+                    assert len(json.load(answer)["hits"]) == 3
+            return ""
+        if words[0] == "gallery":
+            words = [SMALLER.get(word, word) for word in words]
+        return boc_prints([*words, *(TINY.split() if words[0] == "train" else ())])
+
+    assert run_page(TUTORIAL, command) == 2
+    assert served
+    assert {"hits.html", "alike.html", "why.html"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_the_tutorials_way_with_a_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from test_clip import tiny_clip
+
+    monkeypatch.chdir(tmp_path)
+    draw_pictures(tmp_path / "Pictures", 5)
+    (line,) = re.findall(r"^boc .* clip:clip$", TUTORIAL.read_text(encoding="utf-8"), re.M)
+    tiny_clip(tmp_path / "clip")
+    boc_prints(shlex.split(line.replace("~", str(tmp_path)))[1:])
+    assert len(boc_prints(["search", "photos", "a red box", "-k", "3"]).splitlines()) == 3
+
+
+@contextmanager
+def serving(name: str) -> Iterator[str]:
+    """``boc serve NAME`` in a process of its own, once it answers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [sys.executable, "-c", "from boc.cli import main; main()", "serve", name, "--port", str(port)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            address = f"http://127.0.0.1:{port}"
+            _wait(process, f"{address}/api/info")
+            yield address
+        finally:
+            process.terminate()
+
+
+def _wait(process: subprocess.Popen[str], url: str) -> None:
+    for _ in range(600):
+        try:
+            with urlopen(url):
+                return
+        except URLError:
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            time.sleep(0.1)
+    pytest.fail(f"{url} does not answer within a minute")
 
 
 def test_docstring_examples_run() -> None:

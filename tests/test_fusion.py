@@ -71,9 +71,9 @@ class WordIndex(EmbeddedIndex):
             found.append(sorted((h for h in counts if h.score), key=lambda h: (-h.score, h.item.id))[:k])
         return found
 
-    def search(self, queries, k, modality=None, *, filters=(), rescore=None, words=None):  # type: ignore[no-untyped-def]
+    def search(self, queries, k, modality=None, *, filters=(), rescore=None, words=None, stages=None):  # type: ignore[no-untyped-def]
         if words is None:
-            return super().search(queries, k, modality, filters=filters, rescore=rescore)
+            return super().search(queries, k, modality, filters=filters, rescore=rescore, stages=stages)
         assert rescore is None
         self.joint: tuple[int, Modality | None, Words] = (k, modality, words)
         return [[] for _ in words.texts]

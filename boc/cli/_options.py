@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+from click.core import ParameterSource
+
+from boc.cli import _complete
 
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
@@ -22,14 +25,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
 
+name = click.argument("name", shell_complete=_complete.names)
 at = click.option(
     "--at",
     envvar="BOC_AT",
     default="file:boc-data",
     show_default=True,
+    shell_complete=_complete.at,
     help="Where indexes live: file:DIR, elastic+URL, opensearch+URL.",
 )
-encoder = click.option("--encoder", metavar="KIND:PATH", help="Encoder, for example tern:models/photos.")
+encoder = click.option(
+    "--encoder",
+    metavar="KIND:PATH",
+    shell_complete=_complete.encoder,
+    help="Encoder, for example tern:models/photos.",
+)
 device = click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
@@ -192,6 +202,11 @@ def _narrowed(function: F) -> F:
     ):
         function = option(function)
     return function
+
+
+def given(option: str) -> bool:
+    """Whether the current command has an option of this name on its command line, and not from settings."""
+    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def bar(label: str, total: int) -> ProgressBar[int]:

@@ -16,7 +16,13 @@ from boc.cli import _options
 @click.option("--clusters", type=click.IntRange(1), default=1000, show_default=True, help="Centroids, or words.")
 @click.option("--sample", type=click.IntRange(1), default=100_000, show_default=True, help="Concepts to cluster.")
 @click.option("--seed", default=0, show_default=True, help="Of the sample and the clustering.")
-@click.option("--stopwords", type=click.Choice(["keep", "drop"]), default="keep", show_default=True)
+@click.option(
+    "--stopwords",
+    type=click.Choice(["keep", "drop"]),
+    default="keep",
+    show_default=True,
+    help="Concepts of English stop-words.",
+)
 @click.option("--words-only", is_flag=True, help="Cluster concepts of words only, not of regions.")
 @click.option("--balanced", is_flag=True, help="Sample as many concepts of words as of regions.")
 @click.option("--dictionary", is_flag=True, help="No clusters: the most frequent English words of the captions.")

@@ -8,7 +8,7 @@ from boc.cli import _options
 
 
 @click.command("compact")
-@click.argument("name")
+@_options.name
 @_options.as_json
 @_options.at
 def command(name: str, as_json: bool, at: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from boc.cli import _options
+from boc.cli import _complete, _options
 
 
 @click.command("convert")
@@ -19,7 +19,11 @@ from boc.cli import _options
     help="vocab.txt or tokenizer.json of the BERT of a TERN or TERAN; the vocabulary of a VSRN, a pickle or JSON.",
 )
 @click.option(
-    "--regions", required=True, metavar="KIND[:PATH]", help="What the network was trained on, for example files:DIR."
+    "--regions",
+    required=True,
+    metavar="KIND[:PATH]",
+    shell_complete=_complete.regions,
+    help="What the network was trained on, for example files:DIR.",
 )
 @click.option("--replace", is_flag=True, help="Replace a model that is there.")
 def command(checkpoint: Path, output: Path, tokens: Path, regions: str, replace: bool) -> None:

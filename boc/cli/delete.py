@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("delete")
-@click.argument("name")
+@_options.name
 @click.argument("given", nargs=-1, metavar="[ID]...")
 @click.option("--ids", type=_options.PATH, help="Delete the items listed in this file, one id a line.")
 @click.option("--all", "everything", is_flag=True, help="Remove the whole index.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from boc.cli import _options
+from boc.cli import _complete, _options
 
 if TYPE_CHECKING:
     from boc.evaluation import Gain, Recalls
@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="Score pairs by their vectors, or by an alignment of their concept sets.",
 )
-@click.option("--name", help="Rank through this index of the same items, not by the dense vectors.")
+@click.option(
+    "--name",
+    shell_complete=_complete.names,
+    help="Rank through this index of the same items, not by the dense vectors.",
+)
 @click.option("--rm", type=float, help="With --name: candidates re-scored for each hit [default: the index's].")
 @click.option("--rerank", help="With --name: how they are re-scored, as for boc search [default: the index's].")
 @click.option(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command("explain")
-@click.argument("name")
+@_options.name
 @click.argument("given", nargs=-1, required=True, metavar="[TEXT] ID")
 @click.option("--image", type=_options.PATH, help="Explain the hit of this picture, not of a sentence.")
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Terms shown and labelled.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from boc.cli import _options
+from boc.cli import _complete, _options
 
 if TYPE_CHECKING:
     from boc.extraction import Extraction
@@ -17,8 +17,19 @@ if TYPE_CHECKING:
 @_options.source
 @click.option("-o", "--output", type=_options.PATH, required=True, help="Feature file to write (.h5).")
 @_options.encoder
-@click.option("--regions", metavar="KIND[:PATH]", help="Write regions instead, for example grid or tflite:FILE.")
-@click.option("--dtype", type=click.Choice(["float16", "float32"]), default="float16", show_default=True)
+@click.option(
+    "--regions",
+    metavar="KIND[:PATH]",
+    shell_complete=_complete.regions,
+    help="Write regions instead, for example grid or tflite:FILE.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float16", "float32"]),
+    default="float16",
+    show_default=True,
+    help="Of what is written.",
+)
 @click.option("--no-concepts", is_flag=True, help="Write global vectors only, not those of regions and words.")
 @click.option("--shard", metavar="I/N", help="Only part I of N, about equal ones: one command a machine.")
 @click.option("--workers", type=click.IntRange(0), help="Processes that decode pictures [default: one a core].")
@@ -59,6 +70,10 @@ def command(
               boc extract captions.csv -o regions.h5 --regions grid
               boc extract photos/ -o 3.h5 --shard 3/16 --encoder tern:models/flickr8k --precision bfloat16
     """
+    if regions is not None and _options.given("regions") and not _options.given("encoder"):
+        encoder = None
+    elif encoder is not None and _options.given("encoder") and not _options.given("regions"):
+        regions = None
     if (encoder is None) == (regions is None):
         raise click.UsageError("give either --encoder (vectors) or --regions (regions to train on)")
     from boc import registry

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from boc.cli import _options
 
@@ -20,7 +19,7 @@ NARROWED = "--ids narrows an extraction; give it to boc extract, or index the pi
 
 
 @click.command("index")
-@click.argument("name")
+@_options.name
 @_options.sources
 @_options.at
 @_options.encoder
@@ -116,7 +115,7 @@ def _append(
     searcher = Searcher.open(name, at)
     manifest = searcher.index.manifest
     keep = searcher.codec.reads_concepts or manifest.concept_dtype is not None
-    encoder = encoder or manifest.identity.spec
+    encoder = encoder if encoder is not None and _options.given("encoder") else manifest.identity.spec
     paths, made = _features(name, sources, ids, images, at, encoder, device, concepts=keep)
     with FeatureFiles(paths) as file:
         _options.show("indexing", _total(file), append(file, at, name, table))
@@ -131,9 +130,7 @@ def _refuse_code_options(name: str) -> None:
     """Refuse options that say what an index is to be made like."""
     context = click.get_current_context()
     given = [
-        option.opts[0]
-        for option in context.command.params
-        if option.name in MAKING and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+        option.opts[0] for option in context.command.params if option.name in MAKING and _options.given(option.name)
     ]
     if given:
         raise click.UsageError(f"--append leaves {name} as it was made; leave out {', '.join(given)}")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from boc.cli import _options
+from boc.cli import _complete, _options
 
 if TYPE_CHECKING:
     from boc.types import Backend
 
 
 @click.command("info")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=_complete.names)
 @_options.at
 @_options.as_json
 def command(name: str | None, at: str, as_json: bool) -> None:

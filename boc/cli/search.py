@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("search")
-@click.argument("name")
+@_options.name
 @click.argument("text", required=False)
 @click.option("--queries", type=click.File(encoding="utf-8"), help="Search by each line of this file (- for stdin).")
 @click.option("--image", type=_options.PATH, help="Search by this picture.")

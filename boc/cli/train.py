@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from boc.cli import _options
+from boc.cli import _complete, _options
 
 if TYPE_CHECKING:
     from boc.sources import Source
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 @_options.source
 @click.option("-o", "--output", type=_options.PATH, required=True, help="Folder of the model.")
 @click.option(
-    "--regions", default="grid", show_default=True, metavar="KIND[:ARGUMENT]", help="Region source, for example grid."
+    "--regions",
+    default="grid",
+    show_default=True,
+    metavar="KIND[:ARGUMENT]",
+    shell_complete=_complete.regions,
+    help="Region source, for example grid.",
 )
 @click.option(
     "--recipe",

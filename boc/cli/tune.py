@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("tune")
-@click.argument("name")
+@_options.name
 @click.option(
     "--target-recall",
     "targets",

@@ -23,7 +23,7 @@ AGAINST = {
 
 
 @click.command("verify")
-@click.argument("name")
+@_options.name
 @click.option("--pairs", type=click.IntRange(1), default=1000, show_default=True, help="Pairs whose score is compared.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Which pairs: another number, others.")
 @click.option(

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from boc.types import (
     Modality,
     Ragged,
     Rescore,
+    Stages,
     StoredConcepts,
     Words,
 )
@@ -269,6 +271,31 @@ def test_rescored_hits_are_the_candidates_by_their_vectors(backend: Backend, nam
             assert [hit.score for hit in hits] == pytest.approx([score for _, score in expected], abs=1e-5)
 
     check()
+
+
+@pytest.mark.parametrize("rescored", [False, True])
+def test_a_search_tells_what_its_stages_took(backend: Backend, name: str, rescored: bool) -> None:
+    items, vectors = mixed_items(60), halves(60, 0)
+    terms = random_terms(np.random.default_rng(0), (60, 4), 3, 0.6)
+    index = build(backend, name, items, terms, vectors)
+    queries = random_terms(np.random.default_rng(1), (3, 4), 3, 0.9)
+    rescore = Rescore(halves(3, 1), 5) if rescored else None
+    told = Stages()
+    start = perf_counter()
+    found = index.search(queries, 20, rescore=rescore, stages=told)
+    total = 1000 * (perf_counter() - start)
+    assert found == index.search(queries, 20, rescore=rescore)
+    assert told.postings_ms > 0
+    assert told.content_ms > 0
+    assert told.rerank_ms is None or (told.rerank_ms > 0) == rescored
+    assert told.postings_ms + told.content_ms + (told.rerank_ms or 0) <= total
+    assert (told.encode_ms, told.code_ms, told.codes) == (0, 0, None)
+    least = sum(len(slow_search(items, terms, query, 20)) for query in queries.toarray().tolist())
+    assert (least <= told.candidates <= 60) if rescored else told.candidates == 0
+    before = replace(told)
+    index.search(queries, 20, rescore=rescore, stages=told)
+    assert told.postings_ms > before.postings_ms
+    assert told.candidates == 2 * before.candidates
 
 
 def test_words_are_searched_and_the_joint_score_is_the_sum_of_both(backend: Backend, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What the embedded engine and others are compared on: vectors, queries, and the exact answers.
+"""What is raced on: vectors, queries, and the exact answers.
 
 ``synthetic`` draws N unit vectors, a block at a time, each block from a seed of its own: 3,000 clusters in 100 groups
 in a space of 128 dimensions whose scales fall as j**-0.4, embedded in ``dim`` dimensions by a random matrix, plus a
@@ -9,9 +9,10 @@ deviation 0.5. Queries are items plus noise. At 1M x 1,024 the cosines of a quer
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ Matrix = NDArray[np.float32]
 @dataclass(frozen=True)
 class Data:
     """A gallery, the queries that are reported, and those that choose settings, all feature files; ``work`` keeps what
-    is made of them. Without a file of validation every other query chooses.
+    is made of them. Without a file of validation every other query chooses. ``truth`` may hold the rows of the exact
+    top 10 of the queries, best first, int64 (q, 10); without it they are computed.
     """
 
     work: Path
@@ -41,6 +43,7 @@ class Data:
     validation: Path | None
     terms: int | None
     seed: int
+    truth: Path | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields alone: another process maps the files itself, and does not get a copy of the vectors."""
@@ -92,22 +95,17 @@ class Data:
         """Rows of the exact top 10 of both."""
         path = self.work / "truth.npy"
         if not path.exists():
-            np.save(path, self._exact(np.concatenate(self.asked)))
+            np.save(path, self._exact())
         rows = [set(row) for row in np.load(path, allow_pickle=False).tolist()]
         n = len(self.asked[0])
         return rows[:n], rows[n:]
 
-    def _exact(self, queries: Matrix) -> NDArray[np.int64]:
-        import faiss
-
-        scores, rows = np.full((len(queries), K), -np.inf, np.float32), np.zeros((len(queries), K), np.int64)
-        for start, block in self.blocks():
-            found, places = faiss.knn(queries, block, K, faiss.METRIC_INNER_PRODUCT)
-            both, where = np.hstack([scores, found]), np.hstack([rows, places + start])
-            best = np.argsort(-both, axis=1, kind="stable")[:, :K]
-            scores, rows = np.take_along_axis(both, best, axis=1), np.take_along_axis(where, best, axis=1)
-            told(f"exact answers over {start + len(block)} vectors")
-        return rows
+    def _exact(self) -> NDArray[np.int64]:
+        """Of both, one behind the other."""
+        if self.truth is not None and self.validation is None:
+            given = np.load(self.truth, allow_pickle=False)
+            return np.concatenate([given[::2], given[1::2]])
+        return nearest(np.concatenate(self.asked), self.blocks())[1]
 
     @cached_property
     def rows(self) -> dict[str, int]:
@@ -118,12 +116,44 @@ class Data:
     def check(self) -> None:
         """UsageError if the work folder is of other files, or of another seed or vocabulary."""
         note, mine = self.work / "data.json", {"terms": self.terms, "seed": self.seed}
-        for path in (self.gallery, self.queries, self.validation):
+        for path in (self.gallery, self.queries, self.validation, self.truth):
             if path is not None:
                 mine[str(path.resolve())] = path.stat().st_size
         if note.exists() and json.loads(note.read_text()) != mine:
             raise click.UsageError(f"{self.work} holds indexes of other data; name another --work")
         note.write_text(json.dumps(mine))
+
+
+def nearest(queries: Matrix, blocks: Iterable[tuple[int, Matrix]]) -> tuple[Matrix, NDArray[np.int64]]:
+    """Scores and rows of the K best by inner product of ``blocks`` (first row, vectors), best first; -inf and 0 where
+    there are fewer."""
+    import faiss
+
+    scores, rows = np.full((len(queries), K), -np.inf, np.float32), np.zeros((len(queries), K), np.int64)
+    for start, block in blocks:
+        found, places = faiss.knn(queries, block, K, faiss.METRIC_INNER_PRODUCT)
+        both, where = np.hstack([scores, found]), np.hstack([rows, places + start])
+        best = np.argsort(-both, axis=1, kind="stable")[:, :K]
+        scores, rows = np.take_along_axis(both, best, axis=1), np.take_along_axis(where, best, axis=1)
+        told(f"exact answers over {start + len(block)} vectors")
+    return scores, rows
+
+
+def first(gallery: Path, work: Path, count: int) -> Path:
+    """The first ``count`` items of a gallery as a feature file of their own; the gallery if it has no more."""
+    with FeatureFile(gallery) as file:
+        modality: Modality = "image" if file.count("image") else "text"
+        if file.count(modality) <= count:
+            return gallery
+        path = work / f"first-{count}.h5"
+        if not path.exists():
+            source = hashlib.sha256(f"{file.header.source} {count}".encode()).hexdigest()
+            with FeatureWriter(path, replace(file.header, source=source)) as writer:
+                for start in range(writer.done, count, BATCH):
+                    rows = file.rows(modality, start, min(start + BATCH, count), sets=False)
+                    writer.append(len(rows.items), [rows])
+                writer.finish()
+    return path
 
 
 def read(path: Path) -> Matrix:

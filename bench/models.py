@@ -1,29 +1,33 @@
-"""One table of several encoders on the same items: recall both ways and NDCG@25 by ROUGE-L, beside a floor.
+"""How well several encoders rank the same items, both ways, beside a floor that needs no gradients.
 
 Each MODEL is NAME=FILE[+FILE...][,METRIC]: embeddings of the same pictures and captions, scored by dot or an alignment
-of ``boc.rerank``; the scores of several files are averaged. A Markdown table goes to stdout.
+of ``boc.rerank``; the scores of several files are averaged. A row a model and direction: Recall@1, 5, 10 in percent,
+the standard error of R@10 (by picture), median rank, NDCG@25 with relevance by ROUGE-L and, if --spice names such a
+matrix, by SPICE, and among how many pictures. In folds, figures are means over them, and have no error.
 
-The floor needs no gradients: canonical correlation analysis (Hotelling, Biometrika 1936) between the mean of a
-picture's regions and the TF-IDF of a sentence, reduced by a singular value decomposition, both learned on the training
-split. Each covariance is shrunk by SHRINK times its mean eigenvalue; similarity is the cosine of the canonical
-variates, weighted by their correlations.
+The floor is canonical correlation analysis (Hotelling, Biometrika 1936) between the mean of a picture's regions and the
+TF-IDF of a sentence, reduced by a singular value decomposition, both learned on the training split. Each covariance is
+shrunk by SHRINK times its mean eigenvalue; similarity is the cosine of the canonical variates, weighted by their
+correlations.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 import numpy as np
 from numpy.typing import NDArray
+from ranking import DIRECTIONS, K, share
+from rows import Writer
 from scipy import linalg
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from boc.evaluation import FOLD, Ndcg, Recalls, evaluate_ndcg, evaluate_recall
+from boc.evaluation import DEPTH, FOLD, evaluate_ndcg, evaluate_recall, ranks
 from boc.features import FeatureFile
 from boc.measure import Gallery
 from boc.rerank import METRICS, unit_rows
@@ -32,10 +36,14 @@ from boc.sources import open_source
 SVD = 600
 SHRINK = 0.3
 VARIATES = 128
+COLUMNS = (
+    "model", "scored by", "direction", "R@1", "R@5", "R@10", "R@10 +-", "median rank", f"NDCG@{DEPTH} ROUGE-L",
+    f"NDCG@{DEPTH} SPICE", "pictures",
+)  # fmt: skip
 
 
 class Model(NamedTuple):
-    """One line of the table."""
+    """An encoder, or several together."""
 
     name: str
     gallery: Gallery
@@ -64,8 +72,10 @@ def pooled(regions: FeatureFile, ids: list[str]) -> NDArray[np.float64]:
     return means
 
 
-def floor(regions: Path, train: Path, gallery: Gallery, pictures: list[str]) -> NDArray[np.float32]:
-    """Scores (n_texts, n_images) of the items of ``gallery``, whose ``pictures`` have regions too."""
+def floor(regions: Path, train: Path, gallery: Gallery) -> NDArray[np.float32]:
+    """Scores (n_texts, n_images) of the items of ``gallery``, whose pictures have regions too."""
+    with FeatureFile(gallery.paths[0]) as file:
+        pictures = file.ids("image")
     items = open_source(regions, train).items
     captions = [item for item in items if item.modality == "text"]
     known = {item.id: i for i, item in enumerate(item for item in items if item.modality == "image")}
@@ -98,44 +108,63 @@ def inverse_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     return vectors / np.sqrt(values + SHRINK * values.mean()) @ vectors.T
 
 
-def line(name: str, recalls: Recalls, ndcg: Ndcg) -> str:
-    cells = [name]
-    for side in ("text_to_image", "image_to_text"):
+def rows(
+    model: str,
+    metric: str,
+    scores: NDArray[np.float32],
+    owners: NDArray[np.int64],
+    relevances: Sequence[NDArray[np.float32] | None],
+    fold: int | None,
+) -> Iterator[list[object]]:
+    """One row a direction."""
+    recalls = evaluate_recall(scores, owners, fold)
+    graded = [None if known is None else evaluate_ndcg(scores, owners, known, fold) for known in relevances]
+    numbers = np.arange(scores.shape[1])
+    for asking, target in DIRECTIONS:
+        side = f"{asking}_to_{target}"
         recall = getattr(recalls, side)
-        cells += [f"{recall.r1:.1f} / {recall.r5:.1f} / {recall.r10:.1f}", f"{getattr(ndcg, side):.3f}"]
-    return f"| {' | '.join([*cells, f'{recalls.total:.1f}'])} |"
-
-
-def scored(models: list[Model], regions: Path | None, train: Path | None) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    gallery = models[0].gallery
-    if regions is not None and train is not None:
-        with FeatureFile(gallery.paths[0]) as file:
-            pictures = [item.id for item in file.items("image")]
-        yield "floor (closed form)", floor(regions, train, gallery, pictures)
-    for model in models:
-        click.echo(f"{model.name} by {model.metric}", err=True)
-        yield f"{model.name}, {model.metric}", model.gallery.scores(model.metric)
+        sides = (scores, owners, numbers) if asking == "text" else (scores.T, numbers, owners)
+        error = None if fold else f"{share(ranks(*sides) < K, sides[1])[1]:.2f}"
+        yield [
+            model, metric, f"{asking} to {target}", *(f"{value:.2f}" for value in (recall.r1, recall.r5, recall.r10)),
+            error, f"{recall.median_rank:g}", *(known and f"{getattr(known, side):.4f}" for known in graded),
+            fold or len(numbers),
+        ]  # fmt: skip
 
 
 @click.command()
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @click.option("--floor", "regions", type=click.Path(path_type=Path), help="Regions of both splits, for the floor.")
 @click.option("--train", type=click.Path(path_type=Path), help="With --floor: ids of the training split.")
+@click.option("--spice", type=click.Path(path_type=Path), help="Relevance by SPICE, of boc evaluate --spice.")
 @click.option("--fold", type=click.IntRange(1), default=FOLD, show_default=True, help="Pictures of a fold.")
-def main(models: tuple[str, ...], regions: Path | None, train: Path | None, fold: int) -> None:
-    """Recall and NDCG of several MODELs."""
+def main(models: tuple[str, ...], regions: Path | None, train: Path | None, spice: Path | None, fold: int) -> None:
+    """Recall, median rank and NDCG of several MODELs."""
     if (regions is None) != (train is None):
         raise click.UsageError("--floor goes with --train")
     read = [Model.of(spec) for spec in models]
     gallery = Gallery.of(*(path for model in read for path in model.gallery.paths))  # refuses those of other items
     with click.progressbar(length=len(gallery.captions) * gallery.images, label="relevance", file=sys.stderr) as bar:
-        relevance = gallery.relevance(tick=bar.update)
+        relevances = [gallery.relevance(tick=bar.update), gallery.relevance(spice) if spice else None]
     part = fold if gallery.images > fold else None
-    click.echo("| Model | text to image R@1 / 5 / 10 | NDCG | image to text R@1 / 5 / 10 | NDCG | sum of recalls |")
-    click.echo("|---|---|---|---|---|---|")
-    for name, scores in scored(read, regions, train):
-        recalls = evaluate_recall(scores, gallery.owners, part)
-        click.echo(line(name, recalls, evaluate_ndcg(scores, gallery.owners, relevance, part)))
+    told = {
+        "models": [f"{m.name}={'+'.join(path.name for path in m.gallery.paths)},{m.metric}" for m in read],
+        "floor": regions,
+        "train": train,
+        "spice": spice,
+        "fold": fold,
+    }
+    with Writer(sys.stdout, __file__, told, COLUMNS, extras=("scikit-learn",)) as out:
+        if regions is not None and train is not None:
+            scores = floor(regions, train, gallery)
+            for row in rows("closed form", "cosine of variates", scores, gallery.owners, relevances, part):
+                out.write(*row)
+        for model in read:
+            click.echo(f"{model.name} by {model.metric}", err=True)
+            for row in rows(
+                model.name, model.metric, model.gallery.scores(model.metric), gallery.owners, relevances, part
+            ):
+                out.write(*row)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,174 @@
+"""What is left of a search in the embedded engine: nanoseconds a posting of its kernel, and a cold start.
+
+    python bench/embedded_kernel.py captions.h5 captions-queries.h5 --validation captions-validation.h5 --work m30k
+
+The arguments, the folder and the data are those of race.py; indexes that are not there are built. Of each index that
+setting is measured that was the fastest to reach ``--recall`` on the validation queries. ``postings`` are read by a
+query on average, ``ns`` are of the kernel alone over all queries, the median over rounds with the least and the most;
+``scatter_ns`` is one ``sums[row] += weight`` in C over 65,536 sums, the bound, empty without a compiler. ``cold_s`` are
+seconds of ``boc search`` as a process of its own, by a vector that is there, after a first start that does not count.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from statistics import median
+
+import click
+import numpy as np
+import race_engines
+from numpy.typing import NDArray
+from race_codes import NAME, Ours, encoded
+from race_data import Data, K, synthetic
+from race_engine import Clock, folder_of, use_threads
+from race_timing import Variant, fastest, measure, variants_of
+from rows import Writer
+from scipy import sparse
+
+from boc.features import FeatureFile
+from indexing._postings import Postings
+
+HEAD = (
+    "index", "setting", "recall", "p50_ms", "postings", "kernel_ms", "ns", "ns_least", "ns_most", "scatter_ns",
+    "cold_s", "cold_least", "cold_most",
+)  # fmt: skip
+SCATTER = """
+#include <stdint.h>
+void scatter(const uint16_t *rows, const uint8_t *weights, long n, uint16_t *sums) {
+    for (long i = 0; i < n; i++) sums[rows[i]] += weights[i];
+}
+"""
+
+
+def scatter_ns(seed: int) -> float | None:
+    """Nanoseconds of one ``sums[row] += weight`` in C over 65,536 sums; None without a compiler."""
+    rng = np.random.default_rng(seed)
+    n = 1 << 20
+    rows = np.sort(rng.integers(0, 1 << 16, (n >> 12, 1 << 12)), axis=1).astype(np.uint16)  # lists of 4,096
+    weights, sums = rng.integers(1, 16, n).astype(np.uint8), np.zeros(1 << 16, np.uint16)
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder) / "scatter.c", Path(folder) / "scatter.so"
+        source.write_text(SCATTER)
+        try:
+            subprocess.run(["cc", "-O3", "-shared", "-fPIC", "-o", library, source], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        scatter = ctypes.CDLL(str(library)).scatter
+    arguments = [ctypes.c_void_p(array.ctypes.data) for array in (rows, weights, sums)]
+    times = []
+    for _ in range(21):
+        begun = time.perf_counter()
+        scatter(*arguments[:2], ctypes.c_long(n), arguments[2])
+        times.append(time.perf_counter() - begun)
+    return 1e9 * median(times) / n
+
+
+def kernel(data: Data, variant: Variant, rounds: int) -> tuple[float, NDArray[np.float64]]:
+    """Mean of the postings that a query reads, and nanoseconds (rounds, queries) of our kernel alone."""
+    engine = variant.engine
+    assert isinstance(engine, Ours)
+    terms = sparse.vstack(list(encoded(data, variant.name.partition(" ")[2], Clock())), format="csr")
+    postings = Postings.from_matrix(terms)
+    engine.choose(variant.setting)
+    queries = [engine.terms(query[None]) for query in data.asked[0]]
+    lengths = postings.document_frequencies()
+    took = np.empty((rounds, len(queries)))
+    for turn, i in product(range(rounds), range(len(queries))):
+        begun = time.perf_counter_ns()
+        postings.top(queries[i], engine.depth)
+        took[turn, i] = time.perf_counter_ns() - begun
+    return float(np.mean([lengths[query.indices].sum() for query in queries])), took
+
+
+def cold_starts(data: Data, variant: Variant, starts: int) -> list[float]:
+    """Seconds of ``boc search`` as a process of its own, by a vector that is there."""
+    with FeatureFile(data.queries) as file:
+        item = file.ids(data.modality)[0]
+    command = [sys.executable, "-c", "from boc.cli import main; main()", "search", NAME, "--features", data.queries]
+    options = ["--id", item, "--at", f"file:{folder_of(data, variant.name)}", "--find", data.modality]
+    arguments = [str(part) for part in [*command, *options, "--rm", variant.setting[1] / K]]
+    times = []
+    for _ in range(1 + starts):
+        begun = time.perf_counter()
+        subprocess.run(arguments, check=True, capture_output=True)
+        times.append(time.perf_counter() - begun)
+    return times[1:]
+
+
+def cells(found: Sequence[float], digits: int) -> list[str]:
+    """Median, least and most; nothing of nothing."""
+    return [f"{f(found):.{digits}f}" for f in (median, min, max)] if len(found) else [""] * 3
+
+
+@click.command()
+@click.argument("gallery", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("queries", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--validation", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Choose settings.")
+@click.option("--synthetic", "count", type=int, help="Random data of so many items, in place of GALLERY and QUERIES.")
+@click.option("--dim", default=1024, show_default=True, help="Of synthetic vectors.")
+@click.option("--asked", default=300, show_default=True, help="Synthetic queries.")
+@click.option(
+    "--work", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of all that is built."
+)
+@click.option("--index", "names", multiple=True, default=("boc bits:64", "boc dictionary:2"), show_default=True)
+@click.option("--terms", type=int, help="Of the dictionary [default: by the size of the gallery].")
+@click.option("--recall", default=0.95, show_default=True)
+@click.option("--threads", default=2, show_default=True, help="To build with.")
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--starts", default=7, show_default=True, help="Cold starts; 0 leaves them out.")
+@click.option("--seed", default=0, show_default=True)
+def main(
+    gallery: Path | None,
+    queries: Path | None,
+    validation: Path | None,
+    count: int | None,
+    dim: int,
+    asked: int,
+    work: Path,
+    names: tuple[str, ...],
+    terms: int | None,
+    recall: float,
+    threads: int,
+    rounds: int,
+    starts: int,
+    seed: int,
+) -> None:
+    """Measure the kernel, and cold starts, on GALLERY and QUERIES."""
+    work.mkdir(parents=True, exist_ok=True)
+    if count is not None:
+        gallery, queries, validation = synthetic(work, count, dim, asked, seed)
+    if gallery is None or queries is None:
+        raise click.UsageError("give GALLERY and QUERIES, or --synthetic N")
+    data = Data(work, gallery, queries, validation, terms, seed)
+    data.check()
+    settings = {"gallery": gallery, "items": data.shape[0], "dim": data.shape[1], "rounds": rounds, "starts": starts}
+    with Writer(sys.stdout, __file__, {**settings, "recall": recall}, HEAD, seed=seed) as out:
+        bound = scatter_ns(seed)
+        for name in names:
+            race_engines.built(data, name, threads)
+            use_threads(1)
+            variant = fastest_of(data, name, recall, rounds)
+            postings, took = kernel(data, variant, rounds)
+            each = took.sum(axis=1) / (postings * took.shape[1])
+            scatter = "" if bound is None else f"{bound:.3f}"
+            cold = cells(cold_starts(data, variant, starts) if starts else [], 3)
+            times = [f"{variant.p50:.3f}", f"{postings:.0f}", f"{np.median(took) / 1e6:.4f}", *cells(each.tolist(), 3)]
+            out.write(name, variant.label, f"{variant.recall:.4f}", *times, scatter, *cold)
+
+
+def fastest_of(data: Data, name: str, recall: float, rounds: int) -> Variant:
+    """The setting of an index that is the fastest to reach a recall; of those that do not, the nearest to it."""
+    found = variants_of(data, name, race_engines.opened(data, name))
+    measure(found, data, rounds, data.seed)
+    return fastest(found, recall) or max(found, key=lambda variant: variant.validation)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Rows of measurements as CSV, with all that is needed to trust them: settings, seed, versions, machine, time.
+
+    with Writer(sys.stdout, __file__, {"features": features, "rounds": 3}, ["code", "recall"]) as out:
+        out.write("scalar", 0.98)
+
+gives
+
+    # script: sparsity_recall.py
+    # settings: {"features": "dev.h5", "rounds": 3}
+    # seed: 0
+    # versions: {"boc": "0.1.0", "python": "3.11.7", ...}
+    # machine: {"processor": "...", "cores": 2, "GiB": 24, "system": "Linux 6.18"}
+    # time: 2026-01-31T12:00:00Z
+    code,recall
+    scalar,0.98
+    # done: 3.2
+
+Rows are there as soon as they are written. Without the last line, which tells the seconds that all took, the script was
+stopped or failed, and the rows are not all there.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+LIBRARIES = ("boc", "numpy", "scipy", "faiss-cpu")
+MARK = "# "
+DONE = "# done: "
+PLAIN = ("script", "time")  # the rest of the head is JSON
+
+
+class Writer:
+    """Rows under ``columns`` on ``stdout``, behind a head; as a context, whose end without an error is told.
+
+    ``script`` is the name of what measures (a path is cut to its name), ``settings`` all that decides what is measured
+    (paths are told by their names), ``extras`` the distributions whose versions matter beside those of `LIBRARIES`;
+    what is not installed is left out.
+    """
+
+    def __init__(
+        self,
+        stdout: TextIO,
+        script: str | Path,
+        settings: Mapping[str, Any],
+        columns: Sequence[str],
+        *,
+        seed: int = 0,
+        extras: Sequence[str] = (),
+    ) -> None:
+        if len(set(columns)) != len(columns) or not all(columns):
+            raise ValueError(f"columns need names that differ, got {list(columns)}")
+        if columns[0].startswith("#"):
+            raise ValueError(f"the first column must not start with #, got {columns[0]!r}")
+        self.stdout = stdout
+        self.columns = tuple(columns)
+        self.head = {
+            "script": Path(script).name,
+            "settings": dict(settings),
+            "seed": seed,
+            "versions": versions(extras),
+            "machine": machine(),
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        self._csv = csv.writer(stdout, lineterminator="\n")
+
+    def __enter__(self) -> Writer:
+        for name, value in self.head.items():
+            told = value if name in PLAIN else json.dumps(value, default=_named, ensure_ascii=False)
+            self.stdout.write(f"{MARK}{name}: {told}\n")
+        self._csv.writerow(self.columns)
+        self.stdout.flush()
+        self._begun = time.perf_counter()
+        return self
+
+    def write(self, *cells: object) -> None:
+        """One row, a line of its own, a cell for each column; None is an empty cell."""
+        if len(cells) != len(self.columns):
+            raise ValueError(f"{len(self.columns)} columns, {len(cells)} cells: {cells}")
+        line = ["" if cell is None else str(cell) for cell in cells]
+        if line[0].startswith("#") or len("".join(line).splitlines()) > 1:
+            raise ValueError(f"a row must be one line and not start with #, got {cells}")
+        self._csv.writerow(line)
+        self.stdout.flush()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if kind is None:
+            self.stdout.write(f"{DONE}{time.perf_counter() - self._begun:.1f}\n")
+            self.stdout.flush()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a file of rows holds.
+
+    ``head`` has script, settings, seed, versions, machine and time; ``table`` a mapping of column to cell for each row;
+    ``seconds`` is what all of it took, or None if it was stopped before its end (``done``).
+    """
+
+    head: Mapping[str, Any]
+    table: list[dict[str, str]]
+    columns: tuple[str, ...] = ()
+    seconds: float | None = None
+    name: str = field(default="", compare=False)
+
+    @property
+    def done(self) -> bool:
+        return self.seconds is not None
+
+
+def read(path: str | Path) -> Rows:
+    """The rows of a file. A last row that was cut short is left out; ValueError names a file without a head."""
+    text = Path(path).read_text(encoding="utf-8")
+    head: dict[str, Any] = {}
+    rest = text
+    while rest.startswith(MARK):
+        line, _, rest = rest.partition("\n")
+        name, colon, value = line[len(MARK) :].partition(": ")
+        with suppress(json.JSONDecodeError):  # cut short in the head
+            head[name] = value if name in PLAIN or not colon else json.loads(value)
+    if "script" not in head:
+        raise ValueError(f"{path}: no line '# script: NAME' at its beginning, so no rows of ours; make it again")
+    lines = rest.split("\n")[:-1]
+    seconds = float(lines.pop()[len(DONE) :]) if lines and lines[-1].startswith(DONE) else None
+    reader = csv.DictReader(lines)
+    return Rows(head, list(reader), tuple(reader.fieldnames or ()), seconds, Path(path).name.partition(".")[0])
+
+
+def versions(extras: Sequence[str] = ()) -> dict[str, str]:
+    """Of Python and of those distributions that are installed."""
+    found = {"python": platform.python_version()}
+    for name in (*LIBRARIES, *extras):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """The processor, how many of it may be used, memory in GiB, and the system."""
+    model = platform.processor() or platform.machine()
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "processor": model,
+        "cores": cores,
+        "GiB": round(memory),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+def _named(value: object) -> object:
+    return value.name if isinstance(value, Path) else str(value)

@@ -1,0 +1,245 @@
+"""What `run.py` does, stage by stage: each a command, what it reads, and what it makes.
+
+What a stage reads and others make tells which come first.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+BENCH = Path(__file__).resolve().parent
+BOC = (sys.executable, "-c", "from boc.cli import main; main()")
+ALONE = 1500  # training pictures that are encoded without context, where each region is a picture of its own
+CLUSTERS = 1000
+PAINTED = (40, 20)  # scenes of a trial, to learn from and to search
+
+ON_SERVER = 30_000  # captions that a server is raced over
+COUNTS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)
+SERVERS = {"elasticsearch": "elasticsearch-9", "opensearch": "opensearch-3-knn"}
+
+RECIPES = {  # name: kind of encoder
+    "photos": "tern",
+    "photos-teran": "teran",
+    "photos-align": "tern",
+    "photos-vsrn": "vsrn",
+    "photos-vsrnpp": "vsrnpp",
+}
+TRIED = ("photos", "photos-teran")
+SHORT = {"photos": "tern", "photos-teran": "teran", "photos-align": "align"}  # those that are searched by codes
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One command. ``makes`` is a file or the folder of a model; if it ``prints``, a file of its stdout.
+
+    What is timed runs ``alone``.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    reads: tuple[Path, ...]
+    makes: Path
+    prints: bool = False
+    alone: bool = False
+    follows: tuple[Path, ...] = ()  # read too, so far as they are made
+    work: Path | None = None  # a folder of what it keeps for itself, out of date where what it reads is
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All stages over the data in ``data``, for results in ``out``; ``tiny`` draws its own, ``big`` grows to 3M."""
+
+    data: Path
+    out: Path
+    tiny: bool = False
+    big: bool = False
+    photos: Path = field(init=False)
+    captions: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "photos", self.data / "flickr8k")
+        object.__setattr__(self, "captions", self.data / "multi30k" / "captions.en.tsv.gz")
+
+    @property
+    def recipes(self) -> dict[str, str]:
+        """Those to train; in a trial, two."""
+        return {name: kind for name, kind in RECIPES.items() if name in TRIED or not self.tiny}
+
+    def stages(self) -> list[Stage]:
+        return [*self._encoders(), *self._codes(), *self._race()]
+
+    def draw(self) -> None:
+        """The data of a trial: painted scenes in the place of photographs, their captions in that of Multi30k."""
+        if self.captions.exists():
+            return
+        command = (*BOC, "gallery", str(self.photos), "--count", str(sum(PAINTED)))
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with (self.photos / "captions.csv").open(encoding="utf-8", newline="") as file:
+            captions = [(row["image"], row["caption"]) for row in csv.DictReader(file)]
+        images = list(dict.fromkeys(image for image, _ in captions))
+        for name, part in (("train", images[: PAINTED[0]]), ("dev", images[PAINTED[0] :])):
+            (self.photos / f"{name}.ids.txt").write_text("".join(f"{image}\n" for image in part), encoding="utf-8")
+        self.captions.parent.mkdir(parents=True, exist_ok=True)
+        numbers = [sum(image == other for other, _ in captions[:i]) for i, (image, _) in enumerate(captions)]
+        lines = [f"{image}\t{number}\t{text}\n" for number, (image, text) in zip(numbers, captions, strict=True)]
+        with gzip.open(self.captions, "wt", encoding="utf-8") as file:
+            file.writelines(lines)
+
+    def _encoders(self) -> Iterator[Stage]:
+        """Every encoder trained on the training photographs, and what it makes of the others."""
+        table, train, dev = (self.photos / name for name in ("captions.csv", "train.ids.txt", "dev.ids.txt"))
+        weights = self.data / "weights" / "mobilenet_v2_1.0_224_quant.tflite"
+        source = "grid" if self.tiny else f"tflite:{weights}"
+        needs = () if self.tiny else (weights,)
+        regions = self._in("regions.h5")
+        extract = ("extract", table, "-o", regions, "--regions", source)
+        yield self._boc("regions", extract, (table, self.photos / "images", *needs), regions)
+        few = self._in("alone.ids.txt")
+        yield Stage("alone-ids", ("head", "-n", str(ALONE), str(train)), (train,), few, prints=True)
+        for recipe, kind in self.recipes.items():
+            model = self._in(recipe)
+            learn = ("train", regions, "--ids", train, "-o", model, "--recipe", recipe, "--regions", source)
+            yield self._boc(recipe, (*learn, *self._tiny_settings()), (regions, train), model)
+            for name, ids, spec, more in self._extracted(recipe, kind, train, dev, few):
+                file = self._in(f"{name}.h5")
+                extract = ("extract", regions, "--ids", ids, "-o", file, "--encoder", spec, *more)
+                yield self._boc(f"{name}-vectors", extract, (regions, ids, model), file)
+
+    def _extracted(
+        self, recipe: str, kind: str, train: Path, dev: Path, few: Path
+    ) -> Iterator[tuple[str, Path, str, tuple[str, ...]]]:
+        """Name, pictures, encoder and further options of each feature file of a model."""
+        spec = f"{kind}:{self._in(recipe)}"
+        yield recipe, dev, spec, ()
+        if recipe in SHORT:
+            name = SHORT[recipe]
+            yield f"train-{name}", train, spec, ("--shard", "1/6") if name != "tern" and not self.tiny else ()
+        if recipe == "photos":
+            yield "alone-train", few, f"{spec}?alone", ()
+            yield "alone-dev", dev, f"{spec}?alone", ()
+
+    def _tiny_settings(self) -> Iterator[str]:
+        """Of networks that learn nothing, in no time."""
+        sizes = {"visual_width": 16, "joint_width": 16, "feedforward": 16, "heads": 2}
+        text = {"text": "small", "text_layers": 1, "text_lr": 1}
+        for name, value in {**sizes, **text, "epochs": 1, "batch_size": 8, "held_out": 8}.items():
+            if self.tiny:
+                yield f"--set={name}={value}"
+
+    def _codes(self) -> Iterator[Stage]:
+        """Rows about the encoders, and about the codes of their vectors."""
+        dev = {recipe: self._in(f"{recipe}.h5") for recipe in self.recipes}
+        train = {recipe: self._in(f"train-{name}.h5") for recipe, name in SHORT.items() if recipe in dev}
+        alone = {"photos": (self._in("alone-train.h5"), self._in("alone-dev.h5")), "photos-teran": ()}
+        tern, learnt = dev["photos"], train["photos"]
+        without, without_dev = alone["photos"]
+        books = self._in("codebooks-tern")
+        size = ("--clusters", 9) if self.tiny else ("--clusters", CLUSTERS)
+
+        regions, ids = self._in("regions.h5"), self.photos / "train.ids.txt"
+        models = (*self._models(dev), "--floor", regions, "--train", ids)
+        yield self._rows("models", models, (*dev.values(), regions, ids))
+
+        options = ("--alone-train", without, "--alone-dev", without_dev, "--codebooks", books, *size)
+        reads = (tern, learnt, without, without_dev)
+        yield self._rows("table1", (tern, "--fit", learnt, *options), reads, work=books)
+        table = self.out / "table1.csv"  # whose codebooks are used again
+        few = ("--terms", 32, "--sparsity", 0.5, "--sparsity", 0.99) if self.tiny else ()
+        for recipe in ("photos", "photos-teran"):
+            name, reads = SHORT[recipe], (dev[recipe], train[recipe], *alone[recipe][:1])
+            options = ("--alone", reads[2], "--codebooks", books) if len(reads) > 2 else ()
+            arguments = (reads[0], "--fit", reads[1], *options, *size, *few)
+            after = (table,) if options else ()
+            yield self._rows(f"sparsity-{name}", arguments, reads, script="sparsity_recall.py", follows=after)
+        judged = tuple(self.out / f"{name}.csv" for name in ("table1", "sparsity-tern", "sparsity-teran"))
+        yield self._rows("claims", judged, follows=judged)
+
+        options = ("--clusters", 4, "--clusters", 9, "--sample", 20, "--sample", 50) if self.tiny else ()
+        yield self._rows("codebook-size", (tern, "--fit", learnt, *options), (tern, learnt))
+        yield self._rows("context", (tern, "--alone", without_dev), (tern, without_dev))
+        options = ("--terms", 32) if self.tiny else ("--terms", 2048, "--terms", 4096)
+        arguments = (tern, "--fit", learnt, *options, "--codebook", books / "with.npz")
+        yield self._rows("recall-postings-tern", arguments, (tern, learnt, table), script="recall_postings.py")
+        size = ("--clusters", 9, "--pictures", 3) if self.tiny else ("--clusters", 100, "--pictures", 10)
+        yield self._rows("labels", (learnt, tern, *size), (learnt, tern))
+
+        aligned = "photos" if self.tiny else "photos-align"
+        align = (dev[aligned], train[aligned])
+        few = ("--rm", 1, "--rm", 4, "--timed", 2) if self.tiny else ("--timed", 30)
+        arguments = (align[0], "--fit", align[1], *few)
+        yield self._rows("alignment", arguments, align, script="alignment_rerank.py", alone=True)
+        few = ("--rows", 40_000, "--dim", 64, "--code", "hard") if self.tiny else ()
+        yield self._rows("encoding-speed", few, alone=True)
+
+    def _models(self, dev: Mapping[str, Path]) -> Iterator[str]:
+        """What ``models.py`` compares."""
+        named = {
+            "TERN": ("photos",), "TERAN": ("photos-teran", "mrsw", "mwsr", "symm", "mravgw"),
+            "TERN with alignment": ("photos-align", "mrsw"), "VSRN": ("photos-vsrn",), "VSRN++": ("photos-vsrnpp",),
+        }  # fmt: skip
+        for name, (recipe, *metrics) in named.items():
+            if recipe in dev:
+                yield from (f"{name}={dev[recipe]}{metric}" for metric in ("", *(f",{m}" for m in metrics)))
+        if "photos-vsrnpp" in dev:
+            yield f"TERN + VSRN++={dev['photos']}+{dev['photos-vsrnpp']}"
+
+    def _race(self) -> Iterator[Stage]:
+        """Rows about engines, over real captions and, as they grow, over drawn vectors."""
+        gallery, queries, chosen = (
+            self._in(f"captions{end}.h5", "multi30k") for end in ("", "-queries", "-validation")
+        )
+        few = ("--gallery", 200, "--queries", 20) if self.tiny else ()
+        vectors = map(str, (BENCH / "caption_vectors.py", self.captions, gallery, *few))
+        yield Stage("captions", (sys.executable, *vectors), (self.captions,), gallery)
+        asked = (gallery, "--queries", queries)
+        few = ("--only", "dictionary", "--terms", 32) if self.tiny else ()
+        yield self._rows("recall-postings-captions", (*asked, *few), (gallery,), script="recall_postings.py")
+        held = (gallery, queries, "--validation", chosen)
+        few = ("--index", "boc bits:16", "--index", "flat", "--index", "hnsw32", "--rounds", 2) if self.tiny else ()
+        work = self._in("embedded", "work")
+        arguments = (*held, "--work", work, *few)
+        yield self._rows("race-embedded", arguments, (gallery,), script="race.py", alone=True, work=work)
+        few = ("--index", "boc bits:16", "--rounds", 2, "--starts", 1) if self.tiny else ()
+        arguments, reads = (*held, "--work", work, *few), (gallery, self.out / "race-embedded.csv")
+        yield self._rows("kernel", arguments, reads, script="embedded_kernel.py", alone=True)
+        races = ["race-embedded"]
+        for name, kind in SERVERS.items() if not self.tiny else ():
+            work = self._in(name, "work")
+            arguments = (*held, "--work", work, "--server", kind, "--limit", ON_SERVER, "--rounds", 3)
+            races.append(f"race-{name}")
+            yield self._rows(races[-1], arguments, (gallery,), script="race.py", alone=True, work=work)
+        files = tuple(self.out / f"{name}.csv" for name in races)
+        yield self._rows("race-ratios", files, files)
+        counts = (300, 600) if self.tiny else COUNTS if self.big else COUNTS[:4]
+        options = ("--dim", 16, "--asked", 20, "--terms", 32) if self.tiny else ()
+        sizes = (part for count in counts for part in ("--n", count))
+        work = self._in("growth", "work")
+        arguments = ("--work", work, *sizes, *options, "--rounds", 3)
+        yield self._rows("growth", arguments, script="embedded_growth.py", alone=True, work=work)
+
+    def _in(self, name: str, folder: str = "flickr8k") -> Path:
+        return self.out / folder / name
+
+    def _boc(self, name: str, arguments: Sequence[object], reads: Sequence[Path], makes: Path) -> Stage:
+        return Stage(name, (*BOC, *map(str, arguments)), tuple(reads), makes)
+
+    def _rows(
+        self,
+        name: str,
+        arguments: Iterable[object] = (),
+        reads: Sequence[Path] = (),
+        *,
+        script: str = "",
+        alone: bool = False,
+        follows: tuple[Path, ...] = (),
+        work: Path | None = None,
+    ) -> Stage:
+        file = BENCH / (script or f"{name.replace('-', '_')}.py")
+        command = (sys.executable, str(file), *map(str, arguments))
+        return Stage(name, command, tuple(reads), self.out / f"{name}.csv", True, alone, follows, work)

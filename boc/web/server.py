@@ -1,0 +1,50 @@
+"""Serving an application over HTTP."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from boc.errors import BocError
+
+CONNECTIONS = 1024
+GRACE = 3  # seconds that requests have to end when the server is stopped
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens. BocError if the port is taken, or the host is no address of this machine."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise BocError(f"--host {host}: no address of this machine ({error.strerror}); give 127.0.0.1") from error
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind(address)
+        sock.listen(256)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise BocError(
+                f"port {port} of {host} is taken; stop what runs there, or give another --port (0 takes a free one)"
+            ) from error
+        raise BocError(f"{host}:{port}: cannot be listened at ({error.strerror}); give other --host, --port") from error
+    return sock
+
+
+def run(app: ASGIApp, sock: socket.socket) -> None:
+    """Answer until Ctrl-C or SIGTERM."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,  # addresses may hold a token
+        server_header=False,
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=GRACE,
+    )
+    uvicorn.Server(config).run(sockets=[sock])

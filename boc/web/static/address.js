@@ -1,0 +1,36 @@
+/** The state of the page as a query string, so that an address can be shared, reloaded and gone back to. */
+
+const NUMBERS = ["k", "rm", "z", "words_weight"];
+const TEXTS = ["q", "like", "find", "hybrid", "open", "word"];
+
+/** What the page shows: empty texts and null numbers stand for the index's own choice. */
+export function read(query) {
+  const given = new URLSearchParams(query);
+  const state = { filters: given.getAll("filter") };
+  for (const name of TEXTS) state[name] = given.get(name) ?? "";
+  for (const name of NUMBERS) {
+    const value = Number.parseFloat(given.get(name) ?? "");
+    state[name] = Number.isFinite(value) ? value : null;
+  }
+  if (state.find !== "text") state.find = state.find === "image" ? "image" : "";
+  if (state.hybrid !== "sum") state.words_weight = null;
+  return state;
+}
+
+/** The address of a state, from the page's own. */
+export function write(state) {
+  const query = parameters(state);
+  for (const name of ["q", "like", "open", "word"]) if (state[name]) query.set(name, state[name]);
+  const text = query.toString();
+  return text ? `?${text}` : location.pathname;
+}
+
+/** The settings as the API takes them; what is the index's own choice is left out. */
+export function parameters(state) {
+  const query = new URLSearchParams();
+  if (state.find) query.set("find", state.find);
+  for (const name of NUMBERS) if (state[name] !== null) query.set(name, state[name]);
+  if (state.hybrid) query.set("hybrid", state.hybrid);
+  for (const filter of state.filters) query.append("filter", filter);
+  return query;
+}

@@ -1,0 +1,163 @@
+/** The panel of settings: how many hits, how much work a hit, filters, and the words of the sentence. */
+
+import { count, h, icon, many } from "./dom.js";
+
+const COUNTS = [10, 20, 40, 60, 80, 120, 160, 200];
+const FACTORS = [1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50];
+const WEIGHTS = [100, 300, 1000, 3000, 10000, 30000, 100000, 300000, 1000000];
+const WEIGHT = 10000; // of a word's score of about ten, beside sums of products of about a hundred thousand
+const COMPARED = ["=", "!=", "<", "<=", ">", ">="];
+const OPS = { keyword: ["=", "!="], boolean: ["=", "!="], integer: COMPARED, float: COMPARED, date: COMPARED };
+const SIGNS = { "=": "is", "!=": "is not", "<": "<", "<=": "≤", ">": ">", ">=": "≥" };
+const INPUTS = { integer: "number", float: "number", date: "datetime-local", keyword: "text" };
+
+/** A filter as the API writes it, taken apart for people: "year ≥ 2020". */
+export function spoken(filter) {
+  const [, field, op, value] = /^(.*?)(!=|<=|>=|==|=|<|>)(.*)$/s.exec(filter) ?? [null, filter, "", ""];
+  return [field, SIGNS[op] ?? op, value].filter(Boolean).join(" ");
+}
+
+/** `onChange(change, final)` gets what is to change in the state; `final` is false while a slider is still held. */
+export class Controls {
+  constructor(root, info, onChange) {
+    this.root = root;
+    this.info = info;
+    this.onChange = onChange;
+    const counts = COUNTS.filter((k) => k <= info.limits.k);
+    this.k = slider("Hits at first", "more come as you scroll down", counts, (k) => `${k}`, this.set("k"));
+    this.rm = slider("Candidates re-scored a hit", "more: nearer to the exact ranking, slower", FACTORS, (rm) => `${rm} ×`, this.set("rm"));
+    this.z = slider("Query terms", "fewer: fewer posting lists to read", budget(info.query_z), (z) => (z >= info.query_z ? `all ${z}` : `${z}`), (z, final) =>
+      onChange({ z: z >= info.query_z ? null : z }, final),
+    );
+    this.weight = slider("Weight of the words", "beside the score of the terms", WEIGHTS, count, this.set("words_weight"));
+    this.hybrid = choice("Count the words too", [["", "No"], ["rrf", "Fuse ranks"], ["sum", "Add scores"]], (hybrid) =>
+      onChange({ hybrid, words_weight: hybrid === "sum" ? WEIGHT : null }, true),
+    );
+    this.chips = h("ul", { class: "chips", role: "list", "aria-label": "Filters" });
+    this.reset = h("button", { type: "button", class: "quiet-button", onclick: () => onChange({ k: null, rm: null, z: null, hybrid: "", words_weight: null, filters: [] }, true) }, "Back to the index's settings");
+    root.replaceChildren(
+      h("div", { class: "knobs" }, this.k.element, this.rm.element, this.z.element, h("div", { class: "knob-pair" }, this.hybrid.element, this.weight.element)),
+      h("div", { class: "filters" }, h("h2", {}, "Filters"), this.chips, this.form()),
+      h("div", { class: "about" }, h("p", {}, facts(info)), this.reset),
+    );
+  }
+
+  set(name) {
+    return (value, final) => this.onChange({ [name]: value }, final);
+  }
+
+  /** Show a state. */
+  show(state, bySentence) {
+    const { info } = this;
+    this.k.show(state.k ?? info.k ?? 40);
+    this.rm.show(state.rm ?? info.rm);
+    this.z.show(state.z ?? info.query_z);
+    this.hybrid.show(state.hybrid, !bySentence);
+    this.weight.show(state.words_weight ?? WEIGHT);
+    this.weight.element.hidden = state.hybrid !== "sum";
+    this.rm.disable(state.hybrid === "sum");
+    this.filters = state.filters;
+    this.chips.replaceChildren(
+      ...state.filters.map((filter, i) =>
+        h("li", { class: "chip" }, h("span", { text: spoken(filter) }), h("button", { type: "button", "aria-label": `Remove the filter ${spoken(filter)}`, onclick: () => this.remove(i) }, icon("close"))),
+      ),
+    );
+    this.chips.hidden = !state.filters.length;
+    const changed = [state.k, state.rm, state.z].some((x) => x !== null) || state.hybrid || state.filters.length;
+    this.reset.hidden = !changed;
+  }
+
+  remove(i) {
+    this.onChange({ filters: this.filters.filter((_, j) => j !== i) }, true);
+    (this.chips.querySelector("button") ?? this.root.querySelector(".filters select"))?.focus();
+  }
+
+  form() {
+    const fields = Object.entries(this.info.fields).filter(([, kind]) => kind in OPS);
+    if (!fields.length) {
+      return h("p", { class: "hint" }, "The items have no fields to filter by. ", h("code", {}, "boc index --metadata FILE"), " adds them.");
+    }
+    const field = h("select", { "aria-label": "Field" }, ...fields.map(([name]) => h("option", { value: name, text: name })));
+    const op = h("select", { "aria-label": "Comparison" });
+    const place = h("span", { class: "value" });
+    const fill = () => {
+      const kind = this.info.fields[field.value];
+      op.replaceChildren(...OPS[kind].map((sign) => h("option", { value: sign, text: SIGNS[sign] })));
+      place.replaceChildren(
+        kind === "boolean"
+          ? h("select", { "aria-label": "Value" }, h("option", { value: "true", text: "true" }), h("option", { value: "false", text: "false" }))
+          : h("input", { type: INPUTS[kind], step: kind === "float" ? "any" : null, placeholder: "value", "aria-label": "Value", required: true }),
+      );
+    };
+    field.addEventListener("change", fill);
+    fill();
+    const add = (event) => {
+      event.preventDefault();
+      const value = place.firstChild.value.trim();
+      if (!value) return;
+      const filter = `${field.value}${op.value}${value}`;
+      if (!this.filters.includes(filter)) this.onChange({ filters: [...this.filters, filter] }, true);
+      if (place.firstChild.tagName === "INPUT") place.firstChild.value = "";
+      place.firstChild.focus();
+    };
+    return h("form", { class: "add-filter", onsubmit: add }, field, op, place, h("button", { class: "button" }, "Add filter"));
+  }
+}
+
+function facts(info) {
+  const parts = [many(info.items.image, "picture"), many(info.items.text, "sentence"), `${count(info.terms)} terms`, info.code, info.encoder, info.engine, info.version && `boc ${info.version}`];
+  return parts.filter(Boolean).join(" · ");
+}
+
+/** Budgets up to `most`: powers of two, and `most`. */
+function budget(most) {
+  const steps = [];
+  for (let z = 1; z < most; z *= 2) steps.push(z);
+  return [...steps, most];
+}
+
+let labels = 0;
+
+/** A slider over the values `steps`. One that stands between two of them is shown as it is. */
+function slider(name, hint, steps, format, onSet) {
+  const id = `knob-${++labels}`;
+  const input = h("input", { id, type: "range", min: 0, max: steps.length - 1, step: 1, "aria-describedby": `${id}-hint` });
+  const output = h("output", { for: id });
+  const say = (value) => {
+    output.textContent = format(value);
+    input.setAttribute("aria-valuetext", format(value));
+  };
+  const set = (final) => () => {
+    const value = steps[Number(input.value)];
+    say(value);
+    onSet(value, final);
+  };
+  input.addEventListener("input", set(false));
+  input.addEventListener("change", set(true));
+  const element = h("div", { class: "knob" }, h("label", { for: id }, name), output, input, h("small", { id: `${id}-hint` }, hint));
+  return {
+    element,
+    disable: (off) => (input.disabled = off),
+    show(value) {
+      const nearest = steps.reduce((best, step, i) => (Math.abs(step - value) < Math.abs(steps[best] - value) ? i : best), 0);
+      input.value = nearest;
+      say(value);
+    },
+  };
+}
+
+/** A row of radio buttons that looks like one switch. */
+function choice(name, options, onSet) {
+  const group = `choice-${++labels}`;
+  const inputs = options.map(([value]) => h("input", { type: "radio", name: group, value, onchange: () => onSet(value) }));
+  const parts = options.map(([, text], i) => h("label", {}, inputs[i], h("span", { text })));
+  const hint = h("small", {}, "finds a sentence's own words in captions and text fields");
+  const element = h("fieldset", { class: "knob" }, h("legend", {}, name), h("div", { class: "switch" }, ...parts), hint);
+  return {
+    element,
+    show(value, off) {
+      element.disabled = off;
+      inputs.forEach((input) => (input.checked = input.value === value));
+    },
+  };
+}

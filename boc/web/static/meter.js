@@ -1,0 +1,106 @@
+/** What an answer cost: milliseconds by stage, postings read, candidates scored anew; beside it what it was before. */
+
+import { count, h, many, milliseconds, style } from "./dom.js";
+
+const STAGES = [
+  ["encode", "encode_ms", "the encoder turns the query into a vector"],
+  ["code", "code_ms", "the vector becomes a few whole-number terms"],
+  ["postings", "postings_ms", "the posting lists of these terms are read and summed"],
+  ["re-score", "rerank_ms", "the candidates are scored anew with the dense vectors"],
+  ["content", "content_ms", "names, sizes and fields of the hits are looked up"],
+  ["network", "network_ms", "everything else: the way to the server and back"],
+];
+const SETTLED = 1000; // milliseconds after which an answer is what the next one is compared with
+
+export class Meter {
+  constructor(root) {
+    this.root = root;
+    this.now = null;
+    this.before = null;
+    this.summary = h("p", { class: "summary" });
+    this.bar = h("div", { class: "bar", "aria-hidden": "true" });
+    this.was = h("div", { class: "bar was", "aria-hidden": "true" });
+    this.cells = h("dl", { class: "cells" });
+    root.append(this.summary, h("div", { class: "bars" }, this.bar, this.was), this.cells);
+    this.clear();
+  }
+
+  /** Show an answer that took `wall` ms from question to answer; it is compared with the last one of the same `asked`. */
+  show(answer, wall, asked) {
+    const stages = { ...answer.stages };
+    const known = STAGES.slice(0, -1).reduce((sum, [, key]) => sum + (stages[key] ?? 0), 0);
+    stages.network_ms = Math.max(0, wall - known);
+    const now = { ...answer, stages, wall, asked, at: performance.now(), ids: answer.hits.map((hit) => hit.id) };
+    const last = this.now;
+    if (last.asked !== asked || last.find !== now.find) this.before = null;
+    else if (now.at - last.at > SETTLED) this.before = last;
+    this.now = now;
+    this.draw();
+  }
+
+  clear() {
+    this.now = { hits: [], ids: [], stages: {}, wall: 0 };
+    this.before = null;
+    this.draw();
+    this.root.classList.add("blank"); // keeps its room, so that the first answer moves nothing
+  }
+
+  draw() {
+    const { now, before, root } = this;
+    root.classList.remove("blank");
+    this.shown = h("b");
+    this.first = h("span");
+    this.summary.replaceChildren(
+      this.shown,
+      h("span", {}, this.first, `${milliseconds(now.wall)} ms`, before ? h("span", { class: "was", text: ` was ${milliseconds(before.wall)}` }) : ""),
+    );
+    this.count(now.hits.length);
+    const longest = Math.max(now.wall, before?.wall ?? 0);
+    segments(this.bar, now.stages, longest);
+    segments(this.was, before?.stages ?? {}, longest);
+    const cells = STAGES.map(([name, key, title], i) =>
+      cell(name, now.stages[key], before?.stages[key], { format: milliseconds, unit: "ms", title, stage: i }),
+    );
+    cells.push(
+      cell("postings read", now.postings, before?.postings, { title: "entries of the posting lists of the query's terms" }),
+      cell("query terms", now.terms, before?.terms, { title: "terms of the query's code" }),
+      cell("re-scored", now.candidates, before?.candidates, { title: "candidates that were scored anew" }),
+      cell("as before", before ? kept(now.ids, before.ids) : null, null, { title: "hits that the setting before found too" }),
+    );
+    cells.at(-1).classList.toggle("empty", !before);
+    this.cells.replaceChildren(...cells);
+  }
+
+  /** Say how many hits are on the page by now; the figures are those of the first. */
+  count(shown) {
+    const first = this.now.hits.length;
+    this.shown.textContent = many(shown, this.now.find === "text" ? "sentence" : "picture");
+    this.first.textContent = shown > first ? `first ${first} in ` : "in ";
+  }
+}
+
+function kept(ids, before) {
+  const there = new Set(before);
+  return `${ids.filter((id) => there.has(id)).length} of ${ids.length}`;
+}
+
+function segments(bar, stages, longest) {
+  bar.replaceChildren(
+    ...STAGES.filter(([, key]) => stages[key]).map(([, key]) => {
+      const part = h("i", { "data-stage": STAGES.findIndex((stage) => stage[1] === key) });
+      style(part, { width: `${(100 * stages[key]) / longest}%` });
+      return part;
+    }),
+  );
+}
+
+function cell(name, value, was, { format = (x) => (typeof x === "number" ? count(x) : x), unit = "", title, stage = null }) {
+  const shown = value === null || value === undefined ? "–" : format(value);
+  const changed = was !== null && was !== undefined && format(was) !== shown;
+  return h(
+    "div",
+    { class: "cell", title, "data-stage": stage },
+    h("dt", {}, name),
+    h("dd", {}, shown, unit && shown !== "–" ? h("small", { text: ` ${unit}` }) : "", changed ? h("span", { class: "was", text: ` was ${format(was)}` }) : ""),
+  );
+}

@@ -1,0 +1,87 @@
+/** A picture with its regions drawn on it, and one enlarged around a region. */
+
+import { h, picture, style } from "./dom.js";
+
+const STRONGEST = 0.72; // opacity of the largest value: the photo stays visible
+const CONTRAST = 1.6; // power that sets large values off from middling ones
+const DRAWN = 5; // regions that are marked at once
+const AROUND = 3; // sides of a box that are shown of its picture
+const SMALLEST = 0.05; // side of a box that is enlarged no more
+
+const cut = (box) => box.map((x) => Math.min(1, Math.max(0, x)));
+const percent = (x) => `${(100 * x).toFixed(2)}%`;
+
+function placed(element, box) {
+  const [x1, y1, x2, y2] = cut(box);
+  style(element, { left: percent(x1), top: percent(y1), width: percent(x2 - x1), height: percent(y2 - y1) });
+  return element;
+}
+
+/** Opacities from 0 for the smallest to the strongest for the largest value; none where all are equal. */
+export function shades(values) {
+  const low = Math.min(...values);
+  const span = Math.max(...values) - low;
+  return values.map((value) => (span ? STRONGEST * ((value - low) / span) ** CONTRAST : 0));
+}
+
+/** The numbers of the largest values but zeros, largest first. */
+export function strongest(values, most = DRAWN) {
+  return values
+    .map((value, i) => [value, i])
+    .filter(([value]) => value > 0)
+    .sort(([a, i], [b, j]) => b - a || i - j)
+    .slice(0, most)
+    .map(([, i]) => i);
+}
+
+/** A picture on which `boxes` (x1 y1 x2 y2 of 1) can be marked or coloured by values, one a box. */
+export class Scene {
+  constructor(thumb, name, boxes, size = null) {
+    this.boxes = boxes ?? [];
+    this.overlay = h("div", { class: "overlay", "aria-hidden": "true" });
+    const image = picture(thumb, name, 720);
+    this.element = h("div", { class: "scene" }, image, this.overlay);
+    const shape = ({ width, height }) => width && height && style(this.element, { "--aspect": width / height });
+    if (size?.width) shape(size);
+    else image.firstChild.addEventListener("load", () => shape({ width: image.firstChild.naturalWidth, height: image.firstChild.naturalHeight }));
+  }
+
+  /** Outline the regions of largest weight, each under its name. */
+  mark(weights, names) {
+    this.element.classList.remove("heated");
+    this.overlay.replaceChildren(
+      ...(this.boxes.length && weights ? strongest(weights) : []).reverse().map((i) => placed(h("i", { class: "region" }, h("b", { text: names[i] })), this.boxes[i])),
+    );
+  }
+
+  /** Colour every region by its value. */
+  heat(values) {
+    this.element.classList.add("heated");
+    const depth = shades(values);
+    this.overlay.replaceChildren(
+      ...this.boxes.map((box, i) => {
+        const cell = placed(h("i", { class: "cell" }), box);
+        style(cell, { "--v": depth[i].toFixed(3) });
+        return cell;
+      }),
+    );
+  }
+}
+
+/** A small square of an example: the whole picture, or what is around its box. */
+export function example({ id, thumb, box }, side) {
+  const name = id.split("/").pop();
+  const frame = h("span", { class: "example-picture" }, picture(thumb, name, side, { title: name, loading: "lazy" }));
+  if (!box) return frame;
+  const image = frame.querySelector("img");
+  image.addEventListener("load", () => {
+    const { naturalWidth: wide, naturalHeight: high } = image;
+    const [x1, y1, x2, y2] = cut(box).map((x, i) => x * (i % 2 ? high : wide));
+    const span = Math.min(wide, high, AROUND * Math.max(x2 - x1, y2 - y1, SMALLEST * Math.max(wide, high)));
+    const left = Math.min(Math.max((x1 + x2 - span) / 2, 0), wide - span);
+    const top = Math.min(Math.max((y1 + y2 - span) / 2, 0), high - span);
+    style(image, { position: "absolute", width: percent(wide / span), height: percent(high / span), left: percent(-left / span), top: percent(-top / span), "max-width": "none", "object-fit": "fill" });
+    frame.append(placed(h("i", { class: "region" }), [(x1 - left) / span, (y1 - top) / span, (x2 - left) / span, (y2 - top) / span]));
+  });
+  return frame;
+}

@@ -1,0 +1,135 @@
+"""Small pictures of large ones, kept in a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tempfile
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from boc.errors import ImageError
+from boc.images import read_image
+
+SIDES = (240, 480, 960)
+QUALITY = 82
+ORIENTATION = 0x0112  # the EXIF tag; from 5 on the picture lies on its side
+KNOWN = 200_000  # pictures whose size is remembered
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A JPEG, and a name that changes when the picture does."""
+
+    data: bytes
+    tag: str
+
+
+class Thumbnails:
+    """JPEGs at most ``side`` pixels wide and high of pictures on this disk, in ``folder``. Thread-safe.
+
+    Named by path, size and time of the picture, so that a changed picture is made anew. Beyond ``most`` bytes those
+    made first are removed. Where the folder cannot be written they are made each time.
+    """
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self._folder = folder
+        self._most = most
+        self._lock = threading.Lock()
+        self._total: int | None = None
+        self._making = threading.BoundedSemaphore(max(1, min(4, (os.cpu_count() or 2) - 1)))
+        self._sizes: dict[tuple[str, int, int], tuple[int, int] | None] = {}
+
+    def tag(self, path: Path, side: int) -> str:
+        """The name of the thumbnail of a picture. ImageError if the picture is not there."""
+        try:
+            found = path.stat()
+        except OSError as error:
+            raise ImageError(f"{path.name}: cannot be read ({error.strerror}); put it back, or index anew") from error
+        told = f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0{side}"
+        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    def get(self, path: Path, side: int) -> Thumbnail:
+        """The thumbnail of a picture. ImageError if the picture cannot be read."""
+        tag = self.tag(path, side)
+        file = self._folder / tag[:2] / f"{tag}.jpg"
+        with suppress(OSError):
+            return Thumbnail(file.read_bytes(), tag)
+        with self._making:
+            with suppress(OSError):  # another thread has made it meanwhile
+                return Thumbnail(file.read_bytes(), tag)
+            data = _drawn(path, side)
+        with suppress(OSError):
+            self._keep(file, data)
+        return Thumbnail(data, tag)
+
+    def size(self, path: Path) -> tuple[int, int] | None:
+        """Width and height of a picture as it is seen; None if it cannot be read. Reads its header, once."""
+        try:
+            found = path.stat()
+        except OSError:
+            return None
+        key = (str(path), found.st_size, found.st_mtime_ns)
+        if key not in self._sizes:
+            if len(self._sizes) > KNOWN:
+                self._sizes.clear()
+            self._sizes[key] = _size(path)
+        return self._sizes[key]
+
+    def _keep(self, file: Path, data: bytes) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".tmp", delete=False) as handle:
+            handle.write(data)
+        Path(handle.name).replace(file)
+        with self._lock:
+            if self._total is None:
+                self._total = sum(size for _, size, _ in self._files())
+            else:
+                self._total += len(data)
+            if self._total > self._most:
+                self._shrink()
+
+    def _shrink(self) -> None:
+        """Remove the oldest until four fifths of the room are taken."""
+        left = 0
+        for _, size, path in sorted(self._files(), reverse=True):
+            left += size
+            if left > 0.8 * self._most:
+                left -= size
+                path.unlink(missing_ok=True)
+        self._total = left
+
+    def _files(self) -> list[tuple[int, int, Path]]:
+        """Time, size and path of everything that is kept."""
+        found = []
+        for path in self._folder.glob("*/*"):
+            with suppress(OSError):
+                told = path.stat()
+                found.append((told.st_mtime_ns, told.st_size, path))
+        return found
+
+
+def _drawn(path: Path, side: int) -> bytes:
+    try:
+        image = read_image(path)
+    except ImageError as error:
+        raise ImageError(str(error).replace(str(path), path.name)) from error
+    image.thumbnail((side, side))
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=QUALITY, optimize=True)
+    return buffer.getvalue()
+
+
+def _size(path: Path) -> tuple[int, int] | None:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+            turned = image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError):
+        return None
+    return (height, width) if turned else (width, height)

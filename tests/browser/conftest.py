@@ -1,0 +1,114 @@
+"""A browser, servers of tiny indexes, and pages that must not complain."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.browser.pages import SECRET, TAG, serving
+from tests.conftest import boc
+
+pytest.importorskip("fastapi", reason="the page needs the extra web")
+sync_api = pytest.importorskip("playwright.sync_api", reason="browser tests need playwright")
+
+WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
+
+
+def chromium() -> str | None:
+    """The path of a browser: BOC_CHROMIUM, or what the system has."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return os.environ.get("BOC_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    path = chromium()
+    if path is None:
+        pytest.skip("no chromium, chromium-browser or google-chrome; install one, or name it with BOC_CHROMIUM")
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="session")
+def server(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server of the index ``photos`` of ``library``."""
+    with serving("photos", library, tmp_path_factory.mktemp("served") / "cache") as process:
+        yield process.url
+
+
+@pytest.fixture(scope="session")
+def odd(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home of the index ``odd``: file names, captions and fields hold HTML, the pictures have many shapes, and one
+    of them cannot be read any more."""
+    home = tmp_path_factory.mktemp("odd")
+    (home / "images").mkdir()
+    shapes = ((64, 64), (160, 60), (60, 160), (90, 60), (60, 90), (120, 80))
+    names = [f"{i} <b>bold & <i>{i}.png" for i in range(len(shapes))]
+    with (home / "captions.csv").open("w", newline="", encoding="utf-8") as handle:
+        rows = csv.writer(handle)
+        rows.writerow(["image", "caption"])
+        for i, (name, size) in enumerate(zip(names, shapes, strict=True)):
+            Image.new("RGB", size, (40 * i, 90, 200 - 20 * i)).save(home / "images" / name)
+            rows.writerow([name, f"a red box {TAG} {i}"])
+    with (home / "fields.csv").open("w", newline="", encoding="utf-8") as handle:
+        rows = csv.writer(handle)
+        rows.writerow(["id", "maker", "year:integer"])
+        rows.writerows([name, TAG, 2015 + i] for i, name in enumerate(names))
+    at = f"file:{home / 'index'}"
+    for command in (
+        ("extract", home / "captions.csv", "-o", home / "odd.h5", "--encoder", f"tern:{library / 'model'}"),
+        ("index", "odd", home / "odd.h5", "--at", at, "--metadata", home / "fields.csv"),
+    ):
+        result = boc(*command)
+        assert result.exit_code == 0, result.output
+    (home / "images" / names[5]).write_bytes(b"not a picture any more")
+    return home
+
+
+@pytest.fixture(scope="session")
+def odd_server(odd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server of ``odd`` that asks for the token ``SECRET``."""
+    with serving("odd", odd, tmp_path_factory.mktemp("served-odd") / "cache", token=SECRET) as process:
+        yield process.url
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Any]]:
+    """``visit(url, **options)`` opens a page in a context of its own. No page may complain in its console, but of what
+    ``expected`` names."""
+    contexts, complaints = [], []
+
+    def opened(url: str, *, expected: str | None = None, dark: bool = False, phone: bool = False) -> Any:
+        context = browser.new_context(
+            viewport=PHONE if phone else WIDE,
+            has_touch=phone,
+            is_mobile=phone,
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
+        )
+        contexts.append(context)
+        context.set_default_timeout(30_000)
+        page = context.new_page()
+
+        def complain(text: str) -> None:
+            if expected is None or expected not in text:
+                complaints.append(text)
+
+        page.on("console", lambda said: complain(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complain(str(error)))
+        page.goto(url)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []

@@ -1,0 +1,76 @@
+"""What the browser tests share: servers to visit, and what a page shows."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+import pytest
+
+SECRET = "a token with spaces & signs"
+TAG = "<img src=x onerror=\"document.title='owned'\">"
+START = 120  # seconds that a server may take to load its encoder on a busy machine
+RUN = "from boc.cli import main; main()"
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@contextmanager
+def serving(name: str, home: Path, cache: Path, port: int | None = None, token: str | None = None) -> Iterator[Any]:
+    """A running ``boc serve``: has ``url`` and ``process``."""
+    port = port or free_port()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"BOC_TOKEN": token} if token else {})
+    command = ["serve", name, "--at", f"file:{home / 'index'}", "--port", str(port), "--cache", str(cache)]
+    with (cache.parent / f"{name}-{port}.log").open("w+") as log:
+        process = subprocess.Popen([sys.executable, "-c", RUN, *command], stderr=log, stdout=log, env=environment)
+        process.url = f"http://127.0.0.1:{port}/"
+        try:
+            _wait(process, log)
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _wait(process: Any, log: Any) -> None:
+    end = time.monotonic() + START
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            with urlopen(process.url, timeout=5) as answer:
+                if answer.status == 200:
+                    return
+        except HTTPError as error:
+            error.close()
+        except (URLError, OSError):
+            pass
+        time.sleep(0.1)
+    log.seek(0)
+    pytest.fail(f"boc serve did not come up:\n{log.read()}")
+
+
+def ids(page: Any) -> list[str]:
+    """The names of the pictures, or the sentences, that the page shows, in their order."""
+    found: list[str] = page.eval_on_selector_all(
+        "#results li a.open", "links => links.map(a => new URL(a.href).searchParams.get('open'))"
+    )
+    return found
+
+
+def settle(page: Any) -> list[str]:
+    """Wait until the page shows the answer to what was asked last; the ids it shows."""
+    page.wait_for_function("() => !document.querySelector('#results').hasAttribute('aria-busy')")
+    page.wait_for_selector("#results li a.open")
+    return ids(page)

@@ -1,0 +1,269 @@
+"""The page as people use it: typing, pictures, keys, knobs, and addresses."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+import pytest
+from PIL import Image
+
+from tests.browser.pages import ids, settle
+
+pytestmark = pytest.mark.slow
+SENTENCE = "a red box at the left"
+
+
+def asked(page: Any) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(page.url).query)
+
+
+def answered(page: Any, address: str, act: Callable[[], Any]) -> list[str]:
+    """Do something that asks the server, and wait for what the page shows of the answer."""
+    with page.expect_response(lambda response: address in response.url):
+        act()
+    page.wait_for_timeout(50)
+    return settle(page)
+
+
+def test_results_follow_the_typing(visit: Callable[..., Any], server: str) -> None:
+    page = visit(server)
+    page.wait_for_selector("h1 >> text=Describe a picture")
+    page.keyboard.type("a red box")  # the box has the focus
+    first = settle(page)
+    page.wait_for_url("**/?q=a+red+box")
+    answered(page, "bottom", lambda: page.keyboard.type(" at the bottom"))
+    page.wait_for_url("**/?q=a+red+box+at+the+bottom")
+    page.wait_for_function(
+        f"() => !{first!r}.every((id, i) => document.querySelectorAll('a.open')[i].href.includes(id))"
+    )
+    assert sorted(ids(page)) == sorted(first)  # all 40 fit one answer
+    assert page.locator("#meter .summary").inner_text().startswith("40 pictures")
+    page.wait_for_function("() => /40 pictures in .* milliseconds/.test(document.querySelector('#status').textContent)")
+
+
+def test_an_older_answer_is_never_shown_over_a_newer_one(visit: Callable[..., Any], server: str) -> None:
+    page = visit(server)
+    kept: list[Any] = []
+    page.route("**/api/search?*q=slow*", lambda route: kept.append(route))
+    page.fill("#q", "slow")
+    page.wait_for_function("() => document.querySelector('#results').classList.contains('stale')")
+    page.fill("#q", SENTENCE)
+    shown = settle(page)
+    for route in kept:
+        route.fulfill(json={"hits": [], "find": "image", "stages": {}, "more": False})
+    page.wait_for_timeout(100)
+    assert kept
+    assert ids(page) == shown
+    assert not page.locator("#results.stale").count()
+
+
+def test_last_results_stay_while_a_new_answer_is_under_way(visit: Callable[..., Any], server: str) -> None:
+    page = visit(f"{server}?q={quote(SENTENCE)}")
+    before = settle(page)
+    page.route("**/api/search?*green*", lambda route: None)
+    page.fill("#q", "something green")
+    page.wait_for_selector("#results.stale")
+    assert ids(page) == before
+
+
+def picture_file(library: Path) -> str:
+    return base64.b64encode((library / "images" / "007.png").read_bytes()).decode()
+
+
+TRANSFER = """([selector, type, data]) => {
+  const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([bytes], "mine.png", { type: "image/png" }));
+  const target = document.querySelector(selector);
+  const options = { bubbles: true, cancelable: true };
+  if (type === "drop") {
+    for (const name of ["dragenter", "dragover", "drop"]) target.dispatchEvent(new DragEvent(name, { ...options, dataTransfer: transfer }));
+  } else target.dispatchEvent(new ClipboardEvent("paste", { ...options, clipboardData: transfer }));
+}"""  # noqa: E501
+
+
+@pytest.mark.parametrize("way", ["drop", "paste", "choose"])
+def test_a_picture_finds_itself_first(visit: Callable[..., Any], server: str, library: Path, way: str) -> None:
+    page = visit(f"{server}?q={quote(SENTENCE)}")
+    settle(page)
+
+    def give() -> None:
+        if way == "choose":
+            with page.expect_file_chooser() as chooser:
+                page.get_by_role("button", name="Search by a picture").click()
+            chooser.value.set_files(library / "images" / "007.png")
+        else:
+            page.evaluate(TRANSFER, ["#q" if way == "paste" else "#results", way, picture_file(library)])
+
+    assert answered(page, "/api/search", give)[0] == "007.png"
+    assert page.locator("#asked-by").inner_text() == ("007.png" if way == "choose" else "mine.png")
+    assert page.input_value("#q") == ""
+    assert "q" not in asked(page)
+    page.reload()
+    assert settle(page)[0] == "007.png"
+    page.go_back()
+    settle(page)
+    assert page.input_value("#q") == SENTENCE
+
+
+def test_what_is_no_picture_is_refused_with_a_message(visit: Callable[..., Any], server: str) -> None:
+    page = visit(server)
+    page.set_input_files("#file", {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no picture"})
+    page.wait_for_selector("#results >> text=notes.txt is not a picture")
+
+
+def test_a_large_picture_is_sent_smaller(visit: Callable[..., Any], server: str) -> None:
+    page = visit(server)
+    noise = io.BytesIO()
+    Image.effect_noise((2600, 1800), 90).save(noise, "PNG")
+    assert len(noise.getvalue()) > 4e6
+    with page.expect_request(lambda request: request.method == "POST") as sent:
+        page.set_input_files("#file", {"name": "large.png", "mimeType": "image/png", "buffer": noise.getvalue()})
+    assert len(sent.value.post_data_buffer or b"") < 4e6
+    settle(page)
+
+
+def test_more_like_this_leaves_the_item_itself_out(visit: Callable[..., Any], server: str) -> None:
+    page = visit(f"{server}?q={quote(SENTENCE)}")
+    first = settle(page)[0]
+    page.locator("li.hit").first.hover()
+    found = answered(page, "/api/similar/", page.locator("a.like").first.click)
+    assert first not in found
+    assert len(found) == 39
+    assert asked(page) == {"like": [first]}
+    assert page.input_value("#q") == ""
+    page.go_back()
+    page.wait_for_function(f"() => document.querySelector('a.open')?.href.includes({first!r})")
+    assert page.input_value("#q") == SENTENCE
+
+
+def test_sentences_are_listed_with_their_picture(visit: Callable[..., Any], server: str) -> None:
+    page = visit(f"{server}?q={quote(SENTENCE)}")
+    settle(page)
+    answered(page, "find=text", lambda: page.get_by_label("Sentences", exact=True).check())
+    assert page.locator("li.sentence-hit .sentence").first.inner_text()
+    assert page.locator("li.sentence-hit img").first.is_visible()
+    assert asked(page)["find"] == ["text"]
+    first = settle(page)
+    page.locator("a.open").first.focus()
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.href").endswith(quote(first[1], safe="").replace("%20", "+"))
+
+
+def test_everything_can_be_done_by_keys(visit: Callable[..., Any], server: str) -> None:
+    page = visit(server)
+    focused = "() => [...document.querySelectorAll('a.open')].indexOf(document.activeElement)"
+    page.keyboard.press("Tab")
+    page.keyboard.press("/")
+    page.keyboard.type(SENTENCE)
+    page.keyboard.press("Enter")
+    settle(page)
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate(focused) == 0
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    below = page.evaluate(focused)
+    x = "(i) => document.querySelectorAll('li.hit')[i].getBoundingClientRect()"
+    one, other = page.evaluate(x, 1), page.evaluate(x, below)
+    assert other["top"] > one["top"]
+    assert abs(other["x"] - one["x"]) < one["width"]
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate(focused) == 0
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    assert page.locator("#results a.open[tabindex='0']").count() == 1
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog .terms li")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("text=2 of 40")
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => !document.querySelector('dialog').open")
+    assert page.evaluate(focused) == 1
+    found = answered(page, "/api/similar/", lambda: page.keyboard.press("m"))
+    assert len(found) == 39
+    assert page.evaluate(focused) == 0
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("document.activeElement.id") == "q"
+    page.keyboard.press("Escape")
+    page.wait_for_selector("text=Describe a picture")
+
+
+def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str) -> None:
+    page = visit(server)
+    page.fill("#q", SENTENCE)
+    settle(page)
+    page.get_by_role("button", name="Settings of the search").click()
+    for label, keys in (("Hits at first", 2), ("Candidates re-scored a hit", 3), ("Query terms", 2)):
+        page.get_by_label(label).focus()
+        for _ in range(keys):
+            page.keyboard.press("ArrowLeft")
+    answered(page, "hybrid=rrf", lambda: page.get_by_label("Fuse ranks").check())
+    page.locator("a.open").nth(2).click()
+    page.wait_for_selector("dialog .terms li")
+    state = asked(page)
+    assert state.keys() == {"q", "k", "rm", "z", "hybrid", "open"}
+    assert (state["k"], state["rm"]) == (["10"], ["3"])
+    title, shown = page.locator("dialog .figures").inner_text(), ids(page)
+    page.reload()
+    page.wait_for_selector("dialog .terms li")
+    assert (page.locator("dialog .figures").inner_text(), ids(page)[:10]) == (title, shown[:10])
+    assert page.get_by_label("Candidates re-scored a hit").get_attribute("aria-valuetext") == "3 \u00d7"
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => !document.querySelector('dialog').open")
+    assert "open" not in asked(page)
+
+
+def test_typing_is_one_step_of_the_history(visit: Callable[..., Any], server: str) -> None:
+    page = visit(server)
+    page.fill("#q", "a red")
+    settle(page)
+    page.fill("#q", SENTENCE)
+    page.wait_for_url("**left")
+    page.go_back()
+    page.wait_for_selector("text=Describe a picture")
+    page.go_forward()
+    settle(page)
+    assert page.input_value("#q") == SENTENCE
+
+
+def test_a_turned_knob_shows_what_it_costs(visit: Callable[..., Any], server: str) -> None:
+    page = visit(f"{server}?q={quote(SENTENCE)}&k=10")
+    settle(page)
+    read = "() => [...document.querySelectorAll('.cell')].map((c) => [c.querySelector('dt').textContent, c.querySelector('dd').firstChild.textContent])"  # noqa: E501
+    before = dict(page.evaluate(read))
+    page.wait_for_timeout(1100)  # an answer that stood for a second is what the next one is compared with
+    page.get_by_role("button", name="Settings of the search").click()
+    page.get_by_label("Query terms").focus()
+
+    def fewer() -> None:
+        for _ in range(3):
+            page.keyboard.press("ArrowLeft")
+
+    answered(page, "z=", fewer)
+    page.wait_for_selector(".cell .was")
+    after = dict(page.evaluate(read))
+    number = {
+        name: int(text.replace(",", "")) for name, text in after.items() if name in ("postings read", "query terms")
+    }
+    assert number["postings read"] < int(before["postings read"].replace(",", ""))
+    assert number["query terms"] == int(asked(page)["z"][0])
+    assert f"was {before['postings read']}" in page.locator(".cell", has_text="postings read").inner_text()
+    assert "of 10" in page.locator(".cell", has_text="as before").inner_text()
+
+
+def test_more_hits_come_by_scrolling_and_none_twice(visit: Callable[..., Any], server: str) -> None:
+    page = visit(f"{server}?q={quote(SENTENCE)}&find=text&k=20")
+    assert len(settle(page)) >= 20
+    for _ in range(20):
+        page.mouse.wheel(0, 4000)
+        page.wait_for_timeout(60)
+        if len(ids(page)) == 80:
+            break
+    found = ids(page)
+    assert len(found) == len(set(found)) == 80
+    assert page.locator("#meter .summary").inner_text().replace("\n", " ").startswith("80 sentences first 20 in")

@@ -1,0 +1,161 @@
+"""Servers that go away, tokens, nothing to show, and texts that look like HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.browser.pages import SECRET, TAG, free_port, ids, serving, settle
+
+pytestmark = pytest.mark.slow
+NETWORK = "Failed to load resource"
+BOXES = "all => all.map((e) => e.getBoundingClientRect()).map(({ x, y, width, height }) => [x, y, width, height])"
+
+
+def test_a_server_that_dies_is_told_of_and_waited_for(visit: Callable[..., Any], library: Path, tmp_path: Path) -> None:
+    port = free_port()
+    with serving("photos", library, tmp_path / "cache", port) as process:
+        page = visit(f"{process.url}?q=red", expected=NETWORK)
+        before = settle(page)
+        process.kill()
+        process.wait()
+        page.fill("#q", "something blue at the right")
+        page.wait_for_selector("#notice >> text=The server does not answer")
+        page.wait_for_selector("#notice >> text=Trying again in")
+        assert ids(page) == before
+        assert page.locator("#results.stale").count() == 1
+    with serving("photos", library, tmp_path / "cache", port):
+        page.wait_for_selector("#notice", state="hidden")
+        assert settle(page) != before
+        assert page.locator("#results.stale").count() == 0
+
+
+def test_a_server_that_dies_under_an_explanation(visit: Callable[..., Any], server: str) -> None:
+    page = visit(f"{server}?q=red", expected=NETWORK)
+    settle(page)
+    page.route("**/api/explain/**", lambda route: route.abort())
+    page.locator("a.open").first.click()
+    page.wait_for_selector("dialog >> text=The server does not answer")
+    page.unroute("**/api/explain/**")
+    page.get_by_role("button", name="Try again").click()
+    page.wait_for_selector("dialog .terms li")
+
+
+def test_a_refusal_says_what_to_do(visit: Callable[..., Any], server: str) -> None:
+    page = visit(f"{server}?q=red&filter=year%3E2000", expected=NETWORK)
+    page.wait_for_selector("#results >> text=no metadata field 'year'")
+
+
+def test_a_busy_server_is_asked_again(visit: Callable[..., Any], server: str) -> None:
+    page = visit(server, expected=NETWORK)
+    busy = {"status": 429, "json": {"error": "too many at once; ask again"}, "headers": {"Retry-After": "1"}}
+    page.route("**/api/search*", lambda route: route.fulfill(**busy), times=1)
+    page.fill("#q", "red")
+    page.wait_for_selector("#notice >> text=too many at once")
+    assert len(settle(page)) == 40
+    page.wait_for_selector("#notice", state="hidden")
+
+
+def signed_in(visit: Callable[..., Any], address: str, query: str = "", **options: Any) -> Any:
+    page = visit(f"{address}{query}", expected=NETWORK, **options)
+    page.get_by_label("Token").fill(SECRET)
+    page.get_by_role("button", name="Open").click()
+    return page
+
+
+def test_the_token_is_asked_for(visit: Callable[..., Any], odd_server: str) -> None:
+    page = visit(f"{odd_server}?q=red", expected=NETWORK)
+    page.get_by_label("Token").fill("wrong")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=That is not the token")
+    page.get_by_label("Token").fill(SECRET)
+    page.keyboard.press("Enter")
+    assert len(settle(page)) == 6
+    assert page.evaluate("document.cookie") == ""  # not for scripts
+    assert SECRET not in page.url
+    page.wait_for_function("() => [...document.images].some((image) => image.naturalWidth)")
+    page.reload()
+    assert len(settle(page)) == 6
+
+
+def test_html_is_shown_as_text(visit: Callable[..., Any], odd_server: str) -> None:
+    page = signed_in(visit, odd_server, "?q=red&find=text")
+    settle(page)
+    page.on("dialog", lambda _: pytest.fail("a script of the index ran"))
+    assert TAG in page.locator(".sentence").first.inner_text()
+    page.locator("a.open").first.click()
+    page.wait_for_selector("dialog .fields >> text=onerror")
+    page.keyboard.press("Escape")
+    page.get_by_label("Pictures", exact=True).check()
+    page.wait_for_selector("li.hit")
+    settle(page)
+    page.locator("a.open").nth(1).click()
+    page.wait_for_selector("dialog .captions >> text=onerror")
+    assert "<b>bold" in page.locator("dialog .fields").inner_text()
+    page.get_by_role("link", name="More like this").click()
+    page.wait_for_selector("#asked-by >> text=<b>bold")
+    assert page.locator("#results b, #results i:not([data-stage]), dialog .fields img, .captions img").count() == 0
+    assert "owned" not in page.title()
+    assert page.locator("img[src$='/x'], img[src='x']").count() == 0
+
+
+def test_filters_are_added_and_removed(visit: Callable[..., Any], odd_server: str) -> None:
+    page = signed_in(visit, odd_server, "?q=red")
+    settle(page)
+    page.get_by_role("button", name="Settings of the search").click()
+    page.get_by_label("Field").select_option("year")
+    page.get_by_label("Comparison").select_option(">=")
+    page.get_by_label("Value").fill("2018")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelectorAll('li.hit').length === 3")
+    assert page.locator(".chip").inner_text() == "year ≥ 2018"
+    assert "filter=year%3E%3D2018" in page.url
+    page.get_by_label("Value").fill("2090")
+    page.get_by_role("button", name="Add filter").click()
+    page.wait_for_selector("text=Nothing found")
+    page.get_by_role("button", name="Remove the filters").click()
+    page.wait_for_function("() => document.querySelectorAll('li.hit').length === 6")
+    assert not page.locator(".chip").count()
+
+
+def test_a_picture_that_is_gone_has_its_name(visit: Callable[..., Any], odd_server: str) -> None:
+    page = signed_in(visit, odd_server, "?q=red")
+    settle(page)
+    page.wait_for_selector(".broken >> text=5 <b>bold")
+
+
+def test_rows_are_of_equal_height_and_fill_the_page(visit: Callable[..., Any], odd_server: str) -> None:
+    page = signed_in(visit, odd_server, "?q=red", phone=True)
+    settle(page)
+    for width in (360, 520, 1200):
+        page.set_viewport_size({"width": width, "height": 740})
+        page.wait_for_timeout(100)
+        places, [[left, _, wide, _]] = (page.locator(name).evaluate_all(BOXES) for name in ("li.hit", ".hits"))
+        rows: dict[float, list[list[float]]] = {}
+        for place in places:
+            rows.setdefault(place[1], []).append(place)
+        assert all(len({height for *_, height in row}) == 1 for row in rows.values())
+        for row in list(rows.values())[:-1]:
+            assert row[0][0] == pytest.approx(left, abs=1)
+            assert row[-1][0] + row[-1][2] == pytest.approx(left + wide, abs=1)
+
+
+def test_an_empty_index_says_how_to_fill_it(visit: Callable[..., Any], server: str) -> None:
+    page = visit("about:blank")
+
+    def emptied(route: Any) -> None:
+        route.fulfill(json={**route.fetch().json(), "items": {"image": 0, "text": 0}})
+
+    page.route("**/api/info", emptied)
+    page.goto(server)
+    page.wait_for_selector("text=This index is empty")
+    assert page.locator("text=boc index photos").is_visible()
+
+
+def test_no_result_is_said(visit: Callable[..., Any], odd_server: str) -> None:
+    page = signed_in(visit, odd_server, f"?q=red&filter={quote('maker=nobody')}")
+    page.wait_for_selector("text=Nothing found")

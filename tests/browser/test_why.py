@@ -1,0 +1,107 @@
+"""The dialog that takes a score apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.browser.pages import settle
+
+pytestmark = pytest.mark.slow
+SENTENCE = "a red box at the left"
+
+
+@pytest.fixture
+def why(visit: Callable[..., Any], server: str) -> Any:
+    """A page with the explanation of its first hit."""
+    page = visit(f"{server}?q={quote(SENTENCE)}")
+    settle(page)
+    page.locator("a.open").first.click()
+    page.wait_for_selector("dialog .terms li")
+    return page
+
+
+def test_shares_sum_to_the_score(why: Any) -> None:
+    rows = why.eval_on_selector_all(
+        "dialog .terms li", "rows => rows.map(r => [Number(r.dataset.product), Number(r.dataset.share)])"
+    )
+    total = int(why.get_attribute("dialog .sum", "data-sum"))
+    assert sum(product for product, _ in rows) == total > 0
+    assert sum(share for _, share in rows) == pytest.approx(1, abs=1e-6)
+    assert [product for product, _ in rows] == sorted((product for product, _ in rows), reverse=True)
+    assert why.locator("dialog .total b").inner_text() == f"{total:,}"
+
+
+def test_words_colour_the_regions(why: Any) -> None:
+    assert why.locator("dialog .region").count() > 0
+    word = why.get_by_role("button", name="red", exact=True)
+    word.click()
+    why.mouse.move(0, 0)
+    assert word.get_attribute("aria-pressed") == "true"
+    shades = why.eval_on_selector_all(
+        "dialog .overlay .cell", "cells => cells.map(c => +c.style.getPropertyValue('--v'))"
+    )
+    assert len(shades) > 1
+    assert min(shades) == 0 < max(shades)
+    assert "word=red" in why.url
+    why.reload()
+    why.wait_for_selector("dialog .heated")
+    word.click()
+    why.mouse.move(0, 0)
+    why.wait_for_selector("dialog .region")
+    assert "word" not in why.url
+
+
+def test_texts_mark_what_is_shared(why: Any) -> None:
+    shared = why.locator("dialog .terms li").count()
+    for n in (0, 1):
+        text = why.locator("dialog .surrogate").nth(n)
+        text.locator("summary").click()
+        assert text.locator("mark").count() == shared
+        assert text.locator("pre").inner_text().startswith("t")
+    why.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    why.locator("dialog .surrogate button").first.click()
+    why.wait_for_selector("text=Copied")
+    assert why.evaluate("navigator.clipboard.readText()") == why.locator("dialog pre").first.inner_text().strip()
+
+
+def test_captions_and_focus(why: Any) -> None:
+    assert why.locator("dialog .captions li").count() == 2
+    inside = "() => document.querySelector('dialog').contains(document.activeElement)"
+    for _ in range(40):
+        why.keyboard.press("Tab")
+        assert why.evaluate(inside) or why.evaluate("document.activeElement === document.body")
+    why.get_by_role("button", name="Close").click()
+    why.wait_for_function("() => !document.querySelector('dialog').open")
+    assert why.evaluate("document.activeElement === document.querySelector('a.open')")
+
+
+def test_back_closes_and_forward_opens(why: Any) -> None:
+    why.go_back()
+    why.wait_for_function("() => !document.querySelector('dialog').open")
+    why.go_forward()
+    why.wait_for_selector("dialog[open] .terms li")
+
+
+@pytest.mark.parametrize("find", ["image", "text"])
+def test_an_item_is_explained_for_an_item(visit: Callable[..., Any], server: str, find: str) -> None:
+    page = visit(f"{server}?like=003.png&find={find}")
+    settle(page)
+    page.locator("a.open").first.click()
+    page.wait_for_selector("dialog .terms li")
+    assert page.locator("dialog .asked-picture").is_visible()
+    if find == "text":
+        assert page.locator("dialog .weighed").count() > 1
+        assert page.locator("dialog .scene img").is_visible()
+
+
+def test_a_picture_is_explained_for_a_picture(visit: Callable[..., Any], server: str, library: Any) -> None:
+    page = visit(server)
+    page.set_input_files("#file", library / "images" / "004.png")
+    settle(page)
+    page.locator("a.open").nth(1).click()
+    page.wait_for_selector("dialog .terms li")
+    assert page.get_by_alt_text("The picture you asked by").is_visible()

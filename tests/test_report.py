@@ -1,0 +1,333 @@
+"""Report, plots and tables of tiny rows: every figure is there, unfinished rows are not, nothing comes from outside."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+BENCH = Path(__file__).resolve().parent.parent / "bench"
+DIRECTIONS = ("text to image", "image to text")
+RMS = (1, 2, 5, 10, 20, 50)
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The modules that lie beside the scripts."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(BENCH)
+    import drawing
+    import plot
+    import report
+    import rows
+    import tables
+    import views
+
+    return SimpleNamespace(drawing=drawing, plot=plot, report=report, rows=rows, tables=tables, views=views)
+
+
+class Figures:
+    """Numbers that are all different, so that each can be found again."""
+
+    def __init__(self, first: float) -> None:
+        self.next = first
+
+    def __call__(self, digits: int = 2) -> str:
+        self.next += 0.13
+        return f"{self.next:.{digits}f}"
+
+
+def sparsity() -> Iterable[dict[str, object]]:
+    of = Figures(10)
+    chains = [("scalar", "plain"), ("permutation", "plain"), ("scalar", "centred, rotated"), ("dictionary", "")]
+    chains += [(f"soft {a}", f"{c} context") for a in ("sum", "max") for c in ("with", "no")]
+    for code, chain in chains:
+        for i, sparsity in enumerate((0.0, 0.9, 0.9896)):
+            for direction in DIRECTIONS:
+                row = {"code": code, "chain": chain, "z": 100 - 45 * i, "sparsity": sparsity, "direction": direction}
+                row |= {"postings": of(1), "bytes": 500 / (1 + i), "dense": 61.5, "terms": 3}
+                row |= {f"Rm={rm}": of() for rm in RMS} | {f"Rm={rm} +-": 0.5 for rm in RMS}
+                yield row
+    yield dict.fromkeys(row, "") | {"code": "scalar minus permutation", "chain": "plain", "sparsity": 0.9896,
+           "direction": DIRECTIONS[0], "Rm=1": "3.33"}  # fmt: skip
+
+
+def race() -> Iterable[dict[str, object]]:
+    of = Figures(1)
+    for engine, index, ours in (("boc", "dictionary:2", 1), ("faiss", "HNSW32", 0), ("faiss", "IVF", 0)):
+        for i in range(3):
+            row = {"engine": engine, "index": index, "setting": f"s={i}", "ours": ours, "at": "0.95" if i == 1 else ""}
+            row |= {"recall": 0.9 + 0.04 * i + 0.001 * ours, "validation": 0.95}
+            row |= {f"{p}_{end}": of() for p in ("p50", "p95", "p99") for end in ("ms", "least", "most")}
+            row |= {key: of(0) if i == 1 else "" for key in ("qps_1", "qps_2", "anon_mb", "file_mb")}
+            yield row | {key: of() for key in ("fit_s", "encode_s", "build_s", "disk_mb")}
+
+
+def ratios() -> Iterable[dict[str, object]]:
+    row = {"race": "race-embedded", "at": "0.95", "ours": "boc dictionary:2", "recall": 0.951, "their_recall": 0.962}
+    row |= {f"{key}{end}": "" for key in ("p50", "qps_1") for end in ("", "_least", "_most", "_verdict")}
+    row |= {"build": "0.5", "with_fit": "1.02", "disk": "", "anon": "0.000"}
+    slow = {"p50": "3.11", "p50_least": "2.91", "p50_most": "3.42", "p50_verdict": "theirs"}
+    fast = {"p50": "0.25", "p50_least": "0.2", "p50_most": "0.5", "p50_verdict": "ours"}
+    yield row | {"theirs": "faiss HNSW32"} | slow
+    yield row | {"theirs": "scipy bits:64"} | fast
+
+
+def growth() -> Iterable[dict[str, object]]:
+    for n in (100, 1000, 10000):
+        times = {f"p{q}_ms": n**0.5 / q for q in (50, 95, 99)}
+        yield (
+            {"n": n, "setting": "R=5", "recall": 0.95}
+            | times
+            | {"fit_s": n / 7 if n > 100 else 0, "build_s": n**2, "disk_mb": n / 3}
+        )
+
+
+def sizes() -> Iterable[dict[str, object]]:
+    of = Figures(30)
+    for clusters, sample in ((50, 500), (100, 500), (100, 100)):
+        for assignment, z in (("hard", 1), ("soft sum", 8), ("soft sum", 2)):
+            for direction in DIRECTIONS:
+                row = {"clusters": clusters, "sample": sample, "concepts": sample - 1, "assignment": assignment, "z": z}
+                yield row | {"direction": direction, "dense": 61.5, "R@10": of(), "R@10 +-": 1.1}
+
+
+def postings() -> Iterable[dict[str, object]]:
+    of = Figures(0.3)
+    for code, setting in (("scalar", "16 / 32"), ("scalar", "32 / 64"), ("dictionary", "2 / 8")):
+        cost = of(0 if code == "" else 3)
+        for depth in (100, 300):
+            yield {"code": code, "setting": setting, "postings": float(cost) * 1000, "bytes": 80, "R": depth,
+                   "recall": of(3), "right": of()}  # fmt: skip
+
+
+def claims() -> Iterable[dict[str, object]]:
+    row = {"data": "table1", "direction": "both", "error": "0.40", "figures": "TERN 276.3", "paper": "coco 350.3"}
+    yield row | {"claim": "Context helps <hard> assignment.", "verdict": "held", "difference": "5.02"}
+    yield row | {"claim": "Permutation loses nothing.", "verdict": "not held", "difference": "33.94"}
+
+
+ROWS: dict[str, tuple[str, Callable[[], Iterable[dict[str, object]]]]] = {
+    "sparsity-tern": ("sparsity_recall.py", sparsity),
+    "race-embedded": ("race.py", race),
+    "race-ratios": ("race_ratios.py", ratios),
+    "growth": ("embedded_growth.py", growth),
+    "codebook-size": ("codebook_size.py", sizes),
+    "recall-postings-captions": ("recall_postings.py", postings),
+    "claims": ("claims.py", claims),
+}
+
+
+@pytest.fixture
+def out(bench: SimpleNamespace, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A folder of rows of every kind, or of those that the test names."""
+    for name in getattr(request, "param", ROWS):
+        script, make = ROWS[name]
+        text = io.StringIO()
+        table = list(make())
+        with bench.rows.Writer(text, script, {"features": f"{name}.h5"}, list(table[0]), seed=17) as writer:
+            for row in table:
+                writer.write(*(row[column] for column in table[0]))
+        (tmp_path / f"{name}.csv").write_text(text.getvalue(), encoding="utf-8")
+    return tmp_path
+
+
+class Page(HTMLParser):
+    """Texts and links of a page; tags that do not match fail."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.tags: set[str] = set()
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "action", "data")]
+        self.ids += [value or "" for name, value in attrs if name == "id" and "clip" not in (value or "")]
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data.strip())
+
+
+def test_the_page_holds_every_figure_and_needs_nothing_else(bench: SimpleNamespace, out: Path) -> None:
+    text = bench.report.page(out)
+    page = Page(text)
+    for name in ROWS:
+        for row in bench.rows.read(out / f"{name}.csv").table:
+            assert set(filter(None, row.values())) <= set(page.texts)
+    told = " ".join(page.texts)
+    assert "seed: 17" in told
+    assert '"features": "growth.h5"' in told
+    assert all(link.startswith("#") for link in page.links)
+    assert page.tags.isdisjoint({"script", "link", "img", "iframe", "object"})
+    assert "@import" not in text
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", text))
+    assert {link[1:] for link in page.links if link.startswith("#") and link[1:] in ROWS} <= set(page.ids)
+
+
+@pytest.mark.parametrize("out", [["claims", "race-ratios"]], indirect=True)
+def test_wins_losses_and_claims_are_told(bench: SimpleNamespace, out: Path) -> None:
+    text = bench.report.page(out)
+    assert '<span class="theirs">3.1 x slower (2.9-3.4)</span>' in text
+    assert '<span class="ours">4.0 x faster (2.0-5.0)</span>' in text
+    assert '<span class="ours">2.0 x sooner</span>' in text
+    assert '<span class="even">even</span>' in text
+    assert '<span class="ours">none, less</span>' in text
+    assert "ours is faster in 1 of 2 pairs, slower in 1" in text
+    assert '<b class="not">not held</b>' in text
+    assert '<b class="held">held</b>' in text
+    assert "Context helps &lt;hard&gt; assignment." in text
+
+
+@pytest.mark.parametrize("out", [["growth", "claims"]], indirect=True)
+def test_unfinished_rows_are_named_and_not_shown(bench: SimpleNamespace, out: Path) -> None:
+    whole = (out / "growth.csv").read_text(encoding="utf-8")
+    (out / "growth.csv").write_text(whole[: whole.index("# done")], encoding="utf-8")
+    (out / "labels.csv.part").write_text("# script: labels.py\n", encoding="utf-8")
+    texts = Page(bench.report.page(out)).texts
+    assert "Unfinished, and not shown: labels.csv.part, growth.csv." in texts
+    assert "Growth" not in texts
+
+
+def test_a_folder_without_rows_has_a_page(bench: SimpleNamespace, tmp_path: Path) -> None:
+    assert "There are no finished rows yet." in Page(bench.report.page(tmp_path)).texts
+
+
+@pytest.mark.parametrize("out", [["claims"]], indirect=True)
+def test_stages_left_out_and_trials_are_told(bench: SimpleNamespace, out: Path) -> None:
+    (out / "data").mkdir()
+    (out / "stages").mkdir()
+    record = '{"name": "labels", "state": "left out", "command": ["python", "/far/labels.py"], "why": "needs a file"}'
+    (out / "stages" / "labels.json").write_text(record, encoding="utf-8")
+    text = bench.report.page(out)
+    assert "Not here: labels (left out); the table says why." in text
+    assert "needs a file <code>python labels.py</code>" in text
+    assert "a trial on painted scenes" in text
+
+
+def test_every_plot_has_units_names_that_do_not_touch_and_a_title(bench: SimpleNamespace, out: Path) -> None:
+    seen = set()
+    for name, (script, _) in ROWS.items():
+        for plot in bench.plot.plots(bench.rows.read(out / f"{name}.csv"), "made up"):
+            seen.add(script)
+            assert "made up" in plot.title
+            plot.figure.canvas.draw()
+            for ax in plot.figure.axes:
+                assert ax.get_xlabel()
+                assert ax.get_ylabel() or all(patch.get_width() >= 0 for patch in ax.patches)
+                boxes = [text.get_window_extent() for text in ax.texts if text.get_text()]
+                assert boxes
+                for i, box in enumerate(boxes):
+                    assert not any(box.overlaps(other) for other in boxes[:i])
+            ElementTree.fromstring(plot.svg)
+            assert "<text" in plot.svg
+    assert seen == set(bench.plot.PLOTS)
+
+
+@pytest.mark.parametrize("out", [["growth"]], indirect=True)
+def test_a_plot_is_the_same_each_time(bench: SimpleNamespace, out: Path) -> None:
+    rows = bench.rows.read(out / "growth.csv")
+    first, second = ([plot.svg for plot in bench.plot.plots(rows)] for _ in range(2))
+    assert first == second
+
+
+@settings(max_examples=50)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12).map(sorted), st.floats(0.001, 0.2))
+def test_names_are_kept_apart_and_near_their_points(wish: list[float], step: float) -> None:
+    sys.path.insert(0, str(BENCH))
+    pytest.importorskip("matplotlib")
+    from drawing import apart
+
+    found = apart(wish, step)
+    assert all(b - a >= step - 1e-9 for a, b in itertools.pairwise(found))
+    assert abs(sum(found) - sum(wish)) < 1e-6
+    if all(b - a >= step for a, b in itertools.pairwise(wish)):
+        assert found == pytest.approx(wish)
+
+
+def test_exponents_are_those_of_the_law(bench: SimpleNamespace) -> None:
+    n = [10.0, 100.0, 1000.0]
+    assert bench.plot.exponent(n, [3 * x**0.7 for x in n]) == pytest.approx(0.7)
+
+
+PAGE = """# Title
+<!-- rows: growth growth -->
+old
+<!-- end -->
+Half of it is <!-- rows: growth cell build_s .1f n=100 -->1<!-- end --> seconds.
+<!-- rows: growth plot growth-growth -->
+<!-- end -->
+"""
+
+
+def brought(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCH / "tables.py"), "--root", str(root), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("out", [["growth"]], indirect=True)
+def test_pages_follow_their_rows(out: Path) -> None:
+    (out / "docs" / "rows").mkdir(parents=True)
+    (out / "growth.csv").rename(out / "docs" / "rows" / "growth.csv")
+    (out / "README.md").write_text(PAGE, encoding="utf-8")
+    assert brought(out, "--check").returncode == 1
+    assert (out / "README.md").read_text(encoding="utf-8") == PAGE
+    assert brought(out).returncode == 0
+    text = (out / "README.md").read_text(encoding="utf-8")
+    assert "| 10,000 | R=5 | .950 |" in text
+    assert "-->10000.0<!-- end --> seconds." in text
+    assert "](docs/figures/growth-growth.svg)" in text
+    assert (out / "docs" / "figures" / "growth-growth.svg").read_text(encoding="utf-8").startswith("<svg")
+    assert brought(out, "--check").returncode == 0
+    (out / "README.md").write_text(text.replace(".950", ".960"), encoding="utf-8")
+    checked = brought(out, "--check")
+    assert checked.returncode == 1
+    assert "README.md differs from its rows" in checked.stderr
+
+
+@pytest.mark.parametrize("out", [["growth"]], indirect=True)
+@pytest.mark.parametrize(
+    ("marker", "told"),
+    [("nothing growth", "no rows"), ("growth nothing", "no view"), ("growth plot nothing", "no plot"),
+     ("growth cell n d setting=R=5", "3 rows have")],
+)  # fmt: skip
+def test_markers_that_cannot_be_are_refused(out: Path, marker: str, told: str) -> None:
+    (out / "docs" / "rows").mkdir(parents=True)
+    (out / "growth.csv").rename(out / "docs" / "rows" / "growth.csv")
+    (out / "README.md").write_text(f"<!-- rows: {marker} -->\n<!-- end -->\n", encoding="utf-8")
+    found = brought(out)
+    assert found.returncode == 1
+    assert told in found.stderr
+    assert len(found.stderr.splitlines()) == 1
+
+
+def test_figures_of_our_own_pages_are_those_of_their_rows() -> None:
+    pytest.importorskip("matplotlib")
+    found = brought(BENCH.parent, "--check")
+    assert found.returncode == 0, found.stderr
