@@ -73,8 +73,9 @@ test-servers: install
 
 # The page is tested in Chromium; where there is none and no way to get it, those tests are skipped.
 browser:
-	@command -v chromium chromium-browser google-chrome >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && \
-		apt-get -qq install -y --no-install-recommends chromium >/dev/null; } || echo "no Chromium: the page is not tested"
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+		{ [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium \
+		>/dev/null; } || echo "no Chromium here: the page is not tested"
 
 lint: install
 	$(BIN)/ruff check .
