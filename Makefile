@@ -101,7 +101,7 @@ bench-smoke: install
 
 # The documentation as a site, in build/docs.
 docs: install
-	$(BIN)/sphinx-build -q -W --keep-going -n -b html docs build/docs
+	$(BIN)/python -m sphinx -q -W -n --keep-going docs build/docs
 
 clean:
 	rm -rf $(VENV) demo flickr8k bench-out build *.egg-info

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from boc.pipeline import Searcher
 from boc.types import Embeddings, ImageRef, Item, TermMatrix
 from boc.web.problems import ProblemError
 from boc.web.settings import Settings
+from boc.web.together import Together
 from boc.web.uploads import Upload
 
 T = TypeVar("T")
@@ -93,7 +94,7 @@ class Library:
         self._away: str | None = None
         self._looked = monotonic()
         self._looking = threading.Lock()
-        self._encoding = threading.Lock()
+        self._together = Together()
         self._sentences: Recent[Embeddings] = Recent(SENTENCES)
         self._pictures: Recent[Embeddings] = Recent(PICTURES)
 
@@ -114,7 +115,8 @@ class Library:
         if not text.strip():
             raise BocError("the sentence is empty; write what the picture shows")
         encoder = opened.searcher.encoder
-        return self._sentences.get((encoder.identity.digest, text), lambda: self._encoded(encoder.encode_texts, [text]))
+        key = (encoder.identity.digest, text)
+        return self._sentences.get(key, lambda: self._together(encoder.encode_texts, text))
 
     def picture(self, opened: Opened, path: Path, name: str, key: Hashable) -> Embeddings:
         """The picture in the file ``path``, encoded now or lately; ``key`` changes when its contents do."""
@@ -125,7 +127,8 @@ class Library:
                 prepared = encoder.prepare(ImageRef(name, path))
             except ImageError as error:  # where pictures lie on this disk is nobody's business
                 raise ImageError(str(error).replace(str(path), name)) from error
-            return self._encoded(encoder.encode_images, [prepared])
+            with self._together.alone():
+                return encoder.encode_images([prepared])
 
         return self._pictures.get((encoder.identity.digest, key), make)
 
@@ -154,10 +157,6 @@ class Library:
             return replace(self.item(opened, item), vectors=found.vectors)
         except ImageError:
             return found
-
-    def _encoded(self, encode: Callable[[Any], Embeddings], what: list[Any]) -> Embeddings:
-        with self._encoding:
-            return encode(what)
 
     def _current(self) -> Opened:
         if self._away is not None:

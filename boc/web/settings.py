@@ -39,7 +39,7 @@ class Settings:
     cache_bytes: int = 500_000_000
     upload: int = 20_000_000
     pixels: int = 50_000_000
-    active: int = 4
+    active: int = 8
     waiting: int = 256
     patience: float = 30.0
     look_every: float = 3.0
