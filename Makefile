@@ -96,7 +96,7 @@ report: install
 # All benchmarks and the report on tiny data that they draw: they run, that is all.
 bench-smoke: install
 	rm -rf build/bench-smoke
-	$(BIN)/python bench/run.py build/bench-smoke/data --out build/bench-smoke --tiny
+	$(BIN)/python bench/run.py --tiny --out build/bench-smoke
 	$(BIN)/python bench/report.py build/bench-smoke -o build/bench-smoke/report.html
 
 # The documentation as a site, in build/docs.

@@ -211,10 +211,10 @@ def _ratio(row: Mapping[str, str], column: str, words: tuple[str, str]) -> str:
 
 WHY = (
     "<h3>Why</h3><p>A graph in memory visits some hundred vectors for a query, in one loop of compiled code. Ours "
-    "finds the query's centroids, adds up posting lists, reads the candidates' vectors through the disk's cache, "
-    "and returns items with their texts: more steps, each with its share of Python, which a single query pays in full. In "
-    "exchange the index is a folder that is mapped, not memory that is filled. To learn the code is paid once, and not "
-    "again when items are added.</p>"
+    "finds the query's centroids, adds up posting lists, reads the candidates' vectors through the disk's cache, and "
+    "returns items with their texts: more steps, each with its share of Python, which a single query pays in full. "
+    "In exchange the index is a folder that is mapped, not memory that is filled. To learn the code is paid once, and "
+    "not again when items are added.</p>"
 )
 
 

@@ -21,7 +21,7 @@ export class Why {
     this.place = h("span", { class: "place" });
     this.previous = this.button("left", "Previous (←)", () => this.onMove(-1));
     this.next = this.button("right", "Next (→)", () => this.onMove(1));
-    this.like = h("a", { class: "button", href: "" }, icon("like"), h("span", {}, "More like this"));
+    this.like = h("a", { class: "button", href: "", "aria-label": "More like this", title: "More like this (m)" }, icon("like"), h("span", {}, "More like this"));
     this.like.addEventListener("click", (event) => {
       if (event.metaKey || event.ctrlKey || event.shiftKey) return;
       event.preventDefault();
