@@ -24,6 +24,7 @@ from boc.types import Embeddings, Item
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from boc.web.guard import HEADERS
@@ -352,6 +353,18 @@ def test_the_token_opens_by_header_and_by_cookie(searcher: Searcher, tmp_path: P
     assert "SameSite=strict" in cookie
     assert SECRET not in cookie
     assert client.get("/api/info").status_code == 200
+
+
+def test_the_token_is_asked_for_below_a_prefix_too(searcher: Searcher, tmp_path: Path) -> None:
+    """As where the page is a part of another application."""
+    whole = FastAPI()
+    whole.mount("/pictures", client_of(searcher, tmp_path, token=SECRET).app)
+    client = TestClient(whole, base_url="http://127.0.0.1:8000")
+    for address in ("/pictures/api/info", f"/pictures/api/search?q={TEXT}", "/pictures/api/thumb/000.png"):
+        refused(client.get(address), 401, "token")
+        assert client.get(address, headers={"authorization": f"Bearer {SECRET}"}).status_code == 200
+    entered = client.get("/pictures/", params={"token": SECRET}, follow_redirects=False)
+    assert entered.headers["location"] == "/pictures/"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from time import perf_counter
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from boc.web.policy import path_of
 from boc.web.problems import ProblemError, refusal
 from boc.web.settings import Settings
 
@@ -79,11 +80,11 @@ class Crowd:
         self._gates = {thumbs: _Gate(settings.active, settings.waiting) for thumbs in (False, True)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith("/api/"):
+        if scope["type"] != "http" or not path_of(scope).startswith("/api/"):
             await self._app(scope, receive, send)
             return
         scope.setdefault("state", {})["start"] = perf_counter()
-        gate = self._gates[scope["path"].startswith("/api/thumb/")]
+        gate = self._gates[path_of(scope).startswith("/api/thumb/")]
         if gate.full():
             said = "too many requests at once; ask again in a second"
             await refusal(429, said, {"Retry-After": "1"})(scope, receive, send)

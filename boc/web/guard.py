@@ -12,7 +12,7 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from boc.web.policy import HEADERS
+from boc.web.policy import HEADERS, path_of
 from boc.web.problems import ProblemError, refusal
 from boc.web.settings import LOOPBACK, Settings
 
@@ -50,14 +50,15 @@ class Guard:
     def _checked(self, scope: Scope, headers: Headers) -> Response | None:
         """None for a request that may pass; an answer of its own to one that hands in the token."""
         self._check_host(headers)
-        data = scope["path"].startswith("/api/")
+        data = path_of(scope).startswith("/api/")
         if data or scope["method"] not in ("GET", "HEAD"):
             _check_origin(headers)
         if self._token is None:
             return None
-        if scope["path"] == "/":
-            return self._handed_in(parse_qsl(scope["query_string"].decode("latin-1")))
-        if not scope["path"].startswith("/static/"):
+        if path_of(scope) == "/":
+            home = f"{scope.get('root_path', '')}/"
+            return self._handed_in(parse_qsl(scope["query_string"].decode("latin-1")), home)
+        if not path_of(scope).startswith("/static/"):
             self._check_token(headers)
         return None
 
@@ -71,7 +72,7 @@ class Guard:
                 400, f"this server does not go by the name {shown!r}; start it with --allow-host NAME to let it"
             )
 
-    def _handed_in(self, query: list[tuple[str, str]]) -> Response | None:
+    def _handed_in(self, query: list[tuple[str, str]], home: str) -> Response | None:
         """The cookie for a token in the address, and the address without it."""
         given = dict(query).get("token")
         if given is None:
@@ -79,7 +80,7 @@ class Guard:
         if not _same(given, self._token or ""):
             raise _unauthorized()
         rest = urlencode([(name, value) for name, value in query if name != "token"])
-        answer = RedirectResponse(f"/?{rest}" if rest else "/", 303, {"Cache-Control": "no-store"})
+        answer = RedirectResponse(f"{home}?{rest}" if rest else home, 303, {"Cache-Control": "no-store"})
         answer.set_cookie(COOKIE, _ticket(given), max_age=30 * 86400, httponly=True, samesite="strict")
         return answer
 

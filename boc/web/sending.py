@@ -9,6 +9,8 @@ from fastapi.staticfiles import StaticFiles
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from boc.web.policy import path_of
+
 SMALL = 1000  # bytes that are sent as they are
 LEVEL = 5
 
@@ -31,5 +33,5 @@ class Compressed:
         self._zipped = GZipMiddleware(app, SMALL, LEVEL)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        picture = scope["type"] == "http" and scope["path"].startswith("/api/thumb/")
+        picture = scope["type"] == "http" and path_of(scope).startswith("/api/thumb/")
         await (self._plain if picture else self._zipped)(scope, receive, send)

@@ -51,6 +51,7 @@ def odd(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     of them cannot be read any more."""
     home = tmp_path_factory.mktemp("odd")
     (home / "images").mkdir()
+    colours = ("a red box", "green at the top", "something blue", "a yellow box left", "purple", "the bottom")
     shapes = ((64, 64), (160, 60), (60, 160), (90, 60), (60, 90), (120, 80))
     names = [f"{i} <b>bold & <i>{i}.png" for i in range(len(shapes))]
     with (home / "captions.csv").open("w", newline="", encoding="utf-8") as handle:
@@ -58,7 +59,7 @@ def odd(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows.writerow(["image", "caption"])
         for i, (name, size) in enumerate(zip(names, shapes, strict=True)):
             Image.new("RGB", size, (40 * i, 90, 200 - 20 * i)).save(home / "images" / name)
-            rows.writerow([name, f"a red box {TAG} {i}"])
+            rows.writerow([name, f"{colours[i]} {TAG}"])
     with (home / "fields.csv").open("w", newline="", encoding="utf-8") as handle:
         rows = csv.writer(handle)
         rows.writerow(["id", "maker", "year:integer"])

@@ -83,7 +83,7 @@ def test_the_token_is_asked_for(visit: Callable[..., Any], odd_server: str) -> N
 
 
 def test_html_is_shown_as_text(visit: Callable[..., Any], odd_server: str) -> None:
-    page = signed_in(visit, odd_server, "?q=red&find=text")
+    page = signed_in(visit, odd_server, f"?q={quote(f'something blue {TAG}')}&find=text")
     settle(page)
     page.on("dialog", lambda _: pytest.fail("a script of the index ran"))
     assert TAG in page.locator(".sentence").first.inner_text()

@@ -241,7 +241,7 @@ function tell(text) {
 }
 
 function message(title, ...parts) {
-  return h("div", { class: "message" }, h("h1", {}, title), ...parts.map((part) => (typeof part === "string" ? h("p", { text: part }) : part)));
+  return h("div", { class: "message" }, h("h1", {}, title), ...parts.filter(Boolean).map((part) => (typeof part === "string" ? h("p", { text: part }) : part)));
 }
 
 /** The page before anything is asked. */
