@@ -260,6 +260,16 @@ static int same_length(Py_ssize_t found, Py_ssize_t wanted, const char *what)
     return found == wanted;
 }
 
+static int all_there(const int64_t *numbers, int64_t n, int64_t held)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (numbers[i] < 0 || numbers[i] >= held) {
+            PyErr_Format(PyExc_IndexError, "no row %lld among %lld", (long long)numbers[i], (long long)held);
+            return 0;
+        }
+    return 1;
+}
+
 static Kernel *kernel_for(const Array *rows)
 {
     return rows->view.itemsize == sizeof(half) ? path->half : path->single;
@@ -286,11 +296,8 @@ static PyObject *dot(PyObject *module, PyObject *args)
     if (!same_length(query->view.shape[0], d, "query for rows of another width") ||
         !same_length(out->view.shape[0], n, "out for another number of rows"))
         goto done;
-    for (int64_t i = 0; numbers && i < n; i++)
-        if (numbers[i] < 0 || numbers[i] >= held) {
-            PyErr_Format(PyExc_IndexError, "no row %lld among %lld", (long long)numbers[i], (long long)held);
-            goto done;
-        }
+    if (numbers && !all_there(numbers, n, held))
+        goto done;
     float *whole = PyMem_Calloc((size_t)padded(d) + 1, sizeof *whole);
     if (!whole) {
         PyErr_NoMemory();
@@ -453,11 +460,8 @@ static PyObject *gram(PyObject *module, PyObject *args)
         !same_length(out->view.shape[1], m, "out for sets of another size") ||
         !same_length(out->view.shape[2], m, "out for sets of another size"))
         goto done;
-    for (int64_t i = 0; i < n * m; i++)
-        if (numbers[i] < 0 || numbers[i] >= held) {
-            PyErr_Format(PyExc_IndexError, "no row %lld among %lld", (long long)numbers[i], (long long)held);
-            goto done;
-        }
+    if (!all_there(numbers, n * m, held))
+        goto done;
     float *whole = PyMem_Calloc((size_t)padded(d) + 1, sizeof *whole);
     if (!whole) {
         PyErr_NoMemory();
