@@ -43,8 +43,8 @@ MAY = {
     "boc.extraction": {"boc.errors", "boc.features", "boc.sources", "boc.types", "boc.workers"},
     "boc.ahead": set(),
     "boc.pipeline": {
-        "boc", "boc.ahead", "boc.codecs", "boc.errors", "boc.features", "boc.fusion", "boc.manifest", "boc.metadata", "boc.registry",
-        "boc.rerank", "boc.types",
+        "boc", "boc.ahead", "boc.codecs", "boc.errors", "boc.features", "boc.fusion", "boc.manifest", "boc.metadata",
+        "boc.registry", "boc.rerank", "boc.types",
     },
     "boc.labels": {"boc.codecs", "boc.errors", "boc.features", "boc.types", "boc.vocabulary"},
     "boc.explain": {"boc.codecs", "boc.errors", "boc.labels", "boc.pipeline", "boc.types"},
@@ -70,11 +70,10 @@ MAY = {
         "boc.surrogate", "boc.types",
     },
     "boc.cli": {
-        "boc", "boc.codebook", "boc.codecs", "boc.config", "boc.doctor", "boc.errors", "boc.estimate", "boc.evaluation", "boc.explain",
-        "boc.explain_page",
-        "boc.extraction", "boc.features", "boc.figure_drawing", "boc.figures", "boc.files", "boc.images", "boc.labels",
-        "boc.measure", "boc.metadata", "boc.pipeline", "boc.registry", "boc.scenes", "boc.sheet", "boc.sources",
-        "boc.tune", "boc.types", "boc.verify", "boc.web",
+        "boc", "boc.codebook", "boc.codecs", "boc.config", "boc.doctor", "boc.errors", "boc.estimate",
+        "boc.evaluation", "boc.explain", "boc.explain_page", "boc.extraction", "boc.features", "boc.figure_drawing",
+        "boc.figures", "boc.files", "boc.images", "boc.labels", "boc.measure", "boc.metadata", "boc.pipeline",
+        "boc.registry", "boc.scenes", "boc.sheet", "boc.sources", "boc.tune", "boc.types", "boc.verify", "boc.web",
     },
     "encoders": {
         "boc.errors", "boc.evaluation", "boc.features", "boc.files", "boc.images", "boc.types", "boc.vocabulary",
