@@ -282,7 +282,9 @@ def _race_bars(rows: Rows, data: str) -> Iterator[Plot]:
 
 
 def growth(rows: Rows, data: str) -> Iterator[Plot]:
-    """Time, bytes and memory against the number of items, with exponents."""
+    """Time, bytes and memory against the number of items, with exponents; nothing of one number."""
+    if len({row["n"] for row in rows.table}) < 2:
+        return
     panels = (
         (
             "a query",

@@ -18,7 +18,7 @@ from typing import Any
 import click
 from plot import plots
 from rows import Rows, read
-from views import Table, everything, share, shown
+from views import MEASURES, Table, everything, ratio, share, shown
 
 TITLES = {  # file of rows: title, what was measured on; in the order of the page
     "models": ("Encoders", "Flickr8k dev"),
@@ -29,18 +29,17 @@ TITLES = {  # file of rows: title, what was measured on; in the order of the pag
     "context": ("What concepts have of their own", "TERN, Flickr8k dev"),
     "recall-postings-tern": ("Recall against postings: sentences ask for pictures", "TERN, Flickr8k dev"),
     "recall-postings-captions": ("Recall against postings: captions", "100,000 captions of Multi30k, MiniLM"),
-    "race-ratios": ("Ratios at equal recall", "all races"),
     "race-embedded": ("The race in one process", "captions of Multi30k, MiniLM"),
     "race-elasticsearch": ("The race on Elasticsearch", "captions of Multi30k, MiniLM"),
     "race-opensearch": ("The race on OpenSearch", "captions of Multi30k, MiniLM"),
     "kernel": ("Parts of a query, and a cold start", "captions of Multi30k, MiniLM"),
     "growth": ("Growth", "synthetic vectors of 256 components"),
+    "memory-limit": ("With less memory than the index takes", "a million synthetic vectors of 1,024 components"),
     "encoding-speed": ("Encoding", "synthetic vectors"),
     "alignment": ("Re-ranking by alignment", "TERN with alignment, Flickr8k dev"),
     "labels": ("Labels", "TERN, Flickr8k dev"),
 }
 TRIAL = "a trial on painted scenes"
-SEVERAL = 1.05  # times; less is told as even
 SHOWN = "0.95"  # the recall whose ratios are open
 STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;color:#1a1a1a;background:#fff}
@@ -78,7 +77,7 @@ def page(out: Path) -> str:
     if "race-ratios" in by_name:
         sections.append(("wins", "Wins and losses at equal recall", _wins(by_name["race-ratios"])))
     for rows in whole:
-        if rows.name != "claims":
+        if rows.name not in ("claims", "race-ratios"):
             title, data = TITLES.get(rows.name, (rows.name, rows.name))
             sections.append((rows.name, title, _section(rows, trial or data)))
     links = "".join(f'<a href="#{key}">{html.escape(title)}</a>' for key, title, _ in sections)
@@ -160,7 +159,7 @@ def _wins(rows: Rows) -> str:
         for at in sorted({row["at"] for row in rows.table if row["race"] == race}):
             found = [row for row in rows.table if (row["race"], row["at"]) == (race, at)]
             parts.append(_details(f"at recall {at}: {_score(found)}", _matrix(found), at == SHOWN))
-    return "".join(parts) + WHY
+    return "".join(parts) + WHY + _head(rows)
 
 
 def _score(found: Sequence[Mapping[str, str]]) -> str:
@@ -181,32 +180,9 @@ def _matrix(found: Sequence[Mapping[str, str]]) -> str:
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
 
 
-MEASURES = (  # heading, column of the rows, words for a ratio below one and above
-    ("one query", "p50", ("faster", "slower")),
-    ("batches, one thread", "qps_1", ("fewer a second", "more a second")),
-    ("loading", "build", ("sooner", "later")),
-    ("with learning", "with_fit", ("sooner", "later")),
-    ("disk", "disk", ("smaller", "larger")),
-    ("own memory", "anon", ("less", "more")),
-)
-
-
 def _ratio(row: Mapping[str, str], column: str, words: tuple[str, str]) -> str:
-    """So many times faster or slower, and the like."""
-    if not row[column]:
-        return ""
-    value = float(row[column])
-    if value == 0:
-        return f'<span class="ours">none, {words[0]}</span>'
-    times, word = (value, words[1]) if value > 1 else (1 / value, words[0])
-    verdict = row.get(f"{column}_verdict", "")
-    if not verdict:
-        verdict = "even" if times < SEVERAL else "theirs" if value > 1 else "ours"
-    told = f"{times:.1f} x {word}" if times >= SEVERAL else "even"
-    if row.get(f"{column}_least"):
-        ends = sorted(float(row[column + end]) for end in ("_least", "_most"))
-        told += " ({:.1f}-{:.1f})".format(*(ends if value > 1 else [1 / end for end in reversed(ends)]))
-    return f'<span class="{verdict}">{told}</span>'
+    told, verdict = ratio(row, column, words)
+    return f'<span class="{verdict}">{told}</span>' if told else ""
 
 
 WHY = (

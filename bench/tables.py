@@ -5,16 +5,18 @@ A page has what is made between markers, and everything between them is written 
     <!-- rows: NAME VIEW WORD... -->                      a view of docs/rows/NAME.csv (views.py), as a table
     <!-- end -->
 
-    <!-- rows: NAME plot PLOT -->                         a plot (plot.py), as docs/figures/PLOT.svg
+    <!-- rows: NAME plot PLOT -->                         a plot (plot.py), as docs/figures/NAME-PLOT.svg
     <!-- end -->
 
     R@10 is <!-- rows: NAME cell COLUMN .1f KEY=VALUE... -->61.5<!-- end -->     one figure, in a sentence
 
-Words with spaces are quoted: ``"scored by=dot"``.
+Words with spaces are quoted: ``"scored by=dot"``. A figure never begins a line, where its comment would make the whole
+line HTML. A plot names the digest of the rows that it was drawn of, which is compared: pixels differ by matplotlib.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -38,19 +40,30 @@ def made(text: str, page: Path, root: Path, write: bool = False) -> str:
 
     def replaced(match: re.Match[str]) -> str:
         name, view, *words = shlex.split(match["what"])
-        rows = _rows(root, name)
+        path = root / "docs" / "rows" / f"{name}.csv"
+        rows = _rows(path)
         if view == "cell":
+            if match.string[: match.start()].rpartition("\n")[2].strip() == "":
+                raise ViewError(f"a figure begins a line, which makes the line HTML; put a word before it: {match[1]}")
             column, told, *keys = words
-            value = cell(rows, **dict(key.split("=", 1) for key in keys))[column]
-            return f"{match[1]}{float(value):{told}}{match['end']}"
-        body = _plot(rows, words[0], page, root, write) if view == "plot" else table(rows, view, *words).markdown()
-        return f"{match[1]}\n{body}\n{match['end']}"
+            row = cell(rows, **dict(key.split("=", 1) for key in keys))
+            if column not in row:
+                raise ViewError(f"{name}: no column {column!r}; known: {', '.join(row)}")
+            return f"{match[1]}{float(row[column]):{told}}{match['end']}"
+        if view == "plot":
+            body = _plot(rows, f"{name}-{words[0]}", page, root, digest(path), write)
+        else:
+            body = table(rows, view, *words).markdown()
+        return f"{match[1]}\n\n{body}\n\n{match['end']}"
 
     return MARKED.sub(replaced, text)
 
 
-def _rows(root: Path, name: str) -> Rows:
-    path = root / "docs" / "rows" / f"{name}.csv"
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def _rows(path: Path) -> Rows:
     if not path.exists():
         raise ViewError(f"no rows {path}; known: {', '.join(sorted(p.stem for p in path.parent.glob('*.csv')))}")
     rows = read(path)
@@ -59,16 +72,21 @@ def _rows(root: Path, name: str) -> Rows:
     return rows
 
 
-def _plot(rows: Rows, name: str, page: Path, root: Path, write: bool) -> str:
+def _plot(rows: Rows, name: str, page: Path, root: Path, of: str, write: bool) -> str:
+    """The link to a plot, drawn if ``write``; without it, told as differing where it is of other rows."""
     from plot import plots  # matplotlib, for those pages that have plots
+    from report import TITLES
 
-    found = {plot.name: plot for plot in plots(rows)}
+    found = {plot.name: plot for plot in plots(rows, TITLES.get(rows.name, ("", ""))[1])}
     if name not in found:
         raise ViewError(f"{rows.name}: no plot {name!r}; known: {', '.join(found)}")
     path = root / "docs" / "figures" / f"{name}.svg"
+    mark = f"<!-- drawn of rows {of} -->"
     if write:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(found[name].svg, encoding="utf-8")
+        path.write_text(f"{found[name].svg.rstrip()}\n{mark}\n", encoding="utf-8")
+    elif not path.exists() or mark not in path.read_text(encoding="utf-8"):
+        raise ViewError(f"{path} is not drawn of the rows of {rows.name}; run python bench/tables.py")
     return f"![{found[name].title}]({os.path.relpath(path, page.parent)})"
 
 

@@ -5,8 +5,10 @@ A view takes rows and words that choose among them, and gives a heading and line
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 
 from rows import Rows
 
@@ -48,6 +50,12 @@ def joined(row: Row, columns: Sequence[str], digits: int = 1) -> str:
     return " / ".join(number(row[column], digits) for column in columns)
 
 
+def ranged(row: Row, column: str, unit: str = "", digits: int = 2) -> str:
+    """The median of a column, with the least and the most."""
+    told = [number(row[name], digits) for name in (f"{column}{unit}", f"{column}_least", f"{column}_most")]
+    return f"{told[0]} ({told[1]}-{told[2]})" if told[0] else ""
+
+
 def everything(rows: Rows) -> Table:
     """All rows as they are."""
     return Table(list(rows.columns), [list(row.values()) for row in rows.table])
@@ -71,26 +79,15 @@ def models(rows: Rows) -> Table:
     return Table(head, lines)
 
 
-def encoders(rows: Rows) -> Table:
-    """R@10 both ways, an encoder a column."""
-    known = dict.fromkeys((row["model"], row["scored by"]) for row in rows.table)
-    cells = []
-    for model, scored in known:
-        of = [cell(rows, model=model, direction=d, **{"scored by": scored})["R@10"] for d in DIRECTIONS]
-        cells.append(" / ".join(number(value) for value in of))
-    return Table([model for model, _ in known], [cells])
-
-
-def sparsity(rows: Rows, code: str = "scalar", chain: str = "plain") -> Table:
-    """R@10 of a code by the terms kept, both ways."""
-    rms = ["Rm=1", "Rm=2", "Rm=5", "Rm=10"]
-    told = ", Rm = 1 / 2 / 5 / 10"
-    chosen = [r for r in rows.table if (r["code"], r["chain"]) == (code, chain)]
-    lines = []
-    for z in dict.fromkeys(row["z"] for row in chosen):
-        one, other = (next(r for r in chosen if r["z"] == z and r["direction"] == d) for d in DIRECTIONS)
-        lines.append([number(z, 0), f"{float(one['sparsity']):.2f}", joined(one, rms), joined(other, rms)])
-    return Table(["terms kept", "sparsity", "sentence to picture" + told, "picture to sentence" + told], lines)
+def index(rows: Rows) -> Table:
+    """R@10 of the vectors, and of the default code with and without re-ranking."""
+    found = {row["direction"]: row for row in rows.table if (row["code"], row["chain"]) == ("scalar", "default")}
+    one = found[DIRECTIONS[0]]
+    kept = f"the index, {one['z']} terms an item and {one['query z']} a query"
+    measures = {"dense vectors": "dense", f"{kept}, not re-ranked": "Rm=1"}
+    measures["the same, 10 candidates re-ranked for each hit"] = "Rm=10"
+    lines = [[told, *(number(found[d][column]) for d in DIRECTIONS)] for told, column in measures.items()]
+    return Table(["R@10, %", "sentence to picture", "picture to sentence"], lines)
 
 
 def table1(rows: Rows, paper: str = "") -> Table:
@@ -123,12 +120,25 @@ def claims(rows: Rows) -> Table:
     return Table(head, lines)
 
 
-def postings(rows: Rows, what: str = "recall", *codes: str) -> Table:
-    """Recall of the exact top ten (or "right", R@10) by candidates, a setting a line."""
+def verdicts(rows: Rows) -> Table:
+    """Each claim in one line: its verdicts, and the differences that decide, in the order of the rows."""
+    lines = []
+    for claim in dict.fromkeys(row["claim"] for row in rows.table):
+        found = [row for row in rows.table if row["claim"] == claim]
+        counts = Counter(row["verdict"] for row in found)
+        told = ", ".join(f"**{verdict}**" + (f" {n} of {len(found)}" if n < len(found) else "")
+                         for verdict, n in counts.items())  # fmt: skip
+        differences = [f"{float(r['difference']):+.1f} +- {float(r['error']):.1f}" for r in found if r["difference"]]
+        lines.append([claim, told, "; ".join(differences)])
+    return Table(["the paper's claim", "here", "difference, points +- standard error"], lines)
+
+
+def postings(rows: Rows, what: str = "recall", *chosen: str) -> Table:
+    """Recall of the exact top ten (or "right", R@10) by candidates; ``chosen`` are patterns of code and setting."""
     depths = list(dict.fromkeys(row["R"] for row in rows.table))
     lines = []
     for code, setting in dict.fromkeys((row["code"], row["setting"]) for row in rows.table):
-        if codes and code not in codes:
+        if chosen and not any(fnmatch(f"{code} {setting}", pattern) for pattern in chosen):
             continue
         found = {r["R"]: r for r in rows.table if (r["code"], r["setting"]) == (code, setting)}
         one = next(iter(found.values()))
@@ -144,26 +154,35 @@ def postings(rows: Rows, what: str = "recall", *codes: str) -> Table:
 
 def race(rows: Rows, at: str = "0.95") -> Table:
     """Every index at its fastest setting that reached a recall where settings were chosen."""
+    took = {"took_ms": "of it the server, ms"} if any(row["took_ms"] for row in rows.table) else {}
     head = [
-        "index", "setting", "recall@10", "p50 ms (least-most round)", "p95", "p99", "queries/s, 1 / 2 threads",
-        "load s: learn + encode + build", "disk MB", "memory MB, own / mapped",
+        "index", "setting", "recall@10", "p50 ms (least-most round)", *took.values(), "p95", "p99",
+        "queries/s, 1 / 2 threads", "load s: learn + encode + build", "disk MB: index + vectors + code + rest",
+        "memory MB, own / mapped",
     ]  # fmt: skip
     lines = []
     for row in rows.table:
         if at in row["at"].split():
-            p50 = f"{number(row['p50_ms'], 2)} ({number(row['p50_least'], 2)}-{number(row['p50_most'], 2)})"
             name = f"{row['engine']} {row['index']}"
             lines.append([
-                f"**{name}**" if row["ours"] == "1" else name, row["setting"], share(row["recall"]), p50,
-                number(row["p95_ms"], 2), number(row["p99_ms"], 2), joined(row, ["qps_1", "qps_2"], 0),
-                " + ".join(number(row[key]) for key in ("fit_s", "encode_s", "build_s")), number(row["disk_mb"], 0),
-                joined(row, ["anon_mb", "file_mb"], 0),
+                f"**{name}**" if row["ours"] == "1" else name, row["setting"], share(row["recall"]),
+                ranged(row, "p50", "_ms"), *(number(row[column], 2) for column in took), number(row["p95_ms"], 2),
+                number(row["p99_ms"], 2), joined(row, ["qps_1", "qps_2"], 0), summed(row, "fit_s", "encode_s", "build_s"),
+                summed(row, "index_mb", "vectors_mb", "codec_mb", "rest_mb"), joined(row, ["anon_mb", "file_mb"], 0),
             ])  # fmt: skip
     return Table(head, lines)
 
 
+def summed(row: Row, *columns: str) -> str:
+    """The sum, and of what."""
+    known = [float(row[column] or 0) for column in columns]
+    return f"{sum(known):,.0f}: {' + '.join(f'{value:,.0f}' for value in known)}"
+
+
 def growth(rows: Rows) -> Table:
-    """A number of items a line."""
+    """A number of items a line; or, under a limit of memory, a limit."""
+    if "limit_mb" in rows.columns:
+        return limited(rows)
     columns = {
         "p50_ms": ("p50 ms", 2), "p95_ms": ("p95", 2), "p99_ms": ("p99", 2), "fit_s": ("learn s", 1),
         "encode_s": ("encode s", 1), "build_s": ("build s", 1), "build_peak_mb": ("builder MB", 0),
@@ -176,6 +195,20 @@ def growth(rows: Rows) -> Table:
         for row in rows.table
     ]
     return Table(["items", "setting", "recall", *(name for name, _ in known.values())], lines)
+
+
+def limited(rows: Rows) -> Table:
+    """An index with and without a limit of memory."""
+    columns = {
+        "index_mb": 0, "limit_mb": 0, "build_s": 0, "build_used_mb": 0, "recall": 3, "p50_ms": 2, "p95_ms": 2,
+        "p99_ms": 2, "major_faults": 0, "used_mb": 0,
+    }  # fmt: skip
+    head = [
+        "items", "index MB", "limit MB", "build s", "builder used MB", "recall", "p50 ms", "p95", "p99",
+        "reads from the disk (major faults)", "search used MB",
+    ]  # fmt: skip
+    lines = [[number(r["n"], 0), *(number(r[key], digits) for key, digits in columns.items())] for r in rows.table]
+    return Table(head, lines)
 
 
 def alignment(rows: Rows, metric: str = "mrsw", stored: str = "float16") -> Table:
@@ -194,6 +227,16 @@ def alignment(rows: Rows, metric: str = "mrsw", stored: str = "float16") -> Tabl
     return Table(head, lines)
 
 
+def metrics(rows: Rows, rm: str = "10", stored: str = "float16") -> Table:
+    """A metric a line."""
+    head = ["metric", *(f"{told} R@1 / 10" for told in ("sentence to picture", "picture to sentence"))]
+    lines = []
+    for metric in dict.fromkeys(row["metric"] for row in rows.table if row["metric"] != "none"):
+        found = [cell(rows, metric=metric, direction=d, Rm=rm, **{"stored as": stored}) for d in DIRECTIONS]
+        lines.append([f"`{metric}`", *(joined(row, ["R@1", "R@10"]) for row in found)])
+    return Table(head, lines)
+
+
 def labels(rows: Rows) -> Table:
     """A kind of label a line."""
     head = ["labels", "terms", "with words", "share of top pictures", "chance", "terms above chance"]
@@ -207,36 +250,83 @@ def labels(rows: Rows) -> Table:
     return Table(head, lines)
 
 
-def ratios(rows: Rows, at: str = "", race_of: str = "") -> Table:
-    """Ours over theirs at equal recall; below 1 is faster, sooner, smaller, but for queries a second."""
-    head = [
-        "race", "recall", "ours (recall@10)", "theirs (recall@10)", "p50 (least-most round)", "",
-        "queries/s, one thread", "", "loading", "with learning", "disk", "own memory",
+def encoding(rows: Rows) -> Table:
+    """A code a line."""
+    lines = [
+        [row["code"], number(row["rows/s"], 0),
+         f"{row['ratio to faiss']} ({row['lowest']}-{row['highest']})", number(row["fit s"]), number(row["peak MB"], 0)]
+        for row in rows.table
     ]  # fmt: skip
+    return Table(["code", "vectors a second", "of faiss's speed (least-most)", "learning, s", "peak memory, MB"], lines)
+
+
+def kernel(rows: Rows) -> Table:
+    """An index a line."""
+    head = [
+        "index", "setting", "recall@10", "p50 ms", "of it posting lists", "postings a query", "ns a posting",
+        "of a bare loop in C", "cold `boc search`, s",
+    ]  # fmt: skip
+    lines = [
+        [row["index"], row["setting"], share(row["recall"]), number(row["p50_ms"], 2), number(row["kernel_ms"], 3),
+         number(row["postings"], 0), ranged(row, "ns"), number(row["scatter_ns"], 2), ranged(row, "cold", "_s")]
+        for row in rows.table
+    ]  # fmt: skip
+    return Table(head, lines)
+
+
+MEASURES = (  # heading, column of the rows, words for a ratio below one and above
+    ("one query", "p50", ("faster", "slower")),
+    ("batches, one thread", "qps_1", ("fewer a second", "more a second")),
+    ("loading", "build", ("sooner", "later")),
+    ("with learning", "with_fit", ("sooner", "later")),
+    ("disk", "disk", ("smaller", "larger")),
+    ("own memory", "anon", ("less", "more")),
+)
+SEVERAL = 1.05  # times; less is told as even
+
+
+def ratios(rows: Rows, at: str = "", race_of: str = "", ours: str = "") -> Table:
+    """Ours beside theirs at equal recall."""
+    head = ["ours (recall@10)", "theirs (recall@10)", *(name for name, *_ in MEASURES)]
     lines = []
     for row in rows.table:
-        if (at and row["at"] != at) or (race_of and row["race"] != race_of):
+        if any(word not in ("", row[key]) for key, word in (("at", at), ("race", race_of), ("ours", ours))):
             continue
-        line = [row["race"], row["at"]]
-        line += [f"{row['ours']} ({share(row['recall'])})", f"{row['theirs']} ({share(row['their_recall'])})"]
-        for name in ("p50", "qps_1"):
-            told = f"{number(row[name], 2)} ({number(row[f'{name}_least'], 2)}-{number(row[f'{name}_most'], 2)})"
-            line += [told if row[name] else "", row[f"{name}_verdict"]]
-        lines.append([*line, *(number(row[key], 2) for key in ("build", "with_fit", "disk", "anon"))])
+        line = [f"{row['ours']} ({share(row['recall'])})", f"{row['theirs']} ({share(row['their_recall'])})"]
+        lines.append([*line, *(ratio(row, column, words)[0] for _, column, words in MEASURES)])
     return Table(head, lines)
+
+
+def ratio(row: Row, column: str, words: tuple[str, str]) -> tuple[str, str]:
+    """So many times faster or slower, and the like; and whose it is: ours, theirs, or even."""
+    if not row[column]:
+        return "", ""
+    value = float(row[column])
+    if value == 0:
+        return f"none, {words[0]}", "ours"
+    times, word = (value, words[1]) if value > 1 else (1 / value, words[0])
+    better = value > 1 if column.startswith("qps") else value < 1
+    verdict = row.get(f"{column}_verdict", "") or ("even" if times < SEVERAL else "ours" if better else "theirs")
+    told = f"{times:.1f} x {word}" if times >= SEVERAL else "even"
+    if row.get(f"{column}_least"):
+        ends = sorted(float(row[column + end]) for end in ("_least", "_most"))
+        told += " ({:.1f}-{:.1f})".format(*(ends if value > 1 else [1 / end for end in reversed(ends)]))
+    return told, verdict
 
 
 View = Callable[..., Table]
 VIEWS: dict[str, dict[str, View]] = {
-    "models.py": {"models": models, "encoders": encoders},
-    "sparsity_recall.py": {"sparsity": sparsity},
+    "models.py": {"models": models},
+    "sparsity_recall.py": {"index": index},
     "table1.py": {"table1": table1},
-    "claims.py": {"claims": claims},
+    "claims.py": {"claims": claims, "verdicts": verdicts},
     "recall_postings.py": {"postings": postings},
     "race.py": {"at": race},
     "race_ratios.py": {"ratios": ratios},
     "embedded_growth.py": {"growth": growth},
-    "alignment_rerank.py": {"alignment": alignment},
+    "alignment_rerank.py": {"alignment": alignment, "metrics": metrics},
+    "encoding_speed.py": {"encoding": encoding},
+    "embedded_kernel.py": {"kernel": kernel},
     "labels.py": {"labels": labels},
 }
 
@@ -260,18 +350,25 @@ def shown(rows: Rows) -> Iterator[tuple[str, Table]]:
     elif script == "recall_postings.py":
         yield "Recall of the exact top ten", postings(rows)
         yield "R@10 of the right item, %", postings(rows, "right")
-    elif script in VIEWS and script != "sparsity_recall.py":
+    elif script in VIEWS:
         yield "", next(iter(VIEWS[script].values()))(rows)
-    elif script not in VIEWS:
+    elif script != "codebook_size.py":
         yield "", everything(rows)
 
 
 def cell(rows: Rows, **chosen: str) -> Row:
-    """The one row that has these values; numbers need not be written alike."""
-    found = [row for row in rows.table if all(alike(row[key], value) for key, value in chosen.items())]
+    """The one row that has these values; numbers need not be written alike, and one of several ``at`` is enough."""
+    unknown = [key for key in chosen if key not in rows.columns]
+    if unknown:
+        raise ViewError(f"{rows.name}: no column {unknown[0]!r}; known: {', '.join(rows.columns)}")
+    found = [row for row in rows.table if all(_has(row, key, value) for key, value in chosen.items())]
     if len(found) != 1:
         raise ViewError(f"{rows.name}: {len(found)} rows have {chosen}; name columns that leave one")
     return found[0]
+
+
+def _has(row: Row, key: str, value: str) -> bool:
+    return any(alike(part, value) for part in (row[key].split() if key == "at" else [row[key]]))
 
 
 def alike(one: str, other: str) -> bool:

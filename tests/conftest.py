@@ -6,19 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from helpers import SHARED, boc, draw_pictures
 from hypothesis import HealthCheck, settings
-from PIL import Image, ImageDraw
 
-from boc.cli import main
 from tests.servers.fixtures import own, server  # noqa: F401
 
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci")
 
 os.environ["BOC_CONFIG"] = os.devnull  # no settings of whoever runs the tests
-
-SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 @pytest.fixture(scope="session")
@@ -48,31 +44,6 @@ def mobilenet() -> Path:
     if not file.is_file():
         pytest.skip(f"no weights at {file}; name the .tflite file with BOC_MOBILENET")
     return file
-
-
-def draw_pictures(folder: Path, count: int) -> Path:
-    """``count`` little pictures of one coloured box each, two captions a picture; the path of their CSV."""
-    colours, places = ("red", "green", "blue", "yellow", "purple"), ("left", "right", "top", "bottom")
-    corners = {"left": (4, 20), "right": (36, 20), "top": (20, 4), "bottom": (20, 36)}
-    lines = ["image,caption"]
-    (folder / "images").mkdir(parents=True)
-    for i in range(count):
-        colour, place = colours[i % 5], places[i // 5 % 4]
-        x, y = corners[place]
-        picture = Image.new("RGB", (64, 64), (230, 230 - i % 50, 220))
-        ImageDraw.Draw(picture).rectangle((x, y, x + 22, y + 22), fill=colour)
-        picture.save(folder / "images" / f"{i:03d}.png")
-        lines += [f"{i:03d}.png,a {colour} box at the {place}", f"{i:03d}.png,{place}: something {colour}"]
-    (folder / "captions.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return folder / "captions.csv"
-
-
-def boc(*arguments: object) -> Result:
-    """Run the command line in this process; an exception that is no exit fails the test."""
-    result = CliRunner().invoke(main, [str(a) for a in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import h5py
 import pytest
-from conftest import boc
+from helpers import boc
 
 from boc.manifest import FORMAT
 

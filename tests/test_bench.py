@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import boc
+from helpers import boc
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 

@@ -14,7 +14,7 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from conftest import boc, draw_pictures
+from helpers import boc, draw_pictures
 
 from boc.cli import main
 from boc.errors import BocWarning

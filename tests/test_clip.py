@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from conftest import boc, draw_pictures
+from helpers import boc, draw_pictures
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw

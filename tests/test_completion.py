@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.shell_completion import get_completion_class
-from conftest import boc
+from helpers import boc
 
 from boc.cli import _settings, main
 

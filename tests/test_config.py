@@ -12,7 +12,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from conftest import boc
+from helpers import boc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

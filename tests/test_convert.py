@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import boc
+from helpers import boc
 from torch import nn
 from transformers import BertConfig, BertModel
 

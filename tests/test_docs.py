@@ -28,8 +28,8 @@ from urllib.parse import unquote, urlencode, urlsplit
 from urllib.request import urlopen
 
 import pytest
-from conftest import boc as run_boc
-from conftest import draw_pictures
+from helpers import boc as run_boc
+from helpers import draw_pictures
 from PIL import Image
 
 import boc

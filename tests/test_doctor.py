@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import boc
+from helpers import boc
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import boc
+from helpers import boc
 from test_embedded_crash import KEYS, edited, loaded, start, tell
 from test_embedded_machine import (
     NAME,

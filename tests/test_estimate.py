@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import boc
+from helpers import boc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import boc
+from helpers import boc
 from numpy.typing import NDArray
 from PIL import Image
 from scipy import sparse

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import boc, draw_pictures
+from helpers import boc, draw_pictures
 from PIL import Image, ImageDraw
 
 from boc import workers

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import boc
+from helpers import boc
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays

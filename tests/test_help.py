@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
-from conftest import boc
+from helpers import boc
 from hypothesis import given
 from hypothesis import strategies as st
 

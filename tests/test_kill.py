@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import boc, draw_pictures
+from helpers import boc, draw_pictures
 
 KILLS = int(os.environ.get("BOC_KILLS", "2"))
 BOC = [sys.executable, "-c", "from boc.cli import main; main()"]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import SHARED, boc
+from helpers import SHARED, boc
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn

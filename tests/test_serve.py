@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import boc
+from helpers import boc
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 

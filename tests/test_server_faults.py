@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import boc
 from fault_proxy import Faults, Proxy
+from helpers import boc
 from oracles import same_matrix
 
 from boc import registry

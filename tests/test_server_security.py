@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import boc
+from helpers import boc
 
 from tests.servers import SecureServer
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import boc
+from helpers import boc
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import boc
+from helpers import boc
 from PIL import Image
 
 from boc.explain import explain

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import boc, draw_pictures
+from helpers import boc, draw_pictures
 from numpy.typing import NDArray
 
 from boc import pipeline, registry

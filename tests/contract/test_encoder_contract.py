@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import boc
+from helpers import boc
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from test_clip import tiny_clip

@@ -1,0 +1,37 @@
+"""What tests of many modules use: the command line in this process, little pictures, where real data lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+from PIL import Image, ImageDraw
+
+from boc.cli import main
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def draw_pictures(folder: Path, count: int) -> Path:
+    """``count`` little pictures of one coloured box each, two captions a picture; the path of their CSV."""
+    colours, places = ("red", "green", "blue", "yellow", "purple"), ("left", "right", "top", "bottom")
+    corners = {"left": (4, 20), "right": (36, 20), "top": (20, 4), "bottom": (20, 36)}
+    lines = ["image,caption"]
+    (folder / "images").mkdir(parents=True)
+    for i in range(count):
+        colour, place = colours[i % 5], places[i // 5 % 4]
+        x, y = corners[place]
+        picture = Image.new("RGB", (64, 64), (230, 230 - i % 50, 220))
+        ImageDraw.Draw(picture).rectangle((x, y, x + 22, y + 22), fill=colour)
+        picture.save(folder / "images" / f"{i:03d}.png")
+        lines += [f"{i:03d}.png,a {colour} box at the {place}", f"{i:03d}.png,{place}: something {colour}"]
+    (folder / "captions.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder / "captions.csv"
+
+
+def boc(*arguments: object) -> Result:
+    """Run the command line in this process; an exception that is no exit fails the test."""
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
