@@ -27,8 +27,6 @@ STYLE = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
     "grid.color": "#e4e4e4",
     "grid.linewidth": 0.8,
     "lines.markersize": 4.5,
@@ -62,7 +60,7 @@ def draw(ax: Axes, lines: Sequence[Line], dense: float | None = None, dense_name
         colour = COLOURS[line.style % len(COLOURS)]
         style = {
             "color": colour,
-            "marker": MARKERS[line.style % len(MARKERS)],
+            "marker": marker(line.style),
             "linestyle": "--" if line.dashed else "-",
         }
         ax.plot(line.x, line.y, **style)
@@ -73,6 +71,11 @@ def draw(ax: Axes, lines: Sequence[Line], dense: float | None = None, dense_name
         ax.axhline(dense, color=GREY, linestyle=":", linewidth=1.4)
         ends.append((dense_name, None, dense, None))
     name_ends(ax, ends)
+
+
+def marker(style: int) -> str:
+    """Another one when colours begin again."""
+    return MARKERS[(style + style // len(COLOURS)) % len(MARKERS)]
 
 
 End = tuple[str, float | None, float, int | None]
@@ -93,7 +96,7 @@ def name_ends(ax: Axes, ends: Sequence[End]) -> None:
         beside = {"transform": ax.transAxes, "color": colour, "clip_on": False}
         ax.plot([x, 1.03], [y, level], lw=0.6, alpha=0.6, **beside)
         if style is not None:
-            ax.plot([1.045], [level], MARKERS[style % len(MARKERS)], **beside)
+            ax.plot([1.045], [level], marker(style), **beside)
         ax.text(1.065, level, text, transform=ax.transAxes, color=colour, va="center", fontsize=LABEL_POINTS)
 
 

@@ -16,6 +16,7 @@ from drawing import Line, bars, decades, draw, figure, svg, ticks_at
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rows import Rows, read
+from views import loading
 
 Row = Mapping[str, str]
 DIRECTIONS = ("text to image", "image to text")
@@ -264,16 +265,16 @@ def _race_bars(rows: Rows, data: str) -> Iterator[Plot]:
     order = sorted(one.values(), key=lambda row: (row["ours"] != "1", row["engine"], row["index"]))
     names = [f"{row['engine']} {row['index']}".strip() for row in order]
     marks = [row["ours"] == "1" for row in order]
-    load = [sum(float(row[key] or 0) for key in ("fit_s", "encode_s", "build_s")) for row in order]
+    load = [float(row["fit_s"] or 0) + loading(row) for row in order]
     made, axes = figure(3, height=0.7 + 0.3 * len(order) + 0.8)
     columns = (
-        ("loading: learn, encode, build", load, "seconds"),
+        ("learning the code, and loading", load, "seconds"),
         ("on the disk", [float(row["disk_mb"] or 0) for row in order], "MB"),
         ("memory of its own, after 100 queries", [float(row["anon_mb"] or 0) for row in order], "MB"),
     )
     for ax, (title, values, unit) in zip(axes, columns, strict=True):
         bars(ax, names, values, marks, unit)
-        ax.set_title(title)
+        ax.set_title(title, loc="left", fontweight="bold")
         if ax is not axes[0]:
             ax.set_yticklabels([])
     title = f"What an index takes; less is better; blue: ours. {data}"
@@ -291,16 +292,17 @@ def growth(rows: Rows, data: str) -> Iterator[Plot]:
             "milliseconds (log)",
             {"p50_ms": "median", "p95_ms": "95th percentile", "p99_ms": "99th percentile"},
         ),
-        ("loading", "seconds (log)", {"fit_s": "learn the code", "encode_s": "encode", "build_s": "build"}),
+        ("loading", "seconds (log)", {"fit_s": "learn the code", "load_s": "load the items"}),
         ("bytes and memory", "MB (log)", {"disk_mb": "disk", "build_peak_mb": "builder", "file_mb": "mapped"}),
     )
-    n = [float(row["n"]) for row in rows.table]
+    table = [{**row, "load_s": str(loading(row))} for row in rows.table]
+    n = [float(row["n"]) for row in table]
     made, axes = figure(3, width=14)
     for ax, (what, unit, columns) in zip(axes, panels, strict=True):
         lines = []
         for column, name in columns.items():
-            if column in rows.columns:
-                points = [(x, float(row[column])) for x, row in zip(n, rows.table, strict=True)]
+            if column in table[0]:
+                points = [(x, float(row[column])) for x, row in zip(n, table, strict=True)]
                 x, y = ([point[i] for point in points if point[1] > 0] for i in (0, 1))  # 0.00: too little to tell
                 if y:
                     told = f"{name}: n^{exponent(x, y):.2f}" if len(y) > 1 else name
@@ -323,7 +325,7 @@ def exponent(n: Sequence[float], y: Sequence[float]) -> float:
 
 
 def _named(ax: Axes, title: str, x: str, y: str) -> None:
-    ax.set_title(title)
+    ax.set_title(title, loc="left", fontweight="bold")
     ax.set_xlabel(x)
     ax.set_ylabel(y)
 

@@ -18,12 +18,12 @@ how they are timed, says race_timing.py. Queries a second and memory are those o
 Columns: ``ours`` is 1 for our codes on our own path; ``at`` are the recalls (.90, .95, .98) at which this setting is
 the fastest of its index on validation. ``recall`` is of the exact top 10, on queries that chose nothing. Milliseconds
 are medians over rounds, with the least and the most round; ``took_ms`` is what a server says its part was. ``fit_s``
-learns the code, ``encode_s`` encodes all items, ``build_s`` is the rest of loading, merging among it; ``cpu_s`` are
-processor seconds of all three, of the server too; ``build_peak_mb`` is the largest memory of the builder. ``disk_mb``
-is the sum of ``index_mb`` (posting lists, graph, cells), ``vectors_mb``, ``codec_mb`` (learned arrays) and ``rest_mb``
-(ids, sentences, words, which libraries do not keep). ``anon_mb`` is memory of its own and ``file_mb`` mapped pages that
-were touched, after 100 queries in a process of its own; of a server, what it maps while no other index is open, beside
-a heap that all its indexes share.
+learns the code, ``encode_s`` encodes all items, ``build_s`` is the rest of loading, merging among it (ours in a folder
+encodes while it loads: all of it is ``build_s``); ``cpu_s`` are processor seconds of all three, of the server too;
+``build_peak_mb`` is the largest memory of the builder. ``disk_mb`` is the sum of ``index_mb`` (posting lists, graph,
+cells), ``vectors_mb``, ``codec_mb`` (learned arrays) and ``rest_mb`` (ids, sentences, words, which libraries do not
+keep). ``anon_mb`` is memory of its own and ``file_mb`` mapped pages that were touched, after 100 queries in a process
+of its own; of a server, what it maps while no other index is open, beside a heap that all its indexes share.
 
 ``million_*`` is the cost of a million items on paper: GB on disk, GB of memory so that no search waits for the disk
 (own and mapped; of a server without its heap), core hours to fit, encode and load. All are in proportion to the items,

@@ -36,7 +36,8 @@ class UnavailableError(Exception):
 
 @dataclass
 class Took:
-    """Seconds that filling an index took: to ``encode`` all items, and to ``build`` without that."""
+    """Seconds that filling an index took: to ``encode`` all items, and to ``build`` without that; with it, if items are
+    encoded while others are written."""
 
     build: float
     encode: float = 0.0

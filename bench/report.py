@@ -78,8 +78,8 @@ def page(out: Path) -> str:
         sections.append(("wins", "Wins and losses at equal recall", _wins(by_name["race-ratios"])))
     for rows in whole:
         if rows.name not in ("claims", "race-ratios"):
-            title, data = TITLES.get(rows.name, (rows.name, rows.name))
-            sections.append((rows.name, title, _section(rows, trial or data)))
+            title = TITLES.get(rows.name, (rows.name, ""))[0]
+            sections.append((rows.name, title, _section(rows, trial or measured_on(rows))))
     links = "".join(f'<a href="#{key}">{html.escape(title)}</a>' for key, title, _ in sections)
     body = "".join(
         f'<section id="{key}"><h2>{html.escape(title)}</h2>{text}</section>' for key, title, text in sections
@@ -94,6 +94,13 @@ def page(out: Path) -> str:
 def place(name: str) -> int:
     known = list(TITLES)
     return known.index(name) if name in known else len(known)
+
+
+def measured_on(rows: Rows) -> str:
+    """The data of rows, for the title of a plot."""
+    data = TITLES.get(rows.name, ("", rows.name))[1]
+    items = rows.head["settings"].get("items")
+    return f"{items:,} {data}" if items else data
 
 
 def _opening(whole: Sequence[Rows]) -> str:

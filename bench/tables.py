@@ -75,9 +75,9 @@ def _rows(path: Path) -> Rows:
 def _plot(rows: Rows, name: str, page: Path, root: Path, of: str, write: bool) -> str:
     """The link to a plot, drawn if ``write``; without it, told as differing where it is of other rows."""
     from plot import plots  # matplotlib, for those pages that have plots
-    from report import TITLES
+    from report import measured_on
 
-    found = {plot.name: plot for plot in plots(rows, TITLES.get(rows.name, ("", ""))[1])}
+    found = {plot.name: plot for plot in plots(rows, measured_on(rows))}
     if name not in found:
         raise ViewError(f"{rows.name}: no plot {name!r}; known: {', '.join(found)}")
     path = root / "docs" / "figures" / f"{name}.svg"
