@@ -61,7 +61,7 @@ class Explanation:
     """The score of ``item`` for a query, taken apart.
 
     ``matches`` are the shared terms, largest product first; ``query`` is the sentence, or the path of the picture.
-    ``query_terms`` and ``item_terms`` (1, V) are all terms of both.
+    ``query_terms`` (1, V) are all terms of the query, ``item_terms`` those of the item as it is encoded now, or None.
     ``query_parts`` and ``item_parts`` are None without concepts; ``missing`` then says why.
     ``carried`` float64 (matches, item parts) is the part that each region (or word) of the item has in each term; its
     rows sum to 1, or to 0 for terms that no single part carries, such as all terms of a code over global vectors.
@@ -153,10 +153,9 @@ def explain_item(
     """
     code = searcher.codec.encode_queries(asked)
     code = code if query_z is None else heaviest(code, query_z)
-    terms = searcher.index.terms([item.id])
-    matches = _matches(code, terms)
+    matches = _matches(code, searcher.index.terms([item.id], code.indices.tolist()))
     matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
-    found = Explanation(query, item, matches, _parts(asked), query_terms=code, item_terms=terms)
+    found = Explanation(query, item, matches, _parts(asked), query_terms=code)
     try:
         encoded = encode(item)
     except ImageError as error:
@@ -165,7 +164,9 @@ def explain_item(
     missing = "no regions or words: the encoder found none, or gives vectors only"
     carried = _carried(searcher.codec, encoded, item_parts, [match.term for match in matches])
     both = found.query_parts is not None and item_parts is not None
-    return replace(found, item_parts=item_parts, carried=carried, missing="" if both else missing)
+    terms = searcher.codec.encode_documents(encoded)
+    told = "" if both else missing
+    return replace(found, item_parts=item_parts, carried=carried, missing=told, item_terms=terms)
 
 
 def _query(text: str | None, image: Path | str | None) -> Item:

@@ -146,7 +146,9 @@ def router(library: Library, thumbnails: Thumbnails, settings: Settings) -> APIR
         item, searcher, labels = _item(opened, id), opened.searcher, opened.labels
         anew = partial(library.item, opened)
         found = explain_item(searcher, query, asked, item, anew, labels, labelled=LABELLED, query_z=z)
-        return shapes.explanation(found, of, captions(opened, item))
+        asks = found.query_terms, found.item_terms  # to look for all terms would read all posting lists
+        among = sorted({term for terms in asks if terms is not None for term in terms.indices.tolist()})
+        return shapes.explanation(found, searcher.index.terms([id], among), of, captions(opened, item))
 
     @api.get("/item/{id:path}", response_model=answers.WholeItem)
     async def item(id: str) -> Response:

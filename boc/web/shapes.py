@@ -45,8 +45,8 @@ def thumb(id: str) -> str:
     return f"/api/thumb/{quote(id)}"
 
 
-def explanation(found: Explanation, of: str, captions: Sequence[str]) -> Json:
-    """An ``Explanation``."""
+def explanation(found: Explanation, terms: TermMatrix, of: str, captions: Sequence[str]) -> Json:
+    """An ``Explanation``, with the ``terms`` (1, V) that the index holds of the item."""
     cosines = found.alignment
     return {
         "id": found.item.id,
@@ -59,7 +59,7 @@ def explanation(found: Explanation, of: str, captions: Sequence[str]) -> Json:
         "alignment": None if cosines is None else _rounded(cosines),
         "weighed_by": found.weighed_by,
         "missing": found.missing or None,
-        "surrogate": {"query": _text(found.query_terms), "item": _text(found.item_terms)},
+        "surrogate": {"query": _text(found.query_terms), "item": _text(terms)},
         "captions": list(captions),
     }
 
