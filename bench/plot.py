@@ -6,6 +6,7 @@ what was measured on what, axes have units, lines have names.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Curve:
-    """Which rows of ``sparsity_recall.py`` make a line, and how it looks in all plots."""
+    """Which rows of ``sparsity_recall.py`` make a line, and how it looks in all plots; no chain is any."""
 
     name: str
     code: str
@@ -51,8 +52,9 @@ class Curve:
     dashed: bool = False
 
     def rows(self, table: Sequence[Row], direction: str) -> list[Row]:
-        found = [r for r in table if (r["code"], r["chain"], r["direction"]) == (self.code, self.chain, direction)]
-        return sorted(found, key=lambda row: float(row["sparsity"]))
+        found = [r for r in table if (r["code"], r["direction"]) == (self.code, direction)]
+        found = [r for r in found if self.chain in ("", r["chain"])]
+        return sorted(found, key=lambda row: (float(row["sparsity"]), -float(row.get("query z") or 0)))
 
 
 PLAIN = (
@@ -115,7 +117,7 @@ def figure_3c(rows: Rows, data: str) -> Iterator[Plot]:
         for curve in (*PLAIN[:2], *SOFT[::2], *SOFT[1::2], *OURS):
             found = [row for row in curve.rows(rows.table, direction) if float(row["sparsity"]) > 0.98]
             if found:
-                row = found[-1]
+                row = found[0]
                 dense = float(row["dense"])
                 errors = [float(row[f"Rm={rm} +-"]) for rm in RMS]
                 values = [float(row[f"Rm={rm}"]) for rm in RMS]
@@ -139,10 +141,11 @@ def by_cost(rows: Rows, data: str) -> Iterator[Plot]:
         for ax, direction in zip(axes, DIRECTIONS, strict=True):
             lines, dense = [], None
             for curve in (*PLAIN, *SOFT[::2], *OURS):
-                found = sorted(
-                    (r for r in curve.rows(rows.table, direction) if float(r[cost] or 0) > 0),
-                    key=lambda r: float(r[cost]),
-                )
+                found = [r for r in curve.rows(rows.table, direction) if float(r[cost] or 0) > 0]
+                found = sorted(found, key=lambda r: (float(r[cost]), -float(r["Rm=10"])))
+                if curve in OURS:  # of its budgets those that no cheaper one beats
+                    best = list(itertools.accumulate((float(r["Rm=10"]) for r in found), max, initial=0.0))
+                    found = [r for r, before in zip(found, best, strict=False) if float(r["Rm=10"]) > before]
                 if found:
                     dense = float(found[0]["dense"])
                     lines.append(_line(curve, [float(row[cost]) for row in found], found, "Rm=10"))

@@ -49,7 +49,7 @@ h3{font-size:1.05rem;margin:1.2rem 0 .4rem}p{max-width:52rem}figure{margin:1rem 
 svg{max-width:100%;height:auto}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums}
 th,td{padding:.22rem .7rem .22rem 0;text-align:left;vertical-align:top;border-bottom:1px solid #eee}
-th{border-color:#999}
+th{border-color:#999}.paper{background:#f4f0e6;padding-left:.5rem}
 code,.head{font-family:ui-monospace,monospace;font-size:.84em}.head{color:#555;overflow-wrap:anywhere}
 .held,.ours{color:#006d4e}.not,.theirs{color:#a83f00}.even{color:#555}td span{white-space:nowrap}
 .note{background:#fff4e0;padding:.5rem .8rem;border-left:4px solid #e69f00}
@@ -129,14 +129,19 @@ def _ran(stages: Sequence[Mapping[str, Any]], whole: Sequence[Rows]) -> str:
         lines = [[rows.name, "done", f"{rows.seconds:.0f}", ""] for rows in whole]
     else:
         lines = []
-        for stage in sorted(stages, key=lambda stage: STATES.index(stage["state"])):
+        for stage in sorted(stages, key=lambda stage: (STATES.index(stage["state"]), stage.get("taken", False))):
             taken = "made before, taken as it was" if stage.get("taken") else stage.get("why", "")
-            command = " ".join(Path(part).name if "/" in part else part for part in stage["command"])
+            command = re.sub(r"(?:[\w.-]*/)+(?=[\w.-]*[A-Za-z])", "", " ".join(stage["command"]))  # without folders
             command = command.replace("python -c from boc.cli import main; main()", "boc")
             seconds = f"{stage['seconds']:.0f}" if "seconds" in stage else ""
             lines.append([stage["name"], stage["state"], seconds, f"{taken} `{command}`".strip()])
     bad = [f"{line[0]} ({line[1]})" for line in lines if line[1] != "done"]
     note = f'<p class="note">Not here: {_list(bad)}; the table says why.</p>' if bad else "<p>All stages are done.</p>"
+    taken = [stage["name"] for stage in stages if stage.get("taken")]
+    alone = sorted({rows.name for rows in whole}.difference(stage["name"] for stage in stages)) if stages else []
+    for told, names in (("Made before this run, and taken as they were", taken),
+                        ("Rows that their scripts wrote outside of this run; their heads say how", alone)):  # fmt: skip
+        note += f"<p>{told}: {_list(names)}.</p>" if names else ""
     return note + _details("stages", _table(Table(["stage", "state", "seconds", ""], lines)), bool(bad))
 
 
@@ -148,7 +153,8 @@ def _claims(rows: Rows) -> str:
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     intro = (
         f"<p>{told}. A difference counts if it is more than twice its standard error (over pictures); the paper's own "
-        "figures are of COCO and Flickr30K under another TERN, and are not to be compared with ours one by one.</p>"
+        "figures, on a darker ground, are of COCO and Flickr30K under another TERN, and are not to be compared with "
+        "ours one by one.</p>"
     )
     return intro + "".join(_table(table) for _, table in shown(rows)) + _head(rows)
 
@@ -227,8 +233,12 @@ def _list(names: Sequence[str]) -> str:
 
 
 def _table(table: Table) -> str:
+    printed = [name.startswith(("paper", "the paper's own")) for name in table.head]
+
     def line(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{_inline(cell)}</{tag}>" for cell in cells) + "</tr>"
+        marks = [' class="paper"' if mark else "" for mark in printed]
+        told = (f"<{tag}{mark}>{_inline(cell)}</{tag}>" for cell, mark in zip(cells, marks, strict=True))
+        return f"<tr>{''.join(told)}</tr>"
 
     body = "".join(line(cells, "td") for cells in table.lines)
     return f'<div class="wide"><table><thead>{line(table.head, "th")}</thead><tbody>{body}</tbody></table></div>'

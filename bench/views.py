@@ -81,7 +81,7 @@ def models(rows: Rows) -> Table:
 
 def index(rows: Rows) -> Table:
     """R@10 of the vectors, and of the default code with and without re-ranking."""
-    found = {row["direction"]: row for row in rows.table if (row["code"], row["chain"]) == ("scalar", "default")}
+    found = {d: cell(rows, code="scalar", chain="default", direction=d) for d in DIRECTIONS}
     one = found[DIRECTIONS[0]]
     kept = f"the index, {one['z']} terms an item and {one['query z']} a query"
     measures = {"dense vectors": "dense", f"{kept}, not re-ranked": "Rm=1"}
@@ -169,7 +169,8 @@ def race(rows: Rows, at: str = "0.95") -> Table:
                 ranged(row, "p50", "_ms"), *(number(row[column], 2) for column in took), number(row["p95_ms"], 2),
                 number(row["p99_ms"], 2), joined(row, ["qps_1", "qps_2"], 0),
                 f"{number(row['fit_s'], 0)} + {loading(row):,.0f}",
-                summed(row, "index_mb", "vectors_mb", "codec_mb", "rest_mb"), joined(row, ["anon_mb", "file_mb"], 0),
+                summed(row, "index_mb", "vectors_mb", "codec_mb", "rest_mb"),
+                " / ".join(number(row[key], 0) or "-" for key in ("anon_mb", "file_mb")),
             ])  # fmt: skip
     return Table(head, lines)
 
@@ -293,15 +294,15 @@ SEVERAL = 1.05  # times; less is told as even
 
 
 def ratios(rows: Rows, at: str = "", race_of: str = "", ours: str = "") -> Table:
-    """Ours beside theirs at equal recall."""
-    head = ["ours (recall@10)", "theirs (recall@10)", *(name for name, *_ in MEASURES)]
+    """Ours beside theirs at equal recall; without what neither side of any pair tells."""
+    chosen = {key: word for key, word in (("at", at), ("race", race_of), ("ours", ours)) if word}
+    found = [row for row in rows.table if all(row[key] == word for key, word in chosen.items())]
+    measures = [measure for measure in MEASURES if any(row[measure[1]] for row in found)]
     lines = []
-    for row in rows.table:
-        if any(word not in ("", row[key]) for key, word in (("at", at), ("race", race_of), ("ours", ours))):
-            continue
+    for row in found:
         line = [f"{row['ours']} ({share(row['recall'])})", f"{row['theirs']} ({share(row['their_recall'])})"]
-        lines.append([*line, *(ratio(row, column, words)[0] for _, column, words in MEASURES)])
-    return Table(head, lines)
+        lines.append([*line, *(ratio(row, column, words)[0] for _, column, words in measures)])
+    return Table(["ours (recall@10)", "theirs (recall@10)", *(name for name, *_ in measures)], lines)
 
 
 def ratio(row: Row, column: str, words: tuple[str, str]) -> tuple[str, str]:
@@ -314,7 +315,7 @@ def ratio(row: Row, column: str, words: tuple[str, str]) -> tuple[str, str]:
     times, word = (value, words[1]) if value > 1 else (1 / value, words[0])
     better = value > 1 if column.startswith("qps") else value < 1
     verdict = row.get(f"{column}_verdict", "") or ("even" if times < SEVERAL else "ours" if better else "theirs")
-    told = f"{times:.1f} x {word}" if times >= SEVERAL else "even"
+    told = f"{times:.{1 if times < 100 else 0}f} x {word}" if times >= SEVERAL else "even"
     if row.get(f"{column}_least"):
         ends = sorted(float(row[column + end]) for end in ("_least", "_most"))
         told += " ({:.1f}-{:.1f})".format(*(ends if value > 1 else [1 / end for end in reversed(ends)]))
@@ -338,6 +339,9 @@ VIEWS: dict[str, dict[str, View]] = {
 }
 
 
+PLOTTED = ("sparsity_recall.py", "codebook_size.py")  # a report's plots say it all
+
+
 def table(rows: Rows, name: str, *words: str) -> Table:
     """A view of rows by its name; "all" has every column."""
     known = {"all": everything, **VIEWS.get(rows.head["script"], {})}
@@ -357,9 +361,11 @@ def shown(rows: Rows) -> Iterator[tuple[str, Table]]:
     elif script == "recall_postings.py":
         yield "Recall of the exact top ten", postings(rows)
         yield "R@10 of the right item, %", postings(rows, "right")
+    elif script in PLOTTED:
+        return
     elif script in VIEWS:
         yield "", next(iter(VIEWS[script].values()))(rows)
-    elif script != "codebook_size.py":
+    else:
         yield "", everything(rows)
 
 

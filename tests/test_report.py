@@ -5,19 +5,23 @@ from __future__ import annotations
 import io
 import itertools
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-BENCH = Path(__file__).resolve().parent.parent / "bench"
+ROOT = Path(__file__).resolve().parent.parent
+BENCH = ROOT / "bench"
 DIRECTIONS = ("text to image", "image to text")
 RMS = (1, 2, 5, 10, 20, 50)
 
@@ -50,7 +54,7 @@ class Figures:
 
 def sparsity() -> Iterable[dict[str, object]]:
     of = Figures(10)
-    chains = [("scalar", "plain"), ("permutation", "plain"), ("scalar", "centred, rotated"), ("dictionary", "")]
+    chains = [("scalar", "plain"), ("permutation", "plain"), ("scalar", "centred, rotated"), ("dictionary", "of 99")]
     chains += [(f"soft {a}", f"{c} context") for a in ("sum", "max") for c in ("with", "no")]
     for code, chain in chains:
         for i, sparsity in enumerate((0.0, 0.9, 0.9896)):
@@ -71,7 +75,8 @@ def race() -> Iterable[dict[str, object]]:
             row |= {"recall": 0.9 + 0.04 * i + 0.001 * ours, "validation": 0.95}
             row |= {f"{p}_{end}": of() for p in ("p50", "p95", "p99") for end in ("ms", "least", "most")}
             row |= {key: of(0) if i == 1 else "" for key in ("qps_1", "qps_2", "anon_mb", "file_mb")}
-            yield row | {key: of() for key in ("fit_s", "encode_s", "build_s", "disk_mb")}
+            row |= {f"{part}_mb": of() for part in ("index", "vectors", "codec", "rest")}
+            yield row | {key: of() for key in ("fit_s", "encode_s", "build_s", "disk_mb", "took_ms")}
 
 
 def ratios() -> Iterable[dict[str, object]]:
@@ -225,9 +230,13 @@ def test_stages_left_out_and_trials_are_told(bench: SimpleNamespace, out: Path) 
     (out / "stages").mkdir()
     record = '{"name": "labels", "state": "left out", "command": ["python", "/far/labels.py"], "why": "needs a file"}'
     (out / "stages" / "labels.json").write_text(record, encoding="utf-8")
+    record = '{"name": "photos", "state": "done", "command": ["python"], "taken": true}'
+    (out / "stages" / "photos.json").write_text(record, encoding="utf-8")
     text = bench.report.page(out)
     assert "Not here: labels (left out); the table says why." in text
     assert "needs a file <code>python labels.py</code>" in text
+    assert "taken as they were: photos." in text
+    assert "outside of this run; their heads say how: claims." in text
     assert "a trial on painted scenes" in text
 
 
@@ -245,6 +254,8 @@ def test_every_plot_has_units_names_that_do_not_touch_and_a_title(bench: SimpleN
                 assert boxes
                 for i, box in enumerate(boxes):
                     assert not any(box.overlaps(other) for other in boxes[:i])
+            if script == "sparsity_recall.py" and "fig3a" not in plot.name and "fig3b" not in plot.name:
+                assert "dictionary (ours)" in plot.svg
             ElementTree.fromstring(plot.svg)
             assert "<text" in plot.svg
     assert seen == set(bench.plot.PLOTS)
@@ -281,7 +292,7 @@ PAGE = """# Title
 old
 <!-- end -->
 Half of it is <!-- rows: growth cell build_s .1f n=100 -->1<!-- end --> seconds.
-<!-- rows: growth plot growth-growth -->
+<!-- rows: growth plot growth -->
 <!-- end -->
 """
 
@@ -315,7 +326,7 @@ def test_pages_follow_their_rows(out: Path) -> None:
 @pytest.mark.parametrize(
     ("marker", "told"),
     [("nothing growth", "no rows"), ("growth nothing", "no view"), ("growth plot nothing", "no plot"),
-     ("growth cell n d setting=R=5", "3 rows have")],
+     ("growth cell n .0f setting=R=5", "begins a line"), ("growth at 0.95", "no view")],
 )  # fmt: skip
 def test_markers_that_cannot_be_are_refused(out: Path, marker: str, told: str) -> None:
     (out / "docs" / "rows").mkdir(parents=True)
@@ -327,7 +338,182 @@ def test_markers_that_cannot_be_are_refused(out: Path, marker: str, told: str) -
     assert len(found.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("out", [["growth"]], indirect=True)
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("n .0f setting=R=5", "3 rows have"),
+        ("n .0f colour=red", "no column 'colour'"),
+        ("colour .0f n=100", "no column"),
+    ],
+)
+def test_figures_that_cannot_be_told_are_refused(bench: SimpleNamespace, out: Path, words: str, told: str) -> None:
+    (out / "docs" / "rows").mkdir(parents=True)
+    (out / "growth.csv").rename(out / "docs" / "rows" / "growth.csv")
+    with pytest.raises(bench.views.ViewError, match=told):
+        bench.tables.made(f"It is <!-- rows: growth cell {words} --><!-- end -->.", out / "README.md", out)
+
+
+@pytest.mark.parametrize("out", [["race-embedded"]], indirect=True)
+def test_a_figure_is_found_by_one_of_several_recalls(bench: SimpleNamespace, out: Path) -> None:
+    rows = bench.rows.read(out / "race-embedded.csv")
+    table = [{**row, "at": "0.90 0.95"} if row["at"] else row for row in rows.table]
+    both = bench.rows.Rows(rows.head, table, rows.columns, 1.0)
+    assert bench.views.cell(both, at="0.95", index="IVF") == bench.views.cell(rows, at="0.95", index="IVF") | {
+        "at": "0.90 0.95"
+    }
+
+
+@pytest.mark.parametrize("out", [["growth"]], indirect=True)
+def test_a_plot_of_other_rows_is_noticed(out: Path) -> None:
+    (out / "docs" / "rows").mkdir(parents=True)
+    path = out / "docs" / "rows" / "growth.csv"
+    (out / "growth.csv").rename(path)
+    (out / "README.md").write_text("<!-- rows: growth plot growth -->\n<!-- end -->\n", encoding="utf-8")
+    assert brought(out).returncode == 0
+    path.write_text(path.read_text(encoding="utf-8").replace("0.95", "0.96"), encoding="utf-8")
+    checked = brought(out, "--check")
+    assert checked.returncode == 1
+    assert "growth-growth.svg is not drawn of the rows of growth" in checked.stderr
+
+
+# Of our own pages
+
+
 def test_figures_of_our_own_pages_are_those_of_their_rows() -> None:
     pytest.importorskip("matplotlib")
-    found = brought(BENCH.parent, "--check")
+    found = brought(ROOT, "--check")
     assert found.returncode == 0, found.stderr
+
+
+def test_rows_and_plots_that_lie_there_are_shown(bench: SimpleNamespace) -> None:
+    pages = [page.read_text(encoding="utf-8") for page in bench.tables.pages(ROOT)]
+    assert any((ROOT / "docs" / "rows").iterdir())
+    for path in (ROOT / "docs" / "rows").iterdir():
+        assert any(f"<!-- rows: {path.stem} " in page or path.name in page for page in pages), path.name
+    for path in (ROOT / "docs" / "figures").iterdir():
+        assert any(f"figures/{path.name})" in page for page in pages), path.name
+
+
+CHOOSE = {"Rm", "R", "z", "n", "sparsity", "at", "ours"}  # columns that views choose rows by
+
+
+def other(rows: Any) -> Any:
+    """The same rows with other numbers."""
+    table = [{k: v if k in CHOOSE else raised(v) for k, v in row.items()} for row in rows.table]
+    return replace(rows, table=table)
+
+
+def raised(text: str) -> str:
+    try:
+        return str(3 * float(text) + 1.37)
+    except ValueError:
+        return text
+
+
+def test_every_figure_of_our_pages_changes_with_its_rows(
+    bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = bench.tables
+    read = tables._rows
+    monkeypatch.setattr(tables, "_rows", lambda path: other(read(path)))
+    seen = 0
+    for page in tables.pages(ROOT):
+        for match in tables.MARKED.finditer(page.read_text(encoding="utf-8")):
+            if " plot " in match["what"]:  # told by the digest of their rows
+                continue
+            text = f"It is {match[0]}"
+            changed = tables.made(text, page, ROOT)
+            assert changed != text, match["what"]
+            for line in match["old"].strip().splitlines()[2:]:  # of a table
+                first, _, figures = line.strip("| ").partition("|")
+                if re.search(r"\d", figures):
+                    assert line not in changed, (match["what"], first)
+            seen += 1
+    assert seen > 30
+
+
+def test_another_digit_in_a_row_fails_the_check(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("_build"))
+    shutil.copy(ROOT / "README.md", tmp_path)
+    assert brought(tmp_path, "--check").returncode == 0
+    path = tmp_path / "docs" / "rows" / "table1.csv"
+    text = path.read_text(encoding="utf-8")
+    assert text.count("TERN,,19.90,") == 1
+    path.write_text(text.replace("TERN,,19.90,", "TERN,,19.80,"), encoding="utf-8")
+    found = brought(tmp_path, "--check")
+    assert found.returncode == 1
+    assert "codes.md differs from its rows" in found.stderr
+
+
+TABLES = {  # page: first cells of tables whose figures are measured by nothing, and what they are
+    "README.md": {"": "versions of servers"},
+    "docs/codes.md": {
+        "code": "years of papers",
+        "your case": "by the command that the page names; no rows yet",
+        "terms kept": "by the command that the page names; no rows yet",
+        "code, terms an item / a query": "by the command that the page names; no rows yet",
+        "metric": "by the command that the page names; no rows yet",
+        "code, labels": "by the command that the page names; no rows yet",
+    },
+    "docs/configuration.md": {"strength": "defaults"},
+    "docs/encoders.md": {
+        "setting": "defaults, and why",
+        "source": "sizes of grids",
+        "Rm": "by the command that the page names; no rows yet",
+    },
+    "docs/servers.md": {
+        "option": "defaults", "server": "versions, tried with `boc info`", "field": "a limit",
+        "`vectors=`": "bytes of types, versions", "trap": "versions, status codes",
+    },
+}  # fmt: skip
+SENTENCES = {  # page: what is told with a unit and is of no rows, and why not
+    "README.md": {
+        "6 GB with PyTorch": "a download", "65 MB to fetch once": "a download", "(2.1 GB)": "a download",
+        "a quarter of an hour": "by `make flickr8k`",
+    },
+    "docs/codes.md": {
+        "100,000 vectors of 4 KB": "a setting of `bench/encoding_speed.py`",
+        "loses up to 1.2 points": "by the command that the page names; no rows yet",
+        "0.06 % of the variance": "by the command that the page names; no rows yet",
+        "0.03 % of the variance": "by the command that the page names; no rows yet",
+        "71.87 % of the variance": "by the command that the page names; no rows yet",
+        "92.38 % of the variance": "by the command that the page names; no rows yet",
+    },
+    "docs/encoders.md": {"10 to 19 minutes": "by `make encoders`"},
+    "docs/servers.md": {
+        "2.2 times smaller": "BM25 of Lucene's two forms", "30 GB or 10 million": "a rule", "20 to 40 GB": "a rule",
+        "1 GB, and 1 GB for each 20 shards": "a rule", "up to 63 times": "a limit", "512 times its weight": "a base",
+        "at most 8 MB": "a limit", "a heap of 2 GB": "a setting",
+        "in 156 s": "by `bench/server_load.py`, named below it", "314 MB": "the same", "7 ms": "the same",
+    },
+}  # fmt: skip
+NUMBER = r"(?<![\w.-])\d[\d.,]*"
+UNIT = r"(?:(?:ms|milliseconds?|[kMG]B|KB|s|seconds?|minutes?|hours?|points?|times)\b|%)"
+
+
+def unmarked(page: Path, bench: SimpleNamespace) -> str:
+    """What of a page is not made of rows, nor code, nor the target of a link."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    return re.sub(r"\]\([^)]*\)", "]", bench.tables.MARKED.sub("", text))
+
+
+def test_tables_with_figures_are_made_of_rows(bench: SimpleNamespace) -> None:
+    found: dict[str, set[str]] = {}
+    for page in bench.tables.pages(ROOT):
+        for table in re.findall(r"(?:^\|.*\n?)+", unmarked(page, bench), re.M):
+            first, _, *lines = table.splitlines()
+            if any(re.search(NUMBER, re.sub("`[^`]*`", "", line)) for line in lines):
+                found.setdefault(page.relative_to(ROOT).as_posix(), set()).add(first.split("|")[1].strip())
+    assert found == {page: set(tables) for page, tables in TABLES.items()}
+
+
+def test_figures_with_units_are_of_rows_or_say_of_what(bench: SimpleNamespace) -> None:
+    for page in bench.tables.pages(ROOT):
+        text = " ".join(re.sub(r"^\|.*$", "", unmarked(page, bench), flags=re.M).split())
+        for told in SENTENCES.get(page.relative_to(ROOT).as_posix(), ()):
+            assert told in text, f"{page.name}: {told!r} is exempt and no longer there"
+            text = text.replace(told, "")
+        left = re.findall(rf".{{30}}{NUMBER} {UNIT}.{{20}}", re.sub("`[^`]*`", "", text))
+        assert not left, (page.name, left)
