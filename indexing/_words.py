@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
-from itertools import accumulate, chain, count
+from itertools import accumulate, chain, count, pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias
@@ -35,6 +35,8 @@ from boc.types import FieldType, Filter, Item
 from ._bm25 import Occurrences, tokens
 
 _Rows: TypeAlias = "defaultdict[Any, array[int]]"
+
+OCCURRENCES = 1 << 20  # of words, sorted at a time
 
 _SETTINGS = ("page_size = 4096", "auto_vacuum = NONE", "journal_mode = OFF", "synchronous = OFF")
 _TABLES = (
@@ -190,22 +192,32 @@ def _posting_lists(
 
     ``words`` are the numbers of the words of all rows, ``lengths`` of each, one row behind the other.
     """
-    ordered = sorted(numbers)
-    if not ordered:
-        return
-    rank = np.empty(len(ordered), np.int64)
+    ordered, ends = sorted(numbers), np.cumsum(lengths)
+    rank = np.empty(len(ordered), np.uint32)
     rank[[numbers[word] for word in ordered]] = np.arange(len(ordered))
-    rows = np.repeat(np.arange(len(lengths)), lengths)
-    pairs, frequencies = np.unique(rank[words] * len(lengths) + rows, return_counts=True)
-    rows = pairs % len(lengths)
-    starts = np.searchsorted(pairs, np.arange(len(ordered)) * len(lengths))
+    ranks = rank[words]
+    before = np.concatenate([[0], np.cumsum(np.bincount(ranks, minlength=len(ordered)))])
+    first = 0
+    while first < len(ordered):
+        last = max(first + 1, int(np.searchsorted(before, before[first] + OCCURRENCES, "right")) - 1)
+        places = np.flatnonzero((ranks >= first) & (ranks < last))
+        rows = np.searchsorted(ends, places, "right")
+        yield from zip(ordered[first:last], *_lists(ranks[places].astype(np.int64) - first, rows), strict=True)
+        first = last
+
+
+def _lists(words: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[list[int], list[bytes], list[bytes]]:
+    """Of words 0, 1, ..., each of which occurs, what is stored; ``words`` and ``rows`` (n,) of each occurrence."""
+    width = int(rows.max()) + 1
+    pairs, frequencies = np.unique(words * width + rows, return_counts=True)
+    rows, starts = pairs % width, np.searchsorted(pairs, np.arange(int(words.max()) + 1) * width)
     gaps = np.diff(rows, prepend=0)
     gaps[starts] = rows[starts]
-    stops = np.append(starts[1:], len(pairs)).tolist()
     widest, most = np.maximum.reduceat(gaps, starts).tolist(), np.maximum.reduceat(frequencies, starts).tolist()
-    for word, start, stop, gap, frequency in zip(ordered, starts.tolist(), stops, widest, most, strict=True):
-        packed = b"" if frequency == 1 else _packed(frequencies[start:stop], frequency)
-        yield word, stop - start, _packed(gaps[start:stop], gap), packed
+    spans = list(pairwise([*starts.tolist(), len(pairs)]))
+    packed_gaps = [_packed(gaps[i:j], gap) for (i, j), gap in zip(spans, widest, strict=True)]
+    packed = [b"" if f == 1 else _packed(frequencies[i:j], f) for (i, j), f in zip(spans, most, strict=True)]
+    return [j - i for i, j in spans], packed_gaps, packed
 
 
 def _encoded(value: Any) -> Any:

@@ -51,7 +51,7 @@ from boc.types import (
     TermMatrix,
     Words,
 )
-from indexing import _loading, _merging, _segment
+from indexing import _loading, _merging, _segment, _words
 from indexing.embedded import EmbeddedBackend, EmbeddedIndex
 
 STEPS = int(os.environ.get("BOC_STEPS", "500"))
@@ -62,7 +62,13 @@ ARRAYS = {"0.means_": np.arange(6, dtype=np.float32).reshape(2, 3), "0.labels_":
 FIELDS: dict[str, FieldType] = {"year": "integer", "tag": "keyword", "title": "text"}
 YEARS, TAGS = [-3, 0, 2020, 2**53 + 1], ["dog", "Dog", "été", "-1", "it's"]
 VOCABULARY = ["zebra", "grass", "red", "car"]
-SMALL = [(_loading, "WAITING", 300), (_merging, "MERGE", 3), (_segment, "BLOCK", 3), (_segment, "POSTINGS", 7)]
+SMALL = [
+    (_loading, "WAITING", 300),
+    (_merging, "MERGE", 3),
+    (_segment, "BLOCK", 3),
+    (_segment, "POSTINGS", 7),
+    (_words, "OCCURRENCES", 3),
+]
 """Thresholds of the engine that make several segments of a handful of rows, and several blocks of a segment."""
 
 
