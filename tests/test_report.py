@@ -452,10 +452,8 @@ TABLES = {  # page: first cells of tables whose figures are measured by nothing,
     "docs/codes.md": {
         "code": "years of papers",
         "your case": "by the command that the page names; no rows yet",
-        "terms kept": "by the command that the page names; no rows yet",
         "code, terms an item / a query": "by the command that the page names; no rows yet",
         "metric": "by the command that the page names; no rows yet",
-        "code, labels": "by the command that the page names; no rows yet",
     },
     "docs/configuration.md": {"strength": "defaults"},
     "docs/encoders.md": {
@@ -473,14 +471,7 @@ SENTENCES = {  # page: what is told with a unit and is of no rows, and why not
         "6 GB with PyTorch": "a download", "65 MB to fetch once": "a download", "(2.1 GB)": "a download",
         "a quarter of an hour": "by `make flickr8k`",
     },
-    "docs/codes.md": {
-        "100,000 vectors of 4 KB": "a setting of `bench/encoding_speed.py`",
-        "loses up to 1.2 points": "by the command that the page names; no rows yet",
-        "0.06 % of the variance": "by the command that the page names; no rows yet",
-        "0.03 % of the variance": "by the command that the page names; no rows yet",
-        "71.87 % of the variance": "by the command that the page names; no rows yet",
-        "92.38 % of the variance": "by the command that the page names; no rows yet",
-    },
+    "docs/codes.md": {"100,000 vectors of 4 KB": "a setting of `bench/encoding_speed.py`"},
     "docs/encoders.md": {"10 to 19 minutes": "by `make encoders`"},
     "docs/servers.md": {
         "2.2 times smaller": "BM25 of Lucene's two forms", "30 GB or 10 million": "a rule", "20 to 40 GB": "a rule",
