@@ -24,7 +24,7 @@ from ._parts import Part, listed, open_current, open_parts
 from ._rows import check_rows, not_unique
 from ._segment import Segment, gathered, side_by_side
 
-WAITING = 128 << 20  # bytes of rows that wait in memory; as much again while they are written
+WAITING = 64 << 20  # bytes of rows that wait in memory; twice as much again while they become a segment
 
 
 class _Buffer:
