@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from pathlib import Path
 
 import click
@@ -67,9 +69,14 @@ def command(
                 err=True,
             )
         click.echo(f"{name} is at {address}", err=True)
-        if browse:
+        if browse and _shows():
             click.launch(address if token is None else f"{address}?token={token}")
         try:
             run(app, sock)
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None
+
+
+def _shows() -> bool:
+    """Whether there is a screen for a browser; without one the tools that open pages only complain."""
+    return not sys.platform.startswith("linux") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
