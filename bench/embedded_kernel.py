@@ -26,8 +26,9 @@ import numpy as np
 import race_engines
 from numpy.typing import NDArray
 from race_codes import NAME, Ours, encoded
-from race_data import Data, K, synthetic
+from race_data import Data, K
 from race_engine import Clock, folder_of, use_threads
+from race_given import Given, on_data
 from race_timing import Variant, fastest, measure, variants_of
 from rows import Writer
 from scipy import sparse
@@ -108,51 +109,19 @@ def cells(found: Sequence[float], digits: int) -> list[str]:
 
 
 @click.command()
-@click.argument("gallery", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("queries", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--validation", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Choose settings.")
-@click.option("--synthetic", "count", type=int, help="Random data of so many items, in place of GALLERY and QUERIES.")
-@click.option("--dim", default=1024, show_default=True, help="Of synthetic vectors.")
-@click.option("--asked", default=300, show_default=True, help="Synthetic queries.")
-@click.option(
-    "--work", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of all that is built."
-)
+@on_data
 @click.option("--index", "names", multiple=True, default=("boc bits:64", "boc dictionary:2"), show_default=True)
-@click.option("--terms", type=int, help="Of the dictionary [default: by the size of the gallery].")
 @click.option("--recall", default=0.95, show_default=True)
-@click.option("--threads", default=2, show_default=True, help="To build with.")
-@click.option("--rounds", default=5, show_default=True)
 @click.option("--starts", default=7, show_default=True, help="Cold starts; 0 leaves them out.")
-@click.option("--seed", default=0, show_default=True)
-def main(
-    gallery: Path | None,
-    queries: Path | None,
-    validation: Path | None,
-    count: int | None,
-    dim: int,
-    asked: int,
-    work: Path,
-    names: tuple[str, ...],
-    terms: int | None,
-    recall: float,
-    threads: int,
-    rounds: int,
-    starts: int,
-    seed: int,
-) -> None:
+def main(given: Given, names: tuple[str, ...], recall: float, starts: int) -> None:
     """Measure the kernel, and cold starts, on GALLERY and QUERIES."""
-    work.mkdir(parents=True, exist_ok=True)
-    if count is not None:
-        gallery, queries, validation = synthetic(work, count, dim, asked, seed)
-    if gallery is None or queries is None:
-        raise click.UsageError("give GALLERY and QUERIES, or --synthetic N")
-    data = Data(work, gallery, queries, validation, terms, seed)
-    data.check()
-    settings = {"gallery": gallery, "items": data.shape[0], "dim": data.shape[1], "rounds": rounds, "starts": starts}
-    with Writer(sys.stdout, __file__, {**settings, "recall": recall}, HEAD, seed=seed) as out:
-        bound = scatter_ns(seed)
+    data, rounds = given.data(), given.rounds
+    gallery, (items, dim) = given.gallery or data.gallery, data.shape
+    settings = {"gallery": gallery, "items": items, "dim": dim, "rounds": rounds, "starts": starts, "recall": recall}
+    with Writer(sys.stdout, __file__, settings, HEAD, seed=given.seed) as out:
+        bound = scatter_ns(given.seed)
         for name in names:
-            race_engines.built(data, name, threads)
+            race_engines.built(data, name, given.threads)
             use_threads(1)
             variant = fastest_of(data, name, recall, rounds)
             postings, took = kernel(data, variant, rounds)

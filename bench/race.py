@@ -20,7 +20,7 @@ the fastest of its index on validation. ``recall`` is of the exact top 10, on qu
 are medians over rounds, with the least and the most round; ``took_ms`` is what a server says its part was. ``fit_s``
 learns the code, ``encode_s`` encodes all items, ``build_s`` is the rest of loading, merging among it (ours in a folder
 encodes while it loads: all of it is ``build_s``); ``cpu_s`` are processor seconds of all three, of the server too;
-``build_peak_mb`` is the largest memory of the builder. ``disk_mb`` is the sum of ``index_mb`` (posting lists, graph,
+``build_peak_mb`` is the largest memory meanwhile. ``disk_mb`` is the sum of ``index_mb`` (posting lists, graph,
 cells), ``vectors_mb``, ``codec_mb`` (learned arrays) and ``rest_mb`` (ids, sentences, words, which libraries do not
 keep). ``anon_mb`` is memory of its own and ``file_mb`` mapped pages that were touched, after 100 queries in a process
 of its own; of a server, what it maps while no other index is open, beside a heap that all its indexes share.
@@ -41,12 +41,12 @@ from pathlib import Path
 from typing import Protocol
 
 import click
-import data_vectors
 import numpy as np
 import race_engines
 from numpy.typing import NDArray
-from race_data import Data, first, synthetic, told
-from race_engine import PROCESSORS, Engine, Facts, Setting, UnavailableError, use_threads
+from race_data import Data, told
+from race_engine import PROCESSORS, Engine, Facts, Local, Setting, UnavailableError, use_threads
+from race_given import Given, on_data
 from race_servers import Server, started
 from race_timing import Variant, measure, measure_rates, picked, spread, variants_of
 from race_vectors import EF_CONSTRUCTION
@@ -129,6 +129,9 @@ def race(data: Data, places: Mapping[str, Place], facts: Mapping[str, Facts], ro
     at = picked(groups)
     measure_rates([variant for variant in every if id(variant) in at], data, rounds)
     use_threads(1)
+    for engine in {id(variant.engine): variant.engine for variant in every}.values():
+        if isinstance(engine, Local):
+            engine.close()  # or they crowd out those whose memory is looked at
     for name, group in groups.items():
         chosen = max((v for v in group if id(v) in at), key=lambda v: max(at[id(v)]), default=None)
         memory: Memory = (None, None) if chosen is None else places[name].memory(data, name, chosen.setting)
@@ -139,71 +142,32 @@ def race(data: Data, places: Mapping[str, Place], facts: Mapping[str, Facts], ro
 
 
 @click.command()
-@click.argument("gallery", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("queries", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--validation", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Choose settings.")
-@click.option("--synthetic", "count", type=int, help="Random data of so many items, in place of GALLERY and QUERIES.")
-@click.option("--dim", default=1024, show_default=True, help="Of synthetic vectors.")
-@click.option("--asked", default=300, show_default=True, help="Synthetic queries.")
-@click.option(
-    "--work", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of all that is built."
-)
+@on_data
 @click.option("--index", "names", multiple=True, help="Such as 'boc bits:64', 'scipy bits:64', hnsw32 [default: all].")
 @click.option("--server", "servers", multiple=True, help="A kind of tests/servers to start, or elastic+http://...")
 @click.option("--heap", default="2g", show_default=True, help="Java heap of a server that is started.")
 @click.option("--limit", type=int, help=f"The first so many items of GALLERY [default: all; {ON_SERVER} on a server].")
-@click.option("--terms", type=int, help="Of the dictionary [default: by the size of the gallery].")
-@click.option("--threads", default=2, show_default=True, help="To build with, for every index.")
-@click.option("--rounds", default=5, show_default=True)
-@click.option("--seed", default=0, show_default=True)
 @click.option("--prepare", is_flag=True, help="Draw, answer exactly and build; measure nothing.")
 def main(
-    gallery: Path | None,
-    queries: Path | None,
-    validation: Path | None,
-    count: int | None,
-    dim: int,
-    asked: int,
-    work: Path,
-    names: tuple[str, ...],
-    servers: tuple[str, ...],
-    heap: str,
-    limit: int | None,
-    terms: int | None,
-    threads: int,
-    rounds: int,
-    seed: int,
-    prepare: bool,
+    given: Given, names: tuple[str, ...], servers: tuple[str, ...], heap: str, limit: int | None, prepare: bool
 ) -> None:
     """Race on GALLERY and QUERIES."""
-    work.mkdir(parents=True, exist_ok=True)
-    use_threads(threads)
-    truth = None
-    if count is not None:
-        gallery, queries, validation = synthetic(work, count, dim, asked, seed)
-    elif gallery is not None and queries is None and data_vectors.is_ann(gallery):
-        made = data_vectors.convert(gallery, work / "data")
-        gallery, queries, truth = made.gallery, made.queries, made.truth
-    if gallery is None or queries is None:
-        raise click.UsageError("give GALLERY and QUERIES, a file of ann-benchmarks, or --synthetic N")
-    source, limit = gallery, limit or (ON_SERVER if servers else None)
-    if limit is not None:
-        gallery = first(gallery, work, limit)
-    data = Data(work, gallery, queries, validation, terms, seed, truth if gallery == source else None)
-    data.check()
+    use_threads(given.threads)
+    data = given.data(limit or (ON_SERVER if servers else None))
     with ExitStack() as stack:
-        places = chosen_places(names, servers, work, heap, stack)
+        places = chosen_places(names, servers, given.work, heap, stack)
         versions = {place.label: place.version for place in places.values() if isinstance(place, Server)}
         settings = {
-            "gallery": source, "items": data.shape[0], "dim": data.shape[1], "queries": len(data.asked[0]),
-            "chosen_by": len(data.asked[1]), "rounds": rounds, "threads_to_build": threads, "indexes": list(places),
-            "efConstruction": EF_CONSTRUCTION, "terms": terms, "servers": versions, "heap": heap if servers else None,
+            "gallery": given.gallery or data.gallery, "items": data.shape[0], "dim": data.shape[1],
+            "queries": len(data.asked[0]), "chosen_by": len(data.asked[1]), "rounds": given.rounds,
+            "threads_to_build": given.threads, "indexes": list(places), "efConstruction": EF_CONSTRUCTION,
+            "terms": given.terms, "servers": versions, "heap": heap if servers else None,
         }  # fmt: skip
-        with Writer(sys.stdout, __file__, settings, HEAD, seed=seed, extras=LIBRARIES) as out:
+        with Writer(sys.stdout, __file__, settings, HEAD, seed=given.seed, extras=LIBRARIES) as out:
             _ = data.top, data.halves  # before children need them
-            facts = built(data, places, threads)
+            facts = built(data, places, given.threads)
             if not prepare:
-                race(data, places, facts, rounds, out)
+                race(data, places, facts, given.rounds, out)
 
 
 def chosen_places(

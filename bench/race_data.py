@@ -203,8 +203,12 @@ def noise(rng: np.random.Generator, shape: tuple[int, ...], length: float) -> Ma
 def synthetic(work: Path, count: int, dim: int, queries: int, seed: int) -> tuple[Path, Path, Path]:
     """Feature files of ``count`` items, and of ``queries`` twice: to report and to choose settings by.
 
-    What is there is not drawn again; UsageError if it is something else.
+    What is there is not drawn again; UsageError if it is something else, or for fewer items than queries are drawn of.
     """
+    if count < 2 * queries:
+        raise click.UsageError(
+            f"{2 * queries} queries are drawn of {count} items; ask for more items, or --asked fewer"
+        )
     gallery = work / "gallery.h5"
     digest = f"{count}-{dim}-{queries}-{seed}".encode().hex().rjust(64, "0")
     header = Header("embeddings", "synthetic:vectors", digest, dim, "float16", digest)

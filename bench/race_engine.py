@@ -65,7 +65,8 @@ class Clock:
 @dataclass(frozen=True)
 class Facts:
     """What an index took: seconds to ``fit`` its code, to ``encode`` all items and to ``build`` without that,
-    processor seconds of all three, the largest memory of the builder in bytes (``peak``), bytes on disk by part."""
+    processor seconds of all three, the largest memory of whoever fits and builds in bytes (``peak``), bytes on disk by
+    part."""
 
     fit: float
     encode: float
@@ -112,6 +113,10 @@ class Local(Engine):
 
     inside = 0  # bytes a component of the vectors in its files
     beside = 0  # and of those that it reads elsewhere
+
+    def close(self) -> None:
+        """Answer no more, and let go of what is held in memory."""
+        vars(self).clear()
 
     @classmethod
     @abstractmethod

@@ -49,13 +49,13 @@ def built(data: Data, name: str, threads: int) -> Facts:
     """Fit and build what is not there yet."""
     engine, _, code = name.partition(" ")
     folder, kind = folder_of(data, name), code.partition(":")[0]
-    fitting = {"build": 0.0, "cpu": 0.0}
+    fitting = {"build": 0.0, "cpu": 0.0, "peak": 0.0}
     if kind:
         fitting = once(folder_of(data, f"codec {kind}"), threads, fit, data, kind)
     found = once(folder, threads, ENGINES[engine].build, data, folder, code, threads)
     sizes = ENGINES[engine].sizes(data, folder, code)
-    cpu = fitting["cpu"] + found["cpu"]
-    return Facts(fitting["build"], found["encode"], found["build"], cpu, int(found["peak"]), sizes)
+    cpu, peak = fitting["cpu"] + found["cpu"], max(fitting["peak"], found["peak"])
+    return Facts(fitting["build"], found["encode"], found["build"], cpu, int(peak), sizes)
 
 
 def memory(data: Data, name: str, setting: Setting) -> tuple[int, int]:

@@ -270,7 +270,7 @@ def listing(runner: Runner, needed: Sequence[Stage]) -> None:
 @click.argument("data", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--out", default="bench-out", show_default=True, type=click.Path(file_okay=False, path_type=Path))
 @click.option("--tiny", is_flag=True, help="On a few painted scenes, in place of DATA: do all scripts run?")
-@click.option("--big", is_flag=True, help="Let the gallery grow to 3 million items; hours.")
+@click.option("--big", is_flag=True, help="Race over a million items too, and let the gallery grow to 3; hours.")
 @click.option("--only", multiple=True, metavar="STAGE", help="This stage, and those that it needs; may be repeated.")
 @click.option("--list", "listed", is_flag=True, help="Tell the stages and how they stand; run nothing.")
 def main(data: Path | None, out: Path, tiny: bool, big: bool, only: tuple[str, ...], listed: bool) -> None:

@@ -20,6 +20,10 @@ CLUSTERS = 1000
 PAINTED = (40, 20)  # scenes of a trial, to learn from and to search
 
 ON_SERVER = 30_000  # captions that a server is raced over
+MILLION = (  # raced over a million drawn vectors; numpy's brute force would hold another 4 GB
+    "boc dictionary:2", "boc bits:64", "hnsw32", "usearch-f16", "scipy bits:64", "tantivy bits:64", "ivf-sq8", "flat",
+    "scipy dictionary:2", "tantivy dictionary:2",
+)  # fmt: skip
 COUNTS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)
 SERVERS = {"elasticsearch": "elasticsearch-9", "opensearch": "opensearch-3-knn"}
 
@@ -53,7 +57,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """All stages over the data in ``data``, for results in ``out``; ``tiny`` draws its own, ``big`` grows to 3M."""
+    """All stages over the data in ``data``, for results in ``out``; ``tiny`` draws its own data, ``big`` races over a
+    million items too and grows to three."""
 
     data: Path
     out: Path
@@ -214,6 +219,11 @@ class Plan:
             arguments = (*held, "--work", work, "--server", kind, "--limit", ON_SERVER, "--rounds", 3)
             races.append(f"race-{name}")
             yield self._rows(races[-1], arguments, (gallery,), script="race.py", alone=True, work=work)
+        if self.big:
+            work = self._in("million", "work")
+            arguments = ("--synthetic", 10**6, "--work", work, "--rounds", 2, *(f"--index={name}" for name in MILLION))
+            races.append("race-million")
+            yield self._rows(races[-1], arguments, script="race.py", alone=True, work=work)
         files = tuple(self.out / f"{name}.csv" for name in races)
         yield self._rows("race-ratios", files, files)
         counts = (300, 600) if self.tiny else COUNTS if self.big else COUNTS[:4]

@@ -27,6 +27,9 @@
 #define WIDEST 16    /* lanes */
 #define AHEAD 4096   /* bytes of rows that are fetched before they are needed */
 #define LINE 64      /* bytes */
+#define NEAR 65536   /* bytes of heads that are compared with one query after the other */
+#define TOGETHER (1 << 21) /* numbers held for the queries that are answered together */
+#define SEVERAL 4    /* queries that share a row */
 #define FEW 16       /* keys that are sorted by insertion */
 
 typedef uint16_t half;
@@ -34,6 +37,9 @@ typedef uint16_t half;
 /* Products of ``query`` (d,), followed by zeros to a multiple of 16, with n rows of ``matrix``: those ``chosen``, or
    the first. */
 typedef void Kernel(const float *query, const void *matrix, const int64_t *chosen, int64_t n, int64_t d, float *out);
+
+/* The same, bit by bit, of several queries with the first n rows, each of which is converted once. */
+typedef void Several(const float *const *queries, const void *matrix, int64_t n, int64_t d, float *const *out);
 
 #define KERNEL(name, target, type, vector, lanes, zero, widen, floats, multiply_add, add, sum)                        \
     target static void name(const float *query, const void *matrix, const int64_t *chosen, int64_t n, int64_t d,      \
@@ -65,6 +71,35 @@ typedef void Kernel(const float *query, const void *matrix, const int64_t *chose
                 s1 = multiply_add(widen(rest), floats(query + j), s1);                                                \
             }                                                                                                         \
             out[i] = sum(add(add(s0, s1), add(s2, s3)));                                                              \
+        }                                                                                                             \
+    }                                                                                                                 \
+    target static void several_##name(const float *const *queries, const void *matrix, int64_t n, int64_t d,          \
+                                      float *const *out)                                                              \
+    {                                                                                                                 \
+        const int64_t whole = d - d % (lanes), fours = d - d % (4 * (lanes));                                         \
+        for (int64_t i = 0; i < n; i++) {                                                                             \
+            const type *row = (const type *)matrix + i * d;                                                           \
+            vector s[SEVERAL][4];                                                                                     \
+            for (int q = 0; q < SEVERAL; q++)                                                                         \
+                s[q][0] = s[q][1] = s[q][2] = s[q][3] = zero;                                                         \
+            int64_t j = 0;                                                                                            \
+            for (; j < fours; j += 4 * (lanes))                                                                       \
+                for (int part = 0; part < 4; part++) {                                                                \
+                    const vector wide = widen(row + j + part * (lanes));                                              \
+                    for (int q = 0; q < SEVERAL; q++)                                                                 \
+                        s[q][part] = multiply_add(wide, floats(queries[q] + j + part * (lanes)), s[q][part]);         \
+                }                                                                                                     \
+            for (; j < whole; j += (lanes))                                                                           \
+                for (int q = 0; q < SEVERAL; q++)                                                                     \
+                    s[q][0] = multiply_add(widen(row + j), floats(queries[q] + j), s[q][0]);                          \
+            if (j < d) {                                                                                              \
+                type rest[lanes] = {0};                                                                               \
+                memcpy(rest, row + j, (size_t)(d - j) * sizeof(type));                                                \
+                for (int q = 0; q < SEVERAL; q++)                                                                     \
+                    s[q][1] = multiply_add(widen(rest), floats(queries[q] + j), s[q][1]);                             \
+            }                                                                                                         \
+            for (int q = 0; q < SEVERAL; q++)                                                                         \
+                out[q][i] = sum(add(add(s[q][0], s[q][1]), add(s[q][2], s[q][3])));                                   \
         }                                                                                                             \
     }
 
@@ -124,16 +159,19 @@ KERNEL(single_portable, , float, float, 1, 0, SAME, SAME, MULTIPLY_ADD, ADD, )
 typedef struct {
     const char *name;
     Kernel *half, *single;
+    Several *several_half, *several_single;
 } Path;
+
+#define PATH(name) {#name, half_##name, single_##name, several_half_##name, several_single_##name}
 
 static const Path PATHS[] = { /* the best first */
 #ifdef X86
-    {"avx512", half_avx512, single_avx512},
-    {"avx2", half_avx2, single_avx2},
+    PATH(avx512),
+    PATH(avx2),
 #elif defined(NEON)
-    {"neon", half_neon, single_neon},
+    PATH(neon),
 #endif
-    {"portable", half_portable, single_portable},
+    PATH(portable),
 };
 #define N_PATHS ((int)(sizeof PATHS / sizeof *PATHS))
 
@@ -275,6 +313,21 @@ static Kernel *kernel_for(const Array *rows)
     return rows->view.itemsize == sizeof(half) ? path->half : path->single;
 }
 
+/* Rows of a matrix, each of ``size`` bytes. */
+typedef struct {
+    const char *rows;
+    int64_t size, d;
+    Kernel *kernel;
+    Several *several;
+} Rows;
+
+static Rows rows_of(const Array *array)
+{
+    const Py_buffer *view = &array->view;
+    return (Rows){view->buf, view->shape[1] * view->itemsize, view->shape[1], kernel_for(array),
+                  view->itemsize == sizeof(half) ? path->several_half : path->several_single};
+}
+
 static int64_t padded(int64_t d)
 {
     return (d + WIDEST - 1) / WIDEST * WIDEST;
@@ -315,39 +368,105 @@ done:
     return result;
 }
 
+/* Compares ``count`` queries, at most SEVERAL, with n rows. */
+static void compare(const Rows *rows, int64_t first, int64_t n, const float *const *queries, float *const *out,
+                    int64_t count)
+{
+    const char *matrix = rows->rows + first * rows->size;
+    if (count == SEVERAL)
+        rows->several(queries, matrix, n, rows->d, out);
+    else
+        for (int64_t i = 0; i < count; i++)
+            rows->kernel(queries[i], matrix, NULL, n, rows->d, out[i]);
+}
+
+/* A search of ``together`` queries at a time for the ``z`` nearest centroids in the ``cells`` cells of the nearest
+   heads. A query takes ``width`` floats in ``queries`` and ``room`` in ``scores``. Cell j that it asks is
+   ``cell[j]`` of its own, with scores from ``place[j]``; ``asked`` lists these pairs by cell, as ``begins`` bound them. */
 typedef struct {
     const int64_t *starts;
-    const void *heads, *vectors;
-    Kernel *to_heads, *to_vectors;
-    int64_t m, d, cells, z, room;
-    float *query, *scores;
-    int64_t *chosen, *keys;
+    Rows heads, vectors;
+    int64_t m, cells, z, room, width, together;
+    float *queries, *scores;
+    int64_t *keys, *cell, *place, *asked, *begins;
 } Search;
 
-/* The z nearest of the centroids in the cells of the nearest heads; how many there were to choose from. */
-static int64_t nearest_to(const Search *s, int64_t *numbers, float *dots)
+/* The cells that query i asks; how many centroids they hold. */
+static int64_t choose_cells(const Search *s, int64_t i)
 {
-    s->to_heads(s->query, s->heads, NULL, s->m, s->d, s->scores);
-    for (int64_t i = 0; i < s->m; i++)
-        s->keys[i] = key_of(s->scores[i], i);
+    int64_t held = 0;
+    for (int64_t j = 0; j < s->m; j++)
+        s->keys[j] = key_of(s->scores[i * s->room + j], j);
     largest_first(s->keys, s->m, s->cells);
-    int64_t n = 0;
-    for (int64_t i = 0; i < s->cells; i++) {
-        const int64_t cell = place_of(s->keys[i]);
-        for (int64_t row = s->starts[cell]; row < s->starts[cell + 1]; row++)
-            s->chosen[n++] = row;
+    for (int64_t j = 0; j < s->cells; j++) {
+        const int64_t cell = place_of(s->keys[j]);
+        s->cell[i * s->cells + j] = cell;
+        s->place[i * s->cells + j] = held;
+        held += s->starts[cell + 1] - s->starts[cell];
     }
-    if (n < s->z)
-        return n;
-    s->to_vectors(s->query, s->vectors, s->chosen, n, s->d, s->scores);
-    for (int64_t i = 0; i < n; i++)
-        s->keys[i] = key_of(s->scores[i], s->chosen[i]);
-    largest_first(s->keys, n, s->z);
-    for (int64_t i = 0; i < s->z; i++) {
-        numbers[i] = place_of(s->keys[i]);
-        dots[i] = score_of(s->keys[i]);
+    return held;
+}
+
+/* Lists the pairs of n queries and cells by cell. */
+static void order_by_cell(const Search *s, int64_t n)
+{
+    memset(s->begins, 0, ((size_t)s->m + 1) * sizeof *s->begins);
+    for (int64_t pair = 0; pair < n * s->cells; pair++)
+        s->begins[s->cell[pair]]++;
+    for (int64_t cell = 0, end = 0; cell <= s->m; cell++)
+        s->begins[cell] = end += s->begins[cell];
+    for (int64_t pair = n * s->cells - 1; pair >= 0; pair--)
+        s->asked[--s->begins[s->cell[pair]]] = pair;
+}
+
+/* The z nearest of each of n queries; the fewest centroids that one had to choose from. Heads, a few at a time, and
+   cells are compared with all queries that ask for them, so that they are read from memory once. */
+static int64_t nearest_to(const Search *s, int64_t n, int64_t *numbers, float *dots)
+{
+    const int64_t few = 1 + NEAR / s->heads.size;
+    const float *queries[SEVERAL];
+    float *out[SEVERAL];
+    int64_t count = 0;
+    for (int64_t first = 0; first < s->m; first += few)
+        for (int64_t i = 0; i < n; i++) {
+            queries[count] = s->queries + i * s->width;
+            out[count++] = s->scores + i * s->room + first;
+            if (count == SEVERAL || i + 1 == n) {
+                compare(&s->heads, first, s->m - first < few ? s->m - first : few, queries, out, count);
+                count = 0;
+            }
+        }
+    int64_t fewest = INT64_MAX;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t held = choose_cells(s, i);
+        fewest = held < fewest ? held : fewest;
     }
-    return n;
+    if (fewest < s->z)
+        return fewest;
+    order_by_cell(s, n);
+    for (int64_t cell = 0; cell < s->m; cell++)
+        for (int64_t at = s->begins[cell]; at < s->begins[cell + 1]; at++) {
+            const int64_t pair = s->asked[at], i = pair / s->cells;
+            queries[count] = s->queries + i * s->width;
+            out[count++] = s->scores + i * s->room + s->place[pair];
+            if (count == SEVERAL || at + 1 == s->begins[cell + 1]) {
+                compare(&s->vectors, s->starts[cell], s->starts[cell + 1] - s->starts[cell], queries, out, count);
+                count = 0;
+            }
+        }
+    for (int64_t i = 0; i < n; i++) {
+        const float *score = s->scores + i * s->room;
+        int64_t held = 0;
+        for (int64_t pair = i * s->cells; pair < (i + 1) * s->cells; pair++)
+            for (int64_t row = s->starts[s->cell[pair]]; row < s->starts[s->cell[pair] + 1]; row++, held++)
+                s->keys[held] = key_of(score[held], row);
+        largest_first(s->keys, held, s->z);
+        for (int64_t j = 0; j < s->z; j++) {
+            numbers[i * s->z + j] = place_of(s->keys[j]);
+            dots[i * s->z + j] = score_of(s->keys[j]);
+        }
+    }
+    return fewest;
 }
 
 /* Whether ``starts`` bound ``m`` cells of ``held`` centroids; ``room`` is what the ``cells`` largest could hold. */
@@ -373,7 +492,7 @@ static PyObject *nearest(PyObject *module, PyObject *args)
     PyObject *objects[6], *result = NULL;
     Array arrays[6] = {{.held = 0}};
     Py_ssize_t cells;
-    Search s = {.query = NULL};
+    Search s = {.queries = NULL};
     (void)module;
     if (!PyArg_ParseTuple(args, "OOOOnOO:nearest", &objects[0], &objects[1], &objects[2], &objects[3], &cells,
                           &objects[4], &objects[5]))
@@ -384,11 +503,11 @@ static PyObject *nearest(PyObject *module, PyObject *args)
     const Py_buffer *queries = &arrays[0].view, *heads = &arrays[1].view, *vectors = &arrays[3].view;
     const Py_buffer *numbers = &arrays[4].view, *dots = &arrays[5].view;
     const int64_t n = queries->shape[0], held = vectors->shape[0];
-    s = (Search){.starts = arrays[2].view.buf, .heads = heads->buf, .vectors = vectors->buf,
-                 .to_heads = kernel_for(arrays + 1), .to_vectors = kernel_for(arrays + 3), .m = heads->shape[0],
-                 .d = queries->shape[1], .cells = cells, .z = numbers->shape[1]};
-    if (!same_length(heads->shape[1], s.d, "heads for queries of another width") ||
-        !same_length(vectors->shape[1], s.d, "vectors for queries of another width") ||
+    s = (Search){.starts = arrays[2].view.buf, .heads = rows_of(arrays + 1), .vectors = rows_of(arrays + 3),
+                 .m = heads->shape[0], .cells = cells, .z = numbers->shape[1],
+                 .width = padded(queries->shape[1]) + 1};
+    if (!same_length(heads->shape[1], queries->shape[1], "heads for queries of another width") ||
+        !same_length(vectors->shape[1], queries->shape[1], "vectors for queries of another width") ||
         !same_length(arrays[2].view.shape[0], s.m + 1, "starts for another number of heads") ||
         !same_length(numbers->shape[0], n, "numbers for another number of queries") ||
         !same_length(dots->shape[0], n, "dots for another number of queries") ||
@@ -399,19 +518,25 @@ static PyObject *nearest(PyObject *module, PyObject *args)
                      (Py_ssize_t)s.m, (Py_ssize_t)held);
         goto done;
     }
-    s.query = PyMem_Calloc((size_t)padded(s.d) + 1, sizeof *s.query);
-    s.scores = PyMem_Malloc((size_t)s.room * (sizeof *s.scores));
-    s.chosen = PyMem_Malloc((size_t)s.room * (sizeof *s.chosen));
-    s.keys = PyMem_Malloc((size_t)s.room * (sizeof *s.keys));
-    if (!s.query || !s.scores || !s.chosen || !s.keys) {
+    s.together = 1 + TOGETHER / (s.room + s.width + 4 * s.cells);
+    s.together = s.together < n ? s.together : n;
+    const size_t pairs = (size_t)(s.together * s.cells);
+    s.queries = PyMem_Calloc((size_t)(s.together * s.width) + 1, sizeof *s.queries);
+    s.scores = PyMem_Malloc((size_t)(s.together * s.room) * sizeof *s.scores);
+    s.keys = PyMem_Malloc(((size_t)s.room + 3 * pairs + (size_t)s.m + 1) * sizeof *s.keys);
+    if (!s.queries || !s.scores || !s.keys) {
         PyErr_NoMemory();
         goto done;
     }
+    s.cell = s.keys + s.room, s.place = s.cell + pairs, s.asked = s.place + pairs, s.begins = s.asked + pairs;
     int64_t found = s.z;
     Py_BEGIN_ALLOW_THREADS
-    for (int64_t i = 0; i < n && found >= s.z; i++) {
-        memcpy(s.query, (const float *)queries->buf + i * s.d, (size_t)s.d * sizeof *s.query);
-        found = nearest_to(&s, (int64_t *)numbers->buf + i * s.z, (float *)dots->buf + i * s.z);
+    for (int64_t first = 0; first < n && found >= s.z; first += s.together) {
+        const int64_t count = n - first < s.together ? n - first : s.together;
+        for (int64_t i = 0; i < count; i++)
+            memcpy(s.queries + i * s.width, (const float *)queries->buf + (first + i) * queries->shape[1],
+                   (size_t)queries->shape[1] * sizeof *s.queries);
+        found = nearest_to(&s, count, (int64_t *)numbers->buf + first * s.z, (float *)dots->buf + first * s.z);
     }
     Py_END_ALLOW_THREADS
     if (found < s.z)
@@ -420,9 +545,8 @@ static PyObject *nearest(PyObject *module, PyObject *args)
     else
         result = Py_NewRef(Py_None);
 done:
-    PyMem_Free(s.query);
+    PyMem_Free(s.queries);
     PyMem_Free(s.scores);
-    PyMem_Free(s.chosen);
     PyMem_Free(s.keys);
     release(arrays, 6);
     return result;

@@ -61,7 +61,7 @@ class Explanation:
     """The score of ``item`` for a query, taken apart.
 
     ``matches`` are the shared terms, largest product first; ``query`` is the sentence, or the path of the picture.
-    ``query_terms`` (1, V) are all terms of the query, ``item_terms`` those of the item as it is encoded now, or None.
+    ``query_terms`` (1, V) are all terms of the query.
     ``query_parts`` and ``item_parts`` are None without concepts; ``missing`` then says why.
     ``carried`` float64 (matches, item parts) is the part that each region (or word) of the item has in each term; its
     rows sum to 1, or to 0 for terms that no single part carries, such as all terms of a code over global vectors.
@@ -75,7 +75,6 @@ class Explanation:
     carried: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     missing: str = ""
     query_terms: TermMatrix | None = None
-    item_terms: TermMatrix | None = None
 
     @property
     def score(self) -> int:
@@ -164,9 +163,7 @@ def explain_item(
     missing = "no regions or words: the encoder found none, or gives vectors only"
     carried = _carried(searcher.codec, encoded, item_parts, [match.term for match in matches])
     both = found.query_parts is not None and item_parts is not None
-    terms = searcher.codec.encode_documents(encoded)
-    told = "" if both else missing
-    return replace(found, item_parts=item_parts, carried=carried, missing=told, item_terms=terms)
+    return replace(found, item_parts=item_parts, carried=carried, missing="" if both else missing)
 
 
 def _query(text: str | None, image: Path | str | None) -> Item:

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from boc.ahead import ahead
+
 try:
     from boc import _dots
 except ImportError:  # not built here: numpy stands in
@@ -128,7 +130,9 @@ def spherical_kmeans(X: Floats, k: int, seed: int) -> Centroids:
     rng = np.random.default_rng(seed)
     if len(X) > k * POINTS:
         X = X[np.sort(rng.choice(len(X), k * POINTS, replace=False))]
-    X = X[X.any(axis=1)] if X.any() else X[:1]
+    directed = X.any(axis=1)
+    if not directed.all():  # else there is nothing to gain by a copy
+        X = X[directed] if directed.any() else X[:1]
     if len(X) <= k:
         return _in_cells(np.unique(X, axis=0), rng)
     vectors = _cellwise(X, k, rng)
@@ -148,7 +152,8 @@ def _cellwise(X: Floats, k: int, rng: np.random.Generator) -> Floats:
 
 def _refined(X: Floats, centroids: Centroids) -> Floats:
     """One round of k-means over all centroids; one without points stays where it is."""
-    owner = centroids.nearest(X, 1, REFINING_CELLS)[0][:, 0]
+    blocks = (X[i : i + ROWS] for i in range(0, len(X), ROWS))
+    owner = np.concatenate(list(ahead(lambda rows: centroids.nearest(rows, 1, REFINING_CELLS)[0][:, 0], blocks)))
     points = sparse.csr_array((np.ones(len(X), np.float32), (owner, np.arange(len(X)))), (len(centroids), len(X)))
     sums: Floats = points @ X
     return unit(np.where(sums.any(axis=1, keepdims=True), sums, centroids.vectors))

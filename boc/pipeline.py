@@ -335,10 +335,17 @@ class Searcher:
         spec = encoder or index.manifest.identity.spec
         return cls(index, lambda: registry.encoder(spec, device), reopen)
 
-    def renewed(self) -> Searcher:
-        """A searcher of what the index is now, with the encoder of this one."""
-        found = Searcher(self._reopen(), self._load, self._reopen)
-        if "encoder" in self.__dict__ and found.index.manifest.identity.digest == self.encoder.identity.digest:
+    def renewed(self, *, force: bool = False) -> Searcher:
+        """A searcher of what the index is now, with the encoder of this one; itself if the index is the same.
+
+        Every load and edit gives the manifest another ``created`` or ``source``, and a compacted index answers as
+        before. ``force`` is for one that could not be read: it may be back, and the same.
+        """
+        index = self._reopen()
+        if not force and index.manifest == self.index.manifest:
+            return self  # before the codec is fetched
+        found = Searcher(index, self._load, self._reopen)
+        if "encoder" in self.__dict__ and index.manifest.identity.digest == self.encoder.identity.digest:
             found.encoder = self.encoder  # need not be loaded again
         return found
 

@@ -329,7 +329,7 @@ class Index(Protocol):
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
         """The stored term frequencies of some items, in the order asked; KeyError for an unknown id.
 
-        Only those of the terms ``among``, where it is given: the fewer, the faster. For checks, not for queries.
+        Only those of the terms ``among``, where it is given: the fewer, the faster. Not for queries.
         """
 
     def document_frequencies(self) -> NDArray[np.int64]:

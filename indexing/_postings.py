@@ -168,6 +168,30 @@ class Postings:
         offsets, rows, frequencies = self.lists(0, self.n_terms)
         return sparse.csc_array((frequencies, rows, offsets), shape=(self.n, self.n_terms)).tocsr()
 
+    def matrix_of(self, chosen: NDArray[np.int64]) -> TermMatrix:
+        """The ``chosen`` rows (len(chosen), V) of the term matrix, in the order asked.
+
+        Reads the blocks in which they lie.
+        """
+        wanted, places = np.unique(chosen, return_inverse=True)
+        parts = [sparse.csr_array((0, self.n_terms), dtype=np.int32)]
+        parts += [self._of_block(b, wanted[wanted // BLOCK == b]) for b in np.unique(wanted // BLOCK).tolist()]
+        return sparse.vstack(parts, format="csr")[places]
+
+    def _of_block(self, b: int, wanted: NDArray[np.int64]) -> TermMatrix:
+        """The rows ``wanted``, ascending and all in block b, of the term matrix."""
+        begins, ends = (self.starts[b + i :: self.blocks][: self.n_terms].astype(np.int64) for i in (0, 1))
+        spans = zip(begins.tolist(), ends.tolist(), strict=True)
+        rows = np.concatenate([self.rows[:0], *(self.rows[begin:end] for begin, end in spans)])
+        listed = self._absolute(rows, ends - begins, b)
+        found = np.flatnonzero(np.isin(listed, wanted))
+        lasts = np.cumsum(ends - begins)  # of the lists as they lie here; in the file other blocks lie between
+        terms = np.searchsorted(lasts, found, side="right")
+        places = found + (ends - lasts)[terms]
+        data = self.frequencies[places].astype(np.int32) if len(self.frequencies) else np.ones(len(found), np.int32)
+        values = data, (np.searchsorted(wanted, listed[found]), terms)
+        return sparse.csr_array(values, shape=(len(wanted), self.n_terms))
+
     def lookup(self, chosen: NDArray[np.int64], among: Sequence[int]) -> TermMatrix:
         """Frequencies (len(chosen), V) of the terms ``among`` in the ``chosen`` rows, in the order asked.
 
@@ -199,12 +223,16 @@ class Postings:
         rows = np.concatenate([self.rows[span] for span in spans])
         return self._absolute(rows, np.diff(bounds).ravel()), bounds[:, -1] - bounds[:, 0], spans
 
-    def _absolute(self, rows: NDArray[np.uint16], lengths: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Rows of whole lists, each list cut into blocks of those ``lengths``, as rows of the segment."""
+    def _absolute(
+        self, rows: NDArray[np.uint16], lengths: NDArray[np.int64], block: int | None = None
+    ) -> NDArray[np.int32]:
+        """Rows of whole lists, each list cut into blocks of those ``lengths``, as rows of the segment; with ``block``
+        rows of what lists have in that one."""
         if lengths.min(initial=0) < 0 or lengths.sum() != len(rows):
             raise ValueError("the postings are damaged: a list does not end where it should; index again")
-        firsts = np.arange(self.blocks, dtype=np.int32) * BLOCK
-        absolute = np.repeat(np.tile(firsts, len(lengths) // self.blocks), lengths)
+        blocks = np.arange(self.blocks) if block is None else np.array([block])
+        firsts = (blocks * BLOCK).astype(np.int32)
+        absolute = np.repeat(np.tile(firsts, len(lengths) // len(firsts)), lengths)
         absolute += rows
         if absolute.max(initial=-1) >= self.n:
             raise ValueError(f"the postings are damaged: row {absolute.max()} of {self.n}; index again")

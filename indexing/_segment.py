@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from boc.errors import BackendError, ManifestError
 from boc.files import sha256
@@ -36,6 +36,9 @@ from ._arrays import DAMAGED, Files, Output, Sets, load_array, load_strings, off
 from ._postings import BLOCK as ROWS
 from ._postings import Postings
 from ._strings import Strings
+
+_Lists: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
+"""Term, row and frequency of some postings, ordered by term and row."""
 
 BLOCK = 16384  # rows copied at a time
 POSTINGS = 1 << 22  # merged at a time
@@ -58,6 +61,10 @@ class Segment:
         return len(self.modality)
 
     @cached_property
+    def _modality(self) -> memoryview:
+        return self.modality.data
+
+    @cached_property
     def counts(self) -> dict[str, int]:
         """How many rows are of each modality."""
         found = np.bincount(self.modality, minlength=len(MODALITIES)).tolist()
@@ -68,10 +75,17 @@ class Segment:
         return self.texts["ids"].find(key)
 
     def item(self, row: int) -> Item:
-        texts = self.texts
-        fields = json.loads(texts["fields"][row]) if "fields" in texts else {}
-        modality = MODALITIES[self.modality.item(row)]
-        return Item(texts["ids"][row], modality, texts["content"][row], texts["group"][row], fields)
+        return self.items([row])[0]
+
+    def items(self, rows: Sequence[int]) -> list[Item]:
+        """The items of some rows, in the order asked."""
+        texts, known = self.texts, self._modality
+        modalities = [MODALITIES[known[row]] for row in rows]
+        columns = [texts[name].take(rows) for name in ("ids", "content", "group")]
+        if "fields" not in texts:
+            return [Item(*values) for values in zip(columns[0], modalities, *columns[1:], strict=True)]
+        fields = map(json.loads, texts["fields"].take(rows))
+        return [Item(*values) for values in zip(columns[0], modalities, *columns[1:], fields, strict=True)]
 
     def count(self, live: NDArray[np.uint8] | None) -> NDArray[np.int64]:
         """How many rows have each term (V,), without those that are not ``live``."""
@@ -148,8 +162,8 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     return Segment(postings, mapped("vectors"), concepts, mapped("modality"), texts, searched)
 
 
-def write(folder: Path, segment: Segment, types: Mapping[str, FieldType]) -> Files:
-    """Write a segment that is in memory into the empty ``folder``; its files."""
+def write(folder: Path, segment: Segment, types: Mapping[str, FieldType] | None) -> Files:
+    """Write a segment that is in memory into the empty ``folder``; its files. Without ``types`` it gets no words."""
     out = _Output(folder)
     arrays: dict[str, NDArray[Any]] = {"modality": segment.modality, "vectors": segment.vectors}
     postings, concepts = segment.postings, segment.concepts
@@ -162,21 +176,37 @@ def write(folder: Path, segment: Segment, types: Mapping[str, FieldType]) -> Fil
         out.array(name, array.dtype, array.shape, [array])
     for name, strings in segment.texts.items():
         out.strings(name, [(strings.data, np.diff(strings.offsets))])
-    out.words([segment.item(row) for row in range(len(segment))], types)
+    if types is not None:
+        out.words(segment.items(range(len(segment))), types)
     _disk.sync(folder)
     return out.files
 
 
 def merge(
-    folder: Path, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None], types: Mapping[str, FieldType]
+    folder: Path,
+    parts: Sequence[Segment],
+    live: Sequence[NDArray[np.uint8] | None],
+    types: Mapping[str, FieldType] | None,
 ) -> tuple[Files, list[NDArray[np.int64]]]:
     """Write the live rows of parts as one segment into the empty ``folder``: its files, and where rows went.
 
     For each part that is an array (n,): the row of each of its rows in the new segment, -1 for those left out. Beside
-    blocks of rows and of posting lists, ids are in memory.
+    blocks of rows and of posting lists, ids are in memory. Without ``types`` it gets no words.
     """
     merged = _Merged(parts, live)
     out = _Output(folder)
+    with ThreadPoolExecutor(1) as pool:  # words are Python's work, most of the rest is that of others
+        words = None if types is None else pool.submit(out.words, merged.items(), types)
+        _write_merged(out, merged, parts, live)
+    if words is not None:
+        words.result()
+    _disk.sync(folder)
+    return out.files, merged.moved
+
+
+def _write_merged(
+    out: _Output, merged: _Merged, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]
+) -> None:
     out.array("modality", np.uint8, (len(merged),), merged.column(lambda part: part.modality))
     vectors = parts[0].vectors
     out.array("vectors", vectors.dtype, (len(merged), vectors.shape[1]), merged.column(lambda part: part.vectors))
@@ -187,9 +217,6 @@ def merge(
     counts = np.sum([part.count(alive) for part, alive in zip(parts, live, strict=True)], axis=0)
     widest = max((part.postings.frequencies for part in parts), key=lambda found: found.itemsize * bool(len(found)))
     out.postings(merged, counts, widest.dtype if len(widest) else None)
-    out.words(merged.items(), types)
-    _disk.sync(folder)
-    return out.files, merged.moved
 
 
 class _Merged:
@@ -253,20 +280,20 @@ class _Merged:
     def strings(self, name: str) -> Iterator[Sets]:
         return self.sets(lambda part: (part.texts[name].data, part.texts[name].offsets))
 
-    def postings(self, counts: NDArray[np.int64]) -> Iterator[sparse.csc_array]:
-        """All posting lists as columns of matrices (n, some terms), those of the first terms first."""
+    def postings(self, counts: NDArray[np.int64]) -> Iterator[_Lists]:
+        """All postings, list by list, many at a time: their terms, rows and frequencies."""
         for first, last in _spans(counts):
-            data, rows, terms = [], [], []
+            keys, frequencies = [], []
             for part, moved in zip(self._parts, self.moved, strict=True):
-                indptr, found, frequencies = part.postings.lists(first, last)
-                places, columns = moved[found], np.repeat(np.arange(last - first), np.diff(indptr))
+                indptr, rows, found = part.postings.lists(first, last)
+                places, terms = moved[rows], np.repeat(np.arange(first, last), np.diff(indptr))
                 kept = places >= 0
-                data.append(frequencies[kept])
-                rows.append(places[kept])
-                terms.append(columns[kept])
-            parts = np.concatenate(data), (np.concatenate(rows), np.concatenate(terms))
-            # By rows first: then rows come out sorted in every column, in linear time.
-            yield sparse.coo_array(parts, shape=(len(self), last - first)).tocsr().tocsc()
+                keys.append((terms * len(self) + places)[kept])
+                frequencies.append(found[kept])
+            key = np.concatenate(keys)
+            order = np.argsort(key, kind="stable")  # merges what ascends already, as the keys of each part do
+            term, row = np.divmod(key[order], len(self))
+            yield term, row, np.concatenate(frequencies)[order]
 
 
 class _Items(Sequence[Item]):
@@ -308,20 +335,19 @@ class _Output(Output):
     def postings(self, merged: _Merged, counts: NDArray[np.int64], dtype: np.dtype[Any] | None) -> None:
         """``counts`` (V,) is how many rows have each term; without a dtype all frequencies are 1."""
         total, blocks = int(counts.sum()), max(1, -(-len(merged) // ROWS))
+        lengths = np.zeros(len(counts) * blocks, np.int64)
         if total >= MOST_POSTINGS:
             raise BackendError(f"{total} postings are too many for a segment, which holds {MOST_POSTINGS}; keep fewer")
-        lengths = []
         with self.file("rows.npy") as rows, self.file("frequencies.npy") as frequencies:
             write_header(rows, np.dtype(np.uint16), (total,))
             write_header(frequencies, dtype or np.dtype(np.uint8), (total if dtype else 0,))
-            for lists in merged.postings(counts):
-                columns = np.repeat(np.arange(lists.shape[1]), np.diff(lists.indptr))
-                block, row = np.divmod(lists.indices, ROWS)
-                lengths.append(np.bincount(columns * blocks + block, minlength=lists.shape[1] * blocks))
+            for term, place, found in merged.postings(counts):
+                block, row = np.divmod(place, ROWS)
+                lengths += np.bincount(term * blocks + block, minlength=len(lengths))
                 rows.write(row.astype(np.uint16).data)
                 if dtype:
-                    frequencies.write(lists.data.astype(dtype).data)
-        starts = offsets_of(np.concatenate(lengths)).astype(np.uint32)
+                    frequencies.write(found.astype(dtype).data)
+        starts = offsets_of(lengths).astype(np.uint32)
         self.array("starts", np.uint32, starts.shape, [starts])
 
     def words(self, items: Sequence[Item], types: Mapping[str, FieldType]) -> None:

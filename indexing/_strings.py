@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,11 @@ class Strings:
 
     def __getitem__(self, i: int) -> str:
         return str(self._bytes[self._ends[i] : self._ends[i + 1]], "utf-8")
+
+    def take(self, rows: Sequence[int]) -> list[str]:
+        """Some strings, in the order asked."""
+        data, ends = self._bytes, self._ends
+        return [str(data[ends[i] : ends[i + 1]], "utf-8") for i in rows]
 
     def find(self, value: str) -> int | None:
         """The number of a value among sorted strings."""

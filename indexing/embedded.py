@@ -277,7 +277,7 @@ class EmbeddedIndex:
         parts = [sparse.csr_array((0, n_terms), dtype=np.int32)]
         for part, _, rows in found:
             postings = part.segment.postings
-            parts.append(postings.matrix()[rows] if among is None else postings.lookup(rows, among))
+            parts.append(postings.matrix_of(rows) if among is None else postings.lookup(rows, among))
         order = np.concatenate([np.zeros(0, np.int64), *(places for _, places, _ in found)])
         terms = sparse.vstack(parts, format="csr", dtype=np.int32)[np.argsort(order)]
         terms.sort_indices()
@@ -385,9 +385,9 @@ def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
 def _hits(found: Sequence[_Found], k: int) -> list[Hit]:
     """The k best, ordered by (-score, id)."""
     hits = [
-        Hit(part.segment.item(row), score)
+        Hit(item, score)
         for part, rows, scores in _leading(found, k)
-        for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
+        for item, score in zip(part.segment.items(rows.tolist()), scores.tolist(), strict=True)
     ]
     hits.sort(key=lambda hit: (-hit.score, hit.item.id))
     return hits

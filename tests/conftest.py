@@ -17,6 +17,18 @@ settings.load_profile("ci")
 os.environ["BOC_CONFIG"] = os.devnull  # no settings of whoever runs the tests
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder, ``here`` in ``tmp_path``, and a user whose settings would be in ``user`` beside it."""
+    for name in os.environ:
+        if name.startswith("BOC_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
 @pytest.fixture(scope="session")
 def reference_fixtures() -> Path:
     """Folder of reference checkpoints with their outputs: BOC_FIXTURES, or the one beside the project."""

@@ -24,7 +24,7 @@ MAY = {
     "boc.images": {"boc.errors"},
     "boc.types": set(),
     "boc.manifest": {"boc", "boc.errors", "boc.types"},
-    "boc.kmeans": {"boc"},
+    "boc.kmeans": {"boc", "boc.ahead"},
     "boc.vocabulary": {"boc.errors"},
     "boc.codecs": {"boc", "boc.errors", "boc.kmeans", "boc.types", "boc.vocabulary"},
     "boc.codebook": {

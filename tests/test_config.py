@@ -21,19 +21,9 @@ from boc.cli import _settings, main
 from boc.config import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.usefixtures("here")
+
 OPTIONS = [(name, option, p) for name, c in main.commands.items() for option, p in _settings.options(c)]
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder, and a user without settings."""
-    for name in os.environ:
-        if name.startswith("BOC_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path
 
 
 def taken(command: str, *arguments: str, group: click.Group = main) -> dict[str, Any]:
@@ -156,8 +146,12 @@ def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "BOC_SEARCH_K" in result.stderr or "'-k'" in result.stderr
 
 
-def test_one_file_counts_the_nearest(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = [(home / "user" / "boc" / "boc.toml", "user"), (Path("boc.toml"), "here"), (home / "named.toml", "named")]
+def test_one_file_counts_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [
+        (tmp_path / "user" / "boc" / "boc.toml", "user"),
+        (Path("boc.toml"), "here"),
+        (tmp_path / "named.toml", "named"),
+    ]
     assert config.find() is None
     for path, name in places:
         write(f'at = "file:{name}"', path)

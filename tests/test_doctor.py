@@ -33,16 +33,8 @@ SITE = next(Path(path) for path in sys.path if (Path(path) / "click" / "__init__
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder, and a user without settings."""
-    for name in os.environ:
-        if name.startswith("BOC_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
+def without_gpu(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_software, "_gpu", lambda: Finding("ok", "GPU", "not asked in this test"))
-    return tmp_path / "here"
 
 
 # Machines

@@ -6,7 +6,7 @@ import errno
 import json
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from boc.errors import BackendError, BocError, ManifestError
 from boc.manifest import FORMAT
 from boc.rerank import store
 from boc.types import Filter, Item, Ragged, Rescore, Words
-from indexing import _arrays, _catalogue, _disk, _loading, _merging, embedded
+from indexing import _arrays, _catalogue, _disk, _loading, _merging, _words, embedded
 from indexing.embedded import EmbeddedBackend, connect
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -352,6 +352,27 @@ def test_a_broken_load_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("n", [10, 20, 100])
+def test_words_are_written_once_at_the_end_of_a_load(tmp_path: Path, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a load that waits in memory to its end, of one that became a segment just then, and of one of several."""
+    written, real = [], _words.write
+
+    def write(path: Path, items: Sequence[Item], types: Any) -> bool:
+        written.append(len(items))
+        return real(path, items, types)
+
+    monkeypatch.setattr(_words, "write", write)
+    with pytest.raises(KilledError):
+        load(tmp_path, n + 10, stop=n)
+    assert not list((tmp_path / "dogs").glob("segment-*/words.sqlite"))
+    load(tmp_path, n + 10)
+    load(tmp_path, n, source="ef" * 32)
+    assert written == [n + 10, n]
+    found = connect(f"file:{tmp_path}").open("dogs").match(["dog"], n)[0]
+    assert {hit.item.id for hit in found} == {item.id for item in items_of(n) if item.modality == "text"}
+
+
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("change", ["source", "damage"])
 def test_a_broken_load_of_other_contents_or_with_damage_begins_anew(tmp_path: Path, change: str) -> None:
     with pytest.raises(KilledError):
@@ -495,8 +516,12 @@ def test_vectors_that_are_fetched_first_give_the_same_scores(tmp_path: Path, mon
     assert asked
 
 
-def test_an_array_in_memory_has_nothing_to_fetch() -> None:
-    _arrays.fetch(np.ones((3, 2)), np.array([0, 2]))
+def test_an_array_in_memory_has_nothing_to_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(_arrays.mmap, "PAGESIZE")  # without which nothing can be asked for
+    for array in (np.ones((3, 2)), np.frombuffer(bytes(48)).reshape(3, 2)):
+        before = array.tobytes()
+        _arrays.fetch(array, np.array([0, 2]))
+        assert array.tobytes() == before
 
 
 def test_an_empty_place_and_a_bad_address_say_what_to_do(tmp_path: Path) -> None:

@@ -209,6 +209,35 @@ def test_rows_are_searched_alone_as_together(many: Centroids, points: NDArray[np
         np.testing.assert_allclose(near[0], dots[i], rtol=1e-5)
 
 
+@pytest.mark.skipif(kmeans._dots is None, reason="not built here")
+@pytest.mark.parametrize("path", [path for path in PATHS if path != "numpy"])
+@given(
+    width=st.integers(1, 150),
+    n=st.integers(1, 11),
+    dtype=st.sampled_from([np.float16, np.float32]),
+    seed=st.integers(0, 99),
+)
+def test_what_is_beside_a_row_changes_no_bit_of_its_answer(
+    path: str, width: int, n: int, dtype: Any, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    vectors, heads = (unit(rng.standard_normal((m, width))).astype(dtype) for m in (40, 9))
+    centroids = Centroids(vectors, heads, np.array([0, 1, 4, 9, 11, 20, 28, 31, 37, 40]))
+    X = unit(rng.standard_normal((n, width)))
+    with computing_by(path):
+        together = centroids.nearest(X, 6, 5)
+        alone = [centroids.nearest(x[None], 6, 5) for x in X]
+    for i, found in enumerate(together):
+        assert found.tobytes() == np.concatenate([one[i] for one in alone]).tobytes()
+
+
+def test_rows_too_many_to_be_held_together_are_all_answered() -> None:
+    rows = np.eye(5, 900_000, dtype=np.float32)  # two of which are held at a time
+    numbers, dots = Centroids(rows[::-1].copy(), rows[:1], np.array([0, 5])).nearest(rows, 1, 1)
+    assert numbers.ravel().tolist() == [4, 3, 2, 1, 0]
+    assert dots.ravel().tolist() == [1] * 5
+
+
 def test_a_seed_gives_one_result_and_another_seed_another(points: NDArray[np.float32]) -> None:
     first, again, other = (spherical_kmeans(points[:2000], 200, seed).vectors for seed in (1, 1, 2))
     assert np.array_equal(first, again)

@@ -191,6 +191,24 @@ def test_lookup_is_rows_and_columns(terms: Any, among: list[int], data: st.DataO
     assert found.toarray().tolist() == (terms[chosen].toarray() * kept).tolist()
 
 
+@given(terms=spread_terms(largest=300), data=st.data())
+def test_some_rows_are_those_of_the_matrix(terms: Any, data: st.DataObject) -> None:
+    places = [*np.flatnonzero(np.diff(terms.indptr)).tolist(), 0, terms.shape[0] - 1]
+    chosen = np.array(data.draw(st.lists(st.sampled_from(places))), dtype=np.int64)
+    postings = Postings.from_matrix(terms)
+    assert same_matrix(postings.matrix_of(chosen), postings.matrix()[chosen])
+
+
+def test_some_rows_come_from_their_blocks_alone() -> None:
+    """What other blocks hold, even damage, is not looked at."""
+    terms = spread(sparse.csr_array(np.array([[1, 0, 3], [2, 5, 0]], np.int32)), [7, BLOCK + 7], BLOCK + 9)
+    bad = damaged(Postings.from_matrix(terms), "rows", 1, 60_000)  # of the second block
+    found = bad.matrix_of(np.array([7, 8, 7]))
+    assert found.toarray().tolist() == [[1, 0, 3], [0, 0, 0], [1, 0, 3]]
+    with pytest.raises(ValueError, match="the postings are damaged: row"):
+        bad.matrix_of(np.array([7, BLOCK + 7]))
+
+
 @both
 def test_postings_may_be_memory_maps(engine: Engine, tmp_path: Path) -> None:
     terms = random_terms(np.random.default_rng(2), (500, 8), 300, 0.5)
@@ -224,6 +242,8 @@ def test_damage_is_told_and_leaves_no_trace(engine: Engine, name: str, place: in
     postings, query = Postings.from_matrix(terms), terms[:1]
     with pytest.raises(ValueError, match=r"^the postings are damaged: .*; index again$"):
         top(engine, damaged(postings, name, place, value), query, 5)
+    with pytest.raises(ValueError, match=r"^the postings are damaged: .*; index again$"):
+        damaged(postings, name, place, value).matrix_of(np.array([3]))
     assert top(engine, postings, query, 100)[0][1].tolist() == [3] * 70
 
 
@@ -240,6 +260,8 @@ def test_no_start_leads_out_of_the_postings(engine: Engine, place: int, value: i
     bad = damaged(good, "starts", place, value)
     with suppress(ValueError):
         assert top(engine, bad, query, 99)[0][0].max(initial=0) < terms.shape[0]
+    with suppress(ValueError):
+        assert bad.matrix_of(np.array([0, BLOCK + 9])).shape == (2, 5)
     assert_equal_to_slow(engine, terms, query, 99)
 
 

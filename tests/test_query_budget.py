@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import boc
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles import assert_canonical, term_matrices
@@ -14,6 +15,7 @@ from scipy import sparse
 from boc.errors import BocError
 from boc.pipeline import Searcher, heaviest
 from boc.types import Rescore, Stages
+from indexing.embedded import EmbeddedIndex
 
 
 @given(terms=term_matrices((4, 9), 5), z=st.integers(1, 11))
@@ -65,7 +67,33 @@ def test_a_stored_item_is_what_was_indexed(searcher: Searcher) -> None:
 
 def test_a_renewed_searcher_keeps_the_encoder(searcher: Searcher) -> None:
     encoder = searcher.encoder
-    found = searcher.renewed()
+    found = searcher.renewed(force=True)
     assert found.encoder is encoder
     assert found.index is not searcher.index
     assert found.search("a red box") == searcher.search("a red box")
+
+
+def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, photos = f"file:{tmp_path}", library / "photos.h5"
+    assert boc("index", "photos", photos, "--at", at).exit_code == 0
+    searcher = Searcher.open("photos", at, device="cpu")
+    fetched: list[EmbeddedIndex] = []
+    arrays = EmbeddedIndex.arrays
+    monkeypatch.setattr(EmbeddedIndex, "arrays", lambda index: fetched.append(index) or arrays(index))
+    assert searcher.renewed() is searcher
+    assert not fetched
+    for _ in range(2):  # the same items in place of those that are there, as many as before
+        assert boc("index", "photos", photos, "--append", "--at", at).exit_code == 0
+        fetched.clear()
+        found = searcher.renewed()
+        assert found is not searcher
+        assert fetched == [found.index]
+        assert found.index.manifest.items == searcher.index.manifest.items
+        searcher = found
+    before = searcher.search_vectors(searcher.stored("003.png"), k=5)
+    assert boc("compact", "photos", "--at", at).exit_code == 0
+    assert searcher.renewed() is searcher
+    assert searcher.search_vectors(searcher.stored("003.png"), k=5) == before
+    assert Searcher.open("photos", at).search_vectors(searcher.stored("003.png"), k=5) == before

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import h5py
 import numpy as np
 import pytest
@@ -288,6 +289,12 @@ def test_rows_of_a_race_that_was_stopped_are_not_compared(bench: SimpleNamespace
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "cut.csv: not all rows of a race" in done.stderr
+
+
+def test_fewer_drawn_items_than_queries_are_refused_before_any_is_drawn(bench: SimpleNamespace, tmp_path: Path) -> None:
+    with pytest.raises(click.UsageError, match="20 queries are drawn of 19 items; ask for more items"):
+        bench.data.synthetic(tmp_path, 19, 16, 10, 0)
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_engine_is_built_once_and_finds_the_exact_top_ten_at_its_widest_setting(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urljoin
 
 import numpy as np
 import pytest
@@ -22,6 +25,7 @@ from boc.types import Hit, Stages
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from boc.web import answers
@@ -291,7 +295,8 @@ def picture_index(folder: Path, library: Path) -> str:
 
 def test_sizes_and_thumbnails_of_other_shapes_and_of_pictures_that_went_bad(tmp_path: Path, library: Path) -> None:
     at = picture_index(tmp_path, library)
-    client = client_of(Searcher.open("photos", at, device="cpu"), tmp_path / "cache", at=at)
+    searcher = Searcher.open("photos", at, device="cpu")
+    client = client_of(searcher, tmp_path / "cache", at=at)
     found = {h["content"]: h for h in got(client, "/api/search", answers.SearchAnswer, q="orange")["hits"]}
     for name, size, small in (
         ("wide.png", (900, 300), (480, 160)),
@@ -312,6 +317,43 @@ def test_sizes_and_thumbnails_of_other_shapes_and_of_pictures_that_went_bad(tmp_
         assert name in why["missing"]
         assert str(tmp_path) not in why["missing"]
         assert why["terms"]
+        assert why["surrogate"]["item"] == to_text(searcher.index.terms([found[name]["id"]]))[0][:20_000]
+
+
+def test_the_surrogate_is_the_stored_one_of_an_item_that_has_changed(
+    searcher: Searcher, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The picture is another by now, and would be encoded as other terms."""
+    other = searcher.index.find(["001.png"])[0]
+    find = searcher.index.find
+    monkeypatch.setattr(
+        searcher.index, "find", lambda ids: [replace(item, content=other.content) for item in find(ids)]
+    )
+    found = got(client_of(searcher, tmp_path), "/api/explain/012.png", answers.Explanation, q=TEXT)
+    assert found["surrogate"]["item"] == to_text(searcher.index.terms(["012.png"]))[0][:20_000]
+    assert found["surrogate"]["item"] != to_text(searcher.index.terms(["001.png"]))[0][:20_000]
+
+
+@pytest.mark.parametrize("prefix", ["/pictures", "/some where/pictures"])
+def test_pictures_are_found_below_a_prefix_too(searcher: Searcher, tmp_path: Path, prefix: str) -> None:
+    """As where the page is a part of another application."""
+    whole = FastAPI()
+    whole.mount(prefix, client_of(searcher, tmp_path).app)
+    client = TestClient(whole, base_url="http://127.0.0.1:8000")
+    hits = client.get(f"{prefix}/api/search", params={"q": TEXT, "k": 3}).json()["hits"]
+    hits += client.get(f"{prefix}/api/similar/007.png", params={"k": 3, "find": "text"}).json()["hits"]
+    why = client.get(f"{prefix}/api/explain/012.png", params={"q": TEXT}).json()
+    shown = [*hits, client.get(f"{prefix}/api/item/003.png%231").json()]
+    shown += [example for term in why["terms"] for example in term["examples"]]
+    assert len(shown) > 7
+    for each in shown:
+        assert urljoin("http://127.0.0.1:8000/", each["thumb"]).startswith(f"http://127.0.0.1:8000{quote(prefix)}/api/")
+        assert client.get(each["thumb"]).headers["content-type"] == "image/jpeg"
+    for page in ("", "docs"):
+        linked = re.findall('(?:href|src)="([^"#]+)"', client.get(f"{prefix}/{page}").text)
+        assert len(linked) > 1
+        for address in linked:
+            assert client.get(urljoin(f"{prefix}/{page}", address)).status_code == 200, address
 
 
 def test_the_cache_keeps_within_its_room(searcher: Searcher, tmp_path: Path) -> None:

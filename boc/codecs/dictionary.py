@@ -15,7 +15,7 @@ from boc.types import Modality
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
-FEWEST_CELLS = 24  # searched
+FEWEST_CELLS = 24  # searched: fewer miss too many of a few
 CHOICE = 4  # times z: so many centroids are offered to a document
 ROWS = 2048  # pursued at a time: of each, (CHOICE * z) ** 2 products of candidates
 ROWS_PER_TERM = 16
@@ -142,8 +142,8 @@ class Dictionary(Step):
         return found
 
     def _nearest(self, rows: NDArray[np.float32], z: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        # The z nearest lie scattered over about as many cells; half as many again miss 1 to 4 in a hundred of them.
-        return self._centroids.nearest(rows, z, max(FEWEST_CELLS, 3 * z // 2))
+        # The z nearest lie scattered over more cells than z; those of the z nearest cells are all but 1 to 4 in 100.
+        return self._centroids.nearest(rows, z, max(FEWEST_CELLS, z))
 
     @property
     def _centroids(self) -> Centroids:

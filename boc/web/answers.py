@@ -57,8 +57,8 @@ class Info(BaseModel):
 
 class ItemAnswer(BaseModel):
     """An item of the index. ``content`` is the sentence, or the file name of the picture; ``width`` and ``height`` are
-    the picture's, null where it is none or cannot be read; ``thumb`` is the address of a small picture of it, or of
-    the picture that a sentence describes."""
+    the picture's, null where it is none or cannot be read; ``thumb`` is the path, on this host, of a small picture
+    of it, or of the picture that a sentence describes."""
 
     id: str
     modality: Modality

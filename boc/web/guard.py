@@ -12,7 +12,7 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from boc.web.policy import HEADERS, path_of
+from boc.web.policy import HEADERS, path_of, root_of
 from boc.web.problems import ProblemError, refusal
 from boc.web.settings import LOOPBACK, Settings
 
@@ -56,8 +56,7 @@ class Guard:
         if self._token is None:
             return None
         if path_of(scope) == "/":
-            home = f"{scope.get('root_path', '')}/"
-            return self._handed_in(parse_qsl(scope["query_string"].decode("latin-1")), home)
+            return self._handed_in(parse_qsl(scope["query_string"].decode("latin-1")), f"{root_of(scope)}/")
         if not path_of(scope).startswith("/static/"):
             self._check_token(headers)
         return None

@@ -171,7 +171,7 @@ class Library:
     def _look(self) -> None:
         """Open the index anew if it was replaced; note if it has gone."""
         try:
-            self._take(self._opened.searcher.renewed(), only_newer=True)
+            self._take(self._opened.searcher.renewed())
         except (BocError, OSError) as error:
             self._away, self._looked = str(error), monotonic()
         finally:
@@ -181,7 +181,7 @@ class Library:
         """The index opened now. ProblemError 503 if it cannot be."""
         with self._looking:
             try:
-                self._take(self._opened.searcher.renewed(), only_newer=False)
+                self._take(self._opened.searcher.renewed(force=True))
             except (BocError, OSError) as error:
                 self._away = str(error)
                 raise ProblemError(503, self._away, {"Retry-After": "1"}) from error
@@ -189,8 +189,8 @@ class Library:
                 self._looked = monotonic()
         return self._opened
 
-    def _take(self, searcher: Searcher, *, only_newer: bool) -> None:
-        if not only_newer or searcher.index.manifest != self._opened.searcher.index.manifest:
+    def _take(self, searcher: Searcher) -> None:
+        if searcher is not self._opened.searcher:
             self._opened = Opened.of(searcher)
         self._away = None
 

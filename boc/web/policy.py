@@ -17,7 +17,12 @@ HEADERS = {
 }
 
 
+def root_of(scope: Mapping[str, Any]) -> str:
+    """The prefix that the app is mounted below; nothing for a server of its own."""
+    return str(scope.get("root_path", ""))
+
+
 def path_of(scope: Mapping[str, Any]) -> str:
     """The path of a request below the place where the app is mounted."""
-    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    path, root = str(scope["path"]), root_of(scope)
     return path[len(root) :] if root and path.startswith(f"{root}/") else path

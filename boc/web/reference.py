@@ -14,9 +14,9 @@ def page(api: Mapping[str, Any]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{escape(api['info']['title'])}</title>\n"
-        '<link rel="stylesheet" href="/static/style.css">\n</head>\n<body class="reference">\n'
+        '<link rel="stylesheet" href="static/style.css">\n</head>\n<body class="reference">\n'
         f"<h1>{escape(api['info']['title'])}</h1>\n<p>{escape(api['info'].get('description', ''))}</p>\n"
-        '<p>For machines: <a href="/openapi.json">openapi.json</a></p>\n'
+        '<p>For machines: <a href="openapi.json">openapi.json</a></p>\n'
         f"{''.join(_routes(api))}\n<h2>Answers</h2>\n{''.join(_models(api))}\n</body>\n</html>\n"
     )
 

@@ -6,10 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from time import perf_counter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-import orjson
 from fastapi import APIRouter, File, Query, Request, UploadFile
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
@@ -19,48 +17,23 @@ from boc import __version__
 from boc.codecs.crelu import CReLU
 from boc.errors import BocError, ImageError
 from boc.explain import explain_item
-from boc.metadata import parse_filter
-from boc.types import Embeddings, Hit, Item, Modality, Stages
+from boc.types import Embeddings, Item
 from boc.web import answers, shapes, uploads
 from boc.web.library import Library, Opened
+from boc.web.policy import root_of
 from boc.web.problems import ProblemError, unknown
+from boc.web.searching import MOST, Asked, Search, Sentence
+from boc.web.sending import as_json
 from boc.web.settings import FILTERS, SENTENCE, K, Settings
 from boc.web.thumbnails import SIDES, Thumbnails
 from boc.web.uploads import Upload
 
-STAGES = ("encode_ms", "code_ms", "postings_ms", "rerank_ms", "content_ms")
-MOST = 10_000_000  # terms that anybody would ask for
 LABELLED = 12  # terms of an explanation with words and pictures
 KEPT = "private, max-age=86400, immutable"  # a day: another index may have another picture under the same id
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": answers.Error} for status in (400, 401, 403, 404, 408, 413, 415, 429, 503)
 }
-Find = Literal["image", "text"]
-Metric = Literal["dot", "mrsw", "mwsr", "symm", "mravgw"]
-
-
-class Asked(BaseModel):
-    """What every search may say beside its query."""
-
-    find: Find | None = Field(None, description="Pictures or sentences; pictures, if the index has any.")
-    k: int = Field(40, ge=1, le=K, description="Hits wanted.")
-    rm: float | None = Field(
-        None, ge=1, le=1000, allow_inf_nan=False, description="Candidates re-scored for each hit; the index's."
-    )
-    z: int | None = Field(None, ge=1, le=MOST, description="Terms of the query that count, the heaviest.")
-    rerank: Metric | None = Field(None, description="What re-scores the candidates; the index's.")
-    filter: list[str] = Field([], max_length=FILTERS, description="FIELD=VALUE, or != < <= > >=. All must hold.")
-    hybrid: Literal["rrf", "sum"] | None = Field(None, description="Count the words of the sentence too.")
-    words_weight: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="What sum multiplies the score of the words by."
-    )
-
-
-class Sentence(Asked):
-    """A search by a sentence."""
-
-    q: str = Field(max_length=SENTENCE, description="What the picture shows.")
 
 
 class Why(BaseModel):
@@ -79,7 +52,7 @@ Side = Annotated[int, Query(description=f"Pixels of the longer side: one of {', 
 def router(library: Library, thumbnails: Thumbnails, settings: Settings) -> APIRouter:
     """The routes over one index."""
     api = APIRouter(prefix="/api", responses=ERRORS)
-    search = _Search(library, thumbnails)
+    search = Search(library, thumbnails)
 
     @api.get("/info", response_model=answers.Info)
     async def info() -> Response:
@@ -101,7 +74,7 @@ def router(library: Library, thumbnails: Thumbnails, settings: Settings) -> APIR
         """Search by a picture."""
 
         def work(sent: Upload) -> Response:
-            return search(request, {"kind": "image"}, asked, lambda opened: library.upload(opened, sent))
+            return search(request, {"kind": "image"}, asked, partial(library.upload, sent=sent))
 
         return await uploaded(image, work)
 
@@ -116,47 +89,48 @@ def router(library: Library, thumbnails: Thumbnails, settings: Settings) -> APIR
         return await run_in_threadpool(lambda: search(request, query, asked, encode, without=id))
 
     @api.get("/explain/{id:path}", response_model=answers.Explanation)
-    async def why(id: str, asked: Annotated[Why, Query()]) -> Response:
+    async def why(request: Request, id: str, asked: Annotated[Why, Query()]) -> Response:
         """Why an item has its score for a sentence, or for another item."""
-        q, like = asked.q, asked.like
+        q, like, root = asked.q, asked.like, root_of(request.scope)
         if (q is None) == (like is None):
             raise BocError("give either q, a sentence, or like, the id of an item")
 
         def work(opened: Opened) -> shapes.Json:
             if like is not None:
                 other = _item(opened, like)
-                return explained(opened, id, other, library.shown(opened, other), asked.z, "item")
+                return explained(opened, id, other, library.shown(opened, other), asked.z, "item", root)
             sentence = Item("query", "text", str(q))
-            return explained(opened, id, sentence, library.sentence(opened, str(q)), asked.z, "sentence")
+            return explained(opened, id, sentence, library.sentence(opened, str(q)), asked.z, "sentence", root)
 
         return await run_in_threadpool(told, work)
 
     @api.post("/explain/{id:path}", response_model=answers.Explanation)
-    async def why_picture(id: str, image: Picture, z: Terms = None) -> Response:
+    async def why_picture(request: Request, id: str, image: Picture, z: Terms = None) -> Response:
         """Why an item has its score for a picture."""
 
         def work(sent: Upload) -> Response:
-            query = Item("query", "image", sent.name)
+            query, root = Item("query", "image", sent.name), root_of(request.scope)
             encode = partial(library.upload, sent=sent)
-            return told(lambda opened: explained(opened, id, query, encode(opened), z, "image"))
+            return told(lambda opened: explained(opened, id, query, encode(opened), z, "image", root))
 
         return await uploaded(image, work)
 
-    def explained(opened: Opened, id: str, query: Item, asked: Embeddings, z: int | None, of: str) -> shapes.Json:
+    def explained(
+        opened: Opened, id: str, query: Item, asked: Embeddings, z: int | None, of: str, root: str
+    ) -> shapes.Json:
         item, searcher, labels = _item(opened, id), opened.searcher, opened.labels
         anew = partial(library.item, opened)
         found = explain_item(searcher, query, asked, item, anew, labels, labelled=LABELLED, query_z=z)
-        asks = found.query_terms, found.item_terms  # to look for all terms would read all posting lists
-        among = sorted({term for terms in asks if terms is not None for term in terms.indices.tolist()})
-        return shapes.explanation(found, searcher.index.terms([id], among), of, captions(opened, item))
+        return shapes.explanation(found, searcher.index.terms([id]), of, captions(opened, item), root)
 
     @api.get("/item/{id:path}", response_model=answers.WholeItem)
-    async def item(id: str) -> Response:
+    async def item(request: Request, id: str) -> Response:
         """One item."""
 
         def work(opened: Opened) -> shapes.Json:
             found = _item(opened, id)
-            return {**shapes.item(found, thumbnails), "captions": captions(opened, found)}
+            shown = shapes.item(found, thumbnails, root_of(request.scope))
+            return {**shown, "captions": captions(opened, found)}
 
         return await run_in_threadpool(told, work)
 
@@ -183,7 +157,7 @@ def router(library: Library, thumbnails: Thumbnails, settings: Settings) -> APIR
             raise ProblemError(404, str(error)) from error
 
     def told(work: Callable[[Opened], shapes.Json]) -> Response:
-        return _json(library.do(work))
+        return as_json(library.do(work))
 
     async def uploaded(image: UploadFile, work: Callable[[Upload], Response]) -> Response:
         data = await image.read()
@@ -195,77 +169,6 @@ def router(library: Library, thumbnails: Thumbnails, settings: Settings) -> APIR
         return await run_in_threadpool(kept)
 
     return api
-
-
-class _Search:
-    """Searches by whatever an encoder, or the index, gives."""
-
-    def __init__(self, library: Library, thumbnails: Thumbnails) -> None:
-        self._library = library
-        self._thumbnails = thumbnails
-
-    def __call__(
-        self,
-        request: Request,
-        query: shapes.Json,
-        asked: Asked,
-        encode: Callable[[Opened], Embeddings],
-        *,
-        text: str | None = None,
-        without: str | None = None,
-    ) -> Response:
-        start: float = request.scope["state"]["start"]
-        found = self._library.do(lambda opened: self._found(opened, asked, encode, text, without))
-        found["stages"]["total_ms"] = _ms(1000 * (perf_counter() - start))
-        return _json({"query": query, **found})
-
-    def _found(
-        self,
-        opened: Opened,
-        asked: Asked,
-        encode: Callable[[Opened], Embeddings],
-        text: str | None,
-        without: str | None,
-    ) -> shapes.Json:
-        searcher, stages = opened.searcher, Stages()
-        manifest = searcher.index.manifest
-        find: Modality = searcher.target(asked.find)
-        filters = [parse_filter(each, manifest.fields) for each in asked.filter]
-        if (asked.rerank or manifest.rerank) != "dot" and manifest.concept_dtype is None:
-            raise BocError(f"the index holds no concept sets, which {asked.rerank} compares; leave rerank out")
-        with stages.timed("encode_ms"):
-            queries = encode(opened)
-        hits = searcher.search_vectors(
-            queries,
-            k=asked.k + (without is not None),
-            rm=asked.rm,
-            find=find,
-            rerank=asked.rerank,
-            filters=filters,
-            hybrid=asked.hybrid,
-            words_weight=asked.words_weight,
-            texts=None if text is None else [text],
-            query_z=asked.z,
-            stages=stages,
-        )[0]
-        hits = [hit for hit in hits if hit.item.id != without][: asked.k]
-        with stages.timed("content_ms"):
-            shown = [self._hit(hit) for hit in hits]
-        assert stages.codes is not None
-        return {
-            "find": find,
-            "hits": shown,
-            "stages": {
-                name: _ms(getattr(stages, name)) for name in answers.StagesAnswer.model_fields if name != "total_ms"
-            },
-            "postings": opened.postings(stages.codes),
-            "terms": int(stages.codes.nnz),
-            "candidates": stages.candidates,
-            "more": len(hits) == asked.k < min(K, manifest.items[find]),
-        }
-
-    def _hit(self, hit: Hit) -> shapes.Json:
-        return {**shapes.item(hit.item, self._thumbnails), "score": float(hit.score)}
 
 
 def captions(opened: Opened, item: Item) -> list[str]:
@@ -322,11 +225,3 @@ def _most_terms(chain: Sequence[Any], width: int) -> int:
     halves = any(isinstance(step, CReLU) for step in chain)  # of the two terms of a component a query has one
     found = [step.query_z or step.z for step in chain if hasattr(step, "query_z")]
     return min([int(width) // (2 if halves else 1), *(int(z) for z in found if z is not None)])
-
-
-def _ms(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
-
-
-def _json(value: Any) -> Response:
-    return Response(orjson.dumps(value), 200, {"Cache-Control": "no-store"}, "application/json")

@@ -22,8 +22,8 @@ CAPTIONS = 12  # of a picture
 Json = dict[str, Any]
 
 
-def item(found: Item, thumbnails: Thumbnails) -> Json:
-    """An ``ItemAnswer``. Where a picture lies on this disk is nobody's business, its name is."""
+def item(found: Item, thumbnails: Thumbnails, root: str) -> Json:
+    """An ``ItemAnswer`` below ``root``. Where a picture lies on this disk is nobody's business, its name is."""
     picture = found.modality == "image"
     size = thumbnails.size(Path(found.content)) if picture else None
     width, height = size or (None, None)
@@ -36,24 +36,26 @@ def item(found: Item, thumbnails: Thumbnails) -> Json:
         "fields": dict(found.fields),
         "width": width,
         "height": height,
-        "thumb": thumb(shown) if shown else None,
+        "thumb": thumb(shown, root) if shown else None,
     }
 
 
-def thumb(id: str) -> str:
-    """Where the picture of an item is."""
-    return f"/api/thumb/{quote(id)}"
+def thumb(id: str, root: str) -> str:
+    """Where the picture of an item is: its path on the host."""
+    return quote(f"{root}/api/thumb/{id}")
 
 
-def explanation(found: Explanation, terms: TermMatrix, of: str, captions: Sequence[str]) -> Json:
-    """An ``Explanation``, with the ``terms`` (1, V) that the index holds of the item."""
+def explanation(found: Explanation, terms: TermMatrix, of: str, captions: Sequence[str], root: str) -> Json:
+    """An ``Explanation`` below ``root``, with the ``terms`` (1, V) that the index holds of the item."""
     cosines = found.alignment
     return {
         "id": found.item.id,
         "modality": found.item.modality,
         "score": found.score,
         "of": of,
-        "terms": [_term(found, match, parts) for match, parts in zip(found.matches, _carried(found), strict=True)],
+        "terms": [
+            _term(found, match, parts, root) for match, parts in zip(found.matches, _carried(found), strict=True)
+        ],
         "item_parts": _parts(found.item_parts, found.weights),
         "query_parts": _parts(found.query_parts, None),
         "alignment": None if cosines is None else _rounded(cosines),
@@ -71,12 +73,12 @@ def _carried(found: Explanation) -> list[list[float] | None]:
     return [_rounded(row) if row.any() else None for row in found.carried]
 
 
-def _term(found: Explanation, match: Match, parts: list[float] | None) -> Json:
+def _term(found: Explanation, match: Match, parts: list[float] | None, root: str) -> Json:
     label = match.label
     return {
         "term": match.term,
         "words": [] if label is None else list(label.words),
-        "examples": [] if label is None else [_example(example) for example in label.examples],
+        "examples": [] if label is None else [_example(example, root) for example in label.examples],
         "query": match.query_frequency,
         "item": match.item_frequency,
         "product": match.product,
@@ -85,8 +87,8 @@ def _term(found: Explanation, match: Match, parts: list[float] | None) -> Json:
     }
 
 
-def _example(example: Example) -> Json:
-    return {"id": example.id, "thumb": thumb(example.id), "box": example.box and list(example.box)}
+def _example(example: Example, root: str) -> Json:
+    return {"id": example.id, "thumb": thumb(example.id, root), "box": example.box and list(example.box)}
 
 
 def _parts(parts: Parts | None, weights: NDArray[np.float64] | None) -> Json | None:
