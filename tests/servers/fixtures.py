@@ -7,8 +7,11 @@ them when BOC_SERVERS_ALL is set. The mark ``servers`` is on every parameter but
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -24,6 +27,8 @@ Node = TypeVar("Node", Server, Cluster)
 
 LIGHT = "opensearch-3"
 SHARED = (LIGHT, "opensearch-2", "elasticsearch-9", "elasticsearch-8", "elasticsearch-8.19")
+MEMORY = Path("/dev/shm")
+ROOM = 2 << 30
 
 
 def kinds(*names: str) -> list[Any]:
@@ -41,14 +46,23 @@ def _or_skip() -> Iterator[None]:
         pytest.skip(str(missing))
 
 
+@contextmanager
+def _folder(name: str) -> Iterator[Path]:
+    """A folder of a server, gone afterwards: in memory where there is room for it.
+
+    An index that is made or removed is some ten calls of fsync, and the tests make hundreds of them.
+    """
+    room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM
+    with tempfile.TemporaryDirectory(prefix=f"boc-{name}-", dir=MEMORY if room else None) as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(scope="session", params=kinds(*SHARED))
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Given | Container | Server]:
+def server(request: pytest.FixtureRequest) -> Iterator[Given | Container | Server]:
     """A server to ask, shared by all tests of the session; pytest runs one kind after the other."""
-    with ExitStack() as stack:
+    with _folder(request.param) as folder, ExitStack() as stack:
         with _or_skip():
-            found = stack.enter_context(provide(KINDS[request.param], tmp_path_factory.mktemp(request.param)))
+            found = stack.enter_context(provide(KINDS[request.param], folder))
         yield found
 
 
