@@ -378,7 +378,8 @@ def test_a_broken_load_of_other_contents_or_with_damage_begins_anew(tmp_path: Pa
     with pytest.raises(KilledError):
         load(tmp_path, 100, stop=60)
     if change == "damage":
-        path = next((tmp_path / "dogs").glob("segment-*")) / "ids.bin"
+        load_so_far = _catalogue.read(tmp_path / "dogs" / _catalogue.LOADING)
+        path = tmp_path / "dogs" / load_so_far.segments[0].name / "ids.bin"
         path.write_bytes(path.read_bytes()[:-1])
     assert len(load(tmp_path, 100, source="ef" * 32 if change == "source" else "cd" * 32)) == 100
     assert len(list((tmp_path / "dogs").glob("segment-*"))) == 1
