@@ -3,8 +3,8 @@
  * Scores are added up block by block in `scores`, which fits the second-level cache: 16 bits wide where no score can
  * be larger, else 32. A block into which few postings fall is read back row by row, any other by comparing all its
  * scores with the threshold, the k-th best so far. Local rows are 16 bits wide, hence always within `scores`; all else
- * that the arrays say is checked before the first addition, so that an error, too, leaves `scores` as every query
- * needs it: all zero.
+ * that the arrays say is checked before the first addition, rows and frequencies of a list when it is first asked for,
+ * so that an error, too, leaves `scores` as every query needs it: all zero.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -41,6 +41,7 @@ typedef struct {
         uint32_t wide[BLOCK];
     } scores;
     uint16_t touched[FEW];
+    uint32_t largest[BLOCK / LANES];
 } Scratch;
 static THREAD_LOCAL Scratch of_thread;
 
@@ -49,7 +50,7 @@ typedef struct {
     const uint32_t *starts;
     const uint16_t *rows;
     const void *frequencies;
-    uint32_t *peaks; /* largest frequency of a term, found when first asked for, by all threads alike; until then 0 */
+    uint32_t *peaks; /* largest frequency of a term whose list was looked at, found by all threads alike; until then 0 */
     int width;       /* bytes of a frequency; 0: all are 1 */
     Py_ssize_t n, n_terms, n_postings, blocks;
 } Postings;
@@ -139,9 +140,19 @@ static void keep_best(Best *best)
     best->threshold = worst;
 }
 
+/* Keys of smaller scores than `score`, which k rows reach, need not be kept. */
+static void exceed(Best *best, uint32_t score)
+{
+    const uint64_t below = ((uint64_t)score << 32) - 1;
+    if (score > 0 && below > best->threshold)
+        best->threshold = below;
+}
+
+static inline uint64_t key_of(uint32_t score, uint32_t row) { return (uint64_t)score << 32 | (uint32_t)~row; }
+
 static inline void offer(Best *best, uint32_t score, uint32_t row)
 {
-    uint64_t key = (uint64_t)score << 32 | (uint32_t)~row;
+    const uint64_t key = key_of(score, row);
     if (key > best->threshold && (best->mask == NULL || best->mask[row])) {
         best->keys[best->count++] = key;
         if (best->count == best->room)
@@ -211,7 +222,26 @@ DISPATCHED static uint16_t largest_row(const uint16_t *rows, size_t count)
     return largest;
 }
 
-/* Offer the scores of a block, but those the mask leaves out, and make them zero. Rows ascend: an equal score loses. */
+/* The largest score that k of `count` scores reach, 0 if there are fewer than k: bit by bit, from the first. */
+DISPATCHED static uint32_t reached(const uint32_t *scores, size_t count, size_t k)
+{
+    uint32_t any = 0, score = 0;
+    for (size_t i = 0; i < count; i++)
+        any |= scores[i];
+    for (uint32_t bit = (uint32_t)1 << 31; bit != 0; bit >>= 1) {
+        const uint32_t tried = score | bit;
+        uint32_t reaching = 0;
+        if (tried > any)
+            continue;
+        for (size_t i = 0; i < count; i++)
+            reaching += scores[i] >= tried;
+        score = reaching >= k ? tried : score;
+    }
+    return score;
+}
+
+/* Offer the scores of a block, but those the mask leaves out, and make them zero. Rows ascend: an equal score loses.
+ * First the largest of each LANES scores are looked at: what k of them reach, k rows reach. */
 #define SCAN(NAME, SCORE)                                                                           \
     static inline SCORE largest_##NAME(const SCORE *part, int count)                                \
     {                                                                                               \
@@ -223,17 +253,29 @@ DISPATCHED static uint16_t largest_row(const uint16_t *rows, size_t count)
     DISPATCHED static void scan_##NAME(const Postings *p, Best *best, uint32_t first, size_t size)  \
     {                                                                                               \
         SCORE *out = p->scratch->scores.NAME;                                                       \
+        uint32_t *largest = p->scratch->largest;                                                    \
+        size_t lanes = 0;                                                                           \
         if (best->mask != NULL)                                                                     \
             for (size_t i = 0; i < size; i++)                                                       \
                 out[i] = best->mask[first + i] ? out[i] : 0;                                        \
-        for (size_t at = 0; at < size; at += LANES) {                                               \
-            if (largest_##NAME(out + at, LANES) > best->threshold >> 32)                            \
-                for (size_t piece = at; piece < at + LANES; piece += PIECE)                         \
-                    if (largest_##NAME(out + piece, PIECE) > best->threshold >> 32)                 \
-                        for (size_t i = piece; i < piece + PIECE; i++)                              \
-                            offer(best, out[i], first + (uint32_t)i);                               \
-            memset(out + at, 0, LANES * sizeof *out);                                               \
-        }                                                                                           \
+        for (size_t at = 0; at < size; at += LANES)                                                 \
+            largest[lanes++] = largest_##NAME(out + at, LANES);                                     \
+        exceed(best, reached(largest, lanes, (size_t)best->k));                                     \
+        for (size_t lane = 0; lane < lanes; lane++)                                                 \
+            if (largest[lane] > best->threshold >> 32)                                              \
+                for (size_t at = lane * LANES; at < (lane + 1) * LANES; at += PIECE)                \
+                    if (largest_##NAME(out + at, PIECE) > best->threshold >> 32) {                  \
+                        uint64_t *keys = best->keys;                                                \
+                        Py_ssize_t count = best->count;                                             \
+                        for (size_t i = at; i < at + PIECE; i++) {                                  \
+                            keys[count] = key_of(out[i], first + (uint32_t)i);                      \
+                            count += keys[count] > best->threshold;                                 \
+                        }                                                                           \
+                        best->count = count;                                                        \
+                        if (count > best->room - PIECE)                                             \
+                            keep_best(best);                                                        \
+                    }                                                                               \
+        memset(out, 0, BLOCK * sizeof *out);                                                        \
     }
 SCAN(narrow, uint16_t)
 SCAN(wide, uint32_t)
@@ -242,13 +284,13 @@ static const uint32_t *bounds(const Postings *p, int32_t term) { return p->start
 
 static void prefetch(const Postings *p, size_t begin, size_t end)
 {
-    for (size_t i = begin; i < end && i < begin + 4 * LINE; i += LINE / 2) {
+    for (size_t i = begin; i < end && i < begin + 16 * LINE; i += LINE / 2) {
         PREFETCH(p->rows + i);
         PREFETCH((const char *)p->frequencies + i * (size_t)p->width);
     }
 }
 
-/* What is wrong with the query or with the lists it reads, or NULL. */
+/* What is wrong with the query or with the lists it reads, or NULL. What a list holds is looked at once. */
 static const char *check(const Postings *p, Query q)
 {
     const size_t rest = (size_t)p->n - (size_t)(p->n > 0 ? p->blocks - 1 : 0) * BLOCK; /* rows of the last block */
@@ -269,11 +311,12 @@ static const char *check(const Postings *p, Query q)
             return "the postings are damaged: a list does not end where it should; index again";
         prefetch(p, list[0], list[p->blocks]);
     }
-    if (rest < BLOCK)
-        for (Py_ssize_t t = 0; t < q.length; t++) {
-            const uint32_t *list = bounds(p, q.terms[t]) + p->blocks - 1;
-            if (list[0] < list[1] && largest_row(p->rows + list[0], list[1] - list[0]) >= rest)
+    for (Py_ssize_t t = 0; t < q.length; t++)
+        if (p->peaks[q.terms[t]] == 0) {
+            const uint32_t *list = bounds(p, q.terms[t]), *last = list + p->blocks - 1;
+            if (last[0] < last[1] && largest_row(p->rows + last[0], last[1] - last[0]) >= rest)
                 return "the postings are damaged: a row is none of the segment's; index again";
+            p->peaks[q.terms[t]] = largest_frequency(p, list[0], list[p->blocks]);
         }
     return NULL;
 }
@@ -282,19 +325,14 @@ static const char *check(const Postings *p, Query q)
 static uint64_t bound(const Postings *p, Query q)
 {
     uint64_t sum = 0;
-    for (Py_ssize_t t = 0; t < q.length && sum >> 32 == 0; t++) {
-        uint32_t peak = p->peaks[q.terms[t]];
-        if (peak == 0) {
-            const uint32_t *list = bounds(p, q.terms[t]);
-            p->peaks[q.terms[t]] = peak = largest_frequency(p, list[0], list[p->blocks]);
-        }
-        sum += (uint64_t)q.weights[t] * peak;
-    }
+    for (Py_ssize_t t = 0; t < q.length && sum >> 32 == 0; t++)
+        sum += (uint64_t)q.weights[t] * p->peaks[q.terms[t]];
     return sum >> 32 ? (uint64_t)1 << 32 : sum;
 }
 
 static void search_few(const Postings *p, Query q, Py_ssize_t b, Best *best)
 {
+    const Py_ssize_t rows = p->n - b * BLOCK;
     uint32_t *scores = p->scratch->scores.wide;
     const uint16_t *touched = p->scratch->touched;
     size_t count = 0;
@@ -303,7 +341,8 @@ static void search_few(const Postings *p, Query q, Py_ssize_t b, Best *best)
         count = add_few(p, list[0], list[1], (uint32_t)q.weights[t], count);
     }
     for (size_t i = 0; i < count; i++) {
-        offer(best, scores[touched[i]], (uint32_t)(b * BLOCK) + touched[i]);
+        if (touched[i] < rows) /* as when the list was looked at */
+            offer(best, scores[touched[i]], (uint32_t)(b * BLOCK) + touched[i]);
         scores[touched[i]] = 0;
     }
 }
