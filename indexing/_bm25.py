@@ -43,7 +43,7 @@ class _Spaced(dict[int, str]):
         return found
 
 
-_SPACED = _Spaced()
+_SPACED = _Spaced({ord("\n"): "\n"})
 
 
 def tokens(text: str) -> list[str]:
@@ -52,7 +52,14 @@ def tokens(text: str) -> list[str]:
     >>> tokens("A man's 2-legged dog, at 3.5 m: 犬です")
     ['a', "man's", '2', 'legged', 'dog', 'at', '3.5', 'm', '犬', 'で', 'す']
     """
-    return _LOOSE.sub(" ", unicodedata.normalize("NFC", text).lower()).translate(_SPACED).split()
+    return tokens_of([text])[0]
+
+
+def tokens_of(texts: Sequence[str]) -> list[list[str]]:
+    """The words of each of some texts, at least one: found together, they take less time."""
+    text = "\n".join([text.replace("\n", " ") for text in texts])
+    spaced = _LOOSE.sub(" ", unicodedata.normalize("NFC", text).lower()).translate(_SPACED)
+    return [line.split() for line in spaced.split("\n")]
 
 
 class Segment(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,9 @@ from ._parts import Part, listed, open_current, open_parts
 from ._rows import check_rows, not_unique
 from ._segment import Segment, gathered, side_by_side
 
-WAITING = 64 << 20  # bytes of rows that wait in memory; twice as much again while they become a segment
+WAITING = (
+    48 << 20
+)  # bytes of rows that wait in memory; of a load, three times as much again becomes a segment meanwhile
 
 
 class _Buffer:
@@ -152,6 +155,9 @@ class EmbeddedWriter(_Writing):
         self._manifest = manifest
         self._arrays = arrays
         self._hashes = np.empty(0, np.int64)  # of the ids that became segments, sorted
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="flush")
+        self._leaving = self._buffer = _Buffer(manifest)  # rows that become a segment
+        self._left: Future[None] | None = None
         self._committed = False
 
     def __enter__(self) -> EmbeddedWriter:
@@ -160,6 +166,7 @@ class EmbeddedWriter(_Writing):
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         with self._held:
+            self._pool.shutdown()
             if self._committed or kind is None or issubclass(kind, Exception):  # else the load is to go on
                 self._merger.close()
                 _disk.remove(self._home / LOADING)
@@ -181,6 +188,7 @@ class EmbeddedWriter(_Writing):
         self._store(items, terms, vectors, concepts)
 
     def commit(self) -> None:
+        self._wait()
         super()._flush(alone=not self._merger.parts)
         self._merger.compact()
         if not self._merger.parts:
@@ -203,9 +211,21 @@ class EmbeddedWriter(_Writing):
         return parts
 
     def _flush(self, *, alone: bool = False) -> None:
+        """Begin to make a segment of the rows that wait, while others are added."""
+        self._wait()
         self._remember(self._buffer.place)
-        super()._flush(alone=alone)
+        self._leaving, self._buffer = self._buffer, _Buffer(self._manifest)
+        self._left = self._pool.submit(self._leave, alone)
+
+    def _leave(self, alone: bool) -> None:
+        self._merger.add(self._leaving.segment(), alone=alone)
         _catalogue.note_load(self._home, self._commit())
+
+    def _wait(self) -> None:
+        """Until what was flushed is a segment."""
+        if self._left is not None:
+            self._left.result()
+            self._left = None
 
     def _remember(self, ids: Iterable[str]) -> None:
         self._hashes = np.sort(np.concatenate([self._hashes, [hash(key) for key in ids]]).astype(np.int64))
@@ -216,12 +236,15 @@ class EmbeddedWriter(_Writing):
         places = np.searchsorted(self._hashes, asked)
         near = places < len(self._hashes)
         near[near] = self._hashes[places[near]] == asked[near]
-        parts = self._merger.parts
         return [
             key
             for key, maybe in zip(ids, near.tolist(), strict=True)
-            if key in self._buffer.place or (maybe and any(part.find(key) is not None for part in parts))
+            if key in self._buffer.place or (maybe and self._stored(key))
         ]
+
+    def _stored(self, key: str) -> bool:
+        self._wait()
+        return any(part.find(key) is not None for part in self._merger.parts)
 
 
 class EmbeddedEditor(_Writing):

@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias, overload
 
@@ -37,11 +37,12 @@ from ._postings import BLOCK as ROWS
 from ._postings import Postings
 from ._strings import Strings
 
-_Lists: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
-"""Term, row and frequency of some postings, ordered by term and row."""
+_Lists: TypeAlias = tuple[int, int, NDArray[np.int64], NDArray[np.int32]]
+"""All postings of the terms from one to before another: keys, ``term << TERM | row``, ascending, and frequencies."""
 
 BLOCK = 16384  # rows copied at a time
 POSTINGS = 1 << 22  # merged at a time
+TERM = 32  # bits of a key below those of its term
 MOST_POSTINGS = 1 << 32  # of a segment: they are counted by uint32
 TEXTS = ("ids", "content", "group", "fields")
 
@@ -172,12 +173,11 @@ def write(folder: Path, segment: Segment, types: Mapping[str, FieldType] | None)
         arrays |= {"concepts": concepts.values, "concept_offsets": concepts.offsets}
         if concepts.scales is not None:
             arrays["concept_scales"] = concepts.scales
-    for name, array in arrays.items():
-        out.array(name, array.dtype, array.shape, [array])
-    for name, strings in segment.texts.items():
-        out.strings(name, [(strings.data, np.diff(strings.offsets))])
+    jobs = [partial(out.array, name, array.dtype, array.shape, [array]) for name, array in arrays.items()]
+    jobs += [partial(out.strings, name, [(s.data, np.diff(s.offsets))]) for name, s in segment.texts.items()]
     if types is not None:
-        out.words(segment.items(range(len(segment))), types)
+        jobs.append(partial(out.words, segment.items(range(len(segment))), types))
+    _together(jobs)
     _disk.sync(folder)
     return out.files
 
@@ -195,28 +195,29 @@ def merge(
     """
     merged = _Merged(parts, live)
     out = _Output(folder)
-    with ThreadPoolExecutor(1) as pool:  # words are Python's work, most of the rest is that of others
-        words = None if types is None else pool.submit(out.words, merged.items(), types)
-        _write_merged(out, merged, parts, live)
-    if words is not None:
-        words.result()
+    jobs = [] if types is None else [partial(out.words, merged.items(), types)]
+    jobs += [partial(out.postings, merged, parts, live), partial(_write_rows, out, merged, parts[0])]
+    _together(jobs)
     _disk.sync(folder)
     return out.files, merged.moved
 
 
-def _write_merged(
-    out: _Output, merged: _Merged, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]
-) -> None:
+def _together(jobs: Sequence[Callable[[], None]]) -> None:
+    """Do all jobs, two at a time: most of each is writing and hashing, or sorting."""
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(job) for job in jobs]:
+            done.result()
+
+
+def _write_rows(out: _Output, merged: _Merged, like: Segment) -> None:
+    """All of the segment but its postings and words."""
     out.array("modality", np.uint8, (len(merged),), merged.column(lambda part: part.modality))
-    vectors = parts[0].vectors
+    vectors = like.vectors
     out.array("vectors", vectors.dtype, (len(merged), vectors.shape[1]), merged.column(lambda part: part.vectors))
-    for name in parts[0].texts:
+    for name in like.texts:
         out.strings(name, merged.strings(name))
-    if parts[0].concepts is not None:
-        out.concepts(parts[0].concepts, merged)
-    counts = np.sum([part.count(alive) for part, alive in zip(parts, live, strict=True)], axis=0)
-    widest = max((part.postings.frequencies for part in parts), key=lambda found: found.itemsize * bool(len(found)))
-    out.postings(merged, counts, widest.dtype if len(widest) else None)
+    if like.concepts is not None:
+        out.concepts(like.concepts, merged)
 
 
 class _Merged:
@@ -259,7 +260,7 @@ class _Merged:
             first = of(block[0][0])
             out = np.empty((sum(len(places) for _, places, _ in block), *first.shape[1:]), first.dtype)
             for part, places, rows in block:
-                out[places] = of(part)[rows]
+                out[_run(places)] = of(part)[_run(rows)]
             yield out
 
     def sets(self, of: Callable[[Segment], tuple[NDArray[Any], NDArray[np.int64]]]) -> Iterator[Sets]:
@@ -274,26 +275,26 @@ class _Merged:
             out = np.empty((int(ends[-1]), *first.shape[1:]), first.dtype)
             for part, places, rows in block:
                 values, offsets = of(part)
-                out[_places(ends, places)] = values[_places(offsets, rows)]
+                out[_entries(ends, places)] = values[_entries(offsets, rows)]
             yield out, lengths
 
     def strings(self, name: str) -> Iterator[Sets]:
         return self.sets(lambda part: (part.texts[name].data, part.texts[name].offsets))
 
     def postings(self, counts: NDArray[np.int64]) -> Iterator[_Lists]:
-        """All postings, list by list, many at a time: their terms, rows and frequencies."""
+        """All postings, list by list, many at a time: their terms and rows, and their frequencies."""
         for first, last in _spans(counts):
             keys, frequencies = [], []
             for part, moved in zip(self._parts, self.moved, strict=True):
                 indptr, rows, found = part.postings.lists(first, last)
-                places, terms = moved[rows], np.repeat(np.arange(first, last), np.diff(indptr))
-                kept = places >= 0
-                keys.append((terms * len(self) + places)[kept])
-                frequencies.append(found[kept])
+                key = moved[rows]
+                kept = None if len(part) == np.count_nonzero(moved >= 0) else key >= 0
+                key += np.repeat(np.arange(first, last) << TERM, np.diff(indptr))
+                keys.append(key if kept is None else key[kept])
+                frequencies.append(found if kept is None else found[kept])
             key = np.concatenate(keys)
             order = np.argsort(key, kind="stable")  # merges what ascends already, as the keys of each part do
-            term, row = np.divmod(key[order], len(self))
-            yield term, row, np.concatenate(frequencies)[order]
+            yield first, last, key[order], np.concatenate(frequencies)[order]
 
 
 class _Items(Sequence[Item]):
@@ -315,6 +316,12 @@ class _Items(Sequence[Item]):
         part, row = int(self._part[i]), int(self._row[i])
         return self._parts[part].item(row)
 
+    def __iter__(self) -> Iterator[Item]:
+        for start in range(0, len(self), BLOCK):
+            part, row = self._part[start : start + BLOCK], self._row[start : start + BLOCK]
+            found = [iter(each.items(row[part == i].tolist())) for i, each in enumerate(self._parts)]
+            yield from (next(found[i]) for i in part.tolist())
+
 
 class _Output(Output):
     """The files of a segment."""
@@ -332,8 +339,10 @@ class _Output(Output):
             scales = (values for values, _ in column(lambda sets: sets.scales))
             self.array("concept_scales", np.float32, shape[:1], scales)
 
-    def postings(self, merged: _Merged, counts: NDArray[np.int64], dtype: np.dtype[Any] | None) -> None:
-        """``counts`` (V,) is how many rows have each term; without a dtype all frequencies are 1."""
+    def postings(self, merged: _Merged, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]) -> None:
+        counts = np.sum([part.count(alive) for part, alive in zip(parts, live, strict=True)], axis=0)
+        widest = max((part.postings.frequencies for part in parts), key=lambda found: found.itemsize * bool(len(found)))
+        dtype = widest.dtype if len(widest) else None  # without frequencies all are 1
         total, blocks = int(counts.sum()), max(1, -(-len(merged) // ROWS))
         lengths = np.zeros(len(counts) * blocks, np.int64)
         if total >= MOST_POSTINGS:
@@ -341,10 +350,11 @@ class _Output(Output):
         with self.file("rows.npy") as rows, self.file("frequencies.npy") as frequencies:
             write_header(rows, np.dtype(np.uint16), (total,))
             write_header(frequencies, dtype or np.dtype(np.uint8), (total if dtype else 0,))
-            for term, place, found in merged.postings(counts):
-                block, row = np.divmod(place, ROWS)
-                lengths += np.bincount(term * blocks + block, minlength=len(lengths))
-                rows.write(row.astype(np.uint16).data)
+            for first, last, keys, found in merged.postings(counts):
+                lists = np.arange(first, last)[:, None] << TERM | np.arange(blocks) * ROWS
+                begins = np.searchsorted(keys, lists.ravel())
+                lengths[first * blocks : last * blocks] = np.diff(begins, append=len(keys))
+                rows.write(keys.astype(np.uint16).data)  # the row in its block: blocks have as many
                 if dtype:
                     frequencies.write(found.astype(dtype).data)
         starts = offsets_of(lengths).astype(np.uint32)
@@ -360,6 +370,18 @@ class _Output(Output):
 def _concepts(part: Segment) -> StoredConcepts:
     assert part.concepts is not None  # as in all segments of its index
     return part.concepts
+
+
+def _run(rows: NDArray[Any]) -> NDArray[Any] | slice:
+    """Ascending rows, as a slice where each follows the one before: it is copied many times as fast."""
+    first, last = int(rows[0]), int(rows[-1])
+    return slice(first, last + 1) if last - first + 1 == len(rows) else rows
+
+
+def _entries(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64] | slice:
+    """The places of all entries of the sets of ascending rows."""
+    run = _run(rows)
+    return slice(offsets[run.start], offsets[run.stop]) if isinstance(run, slice) else _places(offsets, rows)
 
 
 def _places(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64]:

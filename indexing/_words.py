@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
-from itertools import accumulate, chain, count, pairwise
+from itertools import accumulate, chain, count, islice, pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias
@@ -32,10 +32,11 @@ from numpy.typing import NDArray
 from boc.errors import BackendError, ManifestError
 from boc.types import FieldType, Filter, Item
 
-from ._bm25 import Occurrences, tokens
+from ._bm25 import Occurrences, tokens_of
 
 _Rows: TypeAlias = "defaultdict[Any, array[int]]"
 
+ITEMS = 1024  # whose words are found at a time
 OCCURRENCES = 1 << 20  # of words, sorted at a time
 
 _SETTINGS = ("page_size = 4096", "auto_vacuum = NONE", "journal_mode = OFF", "synchronous = OFF")
@@ -57,14 +58,16 @@ def write(path: Path, items: Sequence[Item], types: Mapping[str, FieldType]) -> 
     fields = {name: _rows() for name in sorted(types) if name not in full}
     numbers: defaultdict[str, int] = defaultdict(count().__next__)  # of the words, as they come
     words, lengths = array("I"), array("I")
-    for row, item in enumerate(items):
-        found = tokens(" ".join(_texts(item, full)))
-        lengths.append(len(found))
-        words.extend([numbers[word] for word in found])
+    rows_and_items = enumerate(items)
+    while some := list(islice(rows_and_items, ITEMS)):
+        found = tokens_of([" ".join(_texts(item, full)) for _, item in some])
+        lengths.extend(map(len, found))
+        words.extend(map(numbers.__getitem__, chain.from_iterable(found)))
         for name, rows in fields.items():
-            for value in _values(item, name):
-                if value == value:  # NaN equals nothing
-                    rows[_encoded(value)].append(row)
+            for row, item in some:
+                for value in _values(item, name):
+                    if value == value:  # NaN equals nothing
+                        rows[_encoded(value)].append(row)
     if not words and not any(fields.values()):
         return False
     try:

@@ -298,7 +298,10 @@ def test_leaving_without_commit_removes_what_was_written(home: Path, monkeypatch
     monkeypatch.setattr(_loading, "WAITING", 1)
     before = state(home)
     with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
-        writer.add([picture("a")], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32))
+        for key in "ab":  # the one is there when the other begins to be written
+            writer.add(
+                [picture(key)], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32)
+            )
         assert before.items() < state(home).items()
     assert state(home) == before
 
