@@ -25,9 +25,7 @@ from ._parts import Part, listed, open_current, open_parts
 from ._rows import check_rows, not_unique
 from ._segment import Segment, gathered, side_by_side
 
-WAITING = (
-    48 << 20
-)  # bytes of rows that wait in memory; of a load, three times as much again becomes a segment meanwhile
+WAITING = 48 << 20  # bytes of rows that wait; while they become a segment they take thrice that, and more come in
 
 
 class _Buffer:
@@ -156,8 +154,7 @@ class EmbeddedWriter(_Writing):
         self._arrays = arrays
         self._hashes = np.empty(0, np.int64)  # of the ids that became segments, sorted
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="flush")
-        self._leaving = self._buffer = _Buffer(manifest)  # rows that become a segment
-        self._left: Future[None] | None = None
+        self._left: Future[None] | None = None  # rows that become a segment
         self._committed = False
 
     def __enter__(self) -> EmbeddedWriter:
@@ -214,11 +211,11 @@ class EmbeddedWriter(_Writing):
         """Begin to make a segment of the rows that wait, while others are added."""
         self._wait()
         self._remember(self._buffer.place)
-        self._leaving, self._buffer = self._buffer, _Buffer(self._manifest)
-        self._left = self._pool.submit(self._leave, alone)
+        leaving, self._buffer = self._buffer, _Buffer(self._manifest)
+        self._left = self._pool.submit(self._leave, leaving, alone)
 
-    def _leave(self, alone: bool) -> None:
-        self._merger.add(self._leaving.segment(), alone=alone)
+    def _leave(self, rows: _Buffer, alone: bool) -> None:
+        self._merger.add(rows.segment(), alone=alone)
         _catalogue.note_load(self._home, self._commit())
 
     def _wait(self) -> None:

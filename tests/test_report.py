@@ -449,11 +449,7 @@ def test_another_digit_in_a_row_fails_the_check(tmp_path: Path) -> None:
 
 TABLES = {  # page: first cells of tables whose figures are measured by nothing, and what they are
     "README.md": {"": "versions of servers"},
-    "docs/codes.md": {
-        "code": "years of papers",
-        "your case": "by the command that the page names; no rows yet",
-        "code, terms an item / a query": "by the command that the page names; no rows yet",
-    },
+    "docs/codes.md": {"code": "years of papers"},
     "docs/configuration.md": {"strength": "defaults"},
     "docs/encoders.md": {"setting": "defaults, and why", "source": "sizes of grids"},
     "docs/servers.md": {
