@@ -271,12 +271,14 @@ def encoding(rows: Rows) -> Table:
 def kernel(rows: Rows) -> Table:
     """An index a line."""
     head = [
-        "index", "setting", "recall@10", "p50 ms", "of it posting lists", "postings a query", "ns a posting",
+        "index", "setting", "recall@10", "p50 ms", "of it the query's terms", "posting lists", "postings a query",
+        "ns a posting",
         "of a bare loop in C", "cold `boc search`, s",
     ]  # fmt: skip
     lines = [
-        [row["index"], row["setting"], share(row["recall"]), number(row["p50_ms"], 2), number(row["kernel_ms"], 3),
-         number(row["postings"], 0), ranged(row, "ns"), number(row["scatter_ns"], 2), ranged(row, "cold", "_s")]
+        [row["index"], row["setting"], share(row["recall"]), number(row["p50_ms"], 3), number(row["encode_ms"], 3),
+         number(row["kernel_ms"], 3), number(row["postings"], 0), ranged(row, "ns"), number(row["scatter_ns"], 2),
+         ranged(row, "cold", "_s")]
         for row in rows.table
     ]  # fmt: skip
     return Table(head, lines)

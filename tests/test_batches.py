@@ -122,7 +122,7 @@ def test_precision_is_that_of_matrix_products_and_the_results_are_float32(precis
     tolerance = {"float32": 1e-6, "bfloat16": 0.03, "float16": 0.004}[precision]
     assert np.allclose(vectors, exact, atol=tolerance)
     assert np.array_equal(sets.values, vectors)
-    assert np.array_equal(vectors, exact) == (precision == "float32")
+    assert np.allclose(vectors, exact, atol=1e-6) == (precision == "float32")  # sums may go in another order
 
 
 def test_an_unknown_precision_is_refused() -> None:

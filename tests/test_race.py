@@ -395,6 +395,7 @@ def test_the_kernel_reads_the_postings_of_a_query(bench: SimpleNamespace, tmp_pa
     z = int(only["setting"].split()[0].removeprefix("z="))
     assert 0.3 * z * 500 < float(only["postings"]) <= z * 1000
     assert float(only["ns"]) > 0
+    assert 0 < float(only["encode_ms"]) < 1000
     assert only["cold_s"] == ""
 
 
