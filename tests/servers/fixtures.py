@@ -28,7 +28,7 @@ Node = TypeVar("Node", Server, Cluster)
 LIGHT = "opensearch-3"
 SHARED = (LIGHT, "opensearch-2", "elasticsearch-9", "elasticsearch-8", "elasticsearch-8.19")
 MEMORY = Path("/dev/shm")
-ROOM = 2 << 30
+ROOM = 1 << 29  # several times what they were seen to take
 
 
 def kinds(*names: str) -> list[Any]:
