@@ -276,9 +276,9 @@ def kernel(rows: Rows) -> Table:
         "of a bare loop in C", "cold `boc search`, s",
     ]  # fmt: skip
     lines = [
-        [row["index"], row["setting"], share(row["recall"]), number(row["p50_ms"], 3), number(row["encode_ms"], 3),
-         number(row["kernel_ms"], 3), number(row["postings"], 0), ranged(row, "ns"), number(row["scatter_ns"], 2),
-         ranged(row, "cold", "_s")]
+        [row["index"], row["setting"], share(row["recall"]), number(row["p50_ms"], 3),
+         number(row.get("encode_ms", ""), 3), number(row["kernel_ms"], 3), number(row["postings"], 0),
+         ranged(row, "ns"), number(row["scatter_ns"], 2), ranged(row, "cold", "_s")]
         for row in rows.table
     ]  # fmt: skip
     return Table(head, lines)

@@ -288,7 +288,7 @@ class _Merged:
             for part, moved in zip(self._parts, self.moved, strict=True):
                 indptr, rows, found = part.postings.lists(first, last)
                 key = moved[rows]
-                kept = None if len(part) == np.count_nonzero(moved >= 0) else key >= 0
+                kept = None if moved.min(initial=0) == 0 else key >= 0
                 key += np.repeat(np.arange(first, last) << TERM, np.diff(indptr))
                 keys.append(key if kept is None else key[kept])
                 frequencies.append(found if kept is None else found[kept])

@@ -306,6 +306,31 @@ def test_leaving_without_commit_removes_what_was_written(home: Path, monkeypatch
     assert state(home) == before
 
 
+@pytest.mark.parametrize("adds", [1, 2])
+def test_a_segment_that_cannot_be_written_is_told_and_nothing_changes(
+    home: Path, monkeypatch: pytest.MonkeyPatch, adds: int
+) -> None:
+    """By the next rows or by the commit, whichever comes first: segments are written while rows come in."""
+    monkeypatch.setattr(_loading, "WAITING", 1)
+    before = state(home)
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(_merging._segment, "write", full)
+    with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
+
+        def load() -> None:
+            for key in range(adds):
+                terms = random_terms(np.random.default_rng(0), (1, 4), 3, 1)
+                writer.add([picture(str(key))], terms, np.ones((1, 3), np.float32))
+            writer.commit()
+
+        with pytest.raises(OSError, match="no space"):
+            load()
+    assert state(home) == before
+
+
 class KilledError(BaseException):
     """Stands for the end of the process."""
 

@@ -23,7 +23,7 @@ from oracles import picture, sentence
 from boc.errors import BackendError, ManifestError
 from boc.metadata import holds
 from boc.types import FieldType, Filter, Item
-from indexing._bm25 import Ranking, tokens
+from indexing._bm25 import Ranking, tokens, tokens_of
 from indexing._words import Words, write
 
 TYPES: dict[str, FieldType] = {
@@ -326,3 +326,11 @@ def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
 def test_a_full_disk_is_told() -> None:
     with pytest.raises(BackendError, match="/dev/full: cannot be written"):
         write(Path("/dev/full"), captions(["a dog"]), {})
+
+
+@given(
+    st.lists(st.text(alphabet="aA\u03a3\u00e9\u0301\u00ad\u72ac1.,' \n\r\u2028", max_size=12), min_size=1, max_size=6)
+)
+def test_words_of_many_texts_are_those_of_each(texts: list[str]) -> None:
+    assert tokens_of(texts) == [tokens(text) for text in texts]
+    assert tokens_of(texts) == [tokens(text.replace("\n", " ")) for text in texts]
