@@ -74,3 +74,8 @@ def settle(page: Any) -> list[str]:
     page.wait_for_function("() => !document.querySelector('#results').hasAttribute('aria-busy')")
     page.wait_for_selector("#results li a.open")
     return ids(page)
+
+
+def word(page: Any, text: str) -> Any:
+    """The button that looks for a word in the picture of the dialog: not a term's of the same name."""
+    return page.get_by_role("group", name="Words to look for").get_by_role("button", name=text, exact=True)

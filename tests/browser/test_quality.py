@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.browser.pages import settle
+from tests.browser.pages import settle, word
 
 pytestmark = pytest.mark.slow
 SENTENCE = "a red box at the left"
@@ -62,7 +62,7 @@ def test_nothing_keeps_people_out(visit: Callable[..., Any], server: str, dark: 
     for summary in page.locator("dialog summary").all():
         summary.click()
     found += serious(page)
-    page.get_by_role("button", name="red", exact=True).click()
+    word(page, "red").click()
     assert found + serious(page) == []
 
 

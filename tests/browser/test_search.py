@@ -134,7 +134,7 @@ def test_more_like_this_leaves_the_item_itself_out(visit: Callable[..., Any], se
     page.locator("li.hit").first.hover()
     found = answered(page, "/api/similar/", page.locator("a.like").first.click)
     assert first not in found
-    assert len(found) == 39
+    assert len(set(found)) == len(found) > 10
     assert asked(page) == {"like": [first]}
     assert page.input_value("#q") == ""
     page.go_back()

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.browser.pages import settle
+from tests.browser.pages import settle, word
 
 pytestmark = pytest.mark.slow
 SENTENCE = "a red box at the left"
@@ -37,10 +37,10 @@ def test_shares_sum_to_the_score(why: Any) -> None:
 
 def test_words_colour_the_regions(why: Any) -> None:
     assert why.locator("dialog .region").count() > 0
-    word = why.get_by_role("button", name="red", exact=True)
-    word.click()
+    red = word(why, "red")
+    red.click()
     why.mouse.move(0, 0)
-    assert word.get_attribute("aria-pressed") == "true"
+    assert red.get_attribute("aria-pressed") == "true"
     shades = why.eval_on_selector_all(
         "dialog .overlay .cell", "cells => cells.map(c => +c.style.getPropertyValue('--v'))"
     )
@@ -49,7 +49,7 @@ def test_words_colour_the_regions(why: Any) -> None:
     assert "word=red" in why.url
     why.reload()
     why.wait_for_selector("dialog .heated")
-    word.click()
+    red.click()
     why.mouse.move(0, 0)
     why.wait_for_selector("dialog .region")
     assert "word" not in why.url
