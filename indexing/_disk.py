@@ -18,20 +18,27 @@ from boc.files import sync as _sync
 
 
 @contextmanager
-def create(path: Path) -> Iterator[BinaryIO]:
-    """A new file to write; its bytes are on the disk when the block ends well. BackendError if they cannot be."""
+def _told(path: Path) -> Iterator[None]:
+    """BackendError in place of what the system says of a file that cannot be written."""
     try:
-        with path.open("wb") as handle:
-            yield handle
-            handle.flush()
-            os.fsync(handle.fileno())
+        yield
     except OSError as error:
         raise BackendError(f"{path}: cannot be written ({error.strerror or error}); check space, and repeat") from error
 
 
+@contextmanager
+def create(path: Path) -> Iterator[BinaryIO]:
+    """A new file to write; its bytes are on the disk when the block ends well. BackendError if they cannot be."""
+    with _told(path), path.open("wb") as handle:
+        yield handle
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
 def adopt(path: Path) -> None:
-    """Bring the bytes of a file that something else wrote to the disk."""
-    _sync(path)
+    """Bring the bytes of a file that something else wrote to the disk. BackendError if they cannot be."""
+    with _told(path):
+        _sync(path)
 
 
 def sync(folder: Path) -> None:

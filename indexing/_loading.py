@@ -70,7 +70,6 @@ class _Writing:
 
     _manifest: Manifest
     _arrays: Mapping[str, NDArray[Any]]
-    _drafts = False  # whether nobody reads a segment before the end
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -88,7 +87,7 @@ class _Writing:
             held.enter_context(self._held)
             parts = self._found()
             self._buffer = _Buffer(self._manifest)
-            self._merger = self._held.enter_context(Merger(self._home, self._manifest, parts, drafts=self._drafts))
+            self._merger = self._held.enter_context(Merger(self._home, self._manifest, parts))
             sets = next((part.segment.concepts for part in parts), None)
             self._concept_dim = None if sets is None else sets.values.shape[1]
             held.pop_all()
@@ -119,10 +118,10 @@ class _Writing:
         if concepts is not None:
             self._concept_dim = concepts.values.shape[1]
 
-    def _flush(self, *, alone: bool = False) -> None:
-        """Make a segment of the rows that wait; ``alone`` if it is to be all there is."""
+    def _flush(self) -> None:
+        """Make a segment of the rows that wait."""
         if self._buffer.place:
-            self._merger.add(self._buffer.segment(), alone=alone)
+            self._merger.add(self._buffer.segment())
         self._buffer = _Buffer(self._manifest)
 
     def _commit(self) -> Commit:
@@ -145,8 +144,6 @@ class EmbeddedWriter(_Writing):
 
     What became a segment before the process was killed is found again by the next load of the same contents.
     """
-
-    _drafts = True
 
     def __init__(self, home: Path, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> None:
         super().__init__(home)
@@ -186,7 +183,7 @@ class EmbeddedWriter(_Writing):
 
     def commit(self) -> None:
         self._wait()
-        super()._flush(alone=not self._merger.parts)
+        super()._flush()
         self._merger.compact()
         if not self._merger.parts:
             raise BackendError(f"nothing was added to {self._home}; an index needs at least one item")
@@ -200,22 +197,21 @@ class EmbeddedWriter(_Writing):
             self._manifest = load.manifest
             parts = open_parts(self._home, load)
             for part in parts:
-                part.draft = True
                 self._remember(part.segment.texts["ids"][row] for row in range(len(part.segment)))
         else:
             _disk.remove(self._home / LOADING)
         _sweep(self._home)
         return parts
 
-    def _flush(self, *, alone: bool = False) -> None:
+    def _flush(self) -> None:
         """Begin to make a segment of the rows that wait, while others are added."""
         self._wait()
         self._remember(self._buffer.place)
         leaving, self._buffer = self._buffer, _Buffer(self._manifest)
-        self._left = self._pool.submit(self._leave, leaving, alone)
+        self._left = self._pool.submit(self._leave, leaving)
 
-    def _leave(self, rows: _Buffer, alone: bool) -> None:
-        self._merger.add(rows.segment(), alone=alone)
+    def _leave(self, rows: _Buffer) -> None:
+        self._merger.add(rows.segment())
         _catalogue.note_load(self._home, self._commit())
 
     def _wait(self) -> None:

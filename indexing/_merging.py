@@ -36,13 +36,11 @@ class _Job:
 class Merger:
     """Keeps the ``parts`` of an index few; merges run in a thread of their own, one at a time.
 
-    Sizes go in powers of ``MERGE``, so that a row is written about log(n) times in all. Nobody reads the words of a
-    load before its end: ``drafts`` are made without, until ``compact`` makes one segment of them.
+    Sizes go in powers of ``MERGE``, so that a row is written about log(n) times in all.
     """
 
-    def __init__(self, home: Path, manifest: Manifest, parts: list[Part], *, drafts: bool = False) -> None:
+    def __init__(self, home: Path, manifest: Manifest, parts: list[Part]) -> None:
         self.parts = parts
-        self._drafts = drafts
         self._home = home
         self._manifest = manifest
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="merge")
@@ -54,12 +52,10 @@ class Merger:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def add(self, segment: Segment, *, alone: bool = False) -> None:
-        """Store a segment as a part, and merge in the background what has become many. What is to stay ``alone`` is no
-        draft."""
-        stage, draft = self._stage(), self._drafts and not alone
-        files = _segment.write(stage, segment, None if draft else self._manifest.fields)
-        self.parts.append(self._named(stage, files, draft))
+    def add(self, segment: Segment) -> None:
+        """Store a segment as a part, and merge in the background what has become many."""
+        stage = self._stage()
+        self.parts.append(self._named(stage, _segment.write(stage, segment, self._manifest.fields)))
         if self._job is not None and self._job.result.done():
             self._adopt()
         if self._job is None:
@@ -67,7 +63,7 @@ class Merger:
             if ripe:
                 live = [None if part.live is None else part.live.copy() for part in ripe]
                 segments = [part.segment for part in ripe]
-                self._job = _Job(ripe, live, self._pool.submit(self._merged, segments, live, self._drafts))
+                self._job = _Job(ripe, live, self._pool.submit(self._merged, segments, live))
 
     def settle(self) -> None:
         """Merge all that is ripe, and write anew what holds much that does not count, or is of an older format."""
@@ -78,7 +74,7 @@ class Merger:
     def compact(self) -> None:
         """Merge all parts into one; nothing to do where one is all."""
         self._adopt()
-        if len(self.parts) > 1 or any(p.name is None or p.live is not None or p.draft for p in self.parts):
+        if len(self.parts) > 1 or any(part.name is None or part.live is not None for part in self.parts):
             self._merge(self.parts)
 
     def close(self) -> None:
@@ -106,20 +102,20 @@ class Merger:
         self.parts[:] = [part for part in self.parts if part not in job.parts] + [merged]
 
     def _merged(
-        self, segments: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None], draft: bool = False
+        self, segments: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]
     ) -> tuple[Part, list[NDArray[np.int64]]]:
         stage = self._stage()
-        files, moved = _segment.merge(stage, segments, live, None if draft else self._manifest.fields)
-        return self._named(stage, files, draft), moved
+        files, moved = _segment.merge(stage, segments, live, self._manifest.fields)
+        return self._named(stage, files), moved
 
     def _stage(self) -> Path:
         stage = self._home / f"building-{uuid.uuid4().hex[:12]}"
         _disk.make(stage)
         return stage
 
-    def _named(self, stage: Path, files: Files, draft: bool) -> Part:
+    def _named(self, stage: Path, files: Files) -> Part:
         name, named = _catalogue.keep_folder(stage, "segment", files)
-        return Part(name, _segment.load(self._home / name, self._manifest), named, draft=draft)
+        return Part(name, _segment.load(self._home / name, self._manifest), named)
 
 
 def _ripe(parts: Sequence[Part]) -> list[Part]:

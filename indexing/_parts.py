@@ -24,14 +24,13 @@ from ._segment import Segment
 class Part:
     """A segment, and which of its rows are ``live``: uint8 (n,), or None if all are.
 
-    ``name`` is that of its folder; None if it comes from an index of an older format. A ``draft`` has no words yet.
+    ``name`` is that of its folder; None if it comes from an index of an older format.
     """
 
     name: str | None
     segment: Segment
     files: Files = field(default_factory=dict)
     live: NDArray[np.uint8] | None = None
-    draft: bool = False
 
     def __len__(self) -> int:
         return len(self.segment) if self.live is None else int(np.count_nonzero(self.live))

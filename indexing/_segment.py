@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +31,12 @@ from boc.files import sha256
 from boc.manifest import Manifest
 from boc.types import MODALITIES, FieldType, Item, StoredConcepts, TermMatrix
 
-from . import _disk, _words
+from . import _disk, _wording
 from ._arrays import DAMAGED, Files, Output, Sets, load_array, load_strings, offsets_of, write_header
 from ._postings import BLOCK as ROWS
 from ._postings import Postings
 from ._strings import Strings
+from ._words import Words
 
 _Lists: TypeAlias = tuple[int, int, NDArray[np.int64], NDArray[np.int32]]
 """All postings of the terms from one to before another: keys, ``term << TERM | row``, ascending, and frequencies."""
@@ -56,7 +57,9 @@ class Segment:
     concepts: StoredConcepts | None
     modality: NDArray[np.uint8]
     texts: Mapping[str, Strings]
-    words: _words.Words | None = None
+    words: Words | None = None
+    held: Sequence[Item] | None = None
+    """The items of all rows, of a segment that was just made of them."""
 
     def __len__(self) -> int:
         return len(self.modality)
@@ -87,6 +90,13 @@ class Segment:
             return [Item(*values) for values in zip(columns[0], modalities, *columns[1:], strict=True)]
         fields = map(json.loads, texts["fields"].take(rows))
         return [Item(*values) for values in zip(columns[0], modalities, *columns[1:], fields, strict=True)]
+
+    def all_items(self) -> Iterator[Item]:
+        """The items of all rows; if they are not held, a block of them in memory at a time."""
+        if self.held is not None:
+            return iter(self.held)
+        blocks = (range(i, min(i + BLOCK, len(self))) for i in range(0, len(self), BLOCK))
+        return (item for rows in blocks for item in self.items(rows))
 
     def count(self, live: NDArray[np.uint8] | None) -> NDArray[np.int64]:
         """How many rows have each term (V,), without those that are not ``live``."""
@@ -120,7 +130,7 @@ def gathered(
         texts["fields"] = Strings.of(json.dumps(dict(item.fields), ensure_ascii=False) for item in chosen)
     modality = np.array([MODALITIES.index(item.modality) for item in chosen], dtype=np.uint8)
     sets = None if concepts is None else take_sets(concepts, order)
-    return Segment(Postings.from_matrix(terms[order]), vectors[order], sets, modality, texts)
+    return Segment(Postings.from_matrix(terms[order]), vectors[order], sets, modality, texts, held=chosen)
 
 
 def take_sets(concepts: StoredConcepts, chosen: NDArray[np.int64]) -> StoredConcepts:
@@ -159,12 +169,12 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     names = TEXTS if manifest.fields else TEXTS[:-1]
     texts = {name: load_strings(folder, name) for name in names}
     words = folder / "words.sqlite"
-    searched = _words.Words(words, n) if words.exists() else None
+    searched = Words(words, n) if words.exists() else None
     return Segment(postings, mapped("vectors"), concepts, mapped("modality"), texts, searched)
 
 
-def write(folder: Path, segment: Segment, types: Mapping[str, FieldType] | None) -> Files:
-    """Write a segment that is in memory into the empty ``folder``; its files. Without ``types`` it gets no words."""
+def write(folder: Path, segment: Segment, types: Mapping[str, FieldType]) -> Files:
+    """Write a segment that is in memory into the empty ``folder``; its files."""
     out = _Output(folder)
     arrays: dict[str, NDArray[Any]] = {"modality": segment.modality, "vectors": segment.vectors}
     postings, concepts = segment.postings, segment.concepts
@@ -175,8 +185,7 @@ def write(folder: Path, segment: Segment, types: Mapping[str, FieldType] | None)
             arrays["concept_scales"] = concepts.scales
     jobs = [partial(out.array, name, array.dtype, array.shape, [array]) for name, array in arrays.items()]
     jobs += [partial(out.strings, name, [(s.data, np.diff(s.offsets))]) for name, s in segment.texts.items()]
-    if types is not None:
-        jobs.append(partial(out.words, segment.items(range(len(segment))), types))
+    jobs.insert(0, partial(out.words, partial(_wording.write, items=segment.all_items(), types=types)))
     _together(jobs)
     _disk.sync(folder)
     return out.files
@@ -186,20 +195,34 @@ def merge(
     folder: Path,
     parts: Sequence[Segment],
     live: Sequence[NDArray[np.uint8] | None],
-    types: Mapping[str, FieldType] | None,
+    types: Mapping[str, FieldType],
 ) -> tuple[Files, list[NDArray[np.int64]]]:
     """Write the live rows of parts as one segment into the empty ``folder``: its files, and where rows went.
 
     For each part that is an array (n,): the row of each of its rows in the new segment, -1 for those left out. Beside
-    blocks of rows and of posting lists, ids are in memory. Without ``types`` it gets no words.
+    blocks of rows and of posting lists, ids are in memory.
     """
     merged = _Merged(parts, live)
     out = _Output(folder)
-    jobs = [] if types is None else [partial(out.words, merged.items(), types)]
-    jobs += [partial(out.postings, merged, parts, live), partial(_write_rows, out, merged, parts[0])]
-    _together(jobs)
+    words = [_searched(folder, part, types) for part in parts]
+    make = partial(_wording.merge, parts=words, moved=merged.moved, n=len(merged), types=types)
+    jobs = [partial(out.words, make), partial(out.postings, merged, parts, live)]
+    _together([*jobs, partial(_write_rows, out, merged, parts[0])])
     _disk.sync(folder)
     return out.files, merged.moved
+
+
+def _searched(folder: Path, part: Segment, types: Mapping[str, FieldType]) -> Words | None:
+    """The words of a part; made in ``folder``, and gone from there again, of one that was written before there were
+    such files."""
+    if part.words is not None or not (types or part.counts["text"]):
+        return part.words
+    path = folder / "older.sqlite"
+    if not _wording.write(path, part.all_items(), types):
+        return None
+    words = Words(path, len(part))
+    _disk.remove(path)
+    return words
 
 
 def _together(jobs: Sequence[Callable[[], None]]) -> None:
@@ -243,9 +266,6 @@ class _Merged:
 
     def __len__(self) -> int:
         return len(self._row)
-
-    def items(self) -> Sequence[Item]:
-        return _Items(self._parts, self._part, self._row)
 
     def blocks(self) -> Iterator[list[tuple[Segment, NDArray[np.intp], NDArray[np.int64]]]]:
         """Of each block of rows: the parts they come from, their places in the block, their rows there."""
@@ -297,32 +317,6 @@ class _Merged:
             yield first, last, key[order], np.concatenate(frequencies)[order]
 
 
-class _Items(Sequence[Item]):
-    """Items of several segments, made when they are asked for."""
-
-    def __init__(self, parts: Sequence[Segment], part: NDArray[np.int64], row: NDArray[np.int64]) -> None:
-        self._parts, self._part, self._row = parts, part, row
-
-    def __len__(self) -> int:
-        return len(self._row)
-
-    @overload
-    def __getitem__(self, i: int) -> Item: ...
-    @overload
-    def __getitem__(self, i: slice) -> Sequence[Item]: ...
-    def __getitem__(self, i: int | slice) -> Item | Sequence[Item]:
-        if isinstance(i, slice):
-            return _Items(self._parts, self._part[i], self._row[i])
-        part, row = int(self._part[i]), int(self._row[i])
-        return self._parts[part].item(row)
-
-    def __iter__(self) -> Iterator[Item]:
-        for start in range(0, len(self), BLOCK):
-            part, row = self._part[start : start + BLOCK], self._row[start : start + BLOCK]
-            found = [iter(each.items(row[part == i].tolist())) for i, each in enumerate(self._parts)]
-            yield from (next(found[i]) for i in part.tolist())
-
-
 class _Output(Output):
     """The files of a segment."""
 
@@ -360,9 +354,9 @@ class _Output(Output):
         starts = offsets_of(lengths).astype(np.uint32)
         self.array("starts", np.uint32, starts.shape, [starts])
 
-    def words(self, items: Sequence[Item], types: Mapping[str, FieldType]) -> None:
+    def words(self, make: Callable[[Path], bool]) -> None:
         path = self.folder / "words.sqlite"
-        if _words.write(path, items, types):
+        if make(path):
             _disk.adopt(path)
             self.files[path.name] = (path.stat().st_size, sha256(path))
 

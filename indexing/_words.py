@@ -1,4 +1,4 @@
-"""Words and metadata values of a segment: one SQLite file, written once and only read from then on.
+"""Words and metadata values of a segment: one SQLite file, made by ``_wording`` and only read from then on.
 
 Rows are numbered from 0, as the segment has them::
 
@@ -16,12 +16,8 @@ from __future__ import annotations
 import math
 import sqlite3
 import weakref
-from array import array
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from functools import cached_property
-from itertools import accumulate, chain, count, islice, pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias
@@ -29,69 +25,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.errors import BackendError, ManifestError
-from boc.types import FieldType, Filter, Item
+from boc.errors import ManifestError
+from boc.types import Filter
 
-from ._bm25 import Occurrences, tokens_of
+from ._bm25 import Occurrences
 
-_Rows: TypeAlias = "defaultdict[Any, array[int]]"
-
-ITEMS = 1024  # whose words are found at a time
-OCCURRENCES = 1 << 20  # of words, sorted at a time
-
-_SETTINGS = ("page_size = 4096", "auto_vacuum = NONE", "journal_mode = OFF", "synchronous = OFF")
-_TABLES = (
-    "words (word TEXT PRIMARY KEY, documents INTEGER, gaps BLOB, frequencies BLOB) WITHOUT ROWID",
-    "lengths (words BLOB)",
-    "fields (field INTEGER PRIMARY KEY, name TEXT, rows BLOB)",
-    "edges (field INTEGER, value, stop INTEGER, PRIMARY KEY (field, value)) WITHOUT ROWID",
-)
-
-
-def write(path: Path, items: Sequence[Item], types: Mapping[str, FieldType]) -> bool:
-    """Make the file of ``items``, whose fields are of ``types``; False, and no file, if there is nothing to write.
-
-    Full text is sentences and the fields of type text. The same items give the same bytes, not yet synced; each is
-    looked at once. BackendError if the file cannot be written, or for an integer beyond 64 bits.
-    """
-    full = [name for name, kind in types.items() if kind == "text"]
-    fields = {name: _rows() for name in sorted(types) if name not in full}
-    numbers: defaultdict[str, int] = defaultdict(count().__next__)  # of the words, as they come
-    words, lengths = array("I"), array("I")
-    rows_and_items = enumerate(items)
-    while some := list(islice(rows_and_items, ITEMS)):
-        found = tokens_of([" ".join(_texts(item, full)) for _, item in some])
-        lengths.extend(map(len, found))
-        words.extend(map(numbers.__getitem__, chain.from_iterable(found)))
-        for name, rows in fields.items():
-            for row, item in some:
-                for value in _values(item, name):
-                    if value == value:  # NaN equals nothing
-                        rows[_encoded(value)].append(row)
-    if not words and not any(fields.values()):
-        return False
-    try:
-        with closing(sqlite3.connect(path, isolation_level=None)) as file:
-            for setting in _SETTINGS:
-                file.execute(f"PRAGMA {setting}")
-            file.execute("BEGIN")
-            for table in _TABLES:
-                file.execute(f"CREATE TABLE {table}")
-            file.executemany("INSERT INTO words VALUES (?, ?, ?, ?)", _posting_lists(numbers, words, lengths))
-            file.execute("INSERT INTO lengths VALUES (?)", (_packed(np.array(lengths), max(lengths)),))
-            for number, (name, rows) in enumerate(fields.items()):
-                values = sorted(rows)
-                ordered = np.fromiter(chain.from_iterable(rows[value] for value in values), np.int64)
-                stops = accumulate(len(rows[value]) for value in values)
-                file.execute("INSERT INTO fields VALUES (?, ?, ?)", (number, name, _packed(ordered, len(items) - 1)))
-                edges = ((number, value, stop) for value, stop in zip(values, stops, strict=True))
-                file.executemany("INSERT INTO edges VALUES (?, ?, ?)", edges)
-            file.execute("COMMIT")
-    except OverflowError as error:
-        raise BackendError("a metadata value is beyond 64 bits; give it as a float or a keyword") from error
-    except sqlite3.Error as error:
-        raise BackendError(f"{path}: cannot be written ({error}); choose another place with --at") from error
-    return True
+Ints: TypeAlias = NDArray[np.int64]
 
 
 class Words:
@@ -135,6 +74,39 @@ class Words:
         rows = self._checked(np.cumsum(_unpacked(gaps, len(gaps) // n), dtype=np.int64))
         return rows, _unpacked(frequencies, len(frequencies) // n) if frequencies else np.ones(n, np.uint8)
 
+    def vocabulary(self) -> dict[str, int]:
+        """How many rows have each word."""
+        return dict(self._read("SELECT word, documents FROM words"))
+
+    def lists(self, first: str, last: str) -> tuple[list[str], Ints, Ints, Ints]:
+        """The posting lists of the words from ``first`` to ``last``, sorted by word, one list behind the other.
+
+        The words, how many rows each has, these rows, ascending, and how often each has it.
+        """
+        sql = "SELECT word, documents, gaps, frequencies FROM words WHERE word BETWEEN ? AND ? ORDER BY word"
+        found = self._read(sql, (first, last))
+        documents = np.array([n for _, n, _, _ in found], np.int64)
+        try:
+            gaps = [_unpacked(data, len(data) // n) for _, n, data, _ in found]
+            counts = [_unpacked(data, len(data) // n) if data else np.ones(n, np.uint8) for _, n, _, data in found]
+            frequencies = np.concatenate([np.zeros(0, np.int64), *counts], dtype=np.int64)
+            rows = np.cumsum(np.concatenate([[0], *gaps], dtype=np.int64))
+            starts = np.cumsum(documents) - documents
+            rows = self._checked(rows[1:] - np.repeat(rows[starts], documents))
+        except (ValueError, TypeError, IndexError, ZeroDivisionError) as error:
+            raise self._damaged(error) from error
+        return [word for word, _, _, _ in found], documents, rows, frequencies
+
+    def values(self, field: str) -> tuple[list[Any], Ints, Ints]:
+        """The values of a field, ascending, the rows of all of them in this order, and where those of each end."""
+        if field not in self._fields:
+            return [], np.zeros(0, np.int64), np.zeros(0, np.int64)
+        number = self._fields[field][0]
+        edges = self._read("SELECT value, stop FROM edges WHERE field = ? ORDER BY value", (number,))
+        data = self._read("SELECT rows FROM fields WHERE field = ?", (number,))[0][0]
+        rows = self._checked(_unpacked(data or b"", self._width)).astype(np.int64)
+        return [value for value, _ in edges], rows, np.array([stop for _, stop in edges], np.int64)
+
     @cached_property
     def lengths(self) -> NDArray[Any]:
         """(n,) unsigned integers: how many words each row has."""
@@ -171,59 +143,7 @@ class Words:
         return ManifestError(f"{self.path}: damaged ({why}); make the index anew with boc index --replace")
 
 
-def _rows() -> _Rows:
-    """What takes the rows of each word or value."""
-    return defaultdict(lambda: array("I"))
-
-
-def _texts(item: Item, full: Sequence[str]) -> Iterator[str]:
-    if item.modality == "text":
-        yield item.content
-    for name in full:
-        yield from _values(item, name)
-
-
-def _values(item: Item, name: str) -> Sequence[Any]:
-    found = item.fields.get(name, [])
-    return found if isinstance(found, (list, tuple)) else [found]
-
-
-def _posting_lists(
-    numbers: Mapping[str, int], words: array[int], lengths: array[int]
-) -> Iterator[tuple[str, int, bytes, bytes]]:
-    """Of each word, sorted: how many rows have it, the gaps between them, and how often each has it.
-
-    ``words`` are the numbers of the words of all rows, ``lengths`` of each, one row behind the other.
-    """
-    ordered, ends = sorted(numbers), np.cumsum(lengths)
-    rank = np.empty(len(ordered), np.uint32)
-    rank[[numbers[word] for word in ordered]] = np.arange(len(ordered))
-    ranks = rank[words]
-    before = np.concatenate([[0], np.cumsum(np.bincount(ranks, minlength=len(ordered)))])
-    first = 0
-    while first < len(ordered):
-        last = max(first + 1, int(np.searchsorted(before, before[first] + OCCURRENCES, "right")) - 1)
-        places = np.flatnonzero((ranks >= first) & (ranks < last))
-        rows = np.searchsorted(ends, places, "right")
-        yield from zip(ordered[first:last], *_lists(ranks[places].astype(np.int64) - first, rows), strict=True)
-        first = last
-
-
-def _lists(words: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[list[int], list[bytes], list[bytes]]:
-    """Of words 0, 1, ..., each of which occurs, what is stored; ``words`` and ``rows`` (n,) of each occurrence."""
-    width = int(rows.max()) + 1
-    pairs, frequencies = np.unique(words * width + rows, return_counts=True)
-    rows, starts = pairs % width, np.searchsorted(pairs, np.arange(int(words.max()) + 1) * width)
-    gaps = np.diff(rows, prepend=0)
-    gaps[starts] = rows[starts]
-    widest, most = np.maximum.reduceat(gaps, starts).tolist(), np.maximum.reduceat(frequencies, starts).tolist()
-    spans = list(pairwise([*starts.tolist(), len(pairs)]))
-    packed_gaps = [_packed(gaps[i:j], gap) for (i, j), gap in zip(spans, widest, strict=True)]
-    packed = [b"" if f == 1 else _packed(frequencies[i:j], f) for (i, j), f in zip(spans, most, strict=True)]
-    return [j - i for i, j in spans], packed_gaps, packed
-
-
-def _encoded(value: Any) -> Any:
+def encoded(value: Any) -> Any:
     """Strings as bytes: of the order of their code points, and whatever they hold."""
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
 
@@ -231,7 +151,7 @@ def _encoded(value: Any) -> Any:
 def _storable(value: str | float) -> tuple[bytes | float, bool]:
     """``value`` as it would be stored, or, with True, a float below it with no storable number between the two."""
     if not isinstance(value, int) or -(2**63) <= value < 2**63:
-        return _encoded(value), False
+        return encoded(value), False
     try:
         near = float(value)
     except OverflowError:
@@ -245,7 +165,8 @@ def _smallest(largest: int) -> np.dtype[Any]:
     return np.min_scalar_type(largest).newbyteorder("<")
 
 
-def _packed(values: NDArray[Any], largest: int) -> bytes:
+def packed(values: NDArray[Any], largest: int) -> bytes:
+    """Whole numbers up to ``largest``, in the fewest bytes that hold it."""
     return values.astype(_smallest(largest)).tobytes()
 
 

@@ -22,7 +22,7 @@ from boc.errors import BackendError, BocError, ManifestError
 from boc.manifest import FORMAT
 from boc.rerank import store
 from boc.types import Filter, Item, Ragged, Rescore, Words
-from indexing import _arrays, _catalogue, _disk, _loading, _merging, _words, embedded
+from indexing import _arrays, _catalogue, _disk, _loading, _merging, _wording, embedded
 from indexing.embedded import EmbeddedBackend, connect
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -381,23 +381,26 @@ def test_a_broken_load_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("n", [10, 20, 100])
-def test_words_are_written_once_at_the_end_of_a_load(tmp_path: Path, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a load that waits in memory to its end, of one that became a segment just then, and of one of several."""
-    written, real = [], _words.write
+def test_each_text_is_looked_at_once(tmp_path: Path, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a load that waits in memory to its end, of one that became a segment just then, and of one of several, killed
+    in between: merges and compaction read the words that were found."""
+    looked_at, real = [], _wording.tokens_of
 
-    def write(path: Path, items: Sequence[Item], types: Any) -> bool:
-        written.append(len(items))
-        return real(path, items, types)
+    def tokens_of(texts: Sequence[str]) -> list[list[str]]:
+        looked_at.extend(texts)
+        return real(texts)
 
-    monkeypatch.setattr(_words, "write", write)
+    monkeypatch.setattr(_wording, "tokens_of", tokens_of)
     with pytest.raises(KilledError):
         load(tmp_path, n + 10, stop=n)
-    assert not list((tmp_path / "dogs").glob("segment-*/words.sqlite"))
     load(tmp_path, n + 10)
-    load(tmp_path, n, source="ef" * 32)
-    assert written == [n + 10, n]
-    found = connect(f"file:{tmp_path}").open("dogs").match(["dog"], n)[0]
-    assert {hit.item.id for hit in found} == {item.id for item in items_of(n) if item.modality == "text"}
+    with connect(f"file:{tmp_path}").edit("dogs") as editor:
+        editor.delete(["000"])
+        editor.compact()
+    texts = {item.id: item.content for item in items_of(n + 10) if item.modality == "text"}
+    assert sorted(filter(None, looked_at)) == sorted(texts.values())
+    found = connect(f"file:{tmp_path}").open("dogs").match(["dog"], n + 10)[0]
+    assert {hit.item.id for hit in found} == texts.keys() - {"000"}
 
 
 @pytest.mark.usefixtures("small")

@@ -23,8 +23,10 @@ from oracles import picture, sentence
 from boc.errors import BackendError, ManifestError
 from boc.metadata import holds
 from boc.types import FieldType, Filter, Item
+from indexing import _wording
 from indexing._bm25 import Ranking, tokens, tokens_of
-from indexing._words import Words, write
+from indexing._wording import merge, write
+from indexing._words import Words
 
 TYPES: dict[str, FieldType] = {
     "year": "integer", "tag": "keyword", "taken": "date", "sharpness": "float", "indoors": "boolean", "title": "text",
@@ -234,6 +236,54 @@ def test_the_same_items_give_the_same_bytes(tmp_path: Path) -> None:
     assert make(tmp_path, items, dict(reversed(TYPES.items()))).path.read_bytes() == one
     assert make(tmp_path, [*items[:-1], replace(items[-1], content="a cat")]).path.read_bytes() != one
     assert [path.name for path in tmp_path.iterdir()] == ["words.sqlite"]
+
+
+@st.composite
+def divided(draw: st.DrawFn) -> tuple[list[Item], list[int]]:
+    """Items with words and values, and of each the part that it is in, or -1 if it counts no longer."""
+    # Of numbers that are equal, such as 0.0 and -0.0, either may be written.
+    values = VALUES | {"sharpness": st.floats(0.5, 2, allow_nan=False), "title": SPOKEN}
+    fields = st.fixed_dictionaries({}, optional={k: v | st.lists(v, max_size=3) for k, v in values.items()})
+    rows = draw(st.lists(st.tuples(SPOKEN, fields, st.booleans(), st.integers(-1, 3)), max_size=16))
+    items = [
+        replace(sentence(f"{i:02d}", text) if spoken else picture(f"{i:02d}"), fields=told)
+        for i, (text, told, spoken, _) in enumerate(rows)
+    ]
+    return items, [part for *_, part in rows]
+
+
+@given(table=divided(), dead=st.integers(0, 3), occurrences=st.sampled_from([1, 4, 1 << 20]))
+def test_files_that_are_merged_are_as_made_of_the_items(
+    tmp_path_factory: pytest.TempPathFactory, table: tuple[list[Item], list[int]], dead: int, occurrences: int
+) -> None:
+    items, owners = table
+    base = tmp_path_factory.getbasetemp()
+    kept = [i for i, owner in enumerate(owners) if owner >= 0]
+    parts: list[Words | None] = []
+    moved = []
+    for part in range(4):
+        rows = [i for i, owner in enumerate(owners) if owner == part or (owner < 0 and part == dead)]
+        (base / "part.sqlite").unlink(missing_ok=True)
+        there = write(base / "part.sqlite", [items[i] for i in rows], TYPES)
+        parts.append(Words(base / "part.sqlite", len(rows)) if there else None)
+        moved.append(np.array([kept.index(i) if owners[i] >= 0 else -1 for i in rows], np.int64))
+    for name in ("whole.sqlite", "merged.sqlite"):
+        (base / name).unlink(missing_ok=True)
+    there = write(base / "whole.sqlite", [items[i] for i in kept], TYPES)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_wording, "OCCURRENCES", occurrences)
+        assert merge(base / "merged.sqlite", parts, moved, len(kept), TYPES) == there
+    assert (base / "merged.sqlite").exists() == there
+    if there:
+        assert (base / "merged.sqlite").read_bytes() == (base / "whole.sqlite").read_bytes()
+
+
+def test_a_damaged_file_is_named_when_it_is_merged(tmp_path: Path) -> None:
+    part = make(tmp_path, captions(["a dog", "a dog a cat", "cats"]), {})
+    with sqlite3.connect(part.path) as file:
+        file.execute("UPDATE words SET gaps = x'0102030405' WHERE word = 'a'")
+    with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
+        merge(tmp_path / "merged.sqlite", [Words(part.path, 3)], [np.arange(3)], 3, {})
 
 
 @pytest.mark.parametrize("items", [[picture("a"), picture("b")], [sentence("a", "...")], []])

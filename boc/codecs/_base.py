@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from functools import lru_cache
 from inspect import signature
 from typing import Any, ClassVar
@@ -169,7 +168,8 @@ def one_row(values: NDArray[Any], columns: NDArray[np.int32], width: int) -> spa
 
     scipy takes longer to look at the matrix of one query than its code takes.
     """
-    found = copy(_empty_row(width, values.dtype))
+    found = sparse.csr_array.__new__(sparse.csr_array)
+    vars(found).update(vars(_empty_row(width, values.dtype)))
     found.data, found.indices, found.indptr = values, columns, np.array([0, len(columns)], np.int32)
     return found
 

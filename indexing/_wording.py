@@ -1,0 +1,234 @@
+"""Making the file of words and metadata values of a segment: of its items, or of the files of segments that it merges.
+
+What the file holds is in ``_words``. Both ways give the same bytes, as far as equal values are written alike.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import chain, count, islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.errors import BackendError
+from boc.types import FieldType, Item
+
+from ._bm25 import tokens_of
+from ._words import Words, encoded, packed
+
+Ints: TypeAlias = NDArray[np.int64]
+_Rows: TypeAlias = "defaultdict[Any, array[int]]"
+
+ITEMS = 1024  # whose words are found at a time
+OCCURRENCES = 1 << 20  # of words, sorted at a time
+ROW = 32  # bits of a key that hold a row, below those of a word or value
+_SIZES = [1 << 8, 1 << 16, 1 << 32]  # numbers from there on take 2, 4 and 8 bytes
+
+_SETTINGS = ("page_size = 4096", "auto_vacuum = NONE", "journal_mode = OFF", "synchronous = OFF")
+_TABLES = (
+    "words (word TEXT PRIMARY KEY, documents INTEGER, gaps BLOB, frequencies BLOB) WITHOUT ROWID",
+    "lengths (words BLOB)",
+    "fields (field INTEGER PRIMARY KEY, name TEXT, rows BLOB)",
+    "edges (field INTEGER, value, stop INTEGER, PRIMARY KEY (field, value)) WITHOUT ROWID",
+)
+
+
+class _Lists(NamedTuple):
+    """The posting lists of some words, one list behind the other: how many rows each word has, these rows, ascending,
+    and how often each has it."""
+
+    words: Sequence[str]
+    documents: Ints
+    rows: Ints
+    frequencies: Ints
+
+
+class _Values(NamedTuple):
+    """The values of a field, ascending, the rows of all of them in this order, and where those of each end."""
+
+    values: Sequence[Any]
+    rows: Ints
+    stops: Ints
+
+
+def write(path: Path, items: Iterable[Item], types: Mapping[str, FieldType]) -> bool:
+    """Make the file of ``items``, whose fields are of ``types``; False, and no file, if there is nothing to write.
+
+    Full text is sentences and the fields of type text. The same items give the same bytes, not yet synced; each is
+    looked at once. BackendError if the file cannot be written, or for an integer beyond 64 bits.
+    """
+    full = [name for name, kind in types.items() if kind == "text"]
+    fields: dict[str, _Rows] = {name: defaultdict(lambda: array("I")) for name in _filtered(types)}
+    numbers: defaultdict[str, int] = defaultdict(count().__next__)  # of the words, as they come
+    words, lengths = array("I"), array("I")
+    rows_and_items = enumerate(items)
+    while some := list(islice(rows_and_items, ITEMS)):
+        found = tokens_of([" ".join(_texts(item, full)) for _, item in some])
+        lengths.extend(map(len, found))
+        words.extend(map(numbers.__getitem__, chain.from_iterable(found)))
+        for name, rows in fields.items():
+            for row, item in some:
+                for value in _values(item, name):
+                    if value == value:  # NaN equals nothing
+                        rows[encoded(value)].append(row)
+    ordered = {name: _ordered(rows) for name, rows in fields.items()}
+    return _store(path, _listed(numbers, words, lengths), np.array(lengths, np.int64), ordered)
+
+
+def merge(
+    path: Path, parts: Sequence[Words | None], moved: Sequence[Ints], n: int, types: Mapping[str, FieldType]
+) -> bool:
+    """Make the file of ``n`` rows out of those of ``parts``; False, and no file, if there is nothing to write.
+
+    ``moved`` is, for each part, the new row of each of its rows, or -1 for those left out. A part without a file has no
+    words and no values. BackendError if the file cannot be written.
+    """
+    held = [(part, places) for part, places in zip(parts, moved, strict=True) if part is not None]
+    lengths = np.zeros(n, np.int64)
+    for part, places in held:
+        kept = places >= 0
+        lengths[places[kept]] = part.lengths[kept]
+    return _store(path, _merged(held), lengths, {name: _merged_values(held, name) for name in _filtered(types)})
+
+
+def _store(path: Path, lists: Iterable[_Lists], lengths: Ints, fields: Mapping[str, _Values]) -> bool:
+    if not lengths.any() and not any(len(field.rows) for field in fields.values()):
+        return False
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as file:
+            for setting in _SETTINGS:
+                file.execute(f"PRAGMA {setting}")
+            file.execute("BEGIN")
+            for table in _TABLES:
+                file.execute(f"CREATE TABLE {table}")
+            for some in lists:
+                file.executemany("INSERT INTO words VALUES (?, ?, ?, ?)", _rows_of(some))
+            file.execute("INSERT INTO lengths VALUES (?)", (packed(lengths, int(lengths.max())),))
+            for number, (name, (values, rows, stops)) in enumerate(fields.items()):
+                data = packed(rows, len(lengths) - 1)
+                file.execute("INSERT INTO fields VALUES (?, ?, ?)", (number, name, data))
+                edges = ((number, value, stop) for value, stop in zip(values, stops.tolist(), strict=True))
+                file.executemany("INSERT INTO edges VALUES (?, ?, ?)", edges)
+            file.execute("COMMIT")
+    except OverflowError as error:
+        raise BackendError("a metadata value is beyond 64 bits; give it as a float or a keyword") from error
+    except sqlite3.Error as error:
+        raise BackendError(f"{path}: cannot be written ({error}); choose another place with --at") from error
+    return True
+
+
+def _filtered(types: Mapping[str, FieldType]) -> list[str]:
+    """The fields that filters ask for."""
+    return sorted(name for name, kind in types.items() if kind != "text")
+
+
+def _texts(item: Item, full: Sequence[str]) -> Iterator[str]:
+    if item.modality == "text":
+        yield item.content
+    for name in full:
+        yield from _values(item, name)
+
+
+def _values(item: Item, name: str) -> Sequence[Any]:
+    found = item.fields.get(name, [])
+    return found if isinstance(found, (list, tuple)) else [found]
+
+
+def _ordered(rows: Mapping[Any, array[int]]) -> _Values:
+    values = sorted(rows)
+    stops = np.cumsum([len(rows[value]) for value in values], dtype=np.int64)
+    return _Values(values, np.fromiter(chain.from_iterable(map(rows.__getitem__, values)), np.int64), stops)
+
+
+def _listed(numbers: Mapping[str, int], words: array[int], lengths: array[int]) -> Iterator[_Lists]:
+    """The posting lists of all words, sorted, many at a time. ``words`` are the numbers of those of all rows, one row
+    behind the other."""
+    ordered, ends = sorted(numbers), np.cumsum(lengths)
+    rank = np.empty(len(ordered), np.uint32)
+    rank[[numbers[word] for word in ordered]] = np.arange(len(ordered))
+    ranks = rank[words]
+    for first, last in _spans(np.bincount(ranks, minlength=len(ordered))):
+        places = np.flatnonzero((ranks >= first) & (ranks < last))
+        keys = ranks[places].astype(np.int64) << ROW | np.searchsorted(ends, places, "right")
+        pairs, frequencies = np.unique(keys, return_counts=True)
+        documents = np.bincount(pairs >> ROW, minlength=last)[first:]
+        yield _Lists(ordered[first:last], documents, pairs & (1 << ROW) - 1, frequencies)
+
+
+def _merged(parts: Sequence[tuple[Words, Ints]]) -> Iterator[_Lists]:
+    """The posting lists of all words of some parts, sorted, many at a time."""
+    counts: Counter[str] = Counter()
+    for part, _ in parts:
+        counts.update(part.vocabulary())
+    ordered = sorted(counts)
+    rank = {word: i for i, word in enumerate(ordered)}
+    for first, last in _spans(np.array([counts[word] for word in ordered], np.int64)):
+        keys, frequencies = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for part, moved in parts:
+            words, documents, rows, found = part.lists(ordered[first], ordered[last - 1])
+            places = moved[rows]
+            key = np.repeat(np.array([rank[word] for word in words], np.int64) << ROW, documents) | places
+            keys.append(key[places >= 0])
+            frequencies.append(found[places >= 0])
+        key = np.concatenate(keys)
+        order = np.argsort(key, kind="stable")  # merges what ascends already
+        documents = np.bincount(key >> ROW, minlength=last)[first:]
+        there = np.flatnonzero(documents)
+        if len(there):
+            words = [ordered[first + i] for i in there.tolist()]
+            yield _Lists(words, documents[there], key[order] & (1 << ROW) - 1, np.concatenate(frequencies)[order])
+
+
+def _merged_values(parts: Sequence[tuple[Words, Ints]], name: str) -> _Values:
+    found = [(part.values(name), moved) for part, moved in parts]
+    ordered = sorted(set(chain.from_iterable(values for (values, _, _), _ in found)))
+    rank = {value: i for i, value in enumerate(ordered)}
+    keys = [np.zeros(0, np.int64)]
+    for (values, rows, stops), moved in found:
+        ranks = np.array([rank[value] for value in values], np.int64) << ROW
+        places = moved[rows]
+        keys.append((np.repeat(ranks, np.diff(stops, prepend=0)) | places)[places >= 0])
+    key = np.sort(np.concatenate(keys), kind="stable")
+    counts = np.bincount(key >> ROW, minlength=len(ordered))
+    there = np.flatnonzero(counts)
+    return _Values([ordered[i] for i in there.tolist()], key & (1 << ROW) - 1, np.cumsum(counts[there]))
+
+
+def _spans(counts: NDArray[np.integer[Any]]) -> Iterator[tuple[int, int]]:
+    """Ranges of words with some occurrences each, or a single word with more."""
+    ends, first = np.cumsum(counts), 0
+    while first < len(counts):
+        before = ends[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + OCCURRENCES, "right")))
+        yield first, last
+        first = last
+
+
+def _rows_of(lists: _Lists) -> Iterator[tuple[str, int, bytes, bytes]]:
+    """What the file holds of some words, each of which occurs."""
+    starts = np.cumsum(lists.documents) - lists.documents
+    gaps = np.diff(lists.rows, prepend=0)
+    gaps[starts] = lists.rows[starts]
+    several = np.maximum.reduceat(lists.frequencies, starts) > 1
+    frequencies = (data if some else b"" for data, some in zip(_cut(lists.frequencies, starts), several, strict=True))
+    return zip(lists.words, lists.documents.tolist(), _cut(gaps, starts), frequencies, strict=True)
+
+
+def _cut(values: Ints, starts: Ints) -> list[bytes]:
+    """Each of the lists in ``values``, which begin at ``starts``, in the fewest bytes that hold its largest value."""
+    ends = np.append(starts[1:], len(values))
+    sizes = 1 << np.searchsorted(_SIZES, np.maximum.reduceat(values, starts), "right")
+    found = [b""] * len(starts)
+    for size in np.unique(sizes).tolist():
+        data, chosen = values.astype(f"<u{size}").tobytes(), np.flatnonzero(sizes == size)
+        bounds = zip((size * starts[chosen]).tolist(), (size * ends[chosen]).tolist(), strict=True)
+        for i, (begin, end) in zip(chosen.tolist(), bounds, strict=True):
+            found[i] = data[begin:end]
+    return found
