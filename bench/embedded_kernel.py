@@ -114,7 +114,7 @@ def cells(found: Sequence[float], digits: int) -> list[str]:
 
 @click.command()
 @on_data
-@click.option("--index", "names", multiple=True, default=("boc bits:64", "boc dictionary:2"), show_default=True)
+@click.option("--index", "names", multiple=True, default=("boc bits:32", "boc dictionary:2"), show_default=True)
 @click.option("--recall", default=0.95, show_default=True)
 @click.option("--starts", default=7, show_default=True, help="Cold starts; 0 leaves them out.")
 def main(given: Given, names: tuple[str, ...], recall: float, starts: int) -> None:

@@ -143,7 +143,7 @@ def race(data: Data, places: Mapping[str, Place], facts: Mapping[str, Facts], ro
 
 @click.command()
 @on_data
-@click.option("--index", "names", multiple=True, help="Such as 'boc bits:64', 'scipy bits:64', hnsw32 [default: all].")
+@click.option("--index", "names", multiple=True, help="Such as 'boc bits:32', 'scipy bits:32', hnsw32 [default: all].")
 @click.option("--server", "servers", multiple=True, help="A kind of tests/servers to start, or elastic+http://...")
 @click.option("--heap", default="2g", show_default=True, help="Java heap of a server that is started.")
 @click.option("--limit", type=int, help=f"The first so many items of GALLERY [default: all; {ON_SERVER} on a server].")

@@ -30,8 +30,8 @@ from boc.types import Embeddings, TermMatrix
 NAME = "bench"
 DEPTHS = (50, 100, 150, 200, 300, 500, 1000)  # candidates
 FEW = (100, 300, 1000)  # of an engine that is slow
-SLOW = ((32, 300), (64, 500))  # settings of one that is slower
-QUERY_Z = {"dictionary": (8, 16, 24, 32, 48, 64, 96, 128), "scalar": (32, 64, 128, 256), "bits": (32, 64, 128, 256)}
+SLOW = ((32, 300), (64, 300), (64, 500), (128, 500))  # settings of one that is slower
+QUERY_Z = {"dictionary": (8, 16, 24, 32, 48, 64, 96, 128), "scalar": (32, 64, 128, 256), "bits": (32, 64, 96, 128, 256, 512)}
 
 
 class Coded(Engine):
@@ -190,7 +190,7 @@ def fit(data: Data, kind: str) -> Took:
 
 
 def fitted(data: Data, code: str) -> SurrogateCodec:
-    """The codec of a code such as ``bits:64``, as ``fit`` left it."""
+    """The codec of a code such as ``bits:32``, as ``fit`` left it."""
     kind, z = code.split(":")
     folder = folder_of(data, f"codec {kind}")
     with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:

@@ -1,6 +1,6 @@
 """The engines of one process that are raced, by name: of the engine, and of the code if it is over one.
 
-``boc bits:64``, ``scipy dictionary:2``, ``hnsw32``. Each is built once, in a folder of its own.
+``boc bits:32``, ``scipy dictionary:2``, ``hnsw32``. Each is built once, in a folder of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from race_engine import Engine, Facts, Local, Setting, child, folder_of, once, s
 from race_vectors import Brute, Flat, Hnsw, Ivf, Usearch
 
 ASKED = 100  # queries before memory is looked at
-CODES = ("bits:64", "dictionary:2")
+CODES = ("bits:32", "dictionary:2")
 ENGINES: dict[str, type[Local]] = {
     "boc": Ours, "scipy": Scipy, "tantivy": Tantivy, "brute": Brute,
     "flat": Flat, "hnsw32": Hnsw, "ivf-sq8": Ivf, "usearch-f16": Usearch,

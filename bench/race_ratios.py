@@ -44,7 +44,7 @@ def pairs(table: Sequence[Cells]) -> Iterator[tuple[str, Cells, Cells]]:
 
 
 def code_of(row: Cells) -> str:
-    """Such as ``bits:64``; "" of an index over vectors."""
+    """Such as ``bits:32``; "" of an index over vectors."""
     name = row["index"].partition(" ")[0]
     return name if ":" in name else ""
 

@@ -21,7 +21,7 @@ PAINTED = (40, 20)  # scenes of a trial, to learn from and to search
 
 ON_SERVER = 30_000  # captions that a server is raced over
 MILLION = (  # raced over a million drawn vectors; numpy's brute force would hold another 4 GB
-    "boc dictionary:2", "boc bits:64", "hnsw32", "usearch-f16", "scipy bits:64", "tantivy bits:64", "ivf-sq8", "flat",
+    "boc dictionary:2", "boc bits:32", "hnsw32", "usearch-f16", "scipy bits:32", "tantivy bits:32", "ivf-sq8", "flat",
     "scipy dictionary:2", "tantivy dictionary:2",
 )  # fmt: skip
 COUNTS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)

@@ -355,7 +355,7 @@ def test_the_first_items_of_a_gallery_are_a_gallery(
 
 @pytest.mark.parametrize("name", ["hnsw", "boc", "boc bits", "boc hard:3", "flat bits:3", "boc bits:x"])
 def test_an_index_that_is_none_is_refused_with_those_there_are(bench: SimpleNamespace, name: str) -> None:
-    with pytest.raises(Exception, match=rf"no index '{name}'; known: boc bits:64, "):
+    with pytest.raises(Exception, match=rf"no index '{name}'; known: boc bits:32, "):
         bench.engines.check_name(name)
 
 
