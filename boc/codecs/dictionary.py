@@ -15,7 +15,8 @@ from boc.types import Modality
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
-FEWEST_CELLS = 24  # searched: fewer miss too many of a few
+FEWEST_CELLS = 24  # searched for a query: fewer miss too many of a few
+DOCUMENT_CELLS = 12  # and for a document, of whose candidates few are chosen: more find no better ones
 CHOICE = 4  # times z: so many centroids are offered to a document
 ROWS = 2048  # pursued at a time: of each, (CHOICE * z) ** 2 products of candidates
 ROWS_PER_TERM = 16
@@ -121,11 +122,11 @@ class Dictionary(Step):
     def encode_queries(self, X: NDArray[Any], modality: Modality) -> sparse.csr_array:
         """The query side: X (n, d) -> int32 csr (n, V) with ``query_z`` terms a row, none for a zero row."""
         rows = unit(self._validated(X, reset=False))
-        numbers, cosines = self._nearest(rows, self.query_z)
+        numbers, cosines = self._nearest(rows, self.query_z, FEWEST_CELLS)
         return self._terms(rows, numbers, np.exp((cosines - cosines[:, :1]) / self.temperature))
 
     def _document_terms(self, rows: NDArray[np.float32]) -> sparse.csr_array:
-        candidates, dots = self._nearest(rows, CHOICE * self.z)
+        candidates, dots = self._nearest(rows, CHOICE * self.z, DOCUMENT_CELLS)
         chosen, weights = pursuit(dots, self._centroids.gram(candidates), min(self.z, candidates.shape[1]))
         return self._terms(rows, np.take_along_axis(candidates, chosen, axis=1), weights)
 
@@ -141,9 +142,9 @@ class Dictionary(Step):
             found.eliminate_zeros()
         return found
 
-    def _nearest(self, rows: NDArray[np.float32], z: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def _nearest(self, rows: NDArray[np.float32], z: int, cells: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         # The z nearest lie scattered over more cells than z; those of the z nearest cells are all but 1 to 4 in 100.
-        return self._centroids.nearest(rows, z, max(FEWEST_CELLS, z))
+        return self._centroids.nearest(rows, z, max(cells, z))
 
     @property
     def _centroids(self) -> Centroids:
