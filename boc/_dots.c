@@ -189,13 +189,18 @@ static int runs_here(const Path *asked)
     return 1;
 }
 
+/* Orders as the pair (number, -place) does. */
+static inline int64_t key_of_ordered(int32_t number, int64_t place)
+{
+    return (int64_t)number * ((int64_t)1 << 32) + (int64_t)(UINT32_MAX - (uint32_t)place);
+}
+
 /* Orders as the pair (score, -place) does, whatever the score: no two are equal. */
 static inline int64_t key_of(float score, int64_t place)
 {
     int32_t bits;
     memcpy(&bits, &score, sizeof bits);
-    bits ^= bits < 0 ? INT32_MAX : 0;
-    return (int64_t)bits * ((int64_t)1 << 32) + (int64_t)(UINT32_MAX - (uint32_t)place);
+    return key_of_ordered(bits ^ (bits < 0 ? INT32_MAX : 0), place);
 }
 
 static inline int64_t place_of(int64_t key)
@@ -614,17 +619,33 @@ done:
     return result;
 }
 
-/* Ascending places of the z largest of w values; of equal ones those that come first. */
-static void largest_of(const float *values, int64_t w, int64_t z, int64_t *keys, int32_t *places)
+/* Ascending places of the z largest of w values; of equal ones those that come first. Places that are z apart make z
+   lanes, each with a largest value of its own: the least of those is a threshold that z values reach and few others.
+   ``keys`` has room for w numbers, ``ordered`` for 3 w. */
+static void largest_of(const float *values, int64_t w, int64_t z, int64_t *keys, int32_t *ordered, int32_t *places)
 {
+    int32_t *passed = ordered + w, *tops = passed + w, least = INT32_MAX;
+    memcpy(ordered, values, (size_t)w * sizeof *ordered);
     for (int64_t i = 0; i < w; i++)
-        keys[i] = key_of(values[i], i);
-    largest_first(keys, w, z);
-    const int64_t least = keys[z - 1];
-    int64_t n = 0;
-    for (int64_t i = 0; i < w && n < z; i++) {
-        places[n] = (int32_t)i;
-        n += key_of(values[i], i) >= least;
+        ordered[i] ^= ordered[i] >> 31 & INT32_MAX;
+    memcpy(tops, ordered, (size_t)z * sizeof *tops);
+    for (int64_t i = z; i + z <= w; i += z)
+        for (int64_t lane = 0; lane < z; lane++)
+            tops[lane] = ordered[i + lane] > tops[lane] ? ordered[i + lane] : tops[lane];
+    for (int64_t lane = 0; lane < z; lane++)
+        least = tops[lane] < least ? tops[lane] : least;
+    int64_t n = 0, chosen = 0;
+    for (int64_t i = 0; i < w; i++) {
+        passed[n] = (int32_t)i;
+        n += ordered[i] >= least;
+    }
+    for (int64_t i = 0; i < n; i++)
+        keys[i] = key_of_ordered(ordered[passed[i]], passed[i]);
+    largest_first(keys, n, z);
+    const int64_t last = keys[z - 1];
+    for (int64_t i = 0; chosen < z; i++) {
+        places[chosen] = passed[i];
+        chosen += key_of_ordered(ordered[passed[i]], passed[i]) >= last;
     }
 }
 
@@ -643,14 +664,15 @@ static PyObject *largest(PyObject *module, PyObject *args)
         PyErr_Format(PyExc_ValueError, "%zd places in rows of %zd", (Py_ssize_t)z, (Py_ssize_t)w);
         goto done;
     }
-    int64_t *keys = PyMem_Malloc((size_t)w * sizeof *keys);
+    int64_t *keys = PyMem_Malloc((size_t)w * (sizeof *keys + 3 * sizeof(int32_t)));
     if (!keys) {
         PyErr_NoMemory();
         goto done;
     }
+    int32_t *ordered = (int32_t *)(keys + w);
     Py_BEGIN_ALLOW_THREADS
     for (int64_t i = 0; i < n; i++)
-        largest_of((const float *)rows->view.buf + i * w, w, z, keys, (int32_t *)places->view.buf + i * z);
+        largest_of((const float *)rows->view.buf + i * w, w, z, keys, ordered, (int32_t *)places->view.buf + i * z);
     Py_END_ALLOW_THREADS
     PyMem_Free(keys);
     result = Py_NewRef(Py_None);

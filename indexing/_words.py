@@ -88,7 +88,8 @@ class Words:
         documents = np.array([n for _, n, _, _ in found], np.int64)
         try:
             gaps = [_unpacked(data, len(data) // n) for _, n, data, _ in found]
-            counts = [_unpacked(data, len(data) // n) if data else np.ones(n, np.uint8) for _, n, _, data in found]
+            once = np.ones(documents.max(initial=0), np.uint8)
+            counts = [_unpacked(data, len(data) // n) if data else once[:n] for _, n, _, data in found]
             frequencies = np.concatenate([np.zeros(0, np.int64), *counts], dtype=np.int64)
             rows = np.cumsum(np.concatenate([[0], *gaps], dtype=np.int64))
             starts = np.cumsum(documents) - documents
