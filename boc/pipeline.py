@@ -23,6 +23,7 @@ from boc.codecs import SurrogateCodec
 from boc.errors import BackendError, BocError, BocWarning, EncoderError, FeatureFileError
 from boc.features import FeatureFile, FeatureFiles, embeddings
 from boc.fusion import reciprocal_rank_fusion
+from boc.garbage import collected_rarely
 from boc.manifest import Manifest
 from boc.metadata import Metadata, check_filter
 from boc.rerank import align, check_metric, reorder, store
@@ -128,7 +129,7 @@ def build_index(
     the iterator is exhausted. ``metadata`` must be what ``manifest`` was made with.
     """
     _check_items(file, metadata)
-    with registry.backend(at).create(check_name(name), manifest, codec.arrays()) as writer:
+    with collected_rarely(), registry.backend(at).create(check_name(name), manifest, codec.arrays()) as writer:
         done = 0
         for count, batch in _encoding(file, codec, manifest, metadata, known=writer.has):
             if batch is not None:
@@ -145,7 +146,7 @@ def append(file: FeatureFile | FeatureFiles, at: str, name: str, metadata: Metad
     metadata; FeatureFileError if it holds concept sets and ``file`` has none.
     """
     backend = registry.backend(at)
-    with backend.edit(check_name(name)) as editor:
+    with collected_rarely(), backend.edit(check_name(name)) as editor:
         index = backend.open(name)
         manifest, codec = index.manifest, SurrogateCodec.restore(index.manifest.codec, index.arrays())
         _check_same_encoder(file, manifest)
