@@ -31,7 +31,11 @@ NAME = "bench"
 DEPTHS = (50, 100, 150, 200, 300, 500, 1000)  # candidates
 FEW = (100, 300, 1000)  # of an engine that is slow
 SLOW = ((32, 300), (64, 300), (64, 500), (128, 500))  # settings of one that is slower
-QUERY_Z = {"dictionary": (8, 16, 24, 32, 48, 64, 96, 128), "scalar": (32, 64, 128, 256), "bits": (32, 64, 96, 128, 256, 512)}
+QUERY_Z = {
+    "dictionary": (8, 16, 24, 32, 48, 64, 96, 128),
+    "scalar": (32, 64, 128, 256),
+    "bits": (32, 64, 96, 128, 256, 512),
+}
 
 
 class Coded(Engine):

@@ -42,9 +42,10 @@ MAY = {
     "boc.workers": {"boc.errors", "boc.types"},
     "boc.extraction": {"boc.errors", "boc.features", "boc.sources", "boc.types", "boc.workers"},
     "boc.ahead": set(),
+    "boc.garbage": set(),
     "boc.pipeline": {
-        "boc", "boc.ahead", "boc.codecs", "boc.errors", "boc.features", "boc.fusion", "boc.manifest", "boc.metadata",
-        "boc.registry", "boc.rerank", "boc.types",
+        "boc", "boc.ahead", "boc.codecs", "boc.errors", "boc.features", "boc.fusion", "boc.garbage", "boc.manifest",
+        "boc.metadata", "boc.registry", "boc.rerank", "boc.types",
     },
     "boc.labels": {"boc.codecs", "boc.errors", "boc.features", "boc.types", "boc.vocabulary"},
     "boc.explain": {"boc.codecs", "boc.errors", "boc.labels", "boc.pipeline", "boc.types"},
