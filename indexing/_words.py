@@ -86,15 +86,19 @@ class Words:
         sql = "SELECT word, documents, gaps, frequencies FROM words WHERE word BETWEEN ? AND ? ORDER BY word"
         found = self._read(sql, (first, last))
         documents = np.array([n for _, n, _, _ in found], np.int64)
+        if documents.min(initial=1) < 1 or documents.max(initial=1) > self.n:
+            raise self._damaged(f"a word that no row has, or more than the {self.n} that there are")
         try:
             gaps = [_unpacked(data, len(data) // n) for _, n, data, _ in found]
-            once = np.ones(documents.max(initial=0), np.uint8)
+            once = np.ones(self.n, np.uint8)
             counts = [_unpacked(data, len(data) // n) if data else once[:n] for _, n, _, data in found]
             frequencies = np.concatenate([np.zeros(0, np.int64), *counts], dtype=np.int64)
             rows = np.cumsum(np.concatenate([[0], *gaps], dtype=np.int64))
             starts = np.cumsum(documents) - documents
             rows = self._checked(rows[1:] - np.repeat(rows[starts], documents))
-        except (ValueError, TypeError, IndexError, ZeroDivisionError) as error:
+            if len(frequencies) != len(rows):
+                raise ValueError(f"{len(frequencies)} frequencies of {len(rows)} rows")
+        except (ValueError, TypeError) as error:
             raise self._damaged(error) from error
         return [word for word, _, _, _ in found], documents, rows, frequencies
 

@@ -278,10 +278,15 @@ def test_files_that_are_merged_are_as_made_of_the_items(
         assert (base / "merged.sqlite").read_bytes() == (base / "whole.sqlite").read_bytes()
 
 
-def test_a_damaged_file_is_named_when_it_is_merged(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change",
+    ["gaps = x'0102030405'", "gaps = x'010203'", "gaps = x''", "gaps = x'0107'", "frequencies = x'010203'",
+     "documents = 0", "documents = -1", "documents = 3", "documents = 1 << 60"],
+)  # fmt: skip
+def test_a_damaged_file_is_named_when_it_is_merged(tmp_path: Path, change: str) -> None:
     part = make(tmp_path, captions(["a dog", "a dog a cat", "cats"]), {})
     with sqlite3.connect(part.path) as file:
-        file.execute("UPDATE words SET gaps = x'0102030405' WHERE word = 'a'")
+        file.execute(f"UPDATE words SET {change} WHERE word = 'a'")
     with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
         merge(tmp_path / "merged.sqlite", [Words(part.path, 3)], [np.arange(3)], 3, {})
 
