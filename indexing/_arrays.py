@@ -143,3 +143,13 @@ def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
     """Where sets of these lengths begin and end, side by side: int64 (n + 1,)."""
     found: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return found
+
+
+def spans(counts: NDArray[np.integer[Any]], most: int) -> Iterator[tuple[int, int]]:
+    """Ranges of lists of lengths ``counts`` with at most ``most`` entries in all, or of a single longer list."""
+    ends, first = np.cumsum(counts), 0
+    while first < len(counts):
+        before = ends[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + most, "right")))
+        yield first, last
+        first = last

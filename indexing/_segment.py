@@ -32,7 +32,7 @@ from boc.manifest import Manifest
 from boc.types import MODALITIES, FieldType, Item, StoredConcepts, TermMatrix
 
 from . import _disk, _wording
-from ._arrays import DAMAGED, Files, Output, Sets, load_array, load_strings, offsets_of, write_header
+from ._arrays import DAMAGED, Files, Output, Sets, load_array, load_strings, offsets_of, spans, write_header
 from ._postings import BLOCK as ROWS
 from ._postings import Postings
 from ._strings import Strings
@@ -103,7 +103,7 @@ class Segment:
         if live is None:
             return self.postings.document_frequencies()
         found = [np.zeros(0, np.int64)]
-        for first, last in _spans(self.postings.document_frequencies()):
+        for first, last in spans(self.postings.document_frequencies(), POSTINGS):
             indptr, rows, _ = self.postings.lists(first, last)
             sums = np.concatenate([[0], np.cumsum(live[rows], dtype=np.int64)])
             found.append(sums[indptr[1:]] - sums[indptr[:-1]])
@@ -303,7 +303,7 @@ class _Merged:
 
     def postings(self, counts: NDArray[np.int64]) -> Iterator[_Lists]:
         """All postings, list by list, many at a time: their terms and rows, and their frequencies."""
-        for first, last in _spans(counts):
+        for first, last in spans(counts, POSTINGS):
             keys, frequencies = [], []
             for part, moved in zip(self._parts, self.moved, strict=True):
                 indptr, rows, found = part.postings.lists(first, last)
@@ -384,13 +384,3 @@ def _places(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64]
     ends = offsets_of(lengths)
     places: NDArray[np.int64] = np.arange(ends[-1]) + np.repeat(offsets[rows] - ends[:-1], lengths)
     return places
-
-
-def _spans(counts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of terms with some millions of postings each, or a single term with more."""
-    ends, first = np.cumsum(counts), 0
-    while first < len(counts):
-        before = ends[first - 1] if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + POSTINGS, "right")))
-        yield first, last
-        first = last

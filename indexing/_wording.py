@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.types import FieldType, Item
 
+from ._arrays import spans
 from ._bm25 import tokens_of
 from ._words import Words, encoded, packed
 
@@ -154,7 +155,7 @@ def _listed(numbers: Mapping[str, int], words: array[int], lengths: array[int]) 
     rank = np.empty(len(ordered), np.uint32)
     rank[[numbers[word] for word in ordered]] = np.arange(len(ordered))
     ranks = rank[words]
-    for first, last in _spans(np.bincount(ranks, minlength=len(ordered))):
+    for first, last in spans(np.bincount(ranks, minlength=len(ordered)), OCCURRENCES):
         places = np.flatnonzero((ranks >= first) & (ranks < last))
         keys = ranks[places].astype(np.int64) << ROW | np.searchsorted(ends, places, "right")
         pairs, frequencies = np.unique(keys, return_counts=True)
@@ -169,7 +170,7 @@ def _merged(parts: Sequence[tuple[Words, Ints]]) -> Iterator[_Lists]:
         counts.update(part.vocabulary())
     ordered = sorted(counts)
     rank = {word: i for i, word in enumerate(ordered)}
-    for first, last in _spans(np.array([counts[word] for word in ordered], np.int64)):
+    for first, last in spans(np.array([counts[word] for word in ordered], np.int64), OCCURRENCES):
         keys, frequencies = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for part, moved in parts:
             words, documents, rows, found = part.lists(ordered[first], ordered[last - 1])
@@ -199,16 +200,6 @@ def _merged_values(parts: Sequence[tuple[Words, Ints]], name: str) -> _Values:
     counts = np.bincount(key >> ROW, minlength=len(ordered))
     there = np.flatnonzero(counts)
     return _Values([ordered[i] for i in there.tolist()], key & (1 << ROW) - 1, np.cumsum(counts[there]))
-
-
-def _spans(counts: NDArray[np.integer[Any]]) -> Iterator[tuple[int, int]]:
-    """Ranges of words with some occurrences each, or a single word with more."""
-    ends, first = np.cumsum(counts), 0
-    while first < len(counts):
-        before = ends[first - 1] if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + OCCURRENCES, "right")))
-        yield first, last
-        first = last
 
 
 def _rows_of(lists: _Lists) -> Iterator[tuple[str, int, bytes, bytes]]:
