@@ -13,8 +13,8 @@ OBJECTS = 100_000  # made and kept between two looks of the collector, where Pyt
 def collected_rarely() -> Iterator[None]:
     """Within the block the collector looks for garbage after every ``OBJECTS`` objects that are made and kept.
 
-    Rows that wait to be written are none, and looking through them again and again takes a tenth of a load. Where it
-    looks as rarely already, or never, nothing changes.
+    Rows that wait to be written are none, and to look through them again and again slows a load down. Where it looks as
+    rarely already, or never, nothing changes.
     """
     before = gc.get_threshold()
     if not 0 < before[0] < OBJECTS:

@@ -183,9 +183,9 @@ def write(folder: Path, segment: Segment, types: Mapping[str, FieldType]) -> Fil
         arrays |= {"concepts": concepts.values, "concept_offsets": concepts.offsets}
         if concepts.scales is not None:
             arrays["concept_scales"] = concepts.scales
-    jobs = [partial(out.array, name, array.dtype, array.shape, [array]) for name, array in arrays.items()]
+    jobs = [partial(out.words, partial(_wording.write, items=segment.all_items(), types=types))]
+    jobs += [partial(out.array, name, array.dtype, array.shape, [array]) for name, array in arrays.items()]
     jobs += [partial(out.strings, name, [(s.data, np.diff(s.offsets))]) for name, s in segment.texts.items()]
-    jobs.insert(0, partial(out.words, partial(_wording.write, items=segment.all_items(), types=types)))
     _together(jobs)
     _disk.sync(folder)
     return out.files

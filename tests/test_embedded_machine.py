@@ -481,5 +481,7 @@ def test_any_order_of_steps_leaves_what_a_dictionary_holds(monkeypatch: pytest.M
     small_segments(monkeypatch)
     monkeypatch.setattr(Machine, "taken", 0)
     while Machine.taken < STEPS:  # runs may be shorter
-        runs = settings(max_examples=1 + (STEPS - Machine.taken) // LONGEST, stateful_step_count=LONGEST)
+        before = Machine.taken
+        runs = settings(max_examples=1 + (STEPS - before) // LONGEST, stateful_step_count=LONGEST)
         run_state_machine_as_test(Machine, settings=runs)
+        assert Machine.taken > before

@@ -191,6 +191,7 @@ def test_the_command_line_stores_and_compares_concept_sets(library: Path, tmp_pa
         assert scores[-1] == [hit.score for hit in made_for.search_vectors(query, rerank=metric)[0]]
     assert scores[0][0] == pytest.approx(1, abs=1e-3)  # the item itself
     assert scores[0] == sorted(scores[0], reverse=True)
+    assert scores[0][-1] >= -1.001
     assert np.allclose(np.array(scores[1]) / scores[4], len(query.concepts[0]))
     bare, table = tmp_path / "bare.h5", library / "captions.csv"
     encoder = f"tern:{library / 'model'}"

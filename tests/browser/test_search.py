@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 from PIL import Image
 
+from boc.pipeline import Searcher
 from tests.browser.pages import ids, settle
 
 pytestmark = pytest.mark.slow
@@ -128,12 +129,15 @@ def test_a_large_picture_is_sent_smaller(visit: Callable[..., Any], server: str)
     settle(page)
 
 
-def test_more_like_this_leaves_the_item_itself_out(visit: Callable[..., Any], server: str) -> None:
+def test_more_like_this_leaves_the_item_itself_out(visit: Callable[..., Any], server: str, library: Path) -> None:
+    searcher = Searcher.open("photos", f"file:{library / 'index'}")
     page = visit(f"{server}?q={quote(SENTENCE)}")
     first = settle(page)[0]
     page.locator("li.hit").first.hover()
     found = answered(page, "/api/similar/", page.locator("a.like").first.click)
     assert first not in found
+    alike = searcher.search_vectors(searcher.stored(first), k=1 + len(searcher.index), find="image")[0]
+    assert set(found) == {hit.item.id for hit in alike} - {first}
     assert len(set(found)) == len(found) > 10
     assert asked(page) == {"like": [first]}
     assert page.input_value("#q") == ""
