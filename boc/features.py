@@ -22,7 +22,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import pairwise
+from itertools import pairwise, repeat
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -114,8 +114,8 @@ class FeatureFile:
         if modality not in self._file:
             return []
         group = self._file[modality]
-        columns = (group[name].asstr()[start:stop] for name in ("ids", "content", "group"))
-        return [Item(key, modality, content, owner) for key, content, owner in zip(*columns, strict=True)]
+        ids, content, groups = (group[name].asstr()[start:stop].tolist() for name in ("ids", "content", "group"))
+        return list(map(Item, ids, repeat(modality), content, groups))
 
     def rows(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Rows:
         """Items ``start`` to ``stop`` with all their arrays, as float32; without ``sets``, with the dense ones only."""

@@ -1,7 +1,8 @@
 """Spherical k-means for very many centroids, and a fast search for the nearest of them.
 
 Comparing every vector with all V centroids costs V dot products, in training as in use. Here the centroids lie in about
-4 sqrt(V) cells, and a vector is compared with those of the cells nearest to it only.
+4 sqrt(V) cells, and a vector is compared with those of the cells nearest to it only. Both are held, and compared, in 8
+bits: for directions that is enough, and sums of whole numbers are fast, and the same wherever they are computed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ except ImportError:  # not built here: numpy stands in
     _dots = None  # type: ignore[assignment]
 
 Floats = NDArray[np.float32]
-Stored = NDArray[np.float16] | NDArray[np.float32]
+Bytes = NDArray[np.int8]
 Ints = NDArray[np.int64]
 
 FLAT = 2048  # so few centroids lie in one cell
@@ -32,83 +33,132 @@ REFINEMENTS = 4  # rounds over all cells
 REFINING_CELLS = 8
 ROWS = 1 << 14  # compared with all heads at a time
 HELD = 1 << 24  # similarities in memory at a time
+LARGEST = 127
+EXACT = 1 << 24  # float32 holds all whole numbers up to here
 
 
-@dataclass(frozen=True)
+@dataclass
 class Centroids:
     """Unit vectors in cells: cell i is ``vectors[starts[i]:starts[i + 1]]``, and ``heads[i]`` its direction.
 
-    ``vectors`` is float16 or float32 (V, d), ``heads`` float16 or float32 (m, d), ``starts`` int64 (m + 1,). All lie in
-    one piece, and no cell is empty.
+    ``vectors`` are int8 (V, d), to be multiplied by ``scales`` float32 (V,); so are ``heads`` (m, d) by
+    ``head_scales`` (m,), see ``rounded``. ``starts`` is int64 (m + 1,). All lie in one piece, and no cell is empty.
     """
 
-    vectors: Stored
-    heads: Stored
+    vectors: Bytes
+    scales: Floats
+    heads: Bytes
+    head_scales: Floats
     starts: Ints
 
     def __len__(self) -> int:
         return len(self.vectors)
 
-    def nearest(self, X: Floats, z: int, cells: int) -> tuple[Ints, Floats]:
-        """For each row of ``X`` (n, d) the ``z`` centroids of largest dot product among those of ``cells`` cells.
+    @property
+    def units(self) -> Floats:
+        """The unit vectors (V, d)."""
+        found: Floats = self.vectors * self.scales[:, None]
+        return found
 
-        The cells are those whose heads have the largest dot products; all of them, ``cells >= m``, make the search
-        exact. Where they could hold fewer than ``z`` centroids, more cells are searched. Returns numbers of centroids
-        and dot products, (n, min(z, V)) each, the largest first.
+    def nearest(self, X: Floats, z: int, cells: int) -> tuple[Ints, Floats]:
+        """For each row of ``X`` (n, d) the ``z`` centroids of largest cosine with it among those of ``cells`` cells.
+
+        Rows are compared as ``rounded`` makes them; a zero row is as near to all. The cells are those of the nearest
+        heads; with all of them, ``cells >= m``, no centroid is missed. Where they could hold fewer than ``z``
+        centroids, more cells are searched. Returns numbers of centroids and cosines, (n, min(z, V)) each, the largest
+        first, of equal ones the one of lower number.
         """
         z, cells = min(z, len(self)), min(cells, len(self.heads))
         if cells < z:
             enough = int(np.searchsorted(np.cumsum(np.sort(np.diff(self.starts))), z)) + 1
             cells = max(cells, enough)
-        numbers, dots = np.empty((len(X), z), np.int64), np.empty((len(X), z), np.float32)
+        numbers, cosines = np.empty((len(X), z), np.int64), np.empty((len(X), z), np.float32)
         if _dots is None:
-            self._search(X, cells, numbers, dots)
+            self._search(X, cells, numbers, cosines)
         else:
-            _dots.nearest(np.ascontiguousarray(X), self.heads, self.starts, self.vectors, cells, numbers, dots)
-        return numbers, dots
+            stored = self.heads, self.head_scales, self.starts, self.vectors, self.scales
+            _dots.nearest(np.ascontiguousarray(X), *stored, cells, numbers, cosines)
+        return numbers, cosines
 
     def gram(self, numbers: Ints) -> Floats:
-        """Dot products (n, m, m) of the centroids ``numbers`` (n, m) of each row with each other."""
+        """Cosines (n, m, m) of the centroids ``numbers`` (n, m) of each row with each other."""
         n, m = numbers.shape
         found = np.empty((n, m, m), np.float32)
         if _dots is not None:
-            _dots.gram(self.vectors, np.ascontiguousarray(numbers), found)
+            _dots.gram(self.vectors, self.scales, np.ascontiguousarray(numbers), found)
             return found
         step = max(1, HELD // (m * self.vectors.shape[1]))
         for i in range(0, n, step):
-            chosen = self.vectors[numbers[i : i + step]].astype(np.float32)
-            np.matmul(chosen, chosen.transpose(0, 2, 1), out=found[i : i + step])
+            chosen, scales = self.vectors[numbers[i : i + step]], self.scales[numbers[i : i + step]]
+            products = _products(chosen, chosen) * scales[:, None, :] * scales[:, :, None]
+            found[i : i + step] = np.triu(products) + np.triu(products, 1).swapaxes(1, 2)  # scaled in one order
         return found
 
-    def _search(self, X: Floats, cells: int, numbers: Ints, dots: Floats) -> None:
-        """Fills in ``numbers`` and ``dots``."""
+    def _search(self, X: Floats, cells: int, numbers: Ints, cosines: Floats) -> None:
+        """Fills in ``numbers`` and ``cosines``."""
         width, z = int(np.diff(self.starts).max()), numbers.shape[1]
-        heads = self.heads.astype(np.float32, copy=False)
-        step = max(1, HELD // (width * cells + len(heads)))
+        step = max(1, HELD // (width * cells + len(self.heads)))
         for i in range(0, len(X), step):
-            block = X[i : i + step]
-            cell = _largest(block @ heads.T, cells)
-            found = self._compare(block, cell, width)
+            rows, lengths = rounded(X[i : i + step])
+            cell = np.sort(_largest(_products(rows, self.heads) * self.head_scales, cells), axis=1)
+            found = self._compare(rows, cell, width)
             best = _largest(found, z)
-            best = np.take_along_axis(best, np.argsort(-np.take_along_axis(found, best, 1), axis=1, kind="stable"), 1)
             numbers[i : i + step] = np.take_along_axis(self.starts[cell], best // width, axis=1) + best % width
-            dots[i : i + step] = np.take_along_axis(found, best, axis=1)
+            cosines[i : i + step] = np.take_along_axis(found, best, axis=1) * lengths[:, None]
 
-    def _compare(self, X: Floats, cell: Ints, width: int) -> Floats:
-        """Dot products (n, cells * width) with the centroids of each row's cells; -inf where a cell is shorter."""
+    def _compare(self, rows: Bytes, cell: Ints, width: int) -> Floats:
+        """Scaled products (n, cells * width) with the centroids of each row's cells; -inf where a cell is shorter."""
         found = np.full((*cell.shape, width), -np.inf, np.float32)
         order = np.argsort(cell, axis=None, kind="stable")
         bounds = np.searchsorted(cell.ravel()[order], np.arange(len(self.heads) + 1))
         for i in np.flatnonzero(np.diff(bounds)):
-            rows, slots = np.divmod(order[bounds[i] : bounds[i + 1]], cell.shape[1])
-            members = self.vectors[self.starts[i] : self.starts[i + 1]].astype(np.float32, copy=False)
-            found[rows, slots, : len(members)] = X[rows] @ members.T
-        return found.reshape(len(X), -1)
+            asking, slots = np.divmod(order[bounds[i] : bounds[i + 1]], cell.shape[1])
+            members = slice(self.starts[i], self.starts[i + 1])
+            products = _products(rows[asking], self.vectors[members]) * self.scales[members]
+            found[asking, slots, : products.shape[1]] = products
+        return found.reshape(len(rows), -1)
 
 
 def _largest(values: Floats, k: int) -> Ints:
-    """Places of the ``k`` largest of each row, in any order."""
-    return np.argpartition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k :]
+    """Places of the ``k`` largest of each row, the largest first; of equal ones those that come first."""
+    return np.argsort(-values, axis=1, kind="stable")[:, :k]
+
+
+def _products(a: Bytes, b: Bytes) -> Floats:
+    """Dot products of the rows of ``a`` with those of ``b``: whole numbers, as exact as float32 holds them."""
+    exact: type[np.floating[Any]] = np.float32 if LARGEST * LARGEST * a.shape[-1] <= EXACT else np.float64
+    found: Floats = np.matmul(a.astype(exact), b.astype(exact).swapaxes(-1, -2)).astype(np.float32)
+    return found
+
+
+def rounded(X: Floats) -> tuple[Bytes, Floats]:
+    """Rows of ``X`` (n, d) in 8 bits, their largest number 127 or -127, halves to the even one; and scales (n,).
+
+    Multiplied by its scale a row has length 1; that of a zero row is 0, and one with what is no number becomes such.
+    """
+    rows, scales = np.empty(X.shape, np.int8), np.empty(len(X), np.float32)
+    if _dots is not None:
+        _dots.rounded(np.ascontiguousarray(X), rows, scales)
+        return rows, scales
+    X = np.where(np.isfinite(X).all(axis=1)[:, None], X, 0)
+    most = np.abs(X).max(axis=1, initial=0).astype(np.float64)
+    rows[...] = np.rint(X * (LARGEST / np.where(most > 0, most, 1))[:, None])
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.int64))
+    scales[...] = np.divide(1, lengths, out=np.zeros(len(X)), where=lengths > 0)
+    return rows, scales
+
+
+def quantized(numbers: Ints, weights: Floats, top: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Of each row of ``numbers`` (n, z) these, ascending, and their ``weights`` (n, z) times ``top`` as whole numbers
+    from 1 to ``top``, halves to the even one; int32 both."""
+    columns, frequencies = np.empty(numbers.shape, np.int32), np.empty(numbers.shape, np.int32)
+    if _dots is not None:
+        _dots.terms(numbers, weights, top, columns, frequencies)
+        return columns, frequencies
+    order = numbers.argsort(axis=1)
+    columns[...] = np.take_along_axis(numbers, order, axis=1)
+    frequencies[...] = np.clip(np.rint(np.take_along_axis(weights, order, axis=1) * np.float32(top)), 1, top)
+    return columns, frequencies
 
 
 def unit(X: NDArray[Any]) -> Floats:
@@ -133,12 +183,16 @@ def spherical_kmeans(X: Floats, k: int, seed: int) -> Centroids:
     directed = X.any(axis=1)
     if not directed.all():  # else there is nothing to gain by a copy
         X = X[directed] if directed.any() else X[:1]
-    if len(X) <= k:
-        return _in_cells(np.unique(X, axis=0), rng)
-    vectors = _cellwise(X, k, rng)
-    for _ in range(REFINEMENTS):
+    vectors = X if len(X) <= k else _cellwise(X, k, rng)
+    for _ in range(REFINEMENTS if len(X) > k else 0):
         vectors = _refined(X, _in_cells(vectors, rng))
-    return _in_cells(np.unique(vectors, axis=0), rng)
+    return _in_cells(_distinct(vectors), rng)
+
+
+def _distinct(vectors: Floats) -> Floats:
+    """Those that are not the same in 8 bits, as these have them."""
+    rows = np.unique(rounded(vectors)[0], axis=0)
+    return unit(rows.astype(np.float32))
 
 
 def _cellwise(X: Floats, k: int, rng: np.random.Generator) -> Floats:
@@ -156,13 +210,13 @@ def _refined(X: Floats, centroids: Centroids) -> Floats:
     owner = np.concatenate(list(ahead(lambda rows: centroids.nearest(rows, 1, REFINING_CELLS)[0][:, 0], blocks)))
     points = sparse.csr_array((np.ones(len(X), np.float32), (owner, np.arange(len(X)))), (len(centroids), len(X)))
     sums: Floats = points @ X
-    return unit(np.where(sums.any(axis=1, keepdims=True), sums, centroids.vectors))
+    return unit(np.where(sums.any(axis=1, keepdims=True), sums, centroids.units))
 
 
 def _in_cells(vectors: Floats, rng: np.random.Generator) -> Centroids:
     """The same vectors, ordered by cells; cells over twice the mean are divided."""
     if len(vectors) <= FLAT:
-        return Centroids(vectors, unit(vectors.mean(axis=0, keepdims=True)), np.array([0, len(vectors)]))
+        return Centroids(*rounded(vectors), *rounded(vectors.mean(axis=0, keepdims=True)), np.array([0, len(vectors)]))
     mean = len(vectors) ** 0.5 / FINENESS
     cells: list[Ints] = []
     waiting = [np.arange(len(vectors))]
@@ -172,9 +226,9 @@ def _in_cells(vectors: Floats, rng: np.random.Generator) -> Centroids:
         for part in parts:
             done = len(parts) == 1 or len(part) <= 2 * mean
             (cells if done else waiting).append(rows[part])
-    heads = unit(np.stack([vectors[rows].mean(axis=0) for rows in cells]))
+    heads = np.stack([vectors[rows].mean(axis=0) for rows in cells])
     starts = np.concatenate([[0], np.cumsum([len(rows) for rows in cells])])
-    return Centroids(vectors[np.concatenate(cells)], heads, starts)
+    return Centroids(*rounded(vectors[np.concatenate(cells)]), *rounded(heads), starts)
 
 
 def _groups(X: Floats, heads: Floats) -> list[Ints]:

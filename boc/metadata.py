@@ -139,7 +139,7 @@ def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
 
 def undeclared(items: Sequence[Item], types: Mapping[str, FieldType]) -> str | None:
     """The name of a field that an item has but ``types`` do not declare, or None."""
-    return next((name for item in items for name in item.fields if name not in types), None)
+    return min(set().union(*[item.fields for item in items]) - types.keys(), default=None)
 
 
 def _filterable(name: str, types: Mapping[str, FieldType]) -> FieldType:

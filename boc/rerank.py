@@ -15,9 +15,12 @@ region is unlike every word. Here nothing is padded. An alignment with an empty 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from time import perf_counter
+from typing import Any
 
 import numkong
 import numpy as np
@@ -33,6 +36,7 @@ except ImportError:  # not built here: ``products`` stands in
 
 METRICS = ("dot", "mrsw", "mwsr", "symm", "mravgw")
 CONCEPT_DTYPES = ("float16", "int8")
+PROBE = 16  # candidates whose vectors tell whether the others are in memory
 CELLS = 1 << 22  # cosines pooled at a time: they stay in the cache
 
 
@@ -63,6 +67,39 @@ def dot(
     scores = np.empty(len(vectors) if chosen is None else len(chosen), np.float32)
     _dots.dot(np.ascontiguousarray(query), vectors, None if chosen is None else np.ascontiguousarray(chosen), scores)
     return scores
+
+
+def best(
+    query: NDArray[np.float32],
+    vectors: NDArray[np.generic],
+    chosen: NDArray[np.int64],
+    k: int,
+    patience: float = math.inf,
+) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+    """Of the rows ``chosen`` the k that ``dot`` gives the largest products, and these: the largest first, of equal ones
+    the row chosen first.
+
+    None if the first ``PROBE`` of them took longer than ``patience``, in seconds, as those on a disk do.
+    """
+    k = min(k, len(chosen))
+    if _dots is None or not vectors.flags.c_contiguous:
+        return _best(query, vectors, chosen, k, patience)
+    found, scores = np.empty(k, np.int64), np.empty(k, np.float32)
+    if _dots.best(np.ascontiguousarray(query), vectors, np.ascontiguousarray(chosen), patience, found, scores):
+        return found, scores
+    return None
+
+
+def _best(
+    query: NDArray[np.float32], vectors: NDArray[np.generic], chosen: NDArray[np.int64], k: int, patience: float
+) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+    begun = perf_counter()
+    first = dot(query, vectors, chosen[:PROBE])
+    if len(chosen) > PROBE and perf_counter() - begun > patience:
+        return None
+    scores = np.concatenate([first, dot(query, vectors, chosen[PROBE:])])
+    order = np.argsort(-scores, kind="stable")[:k]
+    return chosen[order], scores[order]
 
 
 def _gathered(
@@ -116,10 +153,18 @@ def store(concepts: Ragged, dtype: str) -> StoredConcepts:
     """
     rows = unit_rows(concepts.values)
     if dtype == "float16":
-        return StoredConcepts(rows.astype(np.float16), concepts.offsets)
+        return StoredConcepts(stored(rows, dtype), concepts.offsets)
     scales = np.abs(rows).max(axis=1, initial=0) / np.float32(127)
     rows /= np.where(scales > 0, scales, 1)[:, None]
     return StoredConcepts(np.rint(rows).astype(np.int8), concepts.offsets, scales)
+
+
+def stored(rows: NDArray[np.float32], dtype: str) -> NDArray[np.floating[Any]]:
+    """``rows`` float32 (n, d) as an index stores them: float16, rounded to the nearest, or as they are."""
+    if dtype != "float16" or _dots is None or rows.dtype != np.float32:
+        return rows.astype(dtype, copy=False)
+    found = np.empty(rows.shape, np.float16)
+    return found if _dots.halve(np.ascontiguousarray(rows), found) else rows.astype(np.float16)
 
 
 def unit_rows(rows: NDArray[np.float32]) -> NDArray[np.float32]:

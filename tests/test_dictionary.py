@@ -16,7 +16,7 @@ from oracles import assert_canonical, same_matrix
 from boc.codecs import SurrogateCodec, global_code
 from boc.codecs.center import Center
 from boc.codecs.dictionary import CHOICE, Dictionary, dictionary_steps, pursuit, vocabulary_size
-from boc.kmeans import FLAT, unit
+from boc.kmeans import FLAT, rounded, unit
 from boc.types import Embeddings
 
 
@@ -29,6 +29,13 @@ def clustered(seed: int, clusters: int, n: int, width: int = 16) -> NDArray[np.f
     rng = np.random.default_rng(seed)
     centres = gaussian(99, clusters, width)
     return (centres[rng.integers(clusters, size=n)] + 0.5 * rng.standard_normal((n, width))).astype(np.float32)
+
+
+def as_held(X: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The directions of rows as they are in 8 bits."""
+    rows, scales = rounded(X)
+    held: NDArray[np.float64] = rows * scales[:, None].astype(np.float64)
+    return held
 
 
 def slow_document(x: NDArray[np.float64], centroids: NDArray[np.float64], z: int) -> dict[int, float]:
@@ -53,8 +60,8 @@ def test_documents_are_matching_pursuits(n: int, terms: int, z: int, bits: int, 
     terms_of = step.transform(X)
     assert_canonical(terms_of, (n, len(step.centroids_)))
     top = 2**bits - 1
-    for row, x in zip(terms_of.toarray(), unit(X).astype(np.float64), strict=True):
-        expected = slow_document(x, step.centroids_.astype(np.float64), z)
+    for row, x in zip(terms_of.toarray(), as_held(X), strict=True):
+        expected = slow_document(x, step.centroids_ * step.scales_[:, None].astype(np.float64), z)
         assert set(np.flatnonzero(row)) == set(expected)
         for j, weight in expected.items():
             assert abs(row[j] - min(max(weight * top, 1), top)) <= 0.5 + 0.02 * top
@@ -73,8 +80,8 @@ def test_queries_ask_for_their_nearest_centroids(n: int, terms: int, z: int, bit
     found = step.encode_queries(X, "text")
     assert_canonical(found, (n, len(step.centroids_)))
     top = 2**bits - 1
-    for row, x in zip(found.toarray(), unit(X), strict=True):
-        cosines = [float(c @ x) for c in step.centroids_]
+    for row, x in zip(found.toarray(), as_held(X), strict=True):
+        cosines = [float(c @ x) * scale for c, scale in zip(step.centroids_, step.scales_.tolist(), strict=True)]
         nearest = sorted(range(len(cosines)), key=lambda j: -cosines[j])[:z]
         assert set(np.flatnonzero(row)) == set(nearest)
         for j in nearest:
@@ -111,6 +118,14 @@ def test_two_equal_candidates_do_not_break_it() -> None:
     candidates = unit(np.array([[1.0, 1.0], [1.0, 1.0]]))
     _, weights = pursued(unit(np.array([[1.0, 0.0]])), candidates[None], 2)
     assert np.isfinite(weights).all()
+
+
+@pytest.mark.parametrize("factor", [1e-100, 1e-30, 1e30, 1e100])
+def test_rows_beyond_float32_keep_their_direction(factor: float) -> None:
+    X = gaussian(3, 8).astype(np.float64)
+    step = Dictionary(6, bits=4).fit(X)
+    assert abs(step.transform(X) - step.transform(factor * X)).max() <= 1
+    assert abs(step.encode_queries(X, "text") - step.encode_queries(factor * X, "text")).max() <= 1
 
 
 @given(seed=st.integers(0, 99), factor=st.floats(0.01, 100))
@@ -217,10 +232,12 @@ def test_the_vocabulary_follows_from_the_collection_not_from_the_sample() -> Non
     assert chosen.terms == 7
 
 
-def test_centroids_are_stored_in_half_without_a_loss() -> None:
+def test_centroids_are_stored_in_bytes_without_a_loss() -> None:
     codec = global_code("dictionary", terms=16).fit(Embeddings("image", gaussian(0, 200)))
     arrays = codec.arrays()
-    assert [arrays[f"1.{name}"].dtype for name in Dictionary.learned] == [np.float16, np.float16, np.int64]
+    assert [arrays[f"1.{name}"].dtype for name in Dictionary.learned] == [
+        np.int8, np.float32, np.int8, np.float32, np.int64,
+    ]  # fmt: skip
     restored = SurrogateCodec.restore(codec.config(), arrays).steps[1]
     for name in Dictionary.learned:
         assert same_matrix(getattr(restored, name), getattr(codec.steps[1], name))

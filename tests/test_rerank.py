@@ -25,13 +25,16 @@ from boc.errors import BocError
 from boc.rerank import (
     CONCEPT_DTYPES,
     METRICS,
+    PROBE,
     align,
     alignments,
+    best,
     check_metric,
     dot,
     products,
     reorder,
     store,
+    stored,
     unit_rows,
 )
 from boc.types import Hit, Ragged, StoredConcepts
@@ -233,6 +236,60 @@ def test_every_half_is_widened_exactly(path: str, width: int) -> None:
         with computing_by(path):
             found = dot(np.eye(width, dtype=np.float32)[place], rows)
         np.testing.assert_array_equal(found, halves.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("path", PATHS)
+@given(n=st.integers(0, 60), k=st.integers(1, 70), values=st.sampled_from([2, 1000]), seed=st.integers(0, 99))
+def test_the_best_are_those_of_the_largest_products_and_chosen_first(
+    path: str, dtype: type[np.floating[Any]], n: int, k: int, values: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = (rng.integers(-values, values + 1, (90, 7)) / 64).astype(dtype)
+    query, chosen = rng.integers(-2, 3, 7).astype(np.float32), rng.permutation(90)[:n]
+    with computing_by(path):
+        found = best(query, vectors, chosen, k)
+        products = dot(query, vectors, chosen).tolist()
+    assert found is not None
+    expected = sorted(range(n), key=lambda i: (-products[i], i))[:k]
+    assert found[0].tolist() == chosen[expected].tolist()
+    assert found[1].tolist() == [products[i] for i in expected]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_who_has_no_patience_gets_nothing_of_many_rows(path: str) -> None:
+    query, vectors = np.ones(3, np.float32), np.ones((100, 3), np.float16)
+    with computing_by(path):
+        assert best(query, vectors, np.arange(PROBE + 1), 5, patience=-1.0) is None
+        few = best(query, vectors, np.arange(PROBE), 5, patience=-1.0)
+    assert few is not None
+    assert few[0].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_best_row_that_is_not_there_is_refused(path: str) -> None:
+    with computing_by(path), pytest.raises(IndexError):
+        best(np.ones(3, np.float32), np.ones((4, 3), np.float16), np.array([0, 4]), 1)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("shape", [(1, 95_240), (0, 4), (3, 3), (64, 257)])
+def test_halves_are_rounded_as_numpy_does(path: str, shape: tuple[int, int]) -> None:
+    """Halves to the even one, subnormals, and what is beyond the largest, which becomes infinite."""
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)  # all that are finite
+    between = np.concatenate([(halves[:-1] + halves[1:]) / 2, [65519, 65520, 1e9, np.inf, 1e-12]]).astype(np.float32)
+    rows = np.concatenate([between, -between, halves])[: shape[0] * shape[1]].reshape(shape)
+    with computing_by(path), np.errstate(over="ignore"):
+        found, expected = stored(rows, "float16"), rows.astype(np.float16)
+    assert found.dtype == np.float16
+    assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_is_stored_whole_is_not_copied(path: str) -> None:
+    rows = np.ones((2, 3), np.float32)
+    with computing_by(path):
+        assert stored(rows, "float32") is rows
 
 
 @pytest.mark.parametrize("path", PATHS)

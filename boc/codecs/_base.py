@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from inspect import signature
+from math import isfinite
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,6 +29,8 @@ class Step:
     learned: ClassVar[tuple[str, ...]] = ()
     reads_concepts: ClassVar[bool] = False
     """Whether a chain that begins with this step works on concept sets."""
+    rows_together: ClassVar[int] = 1024
+    """Rows that a chain takes at a time, if there are many: so few that what is between steps stays in the cache."""
     frozen = False
     """Whether the step has all it needs, a codebook made elsewhere, and is not fitted again with its chain."""
 
@@ -115,7 +118,7 @@ class Step:
             and X.shape[0] > 0
             and X.shape[1] == self.n_features_in_
             and not hasattr(self, "feature_names_in_")
-            and bool(np.isfinite(X.sum()))
+            and isfinite(np.vdot(X, X))
         )
 
     def __sklearn_tags__(self) -> Any:
@@ -129,7 +132,7 @@ class Step:
         )
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "n_features_in_") and all(hasattr(self, name) for name in self.learned)
+        return "n_features_in_" in vars(self) and all(map(vars(self).__contains__, self.learned))
 
 
 class SparseStep(Step):
@@ -143,7 +146,7 @@ class SparseStep(Step):
             and X.shape[0] > 0
             and X.shape[1] == self.n_features_in_
             and not hasattr(self, "feature_names_in_")
-            and bool(np.isfinite(X.data.sum()))
+            and isfinite(np.vdot(X.data, X.data))
         )
 
     def __sklearn_tags__(self) -> Any:
@@ -153,13 +156,12 @@ class SparseStep(Step):
 
 
 def terms_of(frequencies: NDArray[np.int32], columns: NDArray[np.int32], n_terms: int) -> sparse.csr_array:
-    """Term matrix (n, n_terms) of rows of ``z`` terms each, in any order: ``frequencies`` and ``columns`` (n, z)."""
+    """Term matrix (n, n_terms) of rows of ``z`` terms each: ``frequencies`` and ascending ``columns`` (n, z)."""
     n, z = columns.shape
     if n == 1:
-        order = columns[0].argsort()
-        return one_row(frequencies[0, order], columns[0, order], n_terms)
+        return one_row(frequencies[0], columns[0], n_terms)
     found = sparse.csr_array((frequencies.ravel(), columns.ravel(), np.arange(n + 1) * z), shape=(n, n_terms))
-    found.sort_indices()
+    found.has_canonical_format = True
     return found
 
 

@@ -22,7 +22,7 @@ from boc.codecs.scalar import BitQuantizer, ScalarQuantizer
 from boc.codecs.shifted import ShiftedCReLU
 from boc.codecs.topz import TopZ
 from boc.errors import BocError
-from boc.types import Embeddings, Ragged, TermMatrix
+from boc.types import Embeddings, Modality, Ragged, TermMatrix
 
 STEPS: dict[str, type[Step]] = {
     step.__name__: step
@@ -154,10 +154,19 @@ class SurrogateCodec:
                     f"vectors of dimension {found} for a code of dimension {width}; "
                     "use the encoder that the index was made with"
                 )
-            for step in chain:
-                X = getattr(step, side)(X, embeddings.modality)
-            parts.append(X)
+            together = max(step.rows_together for step in chain)
+            if isinstance(X, Ragged) or len(X) <= together:
+                parts.append(_through(chain, X, side, embeddings.modality))
+            else:
+                blocks = (X[i : i + together] for i in range(0, len(X), together))
+                parts.append(stacked([_through(chain, block, side, embeddings.modality) for block in blocks]))
         return parts
+
+
+def _through(chain: Sequence[Step], X: Any, side: str, modality: Modality) -> Any:
+    for step in chain:
+        X = getattr(step, side)(X, modality)
+    return X
 
 
 def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings]) -> None:

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from boc.codecs._base import Step, stacked, terms_of
 from boc.codecs.center import Center
-from boc.kmeans import Centroids, spherical_kmeans, unit
+from boc.kmeans import Centroids, quantized, spherical_kmeans, unit
 from boc.types import Modality
 
 MOST_TERMS = 1 << 18
@@ -54,9 +54,9 @@ class Dictionary(Step):
 
     Attributes
     ----------
-    centroids_ : ndarray of float16 (V, d)
-        Unit vectors, ordered by cells.
-    heads_, starts_ : ndarray of float16 (m, d), of int64 (m + 1,)
+    centroids_, scales_ : ndarray of int8 (V, d), of float32 (V,)
+        Directions, ordered by cells; times their scales they have length 1.
+    heads_, head_scales_, starts_ : ndarray of int8 (m, d), of float32 (m,), of int64 (m + 1,)
         The cells, see ``boc.kmeans.Centroids``.
 
     Examples
@@ -68,7 +68,8 @@ class Dictionary(Step):
     [[0, 0, 15], [15, 0, 0], [0, 15, 0]]
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("centroids_", "heads_", "starts_")
+    rows_together: ClassVar[int] = 2 * ROWS  # many share what is read of the vocabulary
+    learned: ClassVar[tuple[str, ...]] = ("centroids_", "scales_", "heads_", "head_scales_", "starts_")
 
     def __init__(
         self,
@@ -104,9 +105,8 @@ class Dictionary(Step):
             raise ValueError(f"temperature must be a number greater than 0, got {self.temperature}")
         rows = unit(self._validated(X, reset=True))
         found = spherical_kmeans(rows, self.terms or vocabulary_size(len(rows)), self.seed)
-        self.centroids_ = found.vectors.astype(np.float16)
-        self.heads_ = found.heads.astype(np.float16)
-        self.starts_ = found.starts
+        self.centroids_, self.scales_ = found.vectors, found.scales
+        self.heads_, self.head_scales_, self.starts_ = found.heads, found.head_scales, found.starts
         return self
 
     @property
@@ -115,30 +115,38 @@ class Dictionary(Step):
 
     def transform(self, X: NDArray[Any]) -> sparse.csr_array:
         """The document side: X (n, d) -> int32 csr (n, V) with ``z`` terms a row, none for a zero row."""
-        X = self._validated(X, reset=False)
-        parts = [self._document_terms(unit(X[i : i + ROWS])) for i in range(0, len(X), ROWS)]
+        rows = self._directions(X)
+        parts = [self._document_terms(rows[i : i + ROWS]) for i in range(0, len(rows), ROWS)]
         return stacked(parts)
 
     def encode_queries(self, X: NDArray[Any], modality: Modality) -> sparse.csr_array:
         """The query side: X (n, d) -> int32 csr (n, V) with ``query_z`` terms a row, none for a zero row."""
-        rows = unit(self._validated(X, reset=False))
+        rows = self._directions(X)
         numbers, cosines = self._nearest(rows, self.query_z, FEWEST_CELLS)
-        return self._terms(rows, numbers, np.exp((cosines - cosines[:, :1]) / self.temperature))
+        weights = cosines - cosines[:, :1]
+        weights /= self.temperature
+        return self._terms(rows, numbers, cosines, np.exp(weights, out=weights))
+
+    def _directions(self, X: NDArray[Any]) -> NDArray[np.float32]:
+        X = self._validated(X, reset=False)
+        return X if X.dtype == np.float32 else unit(X)  # before they leave the range of float32
 
     def _document_terms(self, rows: NDArray[np.float32]) -> sparse.csr_array:
-        candidates, dots = self._nearest(rows, CHOICE * self.z, DOCUMENT_CELLS)
-        chosen, weights = pursuit(dots, self._centroids.gram(candidates), min(self.z, candidates.shape[1]))
-        return self._terms(rows, np.take_along_axis(candidates, chosen, axis=1), weights)
+        candidates, cosines = self._nearest(rows, CHOICE * self.z, DOCUMENT_CELLS)
+        chosen, weights = pursuit(cosines, self._centroids.gram(candidates), min(self.z, candidates.shape[1]))
+        return self._terms(rows, np.take_along_axis(candidates, chosen, axis=1), cosines, weights)
 
     def _terms(
-        self, rows: NDArray[np.float32], numbers: NDArray[np.int64], weights: NDArray[np.float32]
+        self,
+        rows: NDArray[np.float32],
+        numbers: NDArray[np.int64],
+        cosines: NDArray[np.float32],
+        weights: NDArray[np.float32],
     ) -> sparse.csr_array:
-        top = 2**self.bits - 1
-        frequencies = np.minimum(np.maximum(np.rint(weights * top), 1), top).astype(np.int32)
-        found = terms_of(frequencies, numbers.astype(np.int32), len(self.centroids_))
-        directed = rows.any(axis=1)
-        if not directed.all():
-            found.data *= np.repeat(directed, numbers.shape[1])
+        columns, frequencies = quantized(numbers, weights, 2**self.bits - 1)
+        found = terms_of(frequencies, columns, len(self.centroids_))
+        if not cosines[:, 0].all():  # as of zero rows, which are as near to all
+            found.data *= np.repeat(rows.any(axis=1), numbers.shape[1])
             found.eliminate_zeros()
         return found
 
@@ -148,7 +156,7 @@ class Dictionary(Step):
 
     @property
     def _centroids(self) -> Centroids:
-        return Centroids(self.centroids_, self.heads_, self.starts_)
+        return Centroids(self.centroids_, self.scales_, self.heads_, self.head_scales_, self.starts_)
 
 
 def dictionary_steps(

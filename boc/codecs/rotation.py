@@ -57,7 +57,7 @@ class RandomRotation(Step):
     def transform(self, X: NDArray[Any]) -> NDArray[np.float32]:
         """X (n, d) -> float32 (n, expand * d)."""
         X = self._validated(X, reset=False)
-        rotated: NDArray[np.float32] = X.astype(np.float32) @ self.rotation_
+        rotated: NDArray[np.float32] = X.astype(np.float32, copy=False) @ self.rotation_
         return rotated
 
 
