@@ -5,8 +5,10 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-FLAGS = [] if sys.platform == "win32" else ["-O3", "-funroll-loops"]
-SOURCES = {"indexing._kernel": "indexing/_kernel.c", "boc._dots": "boc/_dots.c"}
+# Not contracted, or sums would be rounded otherwise where processors multiply and add in one.
+FLAGS = [] if sys.platform == "win32" else ["-O3", "-funroll-loops", "-ffp-contract=off"]
+MODULES = ("boc._dots", "indexing._kernel", "indexing._texts")
+SOURCES = {name: f"{name.replace('.', '/')}.c" for name in MODULES}
 
 setup(
     ext_modules=[

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from scipy import sparse
 from boc.errors import BackendError, ManifestError
 from boc.files import sole_writer
 from boc.manifest import FORMAT, Manifest
+from boc.rerank import stored
 from boc.types import MODALITIES, Item, StoredConcepts, TermMatrix
 
 from . import _catalogue, _disk
@@ -25,7 +27,7 @@ from ._parts import Part, listed, open_current, open_parts
 from ._rows import check_rows, not_unique
 from ._segment import Segment, gathered, side_by_side
 
-WAITING = 48 << 20  # bytes of rows that wait; while they become a segment they take thrice that, and more come in
+WAITING = 64 << 20  # bytes of rows that wait; while they become a segment they take twice that, and more come in
 
 
 class _Buffer:
@@ -44,25 +46,27 @@ class _Buffer:
         self,
         items: Sequence[Item],
         terms: TermMatrix,
-        vectors: NDArray[np.floating[Any]],
+        vectors: NDArray[np.float32],
         concepts: StoredConcepts | None,
     ) -> None:
-        self.place.update((item.id, row) for row, item in enumerate(items, len(self._items)))
+        self.place.update(zip([item.id for item in items], count(len(self._items)), strict=False))
         self._items += items
         self._terms.append(terms)
-        self._vectors.append(vectors.astype(self._manifest.vector_dtype))
+        rows = stored(vectors, self._manifest.vector_dtype)
+        self._vectors.append(rows.copy() if rows is vectors else rows)
         if concepts is not None:
             self._concepts.append(concepts)
             self.size += concepts.values.nbytes
-        self.size += 8 * terms.nnz + self._vectors[-1].nbytes + sum(len(item.content) + 100 for item in items)
+        self.size += 8 * terms.nnz + self._vectors[-1].nbytes + 100 * len(items)
+        self.size += sum([len(item.content) for item in items])
 
     def segment(self) -> Segment:
         """The rows that count, in memory."""
-        terms, vectors = sparse.vstack(self._terms, format="csr"), np.concatenate(self._vectors)
+        terms = sparse.vstack(self._terms, format="csr")
         concepts = side_by_side(self._concepts) if self._concepts else None
-        for waiting in (self._terms, self._vectors, self._concepts):
-            waiting.clear()  # now, or all is in memory three times
-        return gathered(self._items, terms, vectors, concepts, self._manifest.fields, self.place.values())
+        self._terms.clear()  # now, or all is in memory three times
+        self._concepts.clear()
+        return gathered(self._items, terms, self._vectors, concepts, self._manifest.fields, self.place.values())
 
 
 class _Writing:
@@ -152,6 +156,7 @@ class EmbeddedWriter(_Writing):
         self._hashes = np.empty(0, np.int64)  # of the ids that became segments, sorted
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="flush")
         self._left: Future[None] | None = None  # rows that become a segment
+        self._goes_on = False  # with what an earlier load has left
         self._committed = False
 
     def __enter__(self) -> EmbeddedWriter:
@@ -167,7 +172,7 @@ class EmbeddedWriter(_Writing):
                 _sweep(self._home)
 
     def has(self, ids: Sequence[str]) -> bool:
-        return len(self._known(ids)) == len(ids)
+        return self._goes_on and len(self._known(ids)) == len(ids)
 
     def add(
         self,
@@ -183,7 +188,10 @@ class EmbeddedWriter(_Writing):
 
     def commit(self) -> None:
         self._wait()
-        super()._flush()
+        if not self._merger.parts:
+            super()._flush()
+        elif self._buffer.place:
+            self._merger.hold(self._buffer.segment())  # what is merged at once need not be stored before
         self._merger.compact()
         if not self._merger.parts:
             raise BackendError(f"nothing was added to {self._home}; an index needs at least one item")
@@ -196,6 +204,7 @@ class EmbeddedWriter(_Writing):
         if load is not None and load.manifest.same_contents(self._manifest):
             self._manifest = load.manifest
             parts = open_parts(self._home, load)
+            self._goes_on = True
             for part in parts:
                 self._remember(part.segment.texts["ids"][row] for row in range(len(part.segment)))
         else:
@@ -229,6 +238,8 @@ class EmbeddedWriter(_Writing):
         places = np.searchsorted(self._hashes, asked)
         near = places < len(self._hashes)
         near[near] = self._hashes[places[near]] == asked[near]
+        if not near.any() and self._buffer.place.keys().isdisjoint(ids):
+            return []
         return [
             key
             for key, maybe in zip(ids, near.tolist(), strict=True)

@@ -65,6 +65,10 @@ class Merger:
                 segments = [part.segment for part in ripe]
                 self._job = _Job(ripe, live, self._pool.submit(self._merged, segments, live))
 
+    def hold(self, segment: Segment) -> None:
+        """Take a segment as a part that is not stored, for ``compact`` to merge with the others."""
+        self.parts.append(Part(None, segment))
+
     def settle(self) -> None:
         """Merge all that is ripe, and write anew what holds much that does not count, or is of an older format."""
         self._adopt()

@@ -106,7 +106,9 @@ class Postings:
         if mask is not None and (mask.shape != (self.n,) or mask.dtype != np.uint8 or not mask.flags.c_contiguous):
             raise ValueError(f"the mask must be uint8 ({self.n},), got {mask.dtype} {mask.shape}")
         width = max(1, min(k, self.n))
-        workers = self._workers(queries) if n_queries > 1 else 1
+        if n_queries == 1:
+            return self._answer(queries, range(1), width, mask)
+        workers = self._workers(queries)
         step = max(1, min(-(-n_queries // workers), BATCH, ROOM // width))
         parts = [range(first, min(first + step, n_queries)) for first in range(0, n_queries, step)]
         if workers == 1:

@@ -33,9 +33,9 @@ def check_rows(
     odd = undeclared(items, manifest.fields)
     if odd is not None:
         raise BackendError(f"an item has the metadata field {odd!r}, which the manifest does not declare")
-    repeated = next((key for key, times in Counter(item.id for item in items).items() if times > 1), None)
-    if repeated is not None:
-        raise not_unique(repeated)
+    ids = [item.id for item in items]
+    if len(set(ids)) < len(ids):
+        raise not_unique(Counter(ids).most_common(1)[0][0])
     dtype = None if concepts is None else concepts.values.dtype.name
     if dtype != manifest.concept_dtype:
         raise BackendError(f"concept sets of type {dtype}, those of the index are of type {manifest.concept_dtype}")

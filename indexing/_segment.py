@@ -65,10 +65,6 @@ class Segment:
         return len(self.modality)
 
     @cached_property
-    def _modality(self) -> memoryview:
-        return self.modality.data
-
-    @cached_property
     def counts(self) -> dict[str, int]:
         """How many rows are of each modality."""
         found = np.bincount(self.modality, minlength=len(MODALITIES)).tolist()
@@ -79,23 +75,22 @@ class Segment:
         return self.texts["ids"].find(key)
 
     def item(self, row: int) -> Item:
-        return self.items([row])[0]
+        return self.items(np.array([row]))[0]
 
-    def items(self, rows: Sequence[int]) -> list[Item]:
+    def items(self, rows: NDArray[np.int64]) -> list[Item]:
         """The items of some rows, in the order asked."""
-        texts, known = self.texts, self._modality
-        modalities = [MODALITIES[known[row]] for row in rows]
-        columns = [texts[name].take(rows) for name in ("ids", "content", "group")]
+        texts = self.texts
+        modalities = map(MODALITIES.__getitem__, self.modality[rows].tolist())
+        ids, content, group = (texts[name].take(rows) for name in ("ids", "content", "group"))
         if "fields" not in texts:
-            return [Item(*values) for values in zip(columns[0], modalities, *columns[1:], strict=True)]
-        fields = map(json.loads, texts["fields"].take(rows))
-        return [Item(*values) for values in zip(columns[0], modalities, *columns[1:], fields, strict=True)]
+            return list(map(Item, ids, modalities, content, group))
+        return list(map(Item, ids, modalities, content, group, map(json.loads, texts["fields"].take(rows))))
 
     def all_items(self) -> Iterator[Item]:
         """The items of all rows; if they are not held, a block of them in memory at a time."""
         if self.held is not None:
             return iter(self.held)
-        blocks = (range(i, min(i + BLOCK, len(self))) for i in range(0, len(self), BLOCK))
+        blocks = (np.arange(i, min(i + BLOCK, len(self))) for i in range(0, len(self), BLOCK))
         return (item for rows in blocks for item in self.items(rows))
 
     def count(self, live: NDArray[np.uint8] | None) -> NDArray[np.int64]:
@@ -113,24 +108,37 @@ class Segment:
 def gathered(
     items: Sequence[Item],
     terms: TermMatrix,
-    vectors: NDArray[Any],
+    vectors: list[NDArray[Any]],
     concepts: StoredConcepts | None,
     types: Mapping[str, FieldType],
     rows: Iterable[int],
 ) -> Segment:
-    """A segment in memory of some ``rows`` of what is given."""
-    order = np.array(sorted(rows, key=[item.id for item in items].__getitem__), dtype=np.int64)
-    chosen = [items[row] for row in order.tolist()]
+    """A segment in memory of some ``rows`` of what is given: ``vectors`` one below the other, and let go of."""
+    ordered = sorted(rows, key=[item.id for item in items].__getitem__)
+    order, chosen = np.array(ordered, dtype=np.int64), [items[row] for row in ordered]
     texts = {
-        "ids": Strings.of(item.id for item in chosen),
-        "content": Strings.of(item.content for item in chosen),
-        "group": Strings.of(item.group for item in chosen),
+        "ids": Strings.of([item.id for item in chosen]),
+        "content": Strings.of([item.content for item in chosen]),
+        "group": Strings.of([item.group for item in chosen]),
     }
     if types:
         texts["fields"] = Strings.of(json.dumps(dict(item.fields), ensure_ascii=False) for item in chosen)
     modality = np.array([MODALITIES.index(item.modality) for item in chosen], dtype=np.uint8)
     sets = None if concepts is None else take_sets(concepts, order)
-    return Segment(Postings.from_matrix(terms[order]), vectors[order], sets, modality, texts, held=chosen)
+    return Segment(Postings.from_matrix(terms[order]), _picked(vectors, order), sets, modality, texts, held=chosen)
+
+
+def _picked(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[Any]:
+    """Some rows of blocks one below the other, in that order; a block is let go of when it is copied."""
+    found = np.empty((len(order), blocks[0].shape[1]), blocks[0].dtype)
+    places = np.argsort(order, kind="stable")
+    first = 0
+    while blocks:
+        block = blocks.pop(0)
+        begin, end = np.searchsorted(order, [first, first + len(block)], sorter=places)
+        found[places[begin:end]] = block[order[places[begin:end]] - first]
+        first += len(block)
+    return found
 
 
 def take_sets(concepts: StoredConcepts, chosen: NDArray[np.int64]) -> StoredConcepts:
@@ -204,25 +212,21 @@ def merge(
     """
     merged = _Merged(parts, live)
     out = _Output(folder)
-    words = [_searched(folder, part, types) for part in parts]
-    make = partial(_wording.merge, parts=words, moved=merged.moved, n=len(merged), types=types)
+
+    def make(path: Path) -> bool:
+        return _wording.merge(path, [_words_of(part, types) for part in parts], merged.moved, len(merged), types)
+
     jobs = [partial(out.words, make), partial(out.postings, merged, parts, live)]
     _together([*jobs, partial(_write_rows, out, merged, parts[0])])
     _disk.sync(folder)
     return out.files, merged.moved
 
 
-def _searched(folder: Path, part: Segment, types: Mapping[str, FieldType]) -> Words | None:
-    """The words of a part; made in ``folder``, and gone from there again, of one that was written before there were
-    such files."""
+def _words_of(part: Segment, types: Mapping[str, FieldType]) -> Words | _wording.Found | None:
+    """What a part has, in its file, or found now: it is in memory, or was written before there were such files."""
     if part.words is not None or not (types or part.counts["text"]):
         return part.words
-    path = folder / "older.sqlite"
-    if not _wording.write(path, part.all_items(), types):
-        return None
-    words = Words(path, len(part))
-    _disk.remove(path)
-    return words
+    return _wording.Found(part.all_items(), types)
 
 
 def _together(jobs: Sequence[Callable[[], None]]) -> None:
@@ -252,7 +256,7 @@ class _Merged:
             np.arange(len(part)) if alive is None else np.flatnonzero(alive)
             for part, alive in zip(parts, live, strict=True)
         ]
-        keys = [part.texts["ids"][row] for part, rows in zip(parts, kept, strict=True) for row in rows.tolist()]
+        keys = [key for part, rows in zip(parts, kept, strict=True) for key in part.texts["ids"].take(rows)]
         # Sorted runs side by side are what Python's sort merges best.
         order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
         self._part = np.repeat(np.arange(len(parts)), [len(rows) for rows in kept])[order]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
+
+try:
+    from . import _texts
+except ImportError:  # no C compiler where it was installed
+    _texts = None  # type: ignore[assignment]
 
 
 class Strings:
@@ -33,10 +38,11 @@ class Strings:
     def __getitem__(self, i: int) -> str:
         return str(self._bytes[self._ends[i] : self._ends[i + 1]], "utf-8")
 
-    def take(self, rows: Sequence[int]) -> list[str]:
+    def take(self, rows: NDArray[np.int64]) -> list[str]:
         """Some strings, in the order asked."""
-        data, ends = self._bytes, self._ends
-        return [str(data[ends[i] : ends[i + 1]], "utf-8") for i in rows]
+        if _texts is not None:
+            return _texts.strings(self.data, self.offsets, np.ascontiguousarray(rows, np.int64))
+        return [self[row] for row in rows.tolist()]
 
     def find(self, value: str) -> int | None:
         """The number of a value among sorted strings."""

@@ -1,4 +1,4 @@
-"""Making the file of words and metadata values of a segment: of its items, or of the files of segments that it merges.
+"""Making the file of words and metadata values of a segment: of its items, or of what segments have that it merges.
 
 What the file holds is in ``_words``. Both ways give the same bytes, as far as equal values are written alike.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -21,14 +22,20 @@ from boc.errors import BackendError
 from boc.types import FieldType, Item
 
 from ._arrays import spans
-from ._bm25 import tokens_of
+from ._bm25 import spaced
 from ._words import Words, encoded, packed
+
+try:
+    from . import _texts as _texts_c
+except ImportError:  # no C compiler where it was installed
+    _texts_c = None  # type: ignore[assignment]
 
 Ints: TypeAlias = NDArray[np.int64]
 _Rows: TypeAlias = "defaultdict[Any, array[int]]"
 
 ITEMS = 1024  # whose words are found at a time
 OCCURRENCES = 1 << 20  # of words, sorted at a time
+MOST_TEXT = 1 << 32  # bytes of it, numbered in C
 ROW = 32  # bits of a key that hold a row, below those of a word or value
 _SIZES = [1 << 8, 1 << 16, 1 << 32]  # numbers from there on take 2, 4 and 8 bytes
 
@@ -59,37 +66,74 @@ class _Values(NamedTuple):
     stops: Ints
 
 
+class Found:
+    """The words and values of some items, in memory, as ``Words`` has those of a file.
+
+    Full text is sentences and the fields of type text; ``types`` are those of all fields. Each item is looked at once.
+    """
+
+    def __init__(self, items: Iterable[Item], types: Mapping[str, FieldType]) -> None:
+        full = [name for name, kind in types.items() if kind == "text"]
+        fields: dict[str, _Rows] = {name: defaultdict(lambda: array("I")) for name in _filtered(types)}
+        lines = []
+        rows_and_items = enumerate(items)
+        while some := list(islice(rows_and_items, ITEMS)):
+            lines.append(spaced([" ".join(_texts(item, full)) for _, item in some]).encode("utf-8", "surrogatepass"))
+            for name, rows in fields.items():
+                for row, item in some:
+                    for value in _values(item, name):
+                        if value == value:  # NaN equals nothing
+                            rows[encoded(value)].append(row)
+        words, numbers, self.lengths = _numbered(lines)
+        self._fields = fields
+        order = sorted(range(len(words)), key=words.__getitem__)
+        self._words = [words[i] for i in order]
+        rank = np.empty(len(words), np.uint32)
+        rank[order] = np.arange(len(words))
+        self._ranks = rank[numbers]  # of the words of all rows, one row behind the other
+        self._ends = np.cumsum(self.lengths)
+
+    def vocabulary(self) -> dict[str, int]:
+        """How often each word occurs."""
+        return dict(zip(self._words, np.bincount(self._ranks, minlength=len(self._words)).tolist(), strict=True))
+
+    def lists(self, first: str, last: str) -> _Lists:
+        """The posting lists of the words from ``first`` to ``last``."""
+        low, high = bisect_left(self._words, first), bisect_right(self._words, last)
+        places = np.flatnonzero((self._ranks >= low) & (self._ranks < high))
+        keys = self._ranks[places].astype(np.int64) << ROW | np.searchsorted(self._ends, places, "right")
+        pairs, frequencies = np.unique(keys, return_counts=True)
+        documents = np.bincount(pairs >> ROW, minlength=high)[low:]
+        return _Lists(self._words[low:high], documents, pairs & (1 << ROW) - 1, frequencies)
+
+    def values(self, name: str) -> _Values:
+        """The values of a field that filters ask for."""
+        rows = self._fields[name]
+        values = sorted(rows)
+        stops = np.cumsum([len(rows[value]) for value in values], dtype=np.int64)
+        return _Values(values, np.fromiter(chain.from_iterable(map(rows.__getitem__, values)), np.int64), stops)
+
+
 def write(path: Path, items: Iterable[Item], types: Mapping[str, FieldType]) -> bool:
     """Make the file of ``items``, whose fields are of ``types``; False, and no file, if there is nothing to write.
 
-    Full text is sentences and the fields of type text. The same items give the same bytes, not yet synced; each is
-    looked at once. BackendError if the file cannot be written, or for an integer beyond 64 bits.
+    The same items give the same bytes, not yet synced. BackendError if the file cannot be written, or for an integer
+    beyond 64 bits.
     """
-    full = [name for name, kind in types.items() if kind == "text"]
-    fields: dict[str, _Rows] = {name: defaultdict(lambda: array("I")) for name in _filtered(types)}
-    numbers: defaultdict[str, int] = defaultdict(count().__next__)  # of the words, as they come
-    words, lengths = array("I"), array("I")
-    rows_and_items = enumerate(items)
-    while some := list(islice(rows_and_items, ITEMS)):
-        found = tokens_of([" ".join(_texts(item, full)) for _, item in some])
-        lengths.extend(map(len, found))
-        words.extend(map(numbers.__getitem__, chain.from_iterable(found)))
-        for name, rows in fields.items():
-            for row, item in some:
-                for value in _values(item, name):
-                    if value == value:  # NaN equals nothing
-                        rows[encoded(value)].append(row)
-    ordered = {name: _ordered(rows) for name, rows in fields.items()}
-    return _store(path, _listed(numbers, words, lengths), np.array(lengths, np.int64), ordered)
+    found = Found(items, types)
+    counts = found.vocabulary()
+    words = list(counts)
+    lists = (found.lists(words[a], words[b - 1]) for a, b in spans(np.array(list(counts.values())), OCCURRENCES))
+    return _store(path, lists, found.lengths, {name: found.values(name) for name in _filtered(types)})
 
 
 def merge(
-    path: Path, parts: Sequence[Words | None], moved: Sequence[Ints], n: int, types: Mapping[str, FieldType]
+    path: Path, parts: Sequence[Words | Found | None], moved: Sequence[Ints], n: int, types: Mapping[str, FieldType]
 ) -> bool:
-    """Make the file of ``n`` rows out of those of ``parts``; False, and no file, if there is nothing to write.
+    """Make the file of ``n`` rows out of what ``parts`` have; False, and no file, if there is nothing to write.
 
-    ``moved`` is, for each part, the new row of each of its rows, or -1 for those left out. A part without a file has no
-    words and no values. BackendError if the file cannot be written.
+    ``moved`` is, for each part, the new row of each of its rows, or -1 for those left out. None is a part without words
+    and values. BackendError if the file cannot be written, or for an integer beyond 64 bits.
     """
     held = [(part, places) for part, places in zip(parts, moved, strict=True) if part is not None]
     lengths = np.zeros(n, np.int64)
@@ -125,6 +169,21 @@ def _store(path: Path, lists: Iterable[_Lists], lengths: Ints, fields: Mapping[s
     return True
 
 
+def _numbered(lines: Sequence[bytes]) -> tuple[list[str], NDArray[np.uint32], Ints]:
+    """The distinct words of blocks of lines, the numbers of all words, and how many each line has."""
+    if not lines:
+        return [], np.zeros(0, np.uint32), np.zeros(0, np.int64)
+    text = b"\n".join(lines)
+    if _texts_c is not None and len(text) < MOST_TEXT:
+        numbers, lengths, distinct = _texts_c.words(text)
+        found = distinct.decode("utf-8", "surrogatepass").split(" ") if distinct else []
+        return found, np.frombuffer(numbers, np.uint32), np.frombuffer(lengths, np.uint32).astype(np.int64)
+    rows = [line.split() for line in text.decode("utf-8", "surrogatepass").split("\n")]
+    known: defaultdict[str, int] = defaultdict(count().__next__)  # as they come
+    numbered = np.fromiter(map(known.__getitem__, chain.from_iterable(rows)), np.uint32)
+    return list(known), numbered, np.array([len(row) for row in rows], np.int64)
+
+
 def _filtered(types: Mapping[str, FieldType]) -> list[str]:
     """The fields that filters ask for."""
     return sorted(name for name, kind in types.items() if kind != "text")
@@ -142,28 +201,7 @@ def _values(item: Item, name: str) -> Sequence[Any]:
     return found if isinstance(found, (list, tuple)) else [found]
 
 
-def _ordered(rows: Mapping[Any, array[int]]) -> _Values:
-    values = sorted(rows)
-    stops = np.cumsum([len(rows[value]) for value in values], dtype=np.int64)
-    return _Values(values, np.fromiter(chain.from_iterable(map(rows.__getitem__, values)), np.int64), stops)
-
-
-def _listed(numbers: Mapping[str, int], words: array[int], lengths: array[int]) -> Iterator[_Lists]:
-    """The posting lists of all words, sorted, many at a time. ``words`` are the numbers of those of all rows, one row
-    behind the other."""
-    ordered, ends = sorted(numbers), np.cumsum(lengths)
-    rank = np.empty(len(ordered), np.uint32)
-    rank[[numbers[word] for word in ordered]] = np.arange(len(ordered))
-    ranks = rank[words]
-    for first, last in spans(np.bincount(ranks, minlength=len(ordered)), OCCURRENCES):
-        places = np.flatnonzero((ranks >= first) & (ranks < last))
-        keys = ranks[places].astype(np.int64) << ROW | np.searchsorted(ends, places, "right")
-        pairs, frequencies = np.unique(keys, return_counts=True)
-        documents = np.bincount(pairs >> ROW, minlength=last)[first:]
-        yield _Lists(ordered[first:last], documents, pairs & (1 << ROW) - 1, frequencies)
-
-
-def _merged(parts: Sequence[tuple[Words, Ints]]) -> Iterator[_Lists]:
+def _merged(parts: Sequence[tuple[Words | Found, Ints]]) -> Iterator[_Lists]:
     """The posting lists of all words of some parts, sorted, many at a time."""
     counts: Counter[str] = Counter()
     for part, _ in parts:
@@ -187,7 +225,7 @@ def _merged(parts: Sequence[tuple[Words, Ints]]) -> Iterator[_Lists]:
             yield _Lists(words, documents[there], key[order] & (1 << ROW) - 1, np.concatenate(frequencies)[order])
 
 
-def _merged_values(parts: Sequence[tuple[Words, Ints]], name: str) -> _Values:
+def _merged_values(parts: Sequence[tuple[Words | Found, Ints]], name: str) -> _Values:
     found = [(part.values(name), moved) for part, moved in parts]
     ordered = sorted(set(chain.from_iterable(values for (values, _, _), _ in found)))
     rank = {value: i for i, value in enumerate(ordered)}

@@ -13,18 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from operator import itemgetter
 from pathlib import Path
-from time import perf_counter
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from boc import rerank
 from boc.errors import BackendError, ManifestError
 from boc.files import sole_writer, sync
 from boc.manifest import Manifest
 from boc.metadata import check_filter, holds
-from boc.rerank import dot
 from boc.types import MODALITIES, Filter, Hit, Item, Modality, Rescore, Stages, StoredConcepts, TermMatrix, Words
 
 from . import _bm25, _catalogue
@@ -37,8 +36,7 @@ from ._segment import Segment, side_by_side, take_sets
 _Found: TypeAlias = tuple[Part, NDArray[np.int64], NDArray[Any]]
 """Rows of a part, and their scores."""
 
-PROBE = 16  # candidates whose vectors tell whether the others are in memory
-COLD = 2e-4  # seconds that these take if they are not: ten times as long as from memory, less than three from a disk
+COLD = 2e-4  # seconds that PROBE vectors take on a disk: ten times as long as in memory, less than three from the disk
 FILTERS = 16  # sets of filters whose items are remembered
 SEGMENTED = 4  # the first format with segments
 PARTS = {  # of the size of an index, by the first word of a file's name
@@ -165,7 +163,7 @@ class EmbeddedIndex:
             with stages.timed("rerank_ms"):
                 pairs = zip(candidates, rescore.vectors, strict=True)
                 stages.candidates += sum(len(rows) for one in candidates for _, rows, _ in one)
-                candidates = [_rescored(one, vector) for one, vector in pairs]
+                candidates = [_rescored(one, vector, k) for one, vector in pairs]
         with stages.timed("content_ms"):
             return [_hits(one, k) for one in candidates]
 
@@ -334,21 +332,22 @@ def _best(part: Part, rows: NDArray[np.int64], scores: NDArray[np.float64], k: i
     return part, rows[chosen], scores[chosen]
 
 
-def _rescored(found: Sequence[_Found], query: NDArray[np.float32]) -> list[_Found]:
-    """The same rows with the dot products of their vectors and ``query``; vectors are read in the order of the file."""
-    ordered = [(part, np.sort(rows)) for part, rows, _ in found]
-    return [(part, rows, _dots(query, part.segment.vectors, rows)) for part, rows in ordered]
+def _rescored(found: Sequence[_Found], query: NDArray[np.float32], k: int) -> list[_Found]:
+    """The k rows of every part with the largest dot products of their vectors and ``query``, and these. Vectors are
+    read in the order of the file."""
+    return [(part, *_best_by_vectors(query, part.segment.vectors, np.sort(rows), k)) for part, rows, _ in found]
 
 
-def _dots(query: NDArray[np.float32], vectors: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Dot products with some ascending ``rows``, which are fetched first if they seem to lie on the disk."""
-    if len(rows) <= PROBE:
-        return dot(query, vectors, rows)
-    begun = perf_counter()
-    first = dot(query, vectors, rows[:PROBE])
-    if perf_counter() - begun > COLD:
-        fetch(vectors, rows[PROBE:])
-    return np.concatenate([first, dot(query, vectors, rows[PROBE:])])
+def _best_by_vectors(
+    query: NDArray[np.float32], vectors: NDArray[Any], rows: NDArray[np.int64], k: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Of some ascending ``rows``, which are fetched first if they seem to lie on the disk."""
+    best = rerank.best(query, vectors, rows, k, COLD)
+    if best is None:
+        fetch(vectors, rows[rerank.PROBE :])
+        best = rerank.best(query, vectors, rows, k)
+        assert best is not None
+    return best
 
 
 def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
@@ -385,9 +384,7 @@ def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
 def _hits(found: Sequence[_Found], k: int) -> list[Hit]:
     """The k best, ordered by (-score, id)."""
     hits = [
-        Hit(item, score)
-        for part, rows, scores in _leading(found, k)
-        for item, score in zip(part.segment.items(rows.tolist()), scores.tolist(), strict=True)
+        hit for part, rows, scores in _leading(found, k) for hit in map(Hit, part.segment.items(rows), scores.tolist())
     ]
     hits.sort(key=lambda hit: (-hit.score, hit.item.id))
     return hits

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from oracles import new_manifest, picture, random_terms, sentence
 from scipy import sparse
 
+from boc import rerank
 from boc.errors import BackendError, BocError, ManifestError
 from boc.manifest import FORMAT
 from boc.rerank import store
@@ -384,13 +385,13 @@ def test_a_broken_load_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> N
 def test_each_text_is_looked_at_once(tmp_path: Path, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a load that waits in memory to its end, of one that became a segment just then, and of one of several, killed
     in between: merges and compaction read the words that were found."""
-    looked_at, real = [], _wording.tokens_of
+    looked_at, real = [], _wording.spaced
 
-    def tokens_of(texts: Sequence[str]) -> list[list[str]]:
+    def spaced(texts: Sequence[str]) -> str:
         looked_at.extend(texts)
         return real(texts)
 
-    monkeypatch.setattr(_wording, "tokens_of", tokens_of)
+    monkeypatch.setattr(_wording, "spaced", spaced)
     with pytest.raises(KilledError):
         load(tmp_path, n + 10, stop=n)
     load(tmp_path, n + 10)
@@ -542,9 +543,7 @@ def test_vectors_that_are_fetched_first_give_the_same_scores(tmp_path: Path, mon
     monkeypatch.setattr(embedded, "COLD", -1.0)
     monkeypatch.setattr(embedded, "fetch", lambda array, rows: (asked.append(rows), _arrays.fetch(array, rows)))
     assert index.search(queries, 300, rescore=rescore) == expected
-    assert [len(rows) for rows in asked] == [
-        len(hits) - embedded.PROBE for hits in expected if len(hits) > embedded.PROBE
-    ]
+    assert [len(rows) for rows in asked] == [len(hits) - rerank.PROBE for hits in expected if len(hits) > rerank.PROBE]
     assert asked
 
 

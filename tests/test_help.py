@@ -115,7 +115,7 @@ def test_the_version_is_told_with_those_that_matter() -> None:
         except metadata.PackageNotFoundError:
             assert told[name] == "not installed"
     assert told["index format"] == str(FORMAT)
-    compiled = {name for name in ("indexing._kernel", "boc._dots") if _is_compiled(name)}
+    compiled = {name for name in ("indexing._kernel", "indexing._texts", "boc._dots") if _is_compiled(name)}
     assert compiled == set(told["C modules"].split(", ")) - {"none compiled in"}
 
 

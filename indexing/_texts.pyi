@@ -1,0 +1,6 @@
+from typing import Any
+
+from numpy.typing import NDArray
+
+def strings(data: NDArray[Any], offsets: NDArray[Any], rows: NDArray[Any], /) -> list[str]: ...
+def words(text: bytes, /) -> tuple[bytes, bytes, bytes]: ...
