@@ -133,8 +133,8 @@ def test_the_miniature_has_the_rows_that_are_known_beforehand(
     for row in ours:
         parts = [float(row[name]) for name in ("index_mb", "vectors_mb", "codec_mb", "rest_mb")]
         assert float(row["disk_mb"]) == pytest.approx(sum(parts), abs=0.002)
-        # 2,000 postings of two bytes and one, 101 starts of four; float16; 100 centroids in float16, two means
-        assert parts[:3] == [0.007, 0.2, 0.021]
+        # 2,000 postings of two bytes and one, 101 starts of four; float16; 100 centroids in bytes, scales, a mean
+        assert parts[:3] == [0.007, 0.2, 0.011]
     assert all(row["vectors_mb"] == "0.200" for row in scipy)
     for row in found.table:
         rounds = [float(part) for part in row["p50_rounds"].split()]
