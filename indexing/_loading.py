@@ -27,7 +27,8 @@ from ._parts import Part, listed, open_current, open_parts
 from ._rows import check_rows, not_unique
 from ._segment import Segment, gathered, side_by_side
 
-WAITING = 64 << 20  # bytes of rows that wait; while they become a segment they take twice that, and more come in
+FEW = 4  # times the last rows of a load: with so many others they are merged from memory
+WAITING = 48 << 20  # bytes of rows that wait; while they become a segment they take twice that, and more come in
 
 
 class _Buffer:
@@ -188,10 +189,11 @@ class EmbeddedWriter(_Writing):
 
     def commit(self) -> None:
         self._wait()
-        if not self._merger.parts:
-            super()._flush()
-        elif self._buffer.place:
-            self._merger.hold(self._buffer.segment())  # what is merged at once need not be stored before
+        stored = sum(map(len, self._merger.parts))
+        if 0 < stored <= FEW * len(self._buffer.place):
+            self._merger.hold(self._buffer.segment())  # much of what is merged at once need not be stored before
+        else:
+            super()._flush()  # or it would take memory beside what merging many rows takes
         self._merger.compact()
         if not self._merger.parts:
             raise BackendError(f"nothing was added to {self._home}; an index needs at least one item")
