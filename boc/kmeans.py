@@ -148,19 +148,6 @@ def rounded(X: Floats) -> tuple[Bytes, Floats]:
     return rows, scales
 
 
-def quantized(numbers: Ints, weights: Floats, top: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Of each row of ``numbers`` (n, z) these, ascending, and their ``weights`` (n, z) times ``top`` as whole numbers
-    from 1 to ``top``, halves to the even one; int32 both."""
-    columns, frequencies = np.empty(numbers.shape, np.int32), np.empty(numbers.shape, np.int32)
-    if _dots is not None:
-        _dots.terms(numbers, weights, top, columns, frequencies)
-        return columns, frequencies
-    order = numbers.argsort(axis=1)
-    columns[...] = np.take_along_axis(numbers, order, axis=1)
-    frequencies[...] = np.clip(np.rint(np.take_along_axis(weights, order, axis=1) * np.float32(top)), 1, top)
-    return columns, frequencies
-
-
 def unit(X: NDArray[Any]) -> Floats:
     """Rows of ``X`` (n, d) scaled to length 1, float32; zero rows stay zero."""
     norms = np.sqrt(np.einsum("ij,ij->i", X, X))[:, None]

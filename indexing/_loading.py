@@ -189,8 +189,8 @@ class EmbeddedWriter(_Writing):
 
     def commit(self) -> None:
         self._wait()
-        stored = sum(map(len, self._merger.parts))
-        if 0 < stored <= FEW * len(self._buffer.place):
+        others = sum(map(len, self._merger.parts))
+        if 0 < others <= FEW * len(self._buffer.place):
             self._merger.hold(self._buffer.segment())  # much of what is merged at once need not be stored before
         else:
             super()._flush()  # or it would take memory beside what merging many rows takes

@@ -35,7 +35,7 @@ _Rows: TypeAlias = "defaultdict[Any, array[int]]"
 
 ITEMS = 1024  # whose words are found at a time
 OCCURRENCES = 1 << 20  # of words, sorted at a time
-MOST_TEXT = 1 << 32  # bytes of it, numbered in C
+MOST_TEXT = (1 << 32) - 1  # bytes of it, less than which are numbered in C
 ROW = 32  # bits of a key that hold a row, below those of a word or value
 _SIZES = [1 << 8, 1 << 16, 1 << 32]  # numbers from there on take 2, 4 and 8 bytes
 

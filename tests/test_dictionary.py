@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from oracles import assert_canonical, same_matrix
 
-from boc.codecs import SurrogateCodec, global_code
+from boc.codecs import SurrogateCodec, dictionary, global_code
 from boc.codecs.center import Center
-from boc.codecs.dictionary import CHOICE, Dictionary, dictionary_steps, pursuit, vocabulary_size
+from boc.codecs.dictionary import CHOICE, Dictionary, dictionary_steps, pursuit, quantized, vocabulary_size
 from boc.kmeans import FLAT, rounded, unit
 from boc.types import Embeddings
 
@@ -87,6 +87,23 @@ def test_queries_ask_for_their_nearest_centroids(n: int, terms: int, z: int, bit
         for j in nearest:
             weight = math.exp((cosines[j] - max(cosines)) / 0.3)
             assert abs(row[j] - max(weight * top, 1)) <= 0.5 + 1e-3
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@given(n=st.integers(0, 4), z=st.integers(1, 40), top=st.integers(1, 300), seed=st.integers(0, 99))
+def test_quantized_terms_ascend_with_their_weights(compiled: bool, n: int, z: int, top: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    numbers = np.array([rng.permutation(1 << 18)[:z] for _ in range(n)], np.int64).reshape(n, z)
+    weights = rng.choice(np.float32([0, -1, 0.5 / top, 1.5 / top, 0.3, 1, 2, 1e9]), (n, z))
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:
+            patch.setattr(dictionary, "_dots", None)
+        columns, frequencies = quantized(numbers, weights, top)
+    for i in range(n):
+        products = [float(weight * np.float32(top)) for weight in weights[i]]
+        whole = [min(max(round(product), 1), top) for product in products]
+        expected = sorted(zip(numbers[i].tolist(), whole, strict=True))
+        assert list(zip(columns[i].tolist(), frequencies[i].tolist(), strict=True)) == expected
 
 
 def pursued(

@@ -381,6 +381,21 @@ def test_a_broken_load_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("small")
+def test_the_last_rows_of_a_load_end_alike_stored_before_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, real = [], _merging.Merger.hold
+    monkeypatch.setattr(_merging.Merger, "hold", lambda merger, segment: (held.append(segment), real(merger, segment)))
+    segments = []
+    for few in (0, 1000):
+        monkeypatch.setattr(_loading, "FEW", few)
+        load(tmp_path / str(few), 110)
+        segments.append([key for key in state(tmp_path / str(few), "dogs") if "segment" in key])
+        assert len(held) == (few > 0)
+    assert segments[0] == segments[1] != []
+
+
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("n", [10, 20, 100])
 def test_each_text_is_looked_at_once(tmp_path: Path, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a load that waits in memory to its end, of one that became a segment just then, and of one of several, killed

@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from boc import kmeans
-from boc.kmeans import FLAT, Centroids, quantized, rounded, spherical_kmeans, unit
+from boc.kmeans import FLAT, Centroids, rounded, spherical_kmeans, unit
 
 PATHS = ["numpy"] if kmeans._dots is None else [*kmeans._dots.paths(), "numpy"]
 
@@ -121,21 +121,6 @@ def test_a_row_with_what_is_no_number_has_no_direction(path: str, value: float) 
         whole, scales = rounded(rows)
     assert not whole[0].any()
     assert scales.tolist() == [0, slow_rounded([1.0] * 70)[1]]
-
-
-@pytest.mark.parametrize("path", PATHS)
-@given(n=st.integers(0, 4), z=st.integers(1, 40), top=st.integers(1, 300), seed=st.integers(0, 99))
-def test_quantized_terms_ascend_with_their_weights(path: str, n: int, z: int, top: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    numbers = np.array([rng.permutation(1 << 18)[:z] for _ in range(n)], np.int64).reshape(n, z)
-    weights = rng.choice(np.float32([0, -1, 0.5 / top, 1.5 / top, 0.3, 1, 2, 1e9]), (n, z))
-    with computing_by(path):
-        columns, frequencies = quantized(numbers, weights, top)
-    for i in range(n):
-        products = [float(weight * np.float32(top)) for weight in weights[i]]
-        whole = [min(max(round(product), 1), top) for product in products]
-        expected = sorted(zip(numbers[i].tolist(), whole, strict=True))
-        assert list(zip(columns[i].tolist(), frequencies[i].tolist(), strict=True)) == expected
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -10,8 +10,13 @@ from scipy import sparse
 
 from boc.codecs._base import Step, stacked, terms_of
 from boc.codecs.center import Center
-from boc.kmeans import Centroids, quantized, spherical_kmeans, unit
+from boc.kmeans import Centroids, spherical_kmeans, unit
 from boc.types import Modality
+
+try:
+    from boc import _dots
+except ImportError:  # not built here: numpy stands in
+    _dots = None  # type: ignore[assignment]
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
@@ -176,6 +181,21 @@ def dictionary_steps(
 def vocabulary_size(n: int) -> int:
     """The power of two near 50 sqrt(n), or near n / 4 where that is less; 1 to 262,144."""
     return int(min(MOST_TERMS, 2 ** round(np.log2(max(1, min(50 * n**0.5, n / 4))))))
+
+
+def quantized(
+    numbers: NDArray[np.int64], weights: NDArray[np.float32], top: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Of each row of ``numbers`` (n, z) these, ascending, and their ``weights`` (n, z) times ``top`` as whole numbers
+    from 1 to ``top``, halves to the even one; int32 both."""
+    columns, frequencies = np.empty(numbers.shape, np.int32), np.empty(numbers.shape, np.int32)
+    if _dots is not None:
+        _dots.terms(numbers, weights, top, columns, frequencies)
+        return columns, frequencies
+    order = numbers.argsort(axis=1)
+    columns[...] = np.take_along_axis(numbers, order, axis=1)
+    frequencies[...] = np.clip(np.rint(np.take_along_axis(weights, order, axis=1) * np.float32(top)), 1, top)
+    return columns, frequencies
 
 
 def pursuit(
