@@ -716,16 +716,18 @@ static void compare(const Rows *matrix, int64_t first, int64_t n, const Query *q
     }
 }
 
-/* Of each row of numbers with weights the numbers, ascending, and weights times ``top`` as whole numbers from 1 to it. */
+/* Of each row of numbers with weights the numbers, ascending, and weights times ``top`` as whole numbers from 1 to it.
+   With a temperature other than 0 a weight w counts as exp((w - first) / temperature), in double. */
 static PyObject *terms(PyObject *module, PyObject *args)
 {
     static const char *const NAMES[] = {"numbers", "weights", "columns", "frequencies"};
     static const char *const TYPES[] = {"q", "f", "i", "i"};
     PyObject *objects[4], *result = NULL;
     Array arrays[4] = {{.held = 0}};
+    double temperature;
     int top;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OOiOO:terms", &objects[0], &objects[1], &top, &objects[2], &objects[3]))
+    if (!PyArg_ParseTuple(args, "OOdiOO:terms", &objects[0], &objects[1], &temperature, &top, &objects[2], &objects[3]))
         return NULL;
     for (int i = 0; i < 4; i++)
         if (take(arrays + i, objects[i], NAMES[i], 2, TYPES[i], i > 1) ||
@@ -743,7 +745,10 @@ static PyObject *terms(PyObject *module, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
     for (int64_t row = 0; row < n * z; row += z) {
         for (int64_t j = 0; j < z; j++) {
-            const float magic = 12582912.0f, whole = weights[row + j] * (float)top + magic - magic;
+            float weight = weights[row + j];
+            if (temperature != 0)
+                weight = (float)exp(((double)weight - (double)weights[row]) / temperature);
+            const float magic = 12582912.0f, whole = weight * (float)top + magic - magic;
             const int64_t frequency = whole >= 1 ? whole < (float)top ? (int64_t)whole : top : 1;
             keys[j] = -numbers[row + j] * ((int64_t)1 << 32) + frequency;
         }
@@ -1111,7 +1116,8 @@ static PyMethodDef METHODS[] = {
      "best(query, rows, chosen, patience, found, scores): of the chosen rows those of the largest products, the largest "
      "first, of equal ones the one chosen first; False if the first of them took longer than so many seconds."},
     {"terms", terms, METH_VARARGS,
-     "terms(numbers, weights, top, columns, frequencies): numbers of each row, ascending, and weights as whole numbers."},
+     "terms(numbers, weights, temperature, top, columns, frequencies): numbers of each row, ascending, and weights as whole "
+     "numbers."},
     {"nearest", nearest, METH_VARARGS,
      "nearest(queries, heads, head_scales, starts, vectors, scales, cells, numbers, cosines): nearest centroids of some "
      "cells."},

@@ -30,6 +30,12 @@ def nearest(
 def paths() -> list[str]: ...
 def rounded(rows: NDArray[Any], out: NDArray[Any], scales: NDArray[Any], /) -> None: ...
 def terms(
-    numbers: NDArray[Any], weights: NDArray[Any], top: int, columns: NDArray[Any], frequencies: NDArray[Any], /
+    numbers: NDArray[Any],
+    weights: NDArray[Any],
+    temperature: float,
+    top: int,
+    columns: NDArray[Any],
+    frequencies: NDArray[Any],
+    /,
 ) -> None: ...
 def use(name: str, /) -> None: ...

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -402,8 +403,9 @@ class Searcher:
         if text is not None:
             return self.search_texts([text], **same)[0]
         path, encoder = Path(str(image)), self.encoder
-        with stages.timed("encode_ms"):
-            encoded = encoder.encode_images([encoder.prepare(ImageRef(path.name, path))])
+        begun = perf_counter()
+        encoded = encoder.encode_images([encoder.prepare(ImageRef(path.name, path))])
+        stages.took("encode_ms", begun)
         return self.search_vectors(encoded, **same)[0]
 
     def search_texts(self, texts: Sequence[str], *, stages: Stages | None = None, **options: Any) -> list[list[Hit]]:
@@ -411,8 +413,9 @@ class Searcher:
         if not all(text.strip() for text in texts):
             raise BocError("the sentence is empty; write what the picture shows")
         stages, encoder = Stages() if stages is None else stages, self.encoder
-        with stages.timed("encode_ms"):
-            encoded = encoder.encode_texts(texts)
+        begun = perf_counter()
+        encoded = encoder.encode_texts(texts)
+        stages.took("encode_ms", begun)
         return self.search_vectors(encoded, texts=texts, stages=stages, **options)
 
     def search_vectors(
@@ -444,17 +447,18 @@ class Searcher:
         target, depth = self.target(find), math.ceil(rm * k)
         metric = check_metric(rerank or self.index.manifest.rerank)
         stages = Stages() if stages is None else stages
-        with stages.timed("code_ms"):
-            codes = self.codec.encode_queries(queries)
-            codes = codes if query_z is None else heaviest(codes, query_z)
-        stages.codes = codes
+        begun = perf_counter()
+        codes = self.codec.encode_queries(queries)
+        stages.codes = codes = codes if query_z is None else heaviest(codes, query_z)
+        stages.took("code_ms", begun)
         if hybrid == "sum":
             return self.index.search(codes, k, target, filters=filters, words=words, stages=stages)
         if words is None:
             return self._ranked(queries, codes, depth, k, target, metric, filters, stages)
         ranked = self._ranked(queries, codes, depth, depth, target, metric, filters, stages)
-        with stages.timed("postings_ms"):
-            matched = self.index.match(words.texts, depth, target, filters)
+        begun = perf_counter()
+        matched = self.index.match(words.texts, depth, target, filters)
+        stages.took("postings_ms", begun)
         return [reciprocal_rank_fusion(pair, k) for pair in zip(ranked, matched, strict=True)]
 
     def _ranked(
@@ -475,11 +479,12 @@ class Searcher:
         score = self._aligner(queries, target, metric)
         found = self.index.search(codes, depth, target, filters=filters, stages=stages)
         stages.candidates += sum(map(len, found))
-        with stages.timed("rerank_ms"):
-            return [
-                reorder(hits, score(i, [hit.item.id for hit in hits]), k) if hits else []
-                for i, hits in enumerate(found)
-            ]
+        begun = perf_counter()
+        ranked = [
+            reorder(hits, score(i, [hit.item.id for hit in hits]), k) if hits else [] for i, hits in enumerate(found)
+        ]
+        stages.took("rerank_ms", begun)
+        return ranked
 
     def _aligner(
         self, queries: Embeddings, target: Modality, metric: str

@@ -387,13 +387,14 @@ static int search(const Postings *p, Query q, Best *best)
     return 1;
 }
 
-enum { STARTS, ROWS, FREQUENCIES, PEAKS, OFFSETS, TERMS, WEIGHTS, FOUND_ROWS, FOUND_SCORES, COUNTS, MASK, BUFFERS };
+enum { STARTS, ROWS, FREQUENCIES, PEAKS, OFFSETS, TERMS, WEIGHTS, FOUND_ROWS, FOUND_SCORES, MASK, BUFFERS };
 
-/* Answer the queries, to each of which k results are written; what is wrong, or NULL. */
-static const char *answer(const Postings *p, const Py_buffer *at, Py_ssize_t n_queries, Py_ssize_t k)
+/* Answer the queries, to each of which k results are written; ``counts`` says how many there are, -1 if a query was not
+   answered. What is wrong, or NULL. */
+static const char *answer(const Postings *p, const Py_buffer *at, Py_ssize_t n_queries, Py_ssize_t k, int64_t *counts)
 {
     const int64_t *offsets = at[OFFSETS].buf;
-    int64_t *found_rows = at[FOUND_ROWS].buf, *counts = at[COUNTS].buf;
+    int64_t *found_rows = at[FOUND_ROWS].buf;
     double *found_scores = at[FOUND_SCORES].buf;
     const Py_ssize_t room = 2 * k + LANES;
     const char *wrong = NULL;
@@ -431,20 +432,23 @@ static int fit(const Postings *p, const Py_buffer *at, Py_ssize_t n_queries, Py_
            at[ROWS].len == p->n_postings * 2 && at[FREQUENCIES].len == p->n_postings * p->width &&
            (p->width == 0 || p->width == 1 || p->width == 2 || p->width == 4) &&
            at[FOUND_ROWS].len == n_queries * k * 8 && at[FOUND_SCORES].len == n_queries * k * 8 &&
-           at[COUNTS].len == n_queries * 8 && (at[MASK].buf == NULL || at[MASK].len == p->n);
+           (at[MASK].buf == NULL || at[MASK].len == p->n);
 }
 
 PyDoc_STRVAR(top_doc,
-             "top(starts, rows, frequencies, peaks, offsets, terms, weights, found_rows, found_scores, counts, mask,"
+             "top(starts, rows, frequencies, peaks, offsets, terms, weights, found_rows, found_scores, mask,"
              " n, k)\n"
              "\n"
-             "Write the k best rows of each query and their scores, and how many there are: -1 if a score may be 2**32\n"
-             "or more. ValueError if the arrays do not fit each other.");
+             "Write the k best rows of each query and their scores; how many there are of each: -1 if a score may be\n"
+             "2**32 or more. ValueError if the arrays do not fit each other.");
 
 static PyObject *top(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
     Py_buffer at[BUFFERS] = {{0}};
     const char *wrong = NULL;
+    PyObject *result = NULL;
+    int64_t *counts = NULL;
+    Py_ssize_t n_queries = 0;
     int taken = 0;
     (void)module;
     if (n_arguments != BUFFERS + 2)
@@ -453,14 +457,15 @@ static PyObject *top(PyObject *module, PyObject *const *arguments, Py_ssize_t n_
     if (PyErr_Occurred())
         return NULL;
     for (; taken < BUFFERS; taken++) {
-        const int written = taken == PEAKS || taken == FOUND_ROWS || taken == FOUND_SCORES || taken == COUNTS;
+        const int written = taken == PEAKS || taken == FOUND_ROWS || taken == FOUND_SCORES;
         if (taken == MASK && arguments[taken] == Py_None)
             continue;
         if (PyObject_GetBuffer(arguments[taken], at + taken, written ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0)
             break;
     }
     if (taken == BUFFERS) {
-        const Py_ssize_t n_postings = at[ROWS].len / 2, n_queries = at[COUNTS].len / 8;
+        const Py_ssize_t n_postings = at[ROWS].len / 2;
+        n_queries = at[OFFSETS].len / 8 - 1;
         const Postings p = {.scratch = &of_thread,
                             .starts = at[STARTS].buf,
                             .rows = at[ROWS].buf,
@@ -473,20 +478,32 @@ static PyObject *top(PyObject *module, PyObject *const *arguments, Py_ssize_t n_
                             .blocks = n > BLOCK ? (n - 1) / BLOCK + 1 : 1};
         wrong = "the arrays do not fit each other";
         if (fit(&p, at, n_queries, k)) {
-            Py_BEGIN_ALLOW_THREADS
-            wrong = answer(&p, at, n_queries, k);
-            Py_END_ALLOW_THREADS
+            counts = PyMem_Malloc((size_t)n_queries * sizeof *counts + 1);
+            wrong = OUT_OF_MEMORY;
+            if (counts != NULL) {
+                Py_BEGIN_ALLOW_THREADS
+                wrong = answer(&p, at, n_queries, k, counts);
+                Py_END_ALLOW_THREADS
+            }
         }
     }
     while (taken-- > 0)
         PyBuffer_Release(at + taken);
-    if (PyErr_Occurred())
-        return NULL;
     if (wrong == OUT_OF_MEMORY)
-        return PyErr_NoMemory();
-    if (wrong != NULL)
-        return PyErr_Format(PyExc_ValueError, "%s", wrong);
-    Py_RETURN_NONE;
+        PyErr_NoMemory();
+    else if (wrong != NULL)
+        PyErr_Format(PyExc_ValueError, "%s", wrong);
+    if (!PyErr_Occurred())
+        result = PyList_New(n_queries);
+    for (Py_ssize_t i = 0; result != NULL && i < n_queries; i++) {
+        PyObject *count = PyLong_FromLongLong(counts[i]);
+        if (count == NULL)
+            Py_CLEAR(result);
+        else
+            PyList_SET_ITEM(result, i, count);
+    }
+    PyMem_Free(counts);
+    return result;
 }
 
 static PyMethodDef methods[] = {{"top", (PyCFunction)(void (*)(void))top, METH_FASTCALL, top_doc}, {0}};

@@ -12,9 +12,8 @@ def top(
     weights: NDArray[Any],
     found_rows: NDArray[Any],
     found_scores: NDArray[Any],
-    counts: NDArray[Any],
     mask: NDArray[Any] | None,
     n: int,
     k: int,
     /,
-) -> None: ...
+) -> list[int]: ...

@@ -127,14 +127,12 @@ class Postings:
         if _kernel_top is None or queries.data.dtype != np.int32:
             return [self._twin(queries, i, k, mask) for i in part]
         rows, scores = np.empty((len(part), k), np.int64), np.empty((len(part), k))
-        counts = np.empty(len(part), np.int64)
         offsets = queries.indptr[part.start : part.stop + 1].astype(np.int64)
         terms = queries.indices.astype(np.int32, copy=False)
         arrays = self.starts, self.rows, self.frequencies, self._peaks, offsets, terms, queries.data
-        _kernel_top(*arrays, rows, scores, counts, mask, self.n, k)
         return [
             (rows[i, :count], scores[i, :count]) if count >= 0 else self._twin(queries, part[i], k, mask)
-            for i, count in enumerate(counts.tolist())
+            for i, count in enumerate(_kernel_top(*arrays, rows, scores, mask, self.n, k))
         ]
 
     def _twin(self, queries: TermMatrix, i: int, k: int, mask: NDArray[np.uint8] | None) -> Best:

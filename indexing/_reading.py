@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -117,12 +118,14 @@ class ServerIndex:
     ) -> list[list[Hit]]:
         if rescore is None:
             shown = [{**body, "_source": _bodies.ITEM} for body in bodies]
-            with stages.timed("postings_ms"):
-                answers = self._searched(shown, k) if exact else self._searched(shown, k, **ALL_SHARDS)
+            begun = perf_counter()
+            answers = self._searched(shown, k) if exact else self._searched(shown, k, **ALL_SHARDS)
+            begun = stages.took("postings_ms", begun)
             if exact:
                 self._check_exact(answers)
-            with stages.timed("content_ms"):
-                return [[Hit(_item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
+            found = [[Hit(_item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
+            stages.took("content_ms", begun)
+            return found
         queries = [rescore.vectors[i] for i in numbers]
         if self._scripts and rescore.k <= _bodies.WINDOW:
             try:
@@ -143,15 +146,16 @@ class ServerIndex:
             _bodies.rescored({**body, **shown}, query, candidates, state.vectors, dtype)
             for body, query in zip(bodies, queries, strict=True)
         ]
-        with stages.timed("postings_ms"):
-            answers = self._searched(asked, k)
+        begun = perf_counter()
+        answers = self._searched(asked, k)
+        begun = stages.took("postings_ms", begun)
         stages.rerank_ms = None
         stages.candidates += candidates * len(bodies)
         found = []
-        with stages.timed("content_ms"):
-            for query, hits in zip(queries, answers, strict=True):
-                scores = np.array([hit["_score"] for hit in hits], np.float32) - np.float32(_bodies.offset(query))
-                found.append(reorder([Hit(_item(hit["_source"]), 0.0) for hit in hits], scores, k))
+        for query, hits in zip(queries, answers, strict=True):
+            scores = np.array([hit["_score"] for hit in hits], np.float32) - np.float32(_bodies.offset(query))
+            found.append(reorder([Hit(_item(hit["_source"]), 0.0) for hit in hits], scores, k))
+        stages.took("content_ms", begun)
         return found
 
     def _fetched(
@@ -163,18 +167,20 @@ class ServerIndex:
         else:
             shown = {"_source": False, "script_fields": READ_DENSE}
         ranked = []
-        with stages.timed("postings_ms"):
-            answers = self._searched([{**body, **shown} for body in bodies], candidates)
+        begun = perf_counter()
+        answers = self._searched([{**body, **shown} for body in bodies], candidates)
+        begun = stages.took("postings_ms", begun)
         self._check_exact(answers)
-        with stages.timed("rerank_ms"):
-            for query, hits in zip(queries, answers, strict=True):
-                rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
-                scores = dot(query, self._decoded(hits)) if hits else np.empty(0, np.float32)
-                ranked.append(reorder(rows, scores, k))
-                stages.candidates += len(rows)
-        with stages.timed("content_ms"):
-            items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
-            return [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
+        for query, hits in zip(queries, answers, strict=True):
+            rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
+            scores = dot(query, self._decoded(hits)) if hits else np.empty(0, np.float32)
+            ranked.append(reorder(rows, scores, k))
+            stages.candidates += len(rows)
+        begun = stages.took("rerank_ms", begun)
+        items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
+        found = [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
+        stages.took("content_ms", begun)
+        return found
 
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()

@@ -35,7 +35,7 @@ from . import _disk, _wording
 from ._arrays import DAMAGED, Files, Output, Sets, load_array, load_strings, offsets_of, spans, write_header
 from ._postings import BLOCK as ROWS
 from ._postings import Postings
-from ._strings import Strings
+from ._strings import Strings, taken
 from ._words import Words
 
 _Lists: TypeAlias = tuple[int, int, NDArray[np.int64], NDArray[np.int32]]
@@ -79,12 +79,9 @@ class Segment:
 
     def items(self, rows: NDArray[np.int64]) -> list[Item]:
         """The items of some rows, in the order asked."""
-        texts = self.texts
         modalities = map(MODALITIES.__getitem__, self.modality[rows].tolist())
-        ids, content, group = (texts[name].take(rows) for name in ("ids", "content", "group"))
-        if "fields" not in texts:
-            return list(map(Item, ids, modalities, content, group))
-        return list(map(Item, ids, modalities, content, group, map(json.loads, texts["fields"].take(rows))))
+        ids, content, group, *fields = taken(list(self.texts.values()), rows)
+        return list(map(Item, ids, modalities, content, group, *(map(json.loads, texts) for texts in fields)))
 
     def all_items(self) -> Iterator[Item]:
         """The items of all rows; if they are not held, a block of them in memory at a time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +40,7 @@ class Strings:
 
     def take(self, rows: NDArray[np.int64]) -> list[str]:
         """Some strings, in the order asked."""
-        if _texts is not None:
-            return _texts.strings(self.data, self.offsets, np.ascontiguousarray(rows, np.int64))
-        return [self[row] for row in rows.tolist()]
+        return taken([self], rows)[0]
 
     def find(self, value: str) -> int | None:
         """The number of a value among sorted strings."""
@@ -54,3 +52,11 @@ class Strings:
             else:
                 high = middle
         return low if low < len(self) and self[low] == value else None
+
+
+def taken(columns: Sequence[Strings], rows: NDArray[np.int64]) -> list[list[str]]:
+    """Of each column the strings of some rows, in the order asked."""
+    if _texts is None:
+        return [[column[row] for row in rows.tolist()] for column in columns]
+    arrays = [array for column in columns for array in (column.data, column.offsets)]
+    return _texts.strings(np.ascontiguousarray(rows, np.int64), *arrays)

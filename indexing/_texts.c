@@ -16,41 +16,81 @@
 
 #define SLOTS 1024 /* of the table at first */
 
+#define COLUMNS 4 /* of strings, at most */
+
+typedef struct {
+    const char *data;
+    const int64_t *offsets;
+    int64_t size, held;
+} Column;
+
+/* Whether a column has such a row, which its offsets place within its data. */
+static int is_there(const Column *c, int64_t row)
+{
+    return row >= 0 && row < c->held && c->offsets[row] >= 0 && c->offsets[row] <= c->offsets[row + 1] &&
+           c->offsets[row + 1] <= c->size;
+}
+
+/* The strings of some rows. */
+static PyObject *strings_of(const Column *c, const int64_t *rows, Py_ssize_t n)
+{
+    PyObject *found = PyList_New(n);
+    for (Py_ssize_t i = 0; found != NULL && i < n; i++) {
+        PyObject *text = NULL;
+        if (is_there(c, rows[i]))
+            text = PyUnicode_DecodeUTF8(c->data + c->offsets[rows[i]],
+                                        (Py_ssize_t)(c->offsets[rows[i] + 1] - c->offsets[rows[i]]), NULL);
+        else
+            PyErr_Format(PyExc_ValueError, "no string %lld of %lld", (long long)rows[i], (long long)c->held);
+        if (text == NULL)
+            Py_CLEAR(found);
+        else
+            PyList_SET_ITEM(found, i, text);
+    }
+    return found;
+}
+
 PyDoc_STRVAR(strings_doc,
-             "strings(data, offsets, rows)\n"
+             "strings(rows, data, offsets, ...)\n"
              "\n"
-             "The strings, UTF-8 in data[offsets[row]:offsets[row + 1]], of some rows. ValueError if there are none such.");
+             "Of each column the strings, UTF-8 in data[offsets[row]:offsets[row + 1]], of some rows. ValueError if there\n"
+             "are none such.");
 
 static PyObject *strings(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
-    Py_buffer at[3] = {{0}};
+    Py_buffer at[2 * COLUMNS + 1] = {{0}};
+    Column columns[COLUMNS];
     PyObject *found = NULL;
-    int taken = 0;
+    Py_ssize_t taken = 0;
+    const Py_ssize_t n_columns = n_arguments / 2;
     (void)module;
-    if (n_arguments != 3)
-        return PyErr_Format(PyExc_TypeError, "strings takes 3 arguments");
-    while (taken < 3 && PyObject_GetBuffer(arguments[taken], at + taken, PyBUF_SIMPLE) == 0)
+    if (n_arguments % 2 == 0 || n_columns > COLUMNS)
+        return PyErr_Format(PyExc_TypeError, "strings takes rows, and data and offsets of at most %d columns", COLUMNS);
+    while (taken < n_arguments && PyObject_GetBuffer(arguments[taken], at + taken, PyBUF_SIMPLE) == 0)
         taken++;
-    if (taken == 3) {
-        const char *data = at[0].buf;
-        const int64_t *offsets = at[1].buf, *rows = at[2].buf;
-        const Py_ssize_t held = at[1].len / 8 - 1, n = at[2].len / 8;
-        found = PyList_New(n);
-        for (Py_ssize_t i = 0; i < n; i++)
-            if (rows[i] >= 0 && rows[i] < held)
-                PREFETCH(offsets + rows[i]);
-        for (Py_ssize_t i = 0; found != NULL && i < n; i++) {
-            const int64_t row = rows[i];
-            PyObject *text = NULL;
-            if (row < 0 || row >= held || offsets[row] < 0 || offsets[row] > offsets[row + 1] ||
-                offsets[row + 1] > at[0].len)
-                PyErr_Format(PyExc_ValueError, "no string %lld of %zd", (long long)row, held);
-            else
-                text = PyUnicode_DecodeUTF8(data + offsets[row], (Py_ssize_t)(offsets[row + 1] - offsets[row]), NULL);
-            if (text == NULL)
+    if (taken == n_arguments) {
+        const int64_t *rows = at[0].buf;
+        const Py_ssize_t n = at[0].len / 8;
+        for (Py_ssize_t j = 0; j < n_columns; j++) {
+            const Py_buffer *data = at + 1 + 2 * j, *offsets = data + 1;
+            columns[j] = (Column){data->buf, offsets->buf, data->len, offsets->len / 8 - 1};
+        }
+        /* All that lies scattered is on its way before the first of it is waited for. */
+        for (Py_ssize_t j = 0; j < n_columns; j++)
+            for (Py_ssize_t i = 0; i < n; i++)
+                if (rows[i] >= 0 && rows[i] < columns[j].held)
+                    PREFETCH(columns[j].offsets + rows[i]);
+        for (Py_ssize_t j = 0; j < n_columns; j++)
+            for (Py_ssize_t i = 0; i < n; i++)
+                if (is_there(columns + j, rows[i]))
+                    PREFETCH(columns[j].data + columns[j].offsets[rows[i]]);
+        found = PyList_New(n_columns);
+        for (Py_ssize_t j = 0; found != NULL && j < n_columns; j++) {
+            PyObject *texts = strings_of(columns + j, rows, n);
+            if (texts == NULL)
                 Py_CLEAR(found);
             else
-                PyList_SET_ITEM(found, i, text);
+                PyList_SET_ITEM(found, j, texts);
         }
     }
     while (taken-- > 0)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from operator import itemgetter
 from pathlib import Path
+from time import perf_counter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -155,17 +156,19 @@ class EmbeddedIndex:
         n_terms = self.manifest.codec["n_terms"]
         if queries.shape[1] != n_terms:
             raise BackendError(f"queries have {queries.shape[1]} terms, the index has {n_terms}")
-        stages = Stages() if stages is None else stages
-        with stages.timed("postings_ms"):
-            candidates = [_leading(one, k) for one in self._candidates(queries, k, modality, tuple(filters), words)]
+        stages, begun = Stages() if stages is None else stages, perf_counter()
+        found = [_leading(one, k) for one in self._candidates(queries, k, modality, tuple(filters), words)]
+        begun = stages.took("postings_ms", begun)
         if rescore is not None:
             k = rescore.k
-            with stages.timed("rerank_ms"):
-                pairs = zip(candidates, rescore.vectors, strict=True)
-                stages.candidates += sum(len(rows) for one in candidates for _, rows, _ in one)
-                candidates = [_rescored(one, vector, k) for one, vector in pairs]
-        with stages.timed("content_ms"):
-            return [_hits(one, k) for one in candidates]
+            for one in found:
+                for _, rows, _ in one:
+                    stages.candidates += len(rows)
+            found = [_rescored(one, vector, k) for one, vector in zip(found, rescore.vectors, strict=True)]
+            begun = stages.took("rerank_ms", begun)
+        hits = [_hits(one, k) for one in found]
+        stages.took("content_ms", begun)
+        return hits
 
     def _candidates(
         self, queries: TermMatrix, k: int, modality: Modality | None, filters: tuple[Filter, ...], words: Words | None
@@ -333,15 +336,16 @@ def _best(part: Part, rows: NDArray[np.int64], scores: NDArray[np.float64], k: i
 
 
 def _rescored(found: Sequence[_Found], query: NDArray[np.float32], k: int) -> list[_Found]:
-    """The k rows of every part with the largest dot products of their vectors and ``query``, and these. Vectors are
-    read in the order of the file."""
-    return [(part, *_best_by_vectors(query, part.segment.vectors, np.sort(rows), k)) for part, rows, _ in found]
+    """The k rows of every part with the largest dot products of their vectors and ``query``, and these."""
+    return [(part, *_best_by_vectors(query, part.segment.vectors, rows, k)) for part, rows, _ in found]
 
 
 def _best_by_vectors(
     query: NDArray[np.float32], vectors: NDArray[Any], rows: NDArray[np.int64], k: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Of some ascending ``rows``, which are fetched first if they seem to lie on the disk."""
+    """Of some rows, in the order of the file. They are fetched first if they seem to lie on the disk."""
+    rows = rows.copy()
+    rows.sort()
     best = rerank.best(query, vectors, rows, k, COLD)
     if best is None:
         fetch(vectors, rows[rerank.PROBE :])
@@ -351,15 +355,11 @@ def _best_by_vectors(
 
 
 def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
-    """The k of all parts' rows that have the largest scores, ties to the smaller id. Ids are in the order of rows."""
+    """The k of all parts' rows that have the largest scores, ties to the smaller id: of each part its best rows, best
+    first, ties to the lower row. Ids are in the order of rows."""
     if len(found) == 1:
         part, rows, scores = found[0]
-        if len(rows) <= k:
-            return list(found)
-        chosen = np.flatnonzero(scores >= np.partition(scores, len(rows) - k)[len(rows) - k])
-        if len(chosen) > k:
-            chosen = chosen[np.lexsort((rows[chosen], -scores[chosen]))[:k]]
-        return [(part, rows[chosen], scores[chosen])]
+        return [(part, rows[:k], scores[:k])]
     kept = [one for one in found if len(one[1])]
     total = sum(len(rows) for _, rows, _ in kept)
     if total <= k:
@@ -386,5 +386,6 @@ def _hits(found: Sequence[_Found], k: int) -> list[Hit]:
     hits = [
         hit for part, rows, scores in _leading(found, k) for hit in map(Hit, part.segment.items(rows), scores.tolist())
     ]
-    hits.sort(key=lambda hit: (-hit.score, hit.item.id))
+    if len(found) > 1:
+        hits.sort(key=lambda hit: (-hit.score, hit.item.id))
     return hits

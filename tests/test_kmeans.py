@@ -201,7 +201,7 @@ def test_the_others_refuse_arrays_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match="out for rows of another width"):
         kmeans._dots.rounded(np.ones((3, 2), np.float32), np.empty((3, 1), np.int8), scales)
     with pytest.raises(ValueError, match="terms: 3 for 2"):
-        kmeans._dots.terms(sets, np.ones((2, 3), np.float32), 9, *np.empty((2, 2, 2), np.int32))
+        kmeans._dots.terms(sets, np.ones((2, 3), np.float32), 0, 9, *np.empty((2, 2, 2), np.int32))
     for places in (0, 3):
         with pytest.raises(ValueError, match=f"{places} places in rows of 2"):
             kmeans._dots.largest(np.ones((1, 2), np.float32), np.empty((1, places), np.int32))

@@ -14,6 +14,8 @@ from scipy import sparse
 
 from boc.types import Embeddings, Modality, Ragged
 
+FLOAT32 = np.dtype(np.float32)
+
 
 class Step:
     """A scikit-learn transformer that can be saved by name: parameters from ``get_params``, arrays from ``learned``.
@@ -113,12 +115,12 @@ class Step:
         """What most rows are, seen at a glance: for one query the full validation takes longer than its code."""
         return (
             type(X) is np.ndarray
-            and X.dtype == np.float32
+            and X.dtype == FLOAT32
             and X.ndim == 2
             and X.shape[0] > 0
             and X.shape[1] == self.n_features_in_
             and not hasattr(self, "feature_names_in_")
-            and isfinite(np.vdot(X, X))
+            and _finite(X.ravel())
         )
 
     def __sklearn_tags__(self) -> Any:
@@ -132,7 +134,8 @@ class Step:
         )
 
     def __sklearn_is_fitted__(self) -> bool:
-        return "n_features_in_" in vars(self) and all(map(vars(self).__contains__, self.learned))
+        own = vars(self)
+        return "n_features_in_" in own and all(map(own.__contains__, self.learned))
 
 
 class SparseStep(Step):
@@ -142,17 +145,22 @@ class SparseStep(Step):
         if type(X) is not sparse.csr_array:
             return super()._plainly_valid(X)
         return (
-            X.dtype == np.float32
+            X.dtype == FLOAT32
             and X.shape[0] > 0
             and X.shape[1] == self.n_features_in_
             and not hasattr(self, "feature_names_in_")
-            and isfinite(np.vdot(X.data, X.data))
+            and _finite(X.data)
         )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def _finite(values: NDArray[np.float32]) -> bool:
+    """Whether all are numbers, seen by a sum of squares; False may be wrong, of huge ones."""
+    return isfinite(values.dot(values))
 
 
 def terms_of(frequencies: NDArray[np.int32], columns: NDArray[np.int32], n_terms: int) -> sparse.csr_array:

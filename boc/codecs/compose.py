@@ -154,10 +154,10 @@ class SurrogateCodec:
                     f"vectors of dimension {found} for a code of dimension {width}; "
                     "use the encoder that the index was made with"
                 )
-            together = max(step.rows_together for step in chain)
-            if isinstance(X, Ragged) or len(X) <= together:
+            if isinstance(X, Ragged) or len(X) == 1:
                 parts.append(_through(chain, X, side, embeddings.modality))
             else:
+                together = max(step.rows_together for step in chain)
                 blocks = (X[i : i + together] for i in range(0, len(X), together))
                 parts.append(stacked([_through(chain, block, side, embeddings.modality) for block in blocks]))
         return parts

@@ -20,7 +20,7 @@ except ImportError:  # not built here: numpy stands in
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
-FEWEST_CELLS = 24  # searched for a query: fewer miss too many of a few
+FEWEST_CELLS = 16  # searched for a query: fewer miss too many of a few
 DOCUMENT_CELLS = 12  # and for a document, of whose candidates few are chosen: more find no better ones
 CHOICE = 4  # times z: so many centroids are offered to a document
 ROWS = 2048  # pursued at a time: of each, (CHOICE * z) ** 2 products of candidates
@@ -128,9 +128,7 @@ class Dictionary(Step):
         """The query side: X (n, d) -> int32 csr (n, V) with ``query_z`` terms a row, none for a zero row."""
         rows = self._directions(X)
         numbers, cosines = self._nearest(rows, self.query_z, FEWEST_CELLS)
-        weights = cosines - cosines[:, :1]
-        weights /= self.temperature
-        return self._terms(rows, numbers, cosines, np.exp(weights, out=weights))
+        return self._terms(rows, numbers, cosines, cosines, self.temperature)
 
     def _directions(self, X: NDArray[Any]) -> NDArray[np.float32]:
         X = self._validated(X, reset=False)
@@ -147,10 +145,11 @@ class Dictionary(Step):
         numbers: NDArray[np.int64],
         cosines: NDArray[np.float32],
         weights: NDArray[np.float32],
+        temperature: float = 0,
     ) -> sparse.csr_array:
-        columns, frequencies = quantized(numbers, weights, 2**self.bits - 1)
+        columns, frequencies = quantized(numbers, weights, 2**self.bits - 1, temperature)
         found = terms_of(frequencies, columns, len(self.centroids_))
-        if not cosines[:, 0].all():  # as of zero rows, which are as near to all
+        if not all(cosines[:, 0].tolist()):  # as of zero rows, which are as near to all
             found.data *= np.repeat(rows.any(axis=1), numbers.shape[1])
             found.eliminate_zeros()
         return found
@@ -184,14 +183,19 @@ def vocabulary_size(n: int) -> int:
 
 
 def quantized(
-    numbers: NDArray[np.int64], weights: NDArray[np.float32], top: int
+    numbers: NDArray[np.int64], weights: NDArray[np.float32], top: int, temperature: float = 0
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Of each row of ``numbers`` (n, z) these, ascending, and their ``weights`` (n, z) times ``top`` as whole numbers
-    from 1 to ``top``, halves to the even one; int32 both."""
+    from 1 to ``top``, halves to the even one; int32 both.
+
+    With a ``temperature`` the weights are exp((w - the first of the row) / temperature).
+    """
     columns, frequencies = np.empty(numbers.shape, np.int32), np.empty(numbers.shape, np.int32)
     if _dots is not None:
-        _dots.terms(numbers, weights, top, columns, frequencies)
+        _dots.terms(numbers, weights, temperature, top, columns, frequencies)
         return columns, frequencies
+    if temperature:
+        weights = np.exp((weights.astype(np.float64) - weights[:, :1]) / temperature).astype(np.float32)
     order = numbers.argsort(axis=1)
     columns[...] = np.take_along_axis(numbers, order, axis=1)
     frequencies[...] = np.clip(np.rint(np.take_along_axis(weights, order, axis=1) * np.float32(top)), 1, top)

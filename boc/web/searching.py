@@ -88,8 +88,9 @@ class Search:
         filters = [parse_filter(each, manifest.fields) for each in asked.filter]
         if (asked.rerank or manifest.rerank) != "dot" and manifest.concept_dtype is None:
             raise BocError(f"the index holds no concept sets, which {asked.rerank} compares; leave rerank out")
-        with stages.timed("encode_ms"):
-            queries = encode(opened)
+        begun = perf_counter()
+        queries = encode(opened)
+        stages.took("encode_ms", begun)
         hits = searcher.search_vectors(
             queries,
             k=asked.k + (without is not None),
@@ -103,9 +104,10 @@ class Search:
             query_z=asked.z,
             stages=stages,
         )[0]
+        begun = perf_counter()
         hits = [hit for hit in hits if hit.item.id != without][: asked.k]
-        with stages.timed("content_ms"):
-            shown = [{**shapes.item(hit.item, self._thumbnails, root), "score": float(hit.score)} for hit in hits]
+        shown = [{**shapes.item(hit.item, self._thumbnails, root), "score": float(hit.score)} for hit in hits]
+        stages.took("content_ms", begun)
         assert stages.codes is not None
         return {
             "find": find,
