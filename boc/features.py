@@ -22,7 +22,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import pairwise, repeat
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from boc.errors import FeatureFileError
 from boc.files import check_writable, replacing, sole_writer, sync
+from boc.instances import instances
 from boc.types import MODALITIES, Embeddings, Identity, Item, Modality, Ragged, Regions, Rows
 
 FORMAT = 1
@@ -115,7 +116,7 @@ class FeatureFile:
             return []
         group = self._file[modality]
         ids, content, groups = (group[name].asstr()[start:stop].tolist() for name in ("ids", "content", "group"))
-        return list(map(Item, ids, repeat(modality), content, groups))
+        return instances(Item, ids, [modality] * len(ids), content, groups, [{} for _ in ids])
 
     def rows(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Rows:
         """Items ``start`` to ``stop`` with all their arrays, as float32; without ``sets``, with the dense ones only."""

@@ -23,7 +23,7 @@ TermMatrix: TypeAlias = "sparse.csr_array"
 """Term frequencies (n, V), int32, column = term id; indices sorted, every stored value >= 1."""
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Item:
     """One thing that can be found.
 
@@ -38,28 +38,13 @@ class Item:
     group: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
-    # Written out: that of a frozen class takes four times as long, and a search makes ten, a load all.
-    def __init__(
-        self, id: str, modality: Modality, content: str, group: str = "", fields: Mapping[str, Any] | None = None
-    ) -> None:
-        own = self.__dict__
-        own["id"] = id
-        own["modality"] = modality
-        own["content"] = content
-        own["group"] = group
-        own["fields"] = {} if fields is None else fields
 
-
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Hit:
     """A found item and its score; the higher, the better."""
 
     item: Item
     score: float
-
-    def __init__(self, item: Item, score: float) -> None:  # as for items
-        self.__dict__["item"] = item
-        self.__dict__["score"] = score
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from boc.errors import BackendError, ManifestError
 from boc.files import sha256
+from boc.instances import instances
 from boc.manifest import Manifest
 from boc.types import MODALITIES, FieldType, Item, StoredConcepts, TermMatrix
 
@@ -79,9 +80,10 @@ class Segment:
 
     def items(self, rows: NDArray[np.int64]) -> list[Item]:
         """The items of some rows, in the order asked."""
-        modalities = map(MODALITIES.__getitem__, self.modality[rows].tolist())
-        ids, content, group, *fields = taken(list(self.texts.values()), rows)
-        return list(map(Item, ids, modalities, content, group, *(map(json.loads, texts) for texts in fields)))
+        modalities = [MODALITIES[number] for number in self.modality[rows].tolist()]
+        ids, content, group, *metadata = taken(list(self.texts.values()), rows)
+        fields = [json.loads(text) for text in metadata[0]] if metadata else [{} for _ in ids]
+        return instances(Item, ids, modalities, content, group, fields)
 
     def all_items(self) -> Iterator[Item]:
         """The items of all rows; if they are not held, a block of them in memory at a time."""

@@ -23,6 +23,7 @@ from scipy import sparse
 from boc import rerank
 from boc.errors import BackendError, ManifestError
 from boc.files import sole_writer, sync
+from boc.instances import instances
 from boc.manifest import Manifest
 from boc.metadata import check_filter, holds
 from boc.types import MODALITIES, Filter, Hit, Item, Modality, Rescore, Stages, StoredConcepts, TermMatrix, Words
@@ -157,7 +158,7 @@ class EmbeddedIndex:
         if queries.shape[1] != n_terms:
             raise BackendError(f"queries have {queries.shape[1]} terms, the index has {n_terms}")
         stages, begun = Stages() if stages is None else stages, perf_counter()
-        found = [_leading(one, k) for one in self._candidates(queries, k, modality, tuple(filters), words)]
+        found = self._candidates(queries, k, modality, tuple(filters), words)
         begun = stages.took("postings_ms", begun)
         if rescore is not None:
             k = rescore.k
@@ -173,13 +174,15 @@ class EmbeddedIndex:
     def _candidates(
         self, queries: TermMatrix, k: int, modality: Modality | None, filters: tuple[Filter, ...], words: Words | None
     ) -> list[list[_Found]]:
-        """Of each query the k best rows of every part."""
+        """Of each query the k best rows, by part."""
         masks = self._masks(modality, filters)
         if words is not None:
-            return [self._with_words(queries[[i]], k, masks, words, i) for i in range(queries.shape[0])]
-        pairs = zip(self._parts, masks, strict=True)
-        found = [(part, part.segment.postings.top(queries, k, mask)) for part, mask in pairs]
-        return [[(part, *best[i]) for part, best in found] for i in range(queries.shape[0])]
+            found = [self._with_words(queries[[i]], k, masks, words, i) for i in range(queries.shape[0])]
+        else:
+            parts = zip(self._parts, masks, strict=True)
+            best = [[(part, *one) for one in part.segment.postings.top(queries, k, mask)] for part, mask in parts]
+            found = list(map(list, zip(*best, strict=True)))
+        return [_leading(one, k) for one in found] if len(self._parts) > 1 else found
 
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
@@ -383,9 +386,9 @@ def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
 
 def _hits(found: Sequence[_Found], k: int) -> list[Hit]:
     """The k best, ordered by (-score, id)."""
-    hits = [
-        hit for part, rows, scores in _leading(found, k) for hit in map(Hit, part.segment.items(rows), scores.tolist())
-    ]
+    hits: list[Hit] = []
+    for part, rows, scores in _leading(found, k):
+        hits += instances(Hit, part.segment.items(rows), scores.tolist())
     if len(found) > 1:
         hits.sort(key=lambda hit: (-hit.score, hit.item.id))
     return hits

@@ -120,7 +120,7 @@ class Step:
             and X.shape[0] > 0
             and X.shape[1] == self.n_features_in_
             and not hasattr(self, "feature_names_in_")
-            and _finite(X.ravel())
+            and isfinite((values := X.ravel()).dot(values))
         )
 
     def __sklearn_tags__(self) -> Any:
@@ -149,18 +149,13 @@ class SparseStep(Step):
             and X.shape[0] > 0
             and X.shape[1] == self.n_features_in_
             and not hasattr(self, "feature_names_in_")
-            and _finite(X.data)
+            and isfinite(X.data.dot(X.data))
         )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-def _finite(values: NDArray[np.float32]) -> bool:
-    """Whether all are numbers, seen by a sum of squares; False may be wrong, of huge ones."""
-    return isfinite(values.dot(values))
 
 
 def terms_of(frequencies: NDArray[np.int32], columns: NDArray[np.int32], n_terms: int) -> sparse.csr_array:

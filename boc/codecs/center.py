@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.codecs._base import Step
+from boc.codecs._base import FLOAT32, Step
 from boc.types import Modality
 
 
@@ -57,5 +57,5 @@ class Center(Step):
         X = self._validated(X, reset=False)
         labels = self.labels_.tolist()
         mean = self.means_[labels.index(modality)] if modality in labels else self.means_.mean(axis=0)
-        centred: NDArray[np.float32] = X.astype(np.float32, copy=False) - mean
+        centred: NDArray[np.float32] = (X if X.dtype == FLOAT32 else X.astype(np.float32)) - mean
         return centred

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.codecs._base import Step, stacked, terms_of
+from boc.codecs._base import FLOAT32, Step, stacked, terms_of
 from boc.codecs.center import Center
 from boc.kmeans import Centroids, spherical_kmeans, unit
 from boc.types import Modality
@@ -132,7 +132,7 @@ class Dictionary(Step):
 
     def _directions(self, X: NDArray[Any]) -> NDArray[np.float32]:
         X = self._validated(X, reset=False)
-        return X if X.dtype == np.float32 else unit(X)  # before they leave the range of float32
+        return X if X.dtype == FLOAT32 else unit(X)  # before they leave the range of float32
 
     def _document_terms(self, rows: NDArray[np.float32]) -> sparse.csr_array:
         candidates, cosines = self._nearest(rows, CHOICE * self.z, DOCUMENT_CELLS)

