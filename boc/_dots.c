@@ -45,7 +45,7 @@
 #define LARGEST 127        /* number of a vector in 8 bits */
 #define LONGEST 65536      /* vector in 8 bits: its products fit 32 */
 #define PROBE 16           /* rows that tell whether the others are in memory */
-#define FEW 16             /* keys that are sorted by insertion */
+#define FEW 32             /* keys that are compared with each other */
 
 typedef uint16_t half;
 
@@ -341,6 +341,20 @@ static inline float score_of(int64_t key)
     return score;
 }
 
+/* Distinct keys, FEW at most, the largest first. Each is compared with all, which takes no branch to be mispredicted. */
+DISPATCHED static void sort_few(int64_t *keys, int64_t n)
+{
+    int64_t sorted[FEW];
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t key = keys[i];
+        int64_t larger = 0;
+        for (int64_t j = 0; j < n; j++)
+            larger += keys[j] > key;
+        sorted[larger] = key;
+    }
+    memcpy(keys, sorted, (size_t)n * sizeof *keys);
+}
+
 static inline void swap(int64_t *a, int64_t *b)
 {
     const int64_t kept = *a;
@@ -378,11 +392,8 @@ static void largest_first(int64_t *keys, int64_t n, int64_t k)
             n = larger, k = k < larger ? k : larger;
         }
     }
-    if (k <= 0)
-        return;
-    for (int64_t i = 1; i < n; i++)
-        for (int64_t j = i; j > 0 && keys[j - 1] < keys[j]; j--)
-            swap(keys + j - 1, keys + j);
+    if (k > 0 && n > 0)
+        sort_few(keys, n);
 }
 
 /* Lists the places, ascending, of values among which are the z largest of w, and not many more; how many. ``tops`` has

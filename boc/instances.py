@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from functools import lru_cache
 from typing import Any, TypeVar
 
 try:
@@ -23,9 +21,4 @@ def instances(kind: type[Kind], *columns: list[Any]) -> list[Kind]:
     """
     if _instances is None:
         return [kind(*values) for values in zip(*columns, strict=True)]
-    return _instances.of(kind, _names(kind), *columns)
-
-
-@lru_cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+    return _instances.of(kind, vars(kind)["__match_args__"], *columns)

@@ -81,10 +81,10 @@ static uint64_t differing(const uint64_t *keys, Py_ssize_t count)
     return all ^ any;
 }
 
-/* Sort keys, best first: by one byte after the other, where they differ in it. */
-static void sort(uint64_t *keys, uint64_t *space, Py_ssize_t count)
+/* Sort keys by some of their bits, the largest first: by one byte after the other, where they differ in it. */
+static void sort(uint64_t *keys, uint64_t *space, Py_ssize_t count, uint64_t bits)
 {
-    const uint64_t differ = count > 1 ? differing(keys, count) : 0;
+    const uint64_t differ = count > 1 ? differing(keys, count) & bits : 0;
     uint64_t *from = keys, *to = space;
     for (int shift = 0; shift < 64; shift += 8) {
         Py_ssize_t places[256] = {0}, next = 0;
@@ -301,6 +301,7 @@ static const char *check(const Postings *p, Query q)
             return "the weights of a query must not be negative";
         PREFETCH(bounds(p, q.terms[t]));
         PREFETCH(bounds(p, q.terms[t]) + p->blocks);
+        PREFETCH(p->peaks + q.terms[t]);
     }
     for (Py_ssize_t t = 0; t < q.length; t++) {
         const uint32_t *list = bounds(p, q.terms[t]);
@@ -366,8 +367,8 @@ static void search_many(const Postings *p, Query q, Py_ssize_t b, Best *best, in
     (narrow ? scan_narrow : scan_wide)(p, best, (uint32_t)(b * BLOCK), (size_t)(rest < BLOCK ? rest : BLOCK));
 }
 
-/* Whether the query was answered: if a score may be 2**32 or more, it was not. */
-static int search(const Postings *p, Query q, Best *best)
+/* Whether the query was answered: if a score may be 2**32 or more, it was not. The best come first, or lower rows. */
+static int search(const Postings *p, Query q, Best *best, int by_row)
 {
     const uint64_t largest = bound(p, q);
     if (largest >> 32)
@@ -383,15 +384,16 @@ static int search(const Postings *p, Query q, Best *best)
     }
     if (best->count > best->k)
         keep_best(best);
-    sort(best->keys, best->keys + best->room, best->count);
+    sort(best->keys, best->keys + best->room, best->count, by_row ? UINT32_MAX : UINT64_MAX);
     return 1;
 }
 
 enum { STARTS, ROWS, FREQUENCIES, PEAKS, OFFSETS, TERMS, WEIGHTS, FOUND_ROWS, FOUND_SCORES, MASK, BUFFERS };
 
-/* Answer the queries, to each of which k results are written; ``counts`` says how many there are, -1 if a query was not
-   answered. What is wrong, or NULL. */
-static const char *answer(const Postings *p, const Py_buffer *at, Py_ssize_t n_queries, Py_ssize_t k, int64_t *counts)
+/* Answer the queries, to each of which k results are written; `counts` says how many there are, -1 if a query was not
+ * answered. What is wrong, or NULL. */
+static const char *answer(const Postings *p, const Py_buffer *at, Py_ssize_t n_queries, Py_ssize_t k, int by_row,
+                          int64_t *counts)
 {
     const int64_t *offsets = at[OFFSETS].buf;
     int64_t *found_rows = at[FOUND_ROWS].buf;
@@ -406,7 +408,7 @@ static const char *answer(const Postings *p, const Py_buffer *at, Py_ssize_t n_q
                          (Py_ssize_t)(offsets[i + 1] - offsets[i])};
         Best best = {keys, 0, k, room, ((uint64_t)1 << 32) - 1, at[MASK].buf};
         counts[i] = -1;
-        if ((wrong = check(p, q)) != NULL || !search(p, q, &best))
+        if ((wrong = check(p, q)) != NULL || !search(p, q, &best, by_row))
             continue;
         counts[i] = best.count;
         for (Py_ssize_t j = 0; j < best.count; j++) {
@@ -437,10 +439,10 @@ static int fit(const Postings *p, const Py_buffer *at, Py_ssize_t n_queries, Py_
 
 PyDoc_STRVAR(top_doc,
              "top(starts, rows, frequencies, peaks, offsets, terms, weights, found_rows, found_scores, mask,"
-             " n, k)\n"
+             " n, k, by_row)\n"
              "\n"
-             "Write the k best rows of each query and their scores; how many there are of each: -1 if a score may be\n"
-             "2**32 or more. ValueError if the arrays do not fit each other.");
+             "Write the k best rows of each query and their scores, the best first or in the order of rows. How many there\n"
+             "are of each: -1 if a score may be 2**32 or more. ValueError if the arrays do not fit each other.");
 
 static PyObject *top(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
@@ -451,9 +453,10 @@ static PyObject *top(PyObject *module, PyObject *const *arguments, Py_ssize_t n_
     Py_ssize_t n_queries = 0;
     int taken = 0;
     (void)module;
-    if (n_arguments != BUFFERS + 2)
-        return PyErr_Format(PyExc_TypeError, "top takes %d arguments", BUFFERS + 2);
+    if (n_arguments != BUFFERS + 3)
+        return PyErr_Format(PyExc_TypeError, "top takes %d arguments", BUFFERS + 3);
     const Py_ssize_t n = PyLong_AsSsize_t(arguments[BUFFERS]), k = PyLong_AsSsize_t(arguments[BUFFERS + 1]);
+    const int by_row = PyObject_IsTrue(arguments[BUFFERS + 2]);
     if (PyErr_Occurred())
         return NULL;
     for (; taken < BUFFERS; taken++) {
@@ -482,7 +485,7 @@ static PyObject *top(PyObject *module, PyObject *const *arguments, Py_ssize_t n_
             wrong = OUT_OF_MEMORY;
             if (counts != NULL) {
                 Py_BEGIN_ALLOW_THREADS
-                wrong = answer(&p, at, n_queries, k, counts);
+                wrong = answer(&p, at, n_queries, k, by_row, counts);
                 Py_END_ALLOW_THREADS
             }
         }

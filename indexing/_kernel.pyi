@@ -15,5 +15,6 @@ def top(
     mask: NDArray[Any] | None,
     n: int,
     k: int,
+    by_row: bool,
     /,
 ) -> list[int]: ...

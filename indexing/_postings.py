@@ -26,7 +26,7 @@ except ImportError:  # no C compiler where it was installed
     _kernel_top = None  # type: ignore[assignment]
 
 Best: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
-"""Rows and their scores, best first."""
+"""Rows and their scores."""
 
 BLOCK = 65536
 FREQUENCIES = (np.uint8, np.uint16, np.int32)
@@ -92,8 +92,11 @@ class Postings:
                 frequencies[places] = part.data
         return cls(starts, rows, frequencies, n, n_terms)
 
-    def top(self, queries: TermMatrix, k: int, mask: NDArray[np.uint8] | None = None) -> list[Best]:
-        """Rows and scores of the at most k largest positive scores of each query, best first, ties to the lower row.
+    def top(
+        self, queries: TermMatrix, k: int, mask: NDArray[np.uint8] | None = None, by_row: bool = False
+    ) -> list[Best]:
+        """Rows and scores of the at most k largest positive scores of each query, ties to the lower row: the best
+        first, or in the order of rows.
 
         The score of a row is the sum over the terms of the query, ``queries`` (q, V), of weight times frequency: exact
         up to 2**53. A row whose ``mask`` (n,) is 0 is left out. Batches are answered by several threads.
@@ -107,14 +110,14 @@ class Postings:
             raise ValueError(f"the mask must be uint8 ({self.n},), got {mask.dtype} {mask.shape}")
         width = max(1, min(k, self.n))
         if n_queries == 1:
-            return self._answer(queries, range(1), width, mask)
+            return self._answer(queries, range(1), width, mask, by_row)
         workers = self._workers(queries)
         step = max(1, min(-(-n_queries // workers), BATCH, ROOM // width))
         parts = [range(first, min(first + step, n_queries)) for first in range(0, n_queries, step)]
         if workers == 1:
-            return [best for part in parts for best in self._answer(queries, part, width, mask)]
+            return [best for part in parts for best in self._answer(queries, part, width, mask, by_row)]
         with ThreadPoolExecutor(workers) as pool:
-            answers = pool.map(lambda part: self._answer(queries, part, width, mask), parts)
+            answers = pool.map(lambda part: self._answer(queries, part, width, mask, by_row), parts)
             return [best for answer in answers for best in answer]
 
     def _workers(self, queries: TermMatrix) -> int:
@@ -122,26 +125,28 @@ class Postings:
         lengths = self.starts[(queries.indices + 1) * self.blocks] - self.starts[queries.indices * self.blocks]
         return int(np.clip(lengths.sum(dtype=np.int64) // SHARE, 1, os.cpu_count() or 1))
 
-    def _answer(self, queries: TermMatrix, part: range, k: int, mask: NDArray[np.uint8] | None) -> list[Best]:
+    def _answer(
+        self, queries: TermMatrix, part: range, k: int, mask: NDArray[np.uint8] | None, by_row: bool
+    ) -> list[Best]:
         """Answer some of the queries."""
         if _kernel_top is None or queries.data.dtype != np.int32:
-            return [self._twin(queries, i, k, mask) for i in part]
+            return [self._twin(queries, i, k, mask, by_row) for i in part]
         rows, scores = np.empty((len(part), k), np.int64), np.empty((len(part), k))
         offsets = queries.indptr[part.start : part.stop + 1].astype(np.int64)
         terms = queries.indices.astype(np.int32, copy=False)
         arrays = self.starts, self.rows, self.frequencies, self._peaks, offsets, terms, queries.data
         return [
-            (rows[i, :count], scores[i, :count]) if count >= 0 else self._twin(queries, part[i], k, mask)
-            for i, count in enumerate(_kernel_top(*arrays, rows, scores, mask, self.n, k))
+            (rows[i, :count], scores[i, :count]) if count >= 0 else self._twin(queries, part[i], k, mask, by_row)
+            for i, count in enumerate(_kernel_top(*arrays, rows, scores, mask, self.n, k, by_row))
         ]
 
-    def _twin(self, queries: TermMatrix, i: int, k: int, mask: NDArray[np.uint8] | None) -> Best:
+    def _twin(self, queries: TermMatrix, i: int, k: int, mask: NDArray[np.uint8] | None, by_row: bool) -> Best:
         """Answer query number i by numpy."""
         span = slice(queries.indptr[i], queries.indptr[i + 1])
         scores = self.scores(queries.indices[span], queries.data[span])
         if mask is not None:
             scores[mask == 0] = 0
-        rows = top_k(scores, k)
+        rows = np.sort(top_k(scores, k)) if by_row else top_k(scores, k)
         return rows, scores[rows]
 
     def scores(self, terms: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.float64]:

@@ -30,7 +30,7 @@ from boc.errors import BackendError, ManifestError
 from boc.files import sha256
 from boc.instances import instances
 from boc.manifest import Manifest
-from boc.types import MODALITIES, FieldType, Item, StoredConcepts, TermMatrix
+from boc.types import MODALITIES, FieldType, Item, Modality, StoredConcepts, TermMatrix
 
 from . import _disk, _wording
 from ._arrays import DAMAGED, Files, Output, Sets, load_array, load_strings, offsets_of, spans, write_header
@@ -80,10 +80,20 @@ class Segment:
 
     def items(self, rows: NDArray[np.int64]) -> list[Item]:
         """The items of some rows, in the order asked."""
-        modalities = [MODALITIES[number] for number in self.modality[rows].tolist()]
         ids, content, group, *metadata = taken(list(self.texts.values()), rows)
+        modalities = self._modalities(rows)
         fields = [json.loads(text) for text in metadata[0]] if metadata else [{} for _ in ids]
         return instances(Item, ids, modalities, content, group, fields)
+
+    def _modalities(self, rows: NDArray[np.int64]) -> list[Modality]:
+        if self._one is not None:
+            return [self._one] * len(rows)
+        return [MODALITIES[number] for number in self.modality[rows].tolist()]
+
+    @cached_property
+    def _one(self) -> Modality | None:
+        """The modality of all rows, if they have the same."""
+        return next((each for each in MODALITIES if self.counts[each] == len(self)), None)
 
     def all_items(self) -> Iterator[Item]:
         """The items of all rows; if they are not held, a block of them in memory at a time."""

@@ -158,7 +158,7 @@ class EmbeddedIndex:
         if queries.shape[1] != n_terms:
             raise BackendError(f"queries have {queries.shape[1]} terms, the index has {n_terms}")
         stages, begun = Stages() if stages is None else stages, perf_counter()
-        found = self._candidates(queries, k, modality, tuple(filters), words)
+        found = self._candidates(queries, k, modality, tuple(filters), words, by_row=rescore is not None)
         begun = stages.took("postings_ms", begun)
         if rescore is not None:
             k = rescore.k
@@ -172,16 +172,23 @@ class EmbeddedIndex:
         return hits
 
     def _candidates(
-        self, queries: TermMatrix, k: int, modality: Modality | None, filters: tuple[Filter, ...], words: Words | None
+        self,
+        queries: TermMatrix,
+        k: int,
+        modality: Modality | None,
+        filters: tuple[Filter, ...],
+        words: Words | None,
+        *,
+        by_row: bool,
     ) -> list[list[_Found]]:
-        """Of each query the k best rows, by part."""
+        """Of each query the k best rows, in parts: the best first, or ``by_row``."""
         masks = self._masks(modality, filters)
         if words is not None:
-            found = [self._with_words(queries[[i]], k, masks, words, i) for i in range(queries.shape[0])]
+            found = [self._with_words(queries[[i]], k, masks, words, i, by_row=by_row) for i in range(queries.shape[0])]
         else:
-            parts = zip(self._parts, masks, strict=True)
-            best = [[(part, *one) for one in part.segment.postings.top(queries, k, mask)] for part, mask in parts]
-            found = list(map(list, zip(*best, strict=True)))
+            pairs = zip(self._parts, masks, strict=True)
+            tops = [(part, part.segment.postings.top(queries, k, mask, by_row)) for part, mask in pairs]
+            found = [[(part, *best[i]) for part, best in tops] for i in range(queries.shape[0])]
         return [_leading(one, k) for one in found] if len(self._parts) > 1 else found
 
     def match(
@@ -193,7 +200,14 @@ class EmbeddedIndex:
         return [_hits(_leading([_best(*one, k) for one in self._matching(text, masks)], k), k) for text in texts]
 
     def _with_words(
-        self, query: TermMatrix, k: int, masks: Sequence[NDArray[np.uint8] | None], words: Words, i: int
+        self,
+        query: TermMatrix,
+        k: int,
+        masks: Sequence[NDArray[np.uint8] | None],
+        words: Words,
+        i: int,
+        *,
+        by_row: bool,
     ) -> list[_Found]:
         """The k best of each part by the score of the terms of a query and of the words of sentence number i."""
         found = []
@@ -203,7 +217,7 @@ class EmbeddedIndex:
             joint[rows[shared]] += words.weight * scores[shared]
             found.append((part, joint))
         return [
-            _best(part, np.arange(len(joint)), joint if mask is None else joint * mask, k)
+            _best(part, np.arange(len(joint)), joint if mask is None else joint * mask, k, by_row=by_row)
             for (part, joint), mask in zip(found, masks, strict=True)
         ]
 
@@ -332,23 +346,22 @@ def _passing(segment: Segment, condition: Filter) -> NDArray[np.bool_]:
     return np.fromiter(passed, np.bool_, len(segment))
 
 
-def _best(part: Part, rows: NDArray[np.int64], scores: NDArray[np.float64], k: int) -> _Found:
-    """The k rows of largest positive score; ``rows`` ascend."""
-    chosen = top_k(scores, k)
+def _best(part: Part, rows: NDArray[np.int64], scores: NDArray[np.float64], k: int, *, by_row: bool = False) -> _Found:
+    """The k rows of largest positive score, the best first or ``by_row``; ``rows`` ascend."""
+    chosen = np.sort(top_k(scores, k)) if by_row else top_k(scores, k)
     return part, rows[chosen], scores[chosen]
 
 
 def _rescored(found: Sequence[_Found], query: NDArray[np.float32], k: int) -> list[_Found]:
-    """The k rows of every part with the largest dot products of their vectors and ``query``, and these."""
+    """The k rows of every part with the largest dot products of their vectors and ``query``, and these: of ascending
+    rows, so that they are read in the order of the file."""
     return [(part, *_best_by_vectors(query, part.segment.vectors, rows, k)) for part, rows, _ in found]
 
 
 def _best_by_vectors(
     query: NDArray[np.float32], vectors: NDArray[Any], rows: NDArray[np.int64], k: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Of some rows, in the order of the file. They are fetched first if they seem to lie on the disk."""
-    rows = rows.copy()
-    rows.sort()
+    """Of some rows, which are fetched first if they seem to lie on the disk."""
     best = rerank.best(query, vectors, rows, k, COLD)
     if best is None:
         fetch(vectors, rows[rerank.PROBE :])
@@ -358,8 +371,8 @@ def _best_by_vectors(
 
 
 def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
-    """The k of all parts' rows that have the largest scores, ties to the smaller id: of each part its best rows, best
-    first, ties to the lower row. Ids are in the order of rows."""
+    """The k of all parts' rows that have the largest scores, ties to the smaller id, in the order that they have in
+    each part; a part alone has its best rows first, or k at most. Ids are in the order of rows."""
     if len(found) == 1:
         part, rows, scores = found[0]
         return [(part, rows[:k], scores[:k])]
@@ -369,19 +382,16 @@ def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
         return kept
     scores = np.concatenate([scores for _, _, scores in kept])
     least = np.partition(scores, total - k)[total - k]
-    over = [(part, rows[scores > least], scores[scores > least]) for part, rows, scores in kept]
-    missing = k - sum(len(rows) for _, rows, _ in over)
+    missing = k - int(np.count_nonzero(scores > least))
     equal = [
         (part.segment.texts["ids"][row], i, row)
         for i, (part, rows, scores) in enumerate(kept)
         for row in np.sort(rows[scores == least])[:missing].tolist()
     ]
     taken = heapq.nsmallest(missing, equal)
-    last = [np.array([row for _, i, row in taken if i == j], dtype=np.int64) for j in range(len(kept))]
-    return [
-        (part, np.concatenate([rows, more]), np.concatenate([scores, np.full(len(more), least, scores.dtype)]))
-        for (part, rows, scores), more in zip(over, last, strict=True)
-    ]
+    last = [[row for _, i, row in taken if i == j] for j in range(len(kept))]
+    chosen = [(scores > least) | np.isin(rows, more) for (_, rows, scores), more in zip(kept, last, strict=True)]
+    return [(part, rows[those], scores[those]) for (part, rows, scores), those in zip(kept, chosen, strict=True)]
 
 
 def _hits(found: Sequence[_Found], k: int) -> list[Hit]:

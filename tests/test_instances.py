@@ -43,7 +43,7 @@ def test_they_are_what_calling_the_class_makes(way: str, made: list[Item]) -> No
 def test_columns_of_several_lengths_are_refused(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if way == "python":
         monkeypatch.setattr(module, "_instances", None)
-    with pytest.raises(ValueError, match="equal length|shorter|longer"):
+    with pytest.raises(ValueError, match=r"equal length|shorter|longer"):
         instances(Hit, [Item("a", "text", "a cat")], [1.0, 2.0])
 
 

@@ -30,9 +30,17 @@ Engine = Callable[..., None] | None
 FEW = 8192  # as in _kernel.c
 
 
-def top(engine: Engine, postings: Postings, queries: Any, k: int, mask: NDArray[np.uint8] | None = None) -> list[Best]:
+def top(
+    engine: Engine,
+    postings: Postings,
+    queries: Any,
+    k: int,
+    mask: NDArray[np.uint8] | None = None,
+    *,
+    by_row: bool = False,
+) -> list[Best]:
     with mock.patch.object(_postings, "_kernel_top", engine):
-        return postings.top(queries, k, mask)
+        return postings.top(queries, k, mask, by_row)
 
 
 def slow_top(terms: Any, query: Any, k: int, mask: NDArray[np.uint8] | None) -> list[tuple[int, int]]:
@@ -46,11 +54,14 @@ def slow_top(terms: Any, query: Any, k: int, mask: NDArray[np.uint8] | None) -> 
 def assert_equal_to_slow(
     engine: Engine, terms: Any, queries: Any, k: int, mask: NDArray[np.uint8] | None = None
 ) -> None:
-    answers = top(engine, Postings.from_matrix(terms), queries, k, mask)
-    assert len(answers) == queries.shape[0]
-    for i, (rows, scores) in enumerate(answers):
-        assert (rows.dtype, scores.dtype) == (np.int64, np.float64)
-        assert list(zip(rows.tolist(), scores.tolist(), strict=True)) == slow_top(terms, queries[[i]], k, mask)
+    postings = Postings.from_matrix(terms)
+    answers, by_row = (top(engine, postings, queries, k, mask, by_row=by_row) for by_row in (False, True))
+    assert len(answers) == len(by_row) == queries.shape[0]
+    for i in range(queries.shape[0]):
+        expected = slow_top(terms, queries[[i]], k, mask)
+        for (rows, scores), wanted in [(answers[i], expected), (by_row[i], sorted(expected))]:
+            assert (rows.dtype, scores.dtype) == (np.int64, np.float64)
+            assert list(zip(rows.tolist(), scores.tolist(), strict=True)) == wanted
 
 
 def spread(terms: Any, places: list[int], n: int) -> Any:
@@ -311,7 +322,8 @@ def test_the_kernel_takes_only_what_fits() -> None:
     p = Postings.from_matrix(sparse.csr_array(np.array([[1, 2], [0, 3]], np.int32)))
     one, two = np.ones(1, np.int32), np.array([0, 1], np.int64)
     found = np.zeros((1, 2), np.int64), np.zeros((1, 2))
-    good: list[Any] = [p.starts, p.rows, p.frequencies, np.zeros(2, np.uint32), two, one, one, *found, None, 2, 2]
+    peaks = np.zeros(2, np.uint32)
+    good: list[Any] = [p.starts, p.rows, p.frequencies, peaks, two, one, one, *found, None, 2, 2, False]
     assert KERNEL(*good) == [2]
     assert [part.tolist() for part in found] == [[[1, 0]], [[3.0, 2.0]]]
     for place, value in [
@@ -323,7 +335,7 @@ def test_the_kernel_takes_only_what_fits() -> None:
         good[3][:] = 0  # lists that were not looked at yet
         with pytest.raises(ValueError, match=r"fit each other|damaged|does not have|do not have|negative"):
             KERNEL(*good[:place], value, *good[place + 1 :])
-    for arguments in (good[:-1], [*good[:-1], "2"], [None, *good[1:]]):
+    for arguments in (good[:-1], [*good[:-2], "2", False], [None, *good[1:]]):
         with pytest.raises(TypeError):
             KERNEL(*arguments)
     read_only = np.zeros(1, np.int64)

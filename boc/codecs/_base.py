@@ -175,7 +175,8 @@ def one_row(values: NDArray[Any], columns: NDArray[np.int32], width: int) -> spa
     """
     found = sparse.csr_array.__new__(sparse.csr_array)
     vars(found).update(vars(_empty_row(width, values.dtype)))
-    found.data, found.indices, found.indptr = values, columns, np.array([0, len(columns)], np.int32)
+    found.data, found.indices, found.indptr = values, columns, np.zeros(2, np.int32)
+    found.indptr[1] = len(columns)
     return found
 
 
