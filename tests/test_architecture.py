@@ -35,7 +35,7 @@ MAY = {
     "boc.metadata": {"boc.errors", "boc.types"},
     "boc.fusion": {"boc.types"},
     "boc.evaluation": {"boc.errors"},
-    "boc.features": {"boc.errors", "boc.files", "boc.types"},
+    "boc.features": {"boc.errors", "boc.files", "boc.instances", "boc.types"},
     "boc.sources": {"boc.errors", "boc.features", "boc.images", "boc.types"},
     "boc.registry": {"boc.errors", "boc.types"},
     "boc.scenes": set(),
@@ -43,6 +43,7 @@ MAY = {
     "boc.extraction": {"boc.errors", "boc.features", "boc.sources", "boc.types", "boc.workers"},
     "boc.ahead": set(),
     "boc.garbage": set(),
+    "boc.instances": {"boc"},
     "boc.pipeline": {
         "boc", "boc.ahead", "boc.codecs", "boc.errors", "boc.features", "boc.fusion", "boc.garbage", "boc.manifest",
         "boc.metadata", "boc.registry", "boc.rerank", "boc.types",
@@ -79,7 +80,9 @@ MAY = {
     "encoders": {
         "boc.errors", "boc.evaluation", "boc.features", "boc.files", "boc.images", "boc.types", "boc.vocabulary",
     },
-    "indexing": {"boc.errors", "boc.files", "boc.manifest", "boc.metadata", "boc.rerank", "boc.types"},
+    "indexing": {
+        "boc.errors", "boc.files", "boc.instances", "boc.manifest", "boc.metadata", "boc.rerank", "boc.types",
+    },
 }  # fmt: skip
 # Under TYPE_CHECKING only.
 ANNOTATIONS = {"boc.types": {"boc.manifest"}, "boc.codecs": {"boc.codebook"}, "boc.cli": {"encoders"}}
