@@ -106,6 +106,23 @@ def test_quantized_terms_ascend_with_their_weights(compiled: bool, n: int, z: in
         assert list(zip(columns[i].tolist(), frequencies[i].tolist(), strict=True)) == expected
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+@given(
+    n=st.integers(0, 4), z=st.integers(1, 40), top=st.integers(1, 511), heat=st.floats(0.01, 2), seed=st.integers(0, 99)
+)
+def test_weights_of_a_temperature(compiled: bool, n: int, z: int, top: int, heat: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    numbers = np.tile(np.arange(z), (n, 1))
+    cosines = -np.sort(-rng.uniform(-1, 1, (n, z)).astype(np.float32), axis=1)
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:
+            patch.setattr(dictionary, "_dots", None)
+        _, frequencies = quantized(numbers, cosines, top, heat)
+    for row, found in zip(cosines.tolist(), frequencies.tolist(), strict=True):
+        weights = [np.float32(math.exp((cosine - row[0]) / heat)) for cosine in row]
+        assert found == [max(round(float(weight * np.float32(top))), 1) for weight in weights]
+
+
 def pursued(
     X: NDArray[np.float32], candidates: NDArray[np.float32], z: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
