@@ -16,8 +16,8 @@ def instances(kind: type[Kind], *columns: list[Any]) -> list[Kind]:
     """An instance of a data class for each place of the ``columns``, lists of equal length: one for each of its fields,
     in their order. ValueError if they are not as long as each other.
 
-    Ten hits of a query, or a million items of a load, take a third of the time that calling the class takes; what its
-    ``__init__`` and ``__post_init__`` do beside is not done.
+    For hits of a query, or a million items of a load, calling the class takes longer than all else that is done for
+    them. What its ``__init__`` and ``__post_init__`` do beside is not done.
     """
     if _instances is None:
         return [kind(*values) for values in zip(*columns, strict=True)]

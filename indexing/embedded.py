@@ -361,7 +361,7 @@ def _rescored(found: Sequence[_Found], query: NDArray[np.float32], k: int) -> li
 def _best_by_vectors(
     query: NDArray[np.float32], vectors: NDArray[Any], rows: NDArray[np.int64], k: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Of some rows, which are fetched first if they seem to lie on the disk."""
+    """Of some ascending ``rows``, whose vectors are fetched first if they seem to lie on the disk."""
     best = rerank.best(query, vectors, rows, k, COLD)
     if best is None:
         fetch(vectors, rows[rerank.PROBE :])
