@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from boc.codecs import global_code
-from boc.features import FeatureFile
-from boc.metadata import Metadata, parse_filter
-from boc.pipeline import Searcher, build_index, fit_code, new_manifest
+from boc.inputs.features import FeatureFile
+from boc.inputs.metadata import Metadata, parse_filter
+from boc.search import Searcher, build_index, fit_code, new_manifest
 
 AT = "file:boc-data"
 

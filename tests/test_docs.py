@@ -28,12 +28,12 @@ from urllib.parse import unquote, urlencode, urlsplit
 from urllib.request import urlopen
 
 import pytest
-from helpers import boc as run_boc
-from helpers import draw_pictures
 from PIL import Image
 
 import boc
 from boc.cli import main
+from tests.helpers import boc as run_boc
+from tests.helpers import draw_pictures
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

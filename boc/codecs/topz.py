@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.codecs._base import SparseStep, one_row, stacked
+from boc.codecs.base import SparseStep, one_row, stacked
 from boc.types import Modality
 
 try:

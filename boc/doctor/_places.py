@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from boc import registry
+from boc import plugins
 from boc.errors import BocError
 from boc.types import Backend
 
@@ -22,7 +22,7 @@ LITTLE = 1 << 30  # bytes on a disk
 def place(at: str) -> Iterator[Finding]:
     """Findings on the place at an address."""
     try:
-        backend = registry.backend(at)
+        backend = plugins.backend(at)
     except BocError as error:
         todo = install(at.partition("+")[0]) or "correct the address: file:DIR, elastic+URL or opensearch+URL"
         yield Finding("problem", "address", str(error), todo)
