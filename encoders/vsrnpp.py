@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from boc.types import Encoder, Runtime
+from boc.plugins import Encoder
+from boc.types import Runtime
 
 from .runtime.set_encoder import load_encoder
 

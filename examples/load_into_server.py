@@ -9,10 +9,10 @@ The address may be a folder too, file:boc-data: what works there works on a serv
 import sys
 
 from boc import plugins
+from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import global_code
 from boc.evaluate.verify import verify
 from boc.inputs.features import FeatureFile
-from boc.search import build_index, fit_code, new_manifest
 
 
 def main(features: str, at: str) -> None:

@@ -10,10 +10,12 @@ import hashlib
 import numpy as np
 
 from boc import plugins
+from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import global_code
-from boc.inputs.features import FeatureFile, FeatureWriter, Header
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header
 from boc.inputs.sources import Source
-from boc.search import Searcher, build_index, fit_code, new_manifest
+from boc.search import Searcher
 from boc.types import Embeddings, Item, Rows
 
 

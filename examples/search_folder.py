@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 from boc import plugins
+from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import global_code
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFile
 from boc.inputs.sources import open_source
-from boc.search import Searcher, build_index, fit_code, new_manifest
+from boc.search import Searcher
 
 AT = "file:boc-data"
 

@@ -233,7 +233,7 @@ def test_the_tutorial_goes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_tutorials_way_with_a_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    from test_clip import tiny_clip
+    from tests.encoders.test_clip import tiny_clip
 
     monkeypatch.chdir(tmp_path)
     draw_pictures(tmp_path / "Pictures", 5)

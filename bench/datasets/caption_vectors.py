@@ -19,7 +19,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.inputs.features import FeatureWriter, Header
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import Header
 from boc.types import Item, Rows
 
 BATCH = 256

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from bench.datasets.captions import DataError
 from bench.race.data import BATCH, K, Matrix, append, nearest, told
-from boc.inputs.features import FeatureFile, FeatureWriter, Header
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header
 
 ANGULAR = ("angular", "cosine")
 DOT = ("dot", "ip")

@@ -22,10 +22,14 @@ from numpy.typing import NDArray
 
 from bench.report.rows import Writer
 from bench.speed.rerank import time_in_turns
+from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import global_code
+from boc.codecs.presets import budgets
 from boc.inputs.features import FeatureFile, embeddings
-from boc.rerank.dot import CONCEPT_DTYPES, METRICS, align, dot
-from boc.search import Searcher, budgets, build_index, fit_code, new_manifest
+from boc.rerank.alignment import align
+from boc.rerank.dot import METRICS, dot
+from boc.rerank.storage import CONCEPT_DTYPES
+from boc.search import Searcher
 from boc.types import Embeddings, Modality
 
 RMS = (1, 2, 5, 10, 20, 50)

@@ -23,11 +23,12 @@ from scipy import sparse
 
 from bench.report.rows import Writer
 from boc import plugins
+from boc.build import build_index, fit_code, new_manifest
 from boc.clustering.codebook import cluster
 from boc.clustering.term_labels import IndexLabels, Label, codebook_labels, content_words
 from boc.codecs import HardAssignment, SurrogateCodec, global_code
+from boc.codecs.presets import budgets
 from boc.inputs.features import FeatureFile, embeddings
-from boc.search import budgets, build_index, fit_code, new_manifest
 from boc.types import TermMatrix
 
 COLUMNS = ("labels", "terms", "with words", "hits", "hits +-", "chance", "chance +-", "above chance")

@@ -22,9 +22,10 @@ import numpy as np
 from bench.race.data import Data, K, Matrix, told
 from bench.race.engine import Clock, Engine, Local, Setting, Took, folder_of, rescored
 from boc import plugins
+from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import SurrogateCodec, global_code
 from boc.inputs.features import FeatureFile
-from boc.search import Searcher, build_index, fit_code, new_manifest
+from boc.search import Searcher
 from boc.types import Embeddings, TermMatrix
 
 NAME = "bench"

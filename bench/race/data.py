@@ -21,7 +21,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.inputs.features import FeatureFile, FeatureWriter, Header
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header
 from boc.types import Item, Modality, Rows
 
 K = 10

@@ -33,13 +33,15 @@ from bench.race.codes import Coded, fit, fitted
 from bench.race.data import Data, K, Matrix, told
 from bench.race.engine import Engine, Facts, Setting, UnavailableError, folder_of, once, status_of
 from boc import plugins
+from boc.build import new_manifest
 from boc.errors import BackendError
 from boc.inputs.features import FeatureFile
-from boc.search import Searcher, new_manifest
+from boc.search import Searcher
 from boc.types import Embeddings
 from indexing.server.backend import ServerBackend
 from indexing.server.bulk import Bulk
-from indexing.server.requests import ITEM, STRATEGIES, encoded
+from indexing.server.requests import ITEM, encoded
+from indexing.server.term_fields import STRATEGIES
 from indexing.server.transport import Json, RefusedError, Transport
 
 ROOT = Path(__file__).resolve().parents[2]

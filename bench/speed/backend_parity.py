@@ -17,9 +17,12 @@ import click
 import numpy as np
 
 from boc import plugins
+from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import global_code
+from boc.codecs.presets import budgets
 from boc.inputs.features import FeatureFile
-from boc.search import Searcher, budgets, build_index, fit_code, new_manifest, read_queries
+from boc.inputs.query_files import read_queries
+from boc.search import Searcher
 from boc.types import Hit
 
 NAME = "same-hits"

@@ -298,7 +298,8 @@ def clip(folder: Path, device: str, batch: int, small: bool) -> Subject:
 def stored_regions(folder: Path, subject: Subject, count: int) -> Path:
     """A feature file of random regions, 36 a picture, for the encoder ``subject.encoder``."""
     from boc import plugins
-    from boc.inputs.features import FeatureWriter, Header
+    from boc.inputs.feature_writer import FeatureWriter
+    from boc.inputs.features import Header
     from boc.types import Item, Ragged, Rows
 
     source = plugins.encoder(subject.encoder, "cpu").regions.identity  # type: ignore[attr-defined]

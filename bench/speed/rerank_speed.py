@@ -19,7 +19,9 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.rerank.dot import CONCEPT_DTYPES, align, dot, products, store
+from boc.rerank.alignment import align
+from boc.rerank.dot import dot, products
+from boc.rerank.storage import CONCEPT_DTYPES, store
 from boc.types import Ragged, StoredConcepts
 from indexing.embedded.segment import take_sets
 

@@ -25,10 +25,12 @@ from numpy.typing import NDArray
 
 from bench.report.rows import Writer
 from boc import plugins
+from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import SurrogateCodec, global_code
-from boc.inputs.features import FeatureFile, FeatureWriter, Header
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header
 from boc.manifest import Manifest
-from boc.search import Searcher, build_index, fit_code, new_manifest
+from boc.search import Searcher
 from boc.types import Embeddings, Item, Rows
 
 NAME = "boc-bench-load"

@@ -152,8 +152,9 @@ class Coding:
 
     def fitted(self, file: FeatureFiles, book: Codebook | None) -> SurrogateCodec:
         """The code, learned from an embeddings file."""
+        from boc.build import fit_code
         from boc.codecs import concept_code, global_code
-        from boc.search import budgets, fit_code
+        from boc.codecs.presets import budgets
 
         z, query_z = self.z, self.query_z
         if book is not None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from boc.clustering.kmeans import Floats, lloyd
 from boc.prefetch import ahead
 
 try:
@@ -21,7 +22,6 @@ try:
 except ImportError:  # not built here: numpy stands in
     _dots = None  # type: ignore[assignment]
 
-Floats = NDArray[np.float32]
 Bytes = NDArray[np.int8]
 Ints = NDArray[np.int64]
 
@@ -227,25 +227,3 @@ def _groups(X: Floats, heads: Floats) -> list[Ints]:
 
 def _kmeans(X: Floats, k: int, rng: np.random.Generator) -> Floats:
     return lloyd(X, max(1, k), seed=int(rng.integers(2**31)), rounds=ROUNDS, spherical=True) if k < len(X) else X
-
-
-def lloyd(X: Floats, k: int, *, seed: int, rounds: int, spherical: bool, crowd: int = 256) -> Floats:
-    """``k`` centroids (k, d) of more than ``k`` points (n, d) by Lloyd's algorithm: faiss, on a GPU where there is one.
-
-    At most ``crowd`` points a centroid are looked at. ``spherical`` gives centroids of unit length.
-    """
-    import faiss
-
-    kmeans = faiss.Kmeans(
-        X.shape[1],
-        k,
-        niter=rounds,
-        seed=seed,
-        spherical=spherical,
-        min_points_per_centroid=1,
-        max_points_per_centroid=crowd,
-        gpu=faiss.get_num_gpus() > 0,
-    )
-    kmeans.train(np.ascontiguousarray(X))
-    found: Floats = np.asarray(kmeans.centroids, np.float32)
-    return found

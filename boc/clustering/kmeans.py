@@ -7,8 +7,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.clustering.cell_index import lloyd
-
 Floats: TypeAlias = NDArray[np.float32]
 
 DISTANCES = 1 << 23  # held at a time, 64 MB as float64
@@ -70,3 +68,25 @@ def row_block(centroids: Floats, z: int | None) -> int:
     """Rows assigned at a time, which have at most ``DISTANCES`` distances to hold."""
     p = len(centroids)
     return max(1, min(DISTANCES // (p if z is None else min(z, p)), ROWS))
+
+
+def lloyd(X: Floats, k: int, *, seed: int, rounds: int, spherical: bool, crowd: int = 256) -> Floats:
+    """``k`` centroids (k, d) of more than ``k`` points (n, d) by Lloyd's algorithm: faiss, on a GPU where there is one.
+
+    At most ``crowd`` points a centroid are looked at. ``spherical`` gives centroids of unit length.
+    """
+    import faiss
+
+    kmeans = faiss.Kmeans(
+        X.shape[1],
+        k,
+        niter=rounds,
+        seed=seed,
+        spherical=spherical,
+        min_points_per_centroid=1,
+        max_points_per_centroid=crowd,
+        gpu=faiss.get_num_gpus() > 0,
+    )
+    kmeans.train(np.ascontiguousarray(X))
+    found: Floats = np.asarray(kmeans.centroids, np.float32)
+    return found

@@ -24,7 +24,8 @@ from boc.clustering.kmeans import nearest
 from boc.clustering.wordpieces import continues, join_pieces, stop_words
 from boc.errors import ManifestError
 from boc.inputs.features import FeatureFile
-from boc.types import MODALITIES, Index, Item, Modality, Rows
+from boc.plugins import Index
+from boc.types import MODALITIES, Item, Modality, Rows
 
 WORDS = 5  # of a label
 EXAMPLES = 3

@@ -21,6 +21,9 @@ from boc.codecs.unit_norm import UnitNorm
 from boc.errors import BocError
 
 if TYPE_CHECKING:
+    pass
+
+if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
 GLOBAL_CODES = ("scalar", "bits", "permutation", "dictionary")
@@ -105,3 +108,18 @@ def frozen(chain: list[Step]) -> list[Step]:
         step.fit(np.zeros((1, chain[0]._n_features_out), np.float32))
         step.frozen = True
     return chain
+
+
+DEFAULT_Z = 64
+
+
+DEFAULT_QUERY_Z = 128
+
+
+def budgets(dim: int, z: int | None, query_z: int | None) -> tuple[int, int]:
+    """Terms of a document and of a query: as asked, or the defaults as far as the 2 * dim terms of a code reach."""
+    terms = 2 * dim
+    for option, value in (("--z", z), ("--query-z", query_z)):
+        if value is not None and not 1 <= value <= terms:
+            raise BocError(f"{option} must be between 1 and {terms} (2 x {dim} components), got {value}")
+    return z or min(DEFAULT_Z, terms), query_z or max(z or 0, min(DEFAULT_QUERY_Z, terms))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from boc import plugins
 from boc.errors import BocError
-from boc.types import Backend
+from boc.plugins import Backend
 
 from ._finding import Finding
 from ._machine import available_memory, shown

@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from boc import plugins
+from boc.build import build_index
 from boc.codecs import SurrogateCodec
 from boc.errors import BackendError, BocError
 from boc.inputs.features import FeatureFiles
 from boc.inputs.metadata import Metadata
 from boc.manifest import Manifest
-from boc.search import build_index
-from boc.types import MODALITIES, Backend, Modality, Rows
+from boc.plugins import Backend
+from boc.types import MODALITIES, Modality, Rows
 
 BLOCK = 250  # items that lie together in a sample
 PART = 5  # the smaller load is of a fifth

@@ -15,7 +15,8 @@ from boc.errors import FeatureFileError
 from boc.evaluate.metrics import BLOCK, CUTOFFS, Recall, Recalls, check_relevance, owners_of
 from boc.evaluate.relevance import read_relevance, rouge_l_matrix, spice_file
 from boc.inputs.features import FeatureFile, embeddings
-from boc.rerank.dot import alignments, check_metric
+from boc.rerank.alignment import alignments
+from boc.rerank.dot import check_metric
 from boc.search import Searcher
 from boc.types import MODALITIES, Hit, Item, Modality
 

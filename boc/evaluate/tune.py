@@ -20,7 +20,8 @@ from boc.codecs import global_code
 from boc.codecs.posting_stats import document_frequencies, postings_read
 from boc.errors import BocError
 from boc.evaluate.metrics import exact_top_k
-from boc.types import MODALITIES, Embeddings, Index, Modality, TermMatrix
+from boc.plugins import Index
+from boc.types import MODALITIES, Embeddings, Modality, TermMatrix
 
 BLOCK = 64  # queries scored at a time against all items
 DEEPEST = 50  # the largest Rm tried: candidates for each hit asked

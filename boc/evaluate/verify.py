@@ -18,7 +18,8 @@ from scipy import sparse
 from boc.codecs import SurrogateCodec
 from boc.errors import BocError, EncoderError
 from boc.inputs.features import FeatureFiles, embeddings
-from boc.types import MODALITIES, Embeddings, Hit, Index, Item, Modality, Ragged, TermMatrix
+from boc.plugins import Index
+from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, TermMatrix
 
 PAIRS = 1000
 PER_QUERY = 50  # documents that a query is paired with

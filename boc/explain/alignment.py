@@ -19,7 +19,8 @@ from boc.errors import BocError
 from boc.types import ImageRef
 
 if TYPE_CHECKING:
-    from boc.types import Embeddings, Encoder
+    from boc.plugins import Encoder
+    from boc.types import Embeddings
 
 EMPHASIS = 50  # lambda of VSRN++
 

@@ -15,8 +15,8 @@ from scipy import sparse
 from sklearn.preprocessing import normalize
 
 from boc.clustering.term_labels import IndexLabels, Label, content_words, unpack_labels, whole_words
+from boc.codecs.topz import heaviest
 from boc.errors import BocError, ImageError
-from boc.search import heaviest
 from boc.types import Embeddings, ImageRef, Item, Ragged, TermMatrix
 
 if TYPE_CHECKING:

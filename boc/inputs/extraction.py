@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from boc.errors import EncoderError, FeatureFileError, ImageError
-from boc.inputs.features import FeatureFile, FeatureWriter, Header
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header
 from boc.inputs.prepare_pool import advised, preparing
 from boc.inputs.sources import Source
 from boc.types import Embeddings, ImageRef, Item, Ragged, Regions, Rows
 
 if TYPE_CHECKING:
-    from boc.types import Encoder, RegionSource
+    from boc.plugins import Encoder, RegionSource
 
 PART = 256  # items of a part of a feature file: what a kill can cost
 

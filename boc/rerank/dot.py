@@ -18,16 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from time import perf_counter
-from typing import Any
 
 import numkong
 import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BocError
-from boc.types import Hit, Ragged, StoredConcepts
+from boc.types import Hit
 
 try:
     from boc import _dots
@@ -35,9 +33,7 @@ except ImportError:  # not built here: ``products`` stands in
     _dots = None  # type: ignore[assignment]
 
 METRICS = ("dot", "mrsw", "mwsr", "symm", "mravgw")
-CONCEPT_DTYPES = ("float16", "int8")
 PROBE = 16  # candidates whose vectors tell whether the others are in memory
-CELLS = 1 << 22  # cosines pooled at a time: they stay in the cache
 
 
 def check_metric(metric: str) -> str:
@@ -112,61 +108,6 @@ def _gathered(
     return found
 
 
-def align(
-    query: NDArray[np.float32], candidates: StoredConcepts, metric: str, *, asks_by_words: bool
-) -> NDArray[np.float32]:
-    """Alignment scores (n,) of a concept set float32 (m, d) with n stored ones.
-
-    ``asks_by_words`` says that the words are those of the query and the regions those of the candidates, and not the
-    other way round.
-    """
-    check_metric(metric)
-    cosines = products(unit_rows(query), candidates.values)
-    if candidates.scales is not None:
-        cosines *= candidates.scales
-    whole = np.array([0, len(query)])
-    scores: NDArray[np.float32] = _pool(cosines, whole, candidates.offsets, metric, words_in_rows=asks_by_words)[0]
-    return scores
-
-
-def alignments(words: Ragged, regions: Ragged, metric: str) -> NDArray[np.float32]:
-    """Alignment scores (n_texts, n_images) of all sets of words with all sets of regions, each float32 (N, d).
-
-    Beside the sets of unit length, some 16 MB of cosines are in memory at a time.
-    """
-    check_metric(metric)
-    n, m = len(words), len(regions)
-    scores = np.empty((n, m), dtype=np.float32)
-    asked, rows = unit_rows(words.values), unit_rows(regions.values)
-    step = max(1, CELLS * m // max(1, len(asked) * len(rows)))
-    for first in range(0, m, step):
-        part = regions.offsets[first : first + step + 1]
-        cosines = asked @ rows[part[0] : part[-1]].T
-        scores[:, first : first + step] = _pool(cosines, words.offsets, part - part[0], metric, words_in_rows=True)
-    return scores
-
-
-def store(concepts: Ragged, dtype: str) -> StoredConcepts:
-    """Concept sets as an index stores them: rows scaled to unit length, as float16, or as int8 with a scale a row.
-
-    An int8 component is off by at most half the scale, which is the largest component of the row / 127.
-    """
-    rows = unit_rows(concepts.values)
-    if dtype == "float16":
-        return StoredConcepts(stored(rows, dtype), concepts.offsets)
-    scales = np.abs(rows).max(axis=1, initial=0) / np.float32(127)
-    rows /= np.where(scales > 0, scales, 1)[:, None]
-    return StoredConcepts(np.rint(rows).astype(np.int8), concepts.offsets, scales)
-
-
-def stored(rows: NDArray[np.float32], dtype: str) -> NDArray[np.floating[Any]]:
-    """``rows`` float32 (n, d) as an index stores them: float16, rounded to the nearest, or as they are."""
-    if dtype != "float16" or _dots is None or rows.dtype != np.float32:
-        return rows.astype(dtype, copy=False)
-    found = np.empty(rows.shape, np.float16)
-    return found if _dots.halve(np.ascontiguousarray(rows), found) else rows.astype(np.float16)
-
-
 def unit_rows(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     """Rows (n, d) scaled to length 1; zero rows stay."""
     peaks = np.abs(rows).max(axis=1, initial=0, keepdims=True)
@@ -199,37 +140,3 @@ def products(queries: NDArray[np.float32], rows: NDArray[np.generic]) -> NDArray
     m = len(queries)
     whole: NDArray[np.float32] = (both[:m] + both[m:] / np.float32(finer)) * (peaks / np.float32(largest))
     return whole
-
-
-def _pool(
-    cosines: NDArray[np.float32],
-    rows: NDArray[np.int64],
-    columns: NDArray[np.int64],
-    metric: str,
-    *,
-    words_in_rows: bool,
-) -> NDArray[np.float32]:
-    """Scores (n, m) of the blocks of ``cosines`` that the offsets ``rows`` (n + 1,) and ``columns`` (m + 1,) bound."""
-    tall, wide = np.diff(rows) > 0, np.diff(columns) > 0
-    scores = np.zeros((len(tall), len(wide)), dtype=np.float32)
-    if not cosines.size:
-        return scores
-    tops, lefts = rows[:-1][tall], columns[:-1][wide]
-
-    def sum_over(words: bool) -> NDArray[np.float32]:
-        """Sum over words, or over regions, of the maximum over the others."""
-        if words == words_in_rows:
-            pooled: NDArray[np.float32] = np.add.reduceat(np.maximum.reduceat(cosines, lefts, axis=1), tops, axis=0)
-        else:  # reduceat along the rows takes ten times as long as this loop
-            bounds = pairwise([*tops.tolist(), len(cosines)])
-            pooled = np.add.reduceat(np.stack([cosines[a:b].max(axis=0) for a, b in bounds]), lefts, axis=1)
-        return pooled
-
-    found = sum_over(words=metric != "mwsr")
-    if metric == "symm":
-        found += sum_over(words=False)
-    elif metric == "mravgw":
-        lengths = np.diff(tops, append=len(cosines))[:, None], np.diff(lefts, append=cosines.shape[1])
-        found /= lengths[0] if words_in_rows else lengths[1]
-    scores[np.ix_(tall, wide)] = found
-    return scores

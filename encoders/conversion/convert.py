@@ -13,7 +13,7 @@ from tokenizers.implementations import BertWordPieceTokenizer
 
 from boc.atomic_files import sole_writer
 from boc.errors import EncoderError
-from boc.types import RegionSource
+from boc.plugins import RegionSource
 
 from ..networks import text_towers
 from ..networks.base import Network

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from boc.atomic_files import check_writable, replacing, write_text
 from boc.errors import EncoderError
-from boc.types import Identity, RegionSource
+from boc.plugins import RegionSource
+from boc.types import Identity
 
 from .. import regions
 from ..networks import text_towers

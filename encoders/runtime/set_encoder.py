@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from boc.errors import EncoderError
-from boc.types import Embeddings, Identity, ImageRef, Ragged, Regions, RegionSource, Runtime
+from boc.plugins import RegionSource
+from boc.types import Embeddings, Identity, ImageRef, Ragged, Regions, Runtime
 
 from ..networks import text_towers
 from ..networks.base import Encoded, Network, pad_regions

@@ -14,7 +14,7 @@ import torch
 from boc.atomic_files import write_text
 from boc.errors import EncoderError
 from boc.evaluate.metrics import Recall, Recalls
-from boc.types import RegionSource
+from boc.plugins import RegionSource
 
 from ..networks import text_towers
 from ..networks.base import Network

@@ -17,7 +17,7 @@ from scipy import sparse
 from boc.atomic_files import sole_writer
 from boc.errors import BackendError, ManifestError
 from boc.manifest import FORMAT, Manifest
-from boc.rerank.dot import stored
+from boc.rerank.storage import stored
 from boc.types import MODALITIES, Item, StoredConcepts, TermMatrix
 
 from .._validate import check_rows, not_unique

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from boc.errors import BackendError, ManifestError
 from boc.manifest import Manifest
 
-from .requests import STRATEGIES, Strategy
+from .term_fields import STRATEGIES, Strategy
 from .transport import Json, RefusedError, Transport
 
 PHYSICAL = re.compile(r"(?P<name>.+)-boc-(?P<digest>[0-9a-f]{12})-(?P<number>[1-9][0-9]*)")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from boc.errors import BackendError, BocWarning
 from boc.manifest import Manifest
 
-from . import requests
+from . import term_fields
 from .address import Address
 from .aliases import drop, generations, names, published
 from .force_merge import merge
@@ -66,7 +66,7 @@ class ServerBackend:
     def about(self) -> dict[str, str]:
         """Engine, version, and how codes can be stored there: tried with a small index that is removed again."""
         found = {"engine": self.transport.engine, "address": self.transport.shown, "version": self._version()}
-        tried = {field: self._tried(field) for field in requests.STRATEGIES}
+        tried = {field: self._tried(field) for field in term_fields.STRATEGIES}
         default = next((field for field in self._order if tried[field] == EXACT), None)
         return {**found, **tried, **({} if default is None else {default: f"{EXACT}, the default"})}
 
@@ -77,7 +77,7 @@ class ServerBackend:
             return "not told"
 
     def _tried(self, field: str) -> str:
-        strategy = requests.STRATEGIES[field]
+        strategy = term_fields.STRATEGIES[field]
         index = f"boc-probe-{uuid.uuid4().hex[:12]}"
         body: Json = {
             "settings": {"number_of_shards": 1, "number_of_replicas": 0, **strategy.settings},

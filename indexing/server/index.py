@@ -18,6 +18,7 @@ from boc.types import Filter, Hit, Item, Modality, Rescore, Stages, StoredConcep
 from . import requests
 from .aliases import Generation
 from .clause_limit import SAFE, Budget
+from .term_fields import EXACT
 from .transport import Json, RefusedError, Transport, refusal
 
 PAGE = 1000  # documents asked for at a time, with vectors or concepts
@@ -330,7 +331,7 @@ class ServerIndex:
         return self._budget.kept(features, filters + 1)
 
     def _check_exact(self, answers: Iterable[Sequence[Json]]) -> None:
-        if any(hits and hits[0]["_score"] >= requests.EXACT for hits in answers):
+        if any(hits and hits[0]["_score"] >= EXACT for hits in answers):
             raise BackendError(
                 f"scores reach 2^24, from where {self._transport.shown} rounds them; use a code of smaller frequencies "
                 "(--code bits, or fewer terms by --z and --query-z)"

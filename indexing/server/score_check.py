@@ -18,7 +18,7 @@ from boc.errors import BackendError
 from boc.types import TermMatrix
 
 from .bulk import Bulk
-from .requests import Strategy
+from .term_fields import Strategy
 from .transport import Json, RefusedError, Transport
 
 COMMON = [1, 2, 3, 5, 7, 9, 12, 15, 100, 300, 511, 70_000]

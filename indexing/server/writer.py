@@ -16,7 +16,7 @@ from boc.manifest import Manifest
 from boc.types import MODALITIES, Item, StoredConcepts, TermMatrix
 
 from .._validate import check_rows
-from . import requests
+from . import requests, term_fields
 from .address import Address
 from .aliases import Generation, State, check_free, digest_of, drop, generations, meta, publish, published, remember
 from .bulk import Bulk, Ledger
@@ -135,7 +135,7 @@ class ServerWriter:
         """An empty generation under the first way to store codes that the server has; refused if it scores wrongly."""
         lacking = []
         physical = f"{self._name}-boc-{self._digest}-{self._number}"
-        for field in requests.preferred(self._order, largest):
+        for field in term_fields.preferred(self._order, largest):
             state = State("loading", field, self._address.vectors)
             generation = Generation(physical, self._name, self._digest, self._number, False, self._manifest, state)
             told = meta(self._manifest, state)

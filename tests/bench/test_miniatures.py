@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boc.inputs.features import FeatureWriter, Header
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import Header
 from boc.types import Item, Ragged, Rows
 from tests.bench.scripts import run_script
 

@@ -16,7 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 from boc import plugins
-from boc.inputs.features import FeatureWriter, Header
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import Header
 from boc.types import Item, Rows
 from tests.bench.scripts import run_script
 from tests.servers.fixtures import kinds

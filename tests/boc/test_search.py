@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from boc.codecs.topz import heaviest
 from boc.errors import BocError
-from boc.search import Searcher, heaviest
+from boc.search import Searcher
 from boc.types import Rescore, Stages
 from indexing.embedded.index import EmbeddedIndex
 from tests.helpers import boc

@@ -19,22 +19,9 @@ from scipy import sparse
 from boc import plugins
 from boc.errors import BackendError
 from boc.inputs.metadata import holds
-from boc.rerank.dot import CONCEPT_DTYPES, store
-from boc.types import (
-    MODALITIES,
-    Backend,
-    FieldType,
-    Filter,
-    Hit,
-    Index,
-    Item,
-    Modality,
-    Ragged,
-    Rescore,
-    Stages,
-    StoredConcepts,
-    Words,
-)
+from boc.plugins import Backend, Index
+from boc.rerank.storage import CONCEPT_DTYPES, store
+from boc.types import MODALITIES, FieldType, Filter, Hit, Item, Modality, Ragged, Rescore, Stages, StoredConcepts, Words
 from tests.oracles import assert_canonical, new_manifest, picture, random_terms, same_matrix, sentence, term_matrices
 
 PLACES: dict[str, Callable[[Path], str]] = {"embedded": lambda folder: f"file:{folder / 'indexes'}"}

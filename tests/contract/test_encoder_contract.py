@@ -12,11 +12,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
-from test_clip import tiny_clip
 
 from boc import plugins
 from boc.errors import EncoderError, ImageError
-from boc.types import Embeddings, Encoder, ImageRef, Regions
+from boc.plugins import Encoder
+from boc.types import Embeddings, ImageRef, Regions
+from tests.encoders.test_clip import tiny_clip
 from tests.helpers import boc
 
 

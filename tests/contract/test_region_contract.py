@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from test_detector_regions import RCNN, make_detr, make_rcnn, make_yolos
-from test_patch_regions import make_convnext, make_registers
-from test_tsv_regions import write_tsv
 
 from boc import plugins
 from boc.errors import EncoderError, ImageError
-from boc.types import ImageRef, RegionSource
+from boc.plugins import RegionSource
+from boc.types import ImageRef
+from tests.encoders.regions.test_detector import RCNN, make_detr, make_rcnn, make_yolos
+from tests.encoders.regions.test_patches import make_convnext, make_registers
+from tests.encoders.regions.test_tsv import write_tsv
 
 SIZE = 40, 30
 ORIENTATION = 0x0112

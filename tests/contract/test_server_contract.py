@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_backend_contract import *  # noqa: F403
-from test_backend_contract import build, vectors_for
 
 from boc import plugins
-from boc.types import Backend
+from boc.plugins import Backend
+from tests.contract.test_backend_contract import *  # noqa: F403
+from tests.contract.test_backend_contract import build, vectors_for
 from tests.oracles import picture, random_terms
 from tests.servers.fixtures import LIGHT
 

@@ -23,7 +23,7 @@ def command(name: str, as_json: bool, at: str) -> None:
     import json
 
     from boc import plugins
-    from boc.search import check_name
+    from boc.plugins import check_name
 
     backend = plugins.backend(at)
     before = sum(backend.open(check_name(name)).sizes().values())

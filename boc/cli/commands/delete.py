@@ -11,7 +11,7 @@ from boc.cli import options
 from boc.errors import ManifestError
 
 if TYPE_CHECKING:
-    from boc.types import Backend
+    from boc.plugins import Backend
 
 
 @click.command("delete")
@@ -33,7 +33,8 @@ def command(name: str, given: tuple[str, ...], ids: Path | None, everything: boo
     if sum((bool(given), ids is not None, everything)) != 1:
         raise click.UsageError("give one of ID..., --ids FILE or --all")
     from boc import plugins
-    from boc.search import check_name, delete
+    from boc.build import delete
+    from boc.plugins import check_name
 
     if everything:
         backend = plugins.backend(at)

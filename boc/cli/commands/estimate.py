@@ -47,10 +47,10 @@ def command(
               boc estimate photos.h5 --items 1000000 --code dictionary --terms 16384
     """
     book = coding.book()
+    from boc.build import new_manifest
     from boc.evaluate.capacity import extrapolate, measure, size_of
     from boc.inputs.features import FeatureFiles
     from boc.inputs.metadata import Metadata
-    from boc.search import new_manifest
 
     table = Metadata.read(metadata) if metadata is not None else None
     with ExitStack() as stack:

@@ -70,9 +70,10 @@ def command(
         return
     book = coding.book()
     from boc import plugins
+    from boc.build import build_index, new_manifest
     from boc.inputs.features import FeatureFiles
     from boc.inputs.metadata import Metadata
-    from boc.search import build_index, check_name, new_manifest
+    from boc.plugins import check_name
 
     table = Metadata.read(metadata) if metadata is not None else None
     backend = plugins.backend(at)
@@ -107,9 +108,10 @@ def _append(
     metadata: Path | None,
 ) -> None:
     _refuse_code_options(name)
+    from boc.build import append
     from boc.inputs.features import FeatureFiles
     from boc.inputs.metadata import Metadata
-    from boc.search import Searcher, append
+    from boc.search import Searcher
 
     table = Metadata.read(metadata) if metadata is not None else None
     searcher = Searcher.open(name, at)

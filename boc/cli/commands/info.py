@@ -11,7 +11,7 @@ import click
 from boc.cli import completers, options
 
 if TYPE_CHECKING:
-    from boc.types import Backend
+    from boc.plugins import Backend
 
 
 @click.command("info")
@@ -26,7 +26,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
               boc info --at elastic+https://localhost:9200
     """
     from boc import plugins
-    from boc.search import check_name
+    from boc.plugins import check_name
 
     backend = plugins.backend(at)
     if name is None:

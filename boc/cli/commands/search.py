@@ -114,7 +114,7 @@ def _lines(queries: TextIO | None) -> list[str]:
 
 
 def _by_vectors(searcher: Any, path: Path, item: str | None, **options: Any) -> list[tuple[str, list[Hit]]]:
-    from boc.search import read_queries
+    from boc.inputs.query_files import read_queries
 
     answers: list[tuple[str, list[Hit]]] = []
     for items, queries in read_queries(path, searcher.index.manifest.identity, item):

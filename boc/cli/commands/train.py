@@ -13,7 +13,7 @@ from boc.cli import completers, options
 
 if TYPE_CHECKING:
     from boc.inputs.sources import Source
-    from boc.types import RegionSource
+    from boc.plugins import RegionSource
     from encoders.training.trainer import Progress
 
 

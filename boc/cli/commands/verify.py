@@ -49,7 +49,7 @@ def command(name: str, pairs: int, seed: int, features: tuple[Path, ...], as_jso
     """
     from boc import plugins
     from boc.evaluate.verify import verify
-    from boc.search import check_name
+    from boc.plugins import check_name
 
     found = verify(plugins.backend(at).open(check_name(name)), pairs=pairs, seed=seed, files=features)
     if as_json:

@@ -19,7 +19,7 @@ from boc.cli import main
 from boc.errors import BocWarning
 from boc.inputs.features import FeatureFile, embeddings
 from boc.manifest import Manifest
-from boc.rerank.dot import store
+from boc.rerank.storage import store
 from boc.search import Searcher
 from boc.types import MODALITIES
 from indexing.embedded.writer import EmbeddedWriter

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boc import plugins, search
+from boc import build, plugins
+from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import global_code
 from boc.errors import BackendError, BocError, EncoderError, FeatureFileError
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFile, embeddings
+from boc.inputs.query_files import read_queries
 from boc.inputs.sources import open_source
 from boc.rerank.dot import METRICS
-from boc.search import Searcher, build_index, fit_code, new_manifest, read_queries
+from boc.search import Searcher
 from boc.types import MODALITIES, Embeddings, Hit, ImageRef, Modality
 from tests.helpers import boc, draw_pictures
 
@@ -225,7 +227,7 @@ def test_what_to_extract_must_be_named(library: Path, tmp_path: Path) -> None:
 def test_the_sample_a_code_is_fitted_on_is_bounded_and_spread(
     library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(search, "FIT_SAMPLE", 25)
+    monkeypatch.setattr(build, "FIT_SAMPLE", 25)
     seen: list[Embeddings] = []
     codec = global_code(z=4)
     monkeypatch.setattr(codec, "fit", lambda *samples: seen.extend(samples) or codec)

@@ -24,7 +24,8 @@ from boc.clustering.codebook import Codebook, check_alone, check_files, cluster,
 from boc.codecs import SurrogateCodec
 from boc.codecs.bag_of_concepts import concept_steps
 from boc.errors import BocError, FeatureFileError
-from boc.inputs.features import FeatureFile, FeatureWriter, Header, embeddings
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header, embeddings
 from boc.types import MODALITIES, Identity, Item, Modality, Ragged, Rows
 
 DIM = 2

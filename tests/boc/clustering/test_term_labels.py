@@ -30,8 +30,10 @@ from boc.clustering.term_labels import (
     whole_words,
 )
 from boc.errors import ManifestError
-from boc.inputs.features import FeatureFile, FeatureWriter, Header
-from boc.types import Index, Item, Ragged, Rows
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header
+from boc.plugins import Index
+from boc.types import Item, Ragged, Rows
 from indexing.embedded.backend import EmbeddedBackend
 from tests.oracles import new_manifest
 

@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boc import plugins
+from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import global_code
 from boc.errors import BocError
 from boc.evaluate.capacity import GB, Estimate, Load, Sample, extrapolate, measure, size_of
-from boc.inputs.features import FeatureFiles, FeatureWriter, Header
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFiles, Header
 from boc.inputs.metadata import Metadata
-from boc.search import build_index, fit_code, new_manifest
 from boc.types import MODALITIES, Identity, Item, Modality, Rows
 from tests.helpers import boc
 from tests.servers.fixtures import kinds

@@ -18,8 +18,10 @@ from boc.evaluate import runs
 from boc.evaluate.metrics import evaluate, evaluate_ndcg
 from boc.evaluate.relevance import write_relevance
 from boc.evaluate.runs import Gallery
-from boc.inputs.features import FeatureFile, FeatureWriter, Header
-from boc.rerank.dot import METRICS, align, unit_rows
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header
+from boc.rerank.alignment import align
+from boc.rerank.dot import METRICS, unit_rows
 from boc.types import Item, Ragged, Rows, StoredConcepts
 from tests.helpers import boc
 

@@ -21,9 +21,11 @@ from boc.codecs import GLOBAL_CODES, SurrogateCodec, global_code
 from boc.errors import BocError, EncoderError
 from boc.evaluate import verify as module
 from boc.evaluate.verify import verify
-from boc.inputs.features import FeatureWriter, Header
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import Header
 from boc.manifest import Manifest
-from boc.types import Backend, Embeddings, Hit, Identity, Index, Item, Rows
+from boc.plugins import Backend, Index
+from boc.types import Embeddings, Hit, Identity, Item, Rows
 from tests.helpers import boc
 from tests.oracles import picture, same_matrix, sentence, term_matrices
 

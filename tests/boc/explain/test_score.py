@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 from scipy import sparse
-from test_sheet import NASTY, Page
 
 from boc import plugins
+from boc.build import build_index, new_manifest
 from boc.clustering.term_labels import Box, Example, IndexLabels, Label, content_words, pack_labels
 from boc.codecs import SurrogateCodec, global_code
 from boc.codecs.bag_of_concepts import HardAssignment
@@ -22,8 +22,9 @@ from boc.errors import BocError
 from boc.explain.page import write_page
 from boc.explain.score import Explanation, Match, Parts, explain
 from boc.inputs.features import FeatureFile, embeddings
-from boc.search import Searcher, build_index, new_manifest
+from boc.search import Searcher
 from boc.types import MODALITIES, ImageRef, Item, Modality, TermMatrix
+from tests.boc.cli.test_contact_sheet import NASTY, Page
 from tests.helpers import boc
 
 SENTENCE = "a red box at the left"

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boc.errors import BocError, FeatureFileError
-from boc.inputs.features import FeatureFile, FeatureFiles, FeatureWriter, Header, embeddings, is_embeddings, regions
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, FeatureFiles, Header, embeddings, is_embeddings, regions
 from boc.types import MODALITIES, Identity, Item, Modality, Ragged, Rows
 from tests.oracles import TEXT
 

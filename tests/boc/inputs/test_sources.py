@@ -13,7 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from boc.errors import SourceError
-from boc.inputs.features import FeatureWriter, Header
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import Header
 from boc.inputs.sources import ADVICE, Source, open_source
 from boc.types import MODALITIES, Item, Rows
 from tests.oracles import TEXT

@@ -21,21 +21,9 @@ from boc.cli.commands.index import command as index_command
 from boc.cli.commands.search import command as search_command
 from boc.errors import BocError
 from boc.rerank import dot as dot_module
-from boc.rerank.dot import (
-    CONCEPT_DTYPES,
-    METRICS,
-    PROBE,
-    align,
-    alignments,
-    best,
-    check_metric,
-    dot,
-    products,
-    reorder,
-    store,
-    stored,
-    unit_rows,
-)
+from boc.rerank.alignment import align, alignments
+from boc.rerank.dot import METRICS, PROBE, best, check_metric, dot, products, reorder, unit_rows
+from boc.rerank.storage import CONCEPT_DTYPES, store, stored
 from boc.types import Hit, Ragged, StoredConcepts
 from tests.oracles import picture
 

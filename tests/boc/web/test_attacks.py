@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from test_web_api import TEXT, client_of
 
 from boc.search import Searcher
 from boc.types import Embeddings, Item
+from tests.boc.web.test_api import TEXT, client_of
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 

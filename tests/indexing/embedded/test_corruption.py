@@ -14,8 +14,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from test_embedded_crash import KEYS, edited, loaded, start, tell
-from test_embedded_machine import (
+
+from boc.errors import BocError, ManifestError
+from boc.types import Filter
+from indexing.embedded import commits
+from indexing.embedded.backend import EmbeddedBackend
+from indexing.embedded.index import EmbeddedIndex
+from indexing.file import connect
+from tests.boc.evaluate.test_verify import build, fitted
+from tests.helpers import boc
+from tests.indexing.embedded.test_crash import KEYS, edited, loaded, start, tell
+from tests.indexing.embedded.test_model_based import (
     NAME,
     Kind,
     Model,
@@ -25,15 +34,6 @@ from test_embedded_machine import (
     assert_matches,
     small_segments,
 )
-from test_verify import build, fitted
-
-from boc.errors import BocError, ManifestError
-from boc.types import Filter
-from indexing.embedded import commits
-from indexing.embedded.backend import EmbeddedBackend
-from indexing.embedded.index import EmbeddedIndex
-from indexing.file import connect
-from tests.helpers import boc
 
 FLIPS = int(os.environ.get("BOC_FLIPS", "150"))
 BATCH = 100  # damages tried by one process

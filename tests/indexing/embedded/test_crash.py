@@ -26,10 +26,20 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 import pytest
-from test_embedded_machine import NAME, Kind, Model, assert_holds, columns, load, rows_for, small_segments, strays
 
 from indexing.embedded import fs
 from indexing.embedded.backend import EmbeddedBackend
+from tests.indexing.embedded.test_model_based import (
+    NAME,
+    Kind,
+    Model,
+    assert_holds,
+    columns,
+    load,
+    rows_for,
+    small_segments,
+    strays,
+)
 
 CRASHES = int(os.environ.get("BOC_CRASHES", "25"))
 KILLS = int(os.environ.get("BOC_KILLS", "2"))

@@ -20,7 +20,7 @@ from scipy import sparse
 from boc.errors import BackendError, BocError, ManifestError
 from boc.manifest import FORMAT
 from boc.rerank import dot
-from boc.rerank.dot import store
+from boc.rerank.storage import store
 from boc.types import Filter, Item, Ragged, Rescore, Words
 from indexing.embedded import commits, fs, merge, npy_files, text_index_writer
 from indexing.embedded import index as index_module

@@ -37,7 +37,7 @@ from scipy import sparse
 from boc.errors import BackendError, BocError
 from boc.inputs.metadata import holds
 from boc.manifest import Manifest
-from boc.rerank.dot import CONCEPT_DTYPES, store
+from boc.rerank.storage import CONCEPT_DTYPES, store
 from boc.types import (
     MODALITIES,
     FieldType,

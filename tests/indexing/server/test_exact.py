@@ -16,10 +16,11 @@ from scipy import sparse
 
 from boc import plugins
 from boc.errors import BackendError, BocWarning
-from boc.types import Filter, Index, Item
+from boc.plugins import Index
+from boc.types import Filter, Item
 from indexing.server.backend import ServerBackend
 from indexing.server.index import ServerIndex
-from indexing.server.requests import EXACT, STRATEGIES
+from indexing.server.term_fields import EXACT, STRATEGIES
 from tests.oracles import new_manifest, picture, random_terms, sentence
 
 SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}

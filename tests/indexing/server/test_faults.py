@@ -27,8 +27,10 @@ import pytest
 
 from boc import plugins
 from boc.errors import BackendError
-from boc.inputs.features import FeatureWriter, Header
-from boc.types import Hit, Index, Item, Rows
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import Header
+from boc.plugins import Index
+from boc.types import Hit, Item, Rows
 from tests.fault_proxy import Faults, Proxy
 from tests.helpers import boc
 from tests.oracles import same_matrix

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from boc.types import Filter, TermMatrix
 from indexing.server import requests
-from indexing.server.requests import FLOAT16, FLOAT32, STRATEGIES, CountedText, Strategy, Text
+from indexing.server.requests import FLOAT16, FLOAT32
+from indexing.server.term_fields import STRATEGIES, CountedText, Strategy, Text
 from tests.oracles import TEXT, assert_canonical, new_manifest, same_matrix, term_matrices
 
 LARGEST = 2**31 - 1

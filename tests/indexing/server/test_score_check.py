@@ -16,10 +16,10 @@ from scipy import sparse
 from boc import plugins
 from boc.errors import BackendError
 from boc.types import TermMatrix
-from indexing.server import requests, score_check
+from indexing.server import score_check, term_fields
 from indexing.server.backend import ServerBackend
-from indexing.server.requests import CountedText, RankFeatures, SparseVector, Strategy, Text
 from indexing.server.score_check import self_test
+from indexing.server.term_fields import CountedText, RankFeatures, SparseVector, Strategy, Text
 from indexing.server.transport import Json, Transport
 from tests.oracles import new_manifest, picture
 
@@ -183,7 +183,7 @@ def available(backend: ServerBackend) -> list[str]:
 @lru_cache
 def _available(url: str) -> list[str]:
     told = connect(url).about()
-    return [name for name in requests.STRATEGIES if told[name].startswith("exact")]
+    return [name for name in term_fields.STRATEGIES if told[name].startswith("exact")]
 
 
 def count(transport: Transport, index: str) -> int:
@@ -195,7 +195,7 @@ def test_what_is_right_passes_and_nothing_stays(backend: ServerBackend, index: s
     names = available(backend)
     assert names
     for name in names:
-        strategy = requests.STRATEGIES[name]
+        strategy = term_fields.STRATEGIES[name]
         backend.transport.request("PUT", f"/{index}", body(strategy, shards))
         assert self_test(backend.transport, index, strategy) is None
         assert count(backend.transport, index) == 0
@@ -248,7 +248,7 @@ def test_no_index_is_made_where_scores_would_be_wrong(
     backend: ServerBackend, index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strategy = next(s for s in (Saturating(), Pruning(), BM25()) if s.name in available(backend))
-    monkeypatch.setitem(requests.STRATEGIES, strategy.name, strategy)
+    monkeypatch.setitem(term_fields.STRATEGIES, strategy.name, strategy)
     monkeypatch.setattr(backend, "_order", [strategy.name])
     terms, vectors = sparse.csr_array(np.ones((1, 3), np.int32)), np.ones((1, 3), np.float32)
     with (
