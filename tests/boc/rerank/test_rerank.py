@@ -20,6 +20,7 @@ from boc.cli.commands.evaluate import command as evaluate_command
 from boc.cli.commands.index import command as index_command
 from boc.cli.commands.search import command as search_command
 from boc.errors import BocError
+from boc.rerank import alignment
 from boc.rerank import dot as dot_module
 from boc.rerank.alignment import align, alignments
 from boc.rerank.dot import METRICS, PROBE, best, check_metric, dot, products, reorder, unit_rows
@@ -84,7 +85,7 @@ def test_alignments_of_all_pairs_equal_the_slow_loops_and_those_one_by_one(
 ) -> None:
     texts, pictures = Ragged.from_sets(words, 5), Ragged.from_sets(regions, 5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dot_module, "CELLS", cells)
+        patch.setattr(alignment, "CELLS", cells)
         found = alignments(texts, pictures, metric)
     assert (found.shape, found.dtype) == ((len(words), len(regions)), np.float32)
     expected = [[slow_alignment(picture, text, metric) for picture in regions] for text in words]
