@@ -20,7 +20,7 @@ from boc.files import sha256
 from boc.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
-from .. import _device
+from ..runtime import device as _device
 from . import _colours, _lite, _options
 from ._cells import cell_boxes
 
