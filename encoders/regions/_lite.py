@@ -24,8 +24,8 @@ EPSILON = 1e-3  # of batch normalisation, as trained
 
 
 class Lite(nn.Module):
-    """Pixels (B, 3, h, w) in [0, 255] to the maps after ``MIDDLE`` stages and after the head; ``classifier`` gives the
-    logits of the 1,000 classes of ImageNet for the mean of the last map over its cells."""
+    """Pixels (B, 3, h, w) in [0, 255] to the maps after ``MIDDLE`` stages, before the head (``narrow``) and after it;
+    ``classifier`` gives the logits of the 1,000 classes of ImageNet for the mean of the last map over its cells."""
 
     def __init__(self, name: str, state: dict[str, Tensor]) -> None:
         super().__init__()
@@ -41,7 +41,8 @@ class Lite(nn.Module):
         self.classifier.load_state_dict({key: left.pop(f"_fc.{key}") for key in ("weight", "bias")})
         if left:
             raise ValueError(f"{len(left)} tensors are left over, such as {next(iter(left))}")
-        self.widths = {"middle": _width(self.stages[MIDDLE - 1]), "last": len(self.head.bias)}
+        middle, narrow = self.stages[MIDDLE - 1], self.stages[-1]
+        self.widths = {"middle": _width(middle), "narrow": _width(narrow), "last": len(self.head.bias)}
 
     def forward(self, pixels: Tensor, deep: bool = True) -> dict[str, Tensor]:
         """The maps by name, each (B, its width, its rows, its columns); only ``middle`` unless ``deep``."""
@@ -53,7 +54,7 @@ class Lite(nn.Module):
         if deep:
             for stage in self.stages[MIDDLE:]:
                 rows = stage(rows)
-            maps["last"] = self.head(rows)
+            maps |= {"narrow": rows, "last": self.head(rows)}
         return maps
 
 

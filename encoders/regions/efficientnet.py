@@ -15,9 +15,9 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from boc.atomic_files import sha256
 from boc.errors import EncoderError
-from boc.files import sha256
-from boc.images import read_image
+from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
 from ..runtime import device as _device
@@ -26,7 +26,13 @@ from ._cells import cell_boxes
 
 ARGUMENT = "NAME?side=0&maps=last&cells=0&crops=0&whole=0&colours=0"
 EXTRA = "eyes"
-MAPS = {"last": ("last",), "middle": ("middle",), "both": ("last", "middle")}
+MAPS = {
+    "last": ("last",),
+    "narrow": ("narrow",),
+    "middle": ("middle",),
+    "both": ("last", "middle"),
+    "slim": ("narrow", "middle"),
+}
 FORMAT = 1  # of the features; another number, another digest
 
 
@@ -37,8 +43,9 @@ class Options:
     Attributes
     ----------
     side : pixels of the square that the picture is resized to; 0 for what the network was trained on
-    maps : ``last``, the map before the classifier (1280 wide, a cell for 32 x 32 pixels), ``middle``, one before the
-        last halving (112 or 120 wide, 16 x 16 pixels), or ``both``, side by side
+    maps : ``last``, the map before the classifier (1280 wide, a cell for 32 x 32 pixels), ``narrow``, what that is
+        made of (320 or 352 wide), ``middle``, one before the last halving (112 or 120 wide, 16 x 16 pixels);
+        ``both`` are the last and the middle one, ``slim`` the narrow and the middle one, side by side
     cells : side of the grid of regions, on which the maps are averaged; 0 for the map's own (of ``both``, the last's)
     crops : k for k x k more regions, overlapping parts of 2 / (k + 1) of width and height, each seen by itself at the
         full side and averaged
@@ -75,8 +82,8 @@ def load(argument: str) -> EfficientnetRegions:
 class EfficientnetRegions:
     """The cells of a map, row by row; before them the whole picture and behind them the crops, if asked for.
 
-    The picture is resized to a square, its aspect not kept. Features are not below 0 and, but for ``middle``, where
-    they have signs, at most 6: they come from a ReLU6.
+    The picture is resized to a square, its aspect not kept. Features of the last map are between 0 and 6, as they come
+    from a ReLU6; those of the others have signs.
     """
 
     def __init__(self, name: str, options: Options | None = None) -> None:
@@ -121,7 +128,7 @@ class EfficientnetRegions:
     def _features(self, square: Image.Image, cells: int) -> NDArray[np.float32]:
         pixels = torch.from_numpy(np.asarray(square, dtype=np.float32)).to(self._device)
         names = MAPS[self._options.maps]
-        maps = self._network(pixels.permute(2, 0, 1)[None], deep="last" in names)
+        maps = self._network(pixels.permute(2, 0, 1)[None], deep=names != ("middle",))
         pooled: Tensor = torch.cat([adaptive_avg_pool2d(maps[name], cells)[0].flatten(1) for name in names])
         return pooled.T.contiguous().cpu().numpy()
 
