@@ -78,6 +78,8 @@ class TrainConfig:
         an item apart, as alignment wants
     average : decay of the running average of the weights that is validated and kept; 0 keeps the weights themselves
     held_out : pictures kept from training, to validate on
+    keep : which weights stay, those ``best`` at finding what is held out, or the ``last``, where that finds all captions
+        long before it knows their words
     patience : epochs without a better validation before training stops
     mixed : 1 to compute in bfloat16 where that is faster (weights, averages and the loss stay float32), else 0
     """
@@ -117,6 +119,7 @@ class TrainConfig:
     averaging: float = 8.0
     average: float = 0.99
     held_out: int = 500
+    keep: str = "best"
     patience: int = 5
     mixed: int = 1
     seed: int = 0
@@ -126,6 +129,8 @@ class TrainConfig:
             raise EncoderError(f"schedule must be cosine or steps, got {self.schedule!r}")
         if self.loss not in {"hinge", "contrast"}:
             raise EncoderError(f"loss must be hinge or contrast, got {self.loss!r}")
+        if self.keep not in {"best", "last"}:
+            raise EncoderError(f"keep must be best or last, got {self.keep!r}")
         if (self.fragments or self.exchanges) and self.text_lr == 0:
             raise EncoderError("fragments and exchanges need a text tower that learns; set text_lr, or both to 0")
 
@@ -339,7 +344,7 @@ class Trainer:
         self._set(self.average)
         recalls = validate(self.network, self.objective, self.held_out, self.regions, self.captions, self.device)
         self.state = replace(self.state, history=[*self.state.history, {"step": self.state.step, **asdict(recalls)}])
-        if recalls.total > self.state.best:
+        if recalls.total > self.state.best or self.config.keep == "last":
             save_weights(self.folder, self.network.state_dict())
             self.state = replace(self.state, best=recalls.total, best_step=self.state.step)
         self._set(kept)
