@@ -39,14 +39,14 @@ NO_LABELS = np.empty(0, np.uint8)
 class _Assignment(Step):
     """What hard and soft assignment share: the codebook, and what they read."""
 
-    learned: ClassVar[tuple[str, ...]] = ("centroids_", "labels_")
+    learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_")
     reads_concepts: ClassVar[bool] = True
     clusters: int
     seed: int
     spherical: bool
     drop_stopwords: bool
     centroids_: Floats
-    labels_: NDArray[np.uint8]
+    term_labels_: NDArray[np.uint8]
 
     def read(self, embeddings: Embeddings) -> Ragged:
         """The concept sets, without those of stop-words if so asked. BocError where there are none."""
@@ -79,12 +79,12 @@ class _Assignment(Step):
         if not len(points):
             raise ValueError("0 concepts found, at least 1 is needed to learn a codebook")
         self.centroids_ = kmeans(points, self.clusters, seed=self.seed, spherical=self.spherical)
-        self.labels_ = NO_LABELS
+        self.term_labels_ = NO_LABELS
         return points
 
     def _take(self, codebook: Codebook) -> None:
         self.centroids_ = codebook.centroids
-        self.labels_ = NO_LABELS if codebook.labels is None else codebook.labels
+        self.term_labels_ = NO_LABELS if codebook.labels is None else codebook.labels
         self.n_features_in_ = codebook.centroids.shape[1]
         self.frozen = True
 
@@ -130,7 +130,7 @@ class HardAssignment(_Assignment):
     Attributes
     ----------
     centroids_ : ndarray of float32 (p, d)
-    labels_ : ndarray of uint8
+    term_labels_ : ndarray of uint8
         What the centroids stand for, packed by ``boc.clustering.term_labels``; empty unless a codebook brings it along.
 
     Examples
@@ -194,7 +194,7 @@ class SoftAssignment(_Assignment):
     Attributes
     ----------
     centroids_ : ndarray of float32 (p, d)
-    labels_ : ndarray of uint8
+    term_labels_ : ndarray of uint8
         What the centroids stand for, packed by ``boc.clustering.term_labels``; empty unless a codebook brings it along.
     sigma_ : ndarray of float32 (1,)
 
@@ -207,7 +207,7 @@ class SoftAssignment(_Assignment):
     [1.25, 0.125]
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("centroids_", "labels_", "sigma_")
+    learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_", "sigma_")
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "similarity": ("inverse", "gaussian", "printed"),
         "aggregate": ("sum", "max"),

@@ -258,12 +258,15 @@ def test_the_chain_centres_each_modality_first() -> None:
 
 
 def test_the_vocabulary_follows_from_the_collection_not_from_the_sample() -> None:
-    step = Dictionary()
-    assert step.prepare(1_000_000) == 16 * 65_536
-    assert step.terms == 65_536
-    chosen = Dictionary(terms=7)
-    assert chosen.prepare(1_000_000) == 16 * 7
-    assert chosen.terms == 7
+    assert Dictionary().sample_rows(1_000_000) == 16 * 65_536
+    assert Dictionary(terms=7).sample_rows(1_000_000) == 16 * 7
+    sample = Embeddings("image", gaussian(0, 200))
+    for steps, n_items, expected in ((dictionary_steps(), None, 64), (dictionary_steps(), 400, 128),
+                                     (dictionary_steps(terms=7), 400, 7)):  # fmt: skip
+        codec = SurrogateCodec(steps)
+        before = [step.get_params() for step in codec.steps]
+        assert codec.fit(sample, n_items=n_items).n_terms == expected
+        assert [step.get_params() for step in codec.steps] == before
 
 
 def test_centroids_are_stored_in_bytes_without_a_loss() -> None:
