@@ -25,6 +25,7 @@ from boc.codecs.quantizers import ScalarQuantizer
 from boc.codecs.unit_norm import UnitNorm
 from boc.errors import BocError
 from boc.types import Embeddings, Modality, Ragged
+from boc.vectors import unit_rows
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
@@ -101,15 +102,13 @@ class _Assignment(Step):
 
     def _blocks(self, sets: Ragged, size: int) -> Iterator[Ragged]:
         """Runs of whole sets, of at most ``size`` rows unless a single set has more."""
-        from sklearn.preprocessing import normalize
-
         start = 0
         while start < len(sets):
             stop = int(np.searchsorted(sets.offsets, sets.offsets[start] + size, side="right")) - 1
             stop = max(stop, start + 1)
             low, high = sets.offsets[start], sets.offsets[stop]
             values = sets.values[low:high]
-            yield Ragged(normalize(values) if self.spherical else values, sets.offsets[start : stop + 1] - low)
+            yield Ragged(unit_rows(values) if self.spherical else values, sets.offsets[start : stop + 1] - low)
             start = stop
 
 

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.cell_index import Centroids, spherical_kmeans, unit
+from boc.clustering.cell_index import Centroids, spherical_kmeans
 from boc.codecs.base import FLOAT32, Step, stacked, terms_of
 from boc.codecs.center import Center
 from boc.types import Modality
+from boc.vectors import unit_rows
 
 try:
     from boc import _dots
@@ -111,7 +112,7 @@ class Dictionary(Step):
             raise ValueError(f"query_z must be at least 1, got {self.query_z}")
         if not 0 < self.temperature < np.inf:
             raise ValueError(f"temperature must be a number greater than 0, got {self.temperature}")
-        rows = unit(self._validated(X, reset=True))
+        rows = unit_rows(self._validated(X, reset=True))
         found = spherical_kmeans(rows, self.terms or vocabulary_size(n_items or len(rows)), self.seed)
         self.centroids_, self.scales_ = found.vectors, found.scales
         self.heads_, self.head_scales_, self.starts_ = found.heads, found.head_scales, found.starts
@@ -135,7 +136,7 @@ class Dictionary(Step):
 
     def _directions(self, X: NDArray[Any]) -> NDArray[np.float32]:
         X = self._validated(X, reset=False)
-        return X if X.dtype == FLOAT32 else unit(X)  # before they leave the range of float32
+        return X if X.dtype == FLOAT32 else unit_rows(X)  # before they leave the range of float32
 
     def _document_terms(self, rows: NDArray[np.float32]) -> sparse.csr_array:
         candidates, cosines = self._nearest(rows, CHOICE * self.z, DOCUMENT_CELLS)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.preprocessing import normalize
 
 from boc.clustering.term_labels import IndexLabels, Label, content_words, unpack_labels, whole_words
 from boc.codecs.topz import heaviest
 from boc.errors import BocError, ImageError
 from boc.types import Embeddings, ImageRef, Item, Ragged, TermMatrix
+from boc.vectors import unit_rows
 
 if TYPE_CHECKING:
     from boc.codecs import SurrogateCodec
@@ -90,7 +90,7 @@ class Explanation:
         """Cosines (query parts, item parts) of concept vectors; a word's is the largest of its word-pieces."""
         if self.query_parts is None or self.item_parts is None:
             return None
-        cosines = normalize(self.query_parts.vectors) @ normalize(self.item_parts.vectors).T
+        cosines = unit_rows(self.query_parts.vectors) @ unit_rows(self.item_parts.vectors).T
         return _largest(_largest(cosines, self.query_parts).T, self.item_parts).T
 
     @property
