@@ -17,7 +17,7 @@ FILES = [path for package in OURS for path in sorted((ROOT / package).rglob("*.p
 TORCH = {"torch", "transformers", "tokenizers", "safetensors", "sentence_transformers"}
 
 # Folder or module of ``boc``, or one of the other packages -> what it may import besides itself. A new one needs a row.
-BASE = {"boc", "boc.errors", "boc.atomic_files", "boc.types", "boc.manifest", "boc.plugins"}
+BASE = {"boc", "boc.errors", "boc.atomic_files", "boc.types", "boc.manifest", "boc.plugins", "boc.vectors"}
 MAY = {
     "boc": set(),
     "boc.errors": {"boc"},
@@ -25,6 +25,7 @@ MAY = {
     "boc.types": {"boc", "boc.errors"},
     "boc.manifest": {"boc", "boc.errors", "boc.types"},
     "boc.plugins": {"boc", "boc.errors", "boc.types", "boc.manifest"},
+    "boc.vectors": {"boc"},
     "boc.prefetch": {"boc"},
     "boc.garbage": {"boc"},
     "boc.instances": {"boc"},
