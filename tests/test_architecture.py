@@ -169,3 +169,15 @@ def test_indexing_and_searching_need_neither_torch_nor_scikit_learn() -> None:
     loaded = {name.split(".")[0] for name in done.stdout.split()}
     assert {"boc", "indexing", "h5py"} <= loaded
     assert loaded.isdisjoint(TORCH | {"encoders", "sklearn"})
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Nor inside functions: an import that is put off hides a circle, it does not break it."""
+    known = {name_of(path) for path in FILES}
+    graph = {
+        name_of(path): {module for module, typing_only in imports(path) if module in known and not typing_only}
+        for path in FILES
+    }
+    while free := {module for module, needed in graph.items() if not needed & set(graph) - {module}}:
+        graph = {module: needed for module, needed in graph.items() if module not in free}
+    assert not graph, f"in or above a circle: {sorted(graph)}"

@@ -321,7 +321,7 @@ def test_a_segment_that_cannot_be_written_is_told_and_nothing_changes(
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(merge._segment, "write", full)
+    monkeypatch.setattr(merge, "write", full)
     with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
 
         def load() -> None:
