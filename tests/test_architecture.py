@@ -90,6 +90,14 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
                 yield deeper if module.split(".")[0] in OURS and exists(deeper) else module, id(node) in typing_only
 
 
+def caught_anything(tree: ast.AST, module: str) -> list[ast.ExceptHandler]:
+    """The handlers that may be of any exception: those of the one function around the decoders of pictures."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "decoding"]
+    if module != "boc.inputs.images":
+        return []
+    return [node for function in functions for node in ast.walk(function) if isinstance(node, ast.ExceptHandler)]
+
+
 def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
@@ -133,8 +141,9 @@ def test_torch_lives_in_encoders(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_nothing_prints_or_catches_everything_or_unpickles(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
+    anything = caught_anything(tree, name_of(path))
     for node in ast.walk(tree):
-        if isinstance(node, ast.ExceptHandler):
+        if isinstance(node, ast.ExceptHandler) and node not in anything:
             assert node.type is not None, f"line {node.lineno}: except without a class"
             caught = {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)}
             assert caught.isdisjoint({"Exception", "BaseException"}), f"line {node.lineno}: broad except"
@@ -149,6 +158,9 @@ def test_nothing_prints_or_catches_everything_or_unpickles(path: Path) -> None:
     for call, function in calls(path):
         arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
         where = f"line {call.lineno}: {function}"
+        if function == "Image.open":
+            assert arguments.get("formats") == "FORMATS", where
+        assert not (function == "suppress" and "Exception" in map(ast.unparse, call.args)), where
         assert function not in {"print", "pprint", "eval", "exec"}, where
         if function in {"np.load", "np.save", "numpy.load", "numpy.save"}:
             assert arguments.get("allow_pickle") == "False", where
