@@ -21,7 +21,7 @@ from boc.inputs.features import FeatureFile, FeatureFiles, embeddings
 from boc.inputs.metadata import Metadata
 from boc.manifest import Manifest
 from boc.prefetch import ahead
-from boc.rerank.dot import check_metric
+from boc.rerank import check_metric
 from boc.rerank.storage import store
 from boc.types import (
     MODALITIES,

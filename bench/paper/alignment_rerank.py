@@ -26,9 +26,9 @@ from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import global_code
 from boc.codecs.presets import budgets
 from boc.inputs.features import FeatureFile, embeddings
+from boc.names import CONCEPT_DTYPES, METRICS
 from boc.rerank.alignment import align
-from boc.rerank.dot import METRICS, dot
-from boc.rerank.storage import CONCEPT_DTYPES
+from boc.rerank.dot import dot
 from boc.search import Searcher
 from boc.types import Embeddings, Modality
 

@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from boc.cli import completers
+from boc.names import CONCEPT_CODES, CONCEPT_DTYPES, METRICS, SIGNED_CODES
 
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
@@ -54,8 +55,6 @@ metadata = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
-SIGNED_CODES = ("scalar", "bits", "permutation")
-CONCEPT_CODES = ("hard", "soft", "mixed")
 CODING = (
     click.option(
         "--code",
@@ -91,14 +90,14 @@ CODING = (
     click.option("--expand", type=click.IntRange(1), default=1, show_default=True, help="Rotations side by side."),
     click.option(
         "--rerank",
-        type=click.Choice(["dot", "mrsw", "mwsr", "symm", "mravgw"]),
+        type=click.Choice(METRICS),
         default="dot",
         show_default=True,
         help="Score them by dense vectors, or by an alignment of concept sets.",
     ),
     click.option(
         "--concepts",
-        type=click.Choice(["float16", "int8"]),
+        type=click.Choice(CONCEPT_DTYPES),
         help="Store concept sets, as this type [default: float16 if --rerank aligns them].",
     ),
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from boc.cli import completers, options
+from boc.names import METRICS, Metric
 
 if TYPE_CHECKING:
     from boc.evaluate.metrics import Gain, Recalls
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @click.argument("features", type=options.PATH, nargs=-1, required=True)
 @click.option(
     "--score",
-    type=click.Choice(["dot", "mrsw", "mwsr", "symm", "mravgw"]),
+    type=click.Choice(METRICS),
     default="dot",
     show_default=True,
     help="Score pairs by their vectors, or by an alignment of their concept sets.",
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
     help="Rank through this index of the same items, not by the dense vectors.",
 )
 @click.option("--rm", type=float, help="With --name: candidates re-scored for each hit [default: the index's].")
-@click.option("--rerank", help="With --name: how they are re-scored, as for boc search [default: the index's].")
+@click.option(
+    "--rerank",
+    type=click.Choice(METRICS),
+    help="With --name: how they are re-ranked [default: the index's].",
+)
 @click.option(
     "--fold",
     type=click.IntRange(1),
@@ -57,7 +62,7 @@ def command(
     score: str,
     name: str | None,
     rm: float | None,
-    rerank: str | None,
+    rerank: Metric | None,
     fold: int,
     ndcg: bool,
     gain: Gain,
@@ -135,7 +140,7 @@ def _dense(
     return tables
 
 
-def _through(features: Path, name: str, at: str, rm: float | None, rerank: str | None) -> Recalls:
+def _through(features: Path, name: str, at: str, rm: float | None, rerank: Metric | None) -> Recalls:
     from boc.evaluate.runs import evaluate_index
     from boc.inputs.features import FeatureFile
 

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from boc.cli import options
+from boc.names import HYBRIDS, METRICS, MODALITIES, Hybrid, Metric, Modality
 
 if TYPE_CHECKING:
+    from boc.search import Searcher
+    from boc.search_options import SearchOptions
     from boc.types import Hit
 
 
@@ -25,12 +28,10 @@ if TYPE_CHECKING:
 @click.option("--rm", type=float, help="Candidates re-scored for each hit asked [default: the index's].")
 @click.option(
     "--rerank",
-    type=click.Choice(["dot", "mrsw", "mwsr", "symm", "mravgw"]),
+    type=click.Choice(METRICS),
     help="What scores them: dense vectors, or an alignment of concept sets [default: the index's].",
 )
-@click.option(
-    "--find", type=click.Choice(["image", "text"]), help="What to find [default: pictures, if there are any]."
-)
+@click.option("--find", type=click.Choice(MODALITIES), help="What to find [default: pictures, if there are any].")
 @click.option(
     "--filter",
     "conditions",
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--hybrid",
-    type=click.Choice(["rrf", "sum"]),
+    type=click.Choice(HYBRIDS),
     help="Count the words of the sentence too, by fusing both rankings or adding both scores.",
 )
 @click.option("--words-weight", type=float, help="What --hybrid sum multiplies the score of the words by.")
@@ -58,10 +59,10 @@ def command(
     item: str | None,
     k: int,
     rm: float | None,
-    rerank: str | None,
-    find: str | None,
+    rerank: Metric | None,
+    find: Modality | None,
     conditions: tuple[str, ...],
-    hybrid: str | None,
+    hybrid: Hybrid | None,
     words_weight: float | None,
     html: Path | None,
     as_json: bool,
@@ -84,20 +85,20 @@ def command(
     from boc.atomic_files import check_writable
     from boc.inputs.metadata import parse_filter
     from boc.search import Searcher
+    from boc.search_options import SearchOptions
 
     if html is not None:
         check_writable(html)
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
-    wanted: dict[str, Any] = {"k": k, "rm": rm, "find": find, "rerank": rerank}
-    wanted["filters"] = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
-    wanted |= {"hybrid": hybrid, "words_weight": words_weight}
+    filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
+    wanted = SearchOptions(k, rm, find, rerank, filters, hybrid, words_weight)
     if features is not None:
-        answers = _by_vectors(searcher, features, item, **wanted)
+        answers = _by_vectors(searcher, features, item, wanted)
     elif image is not None:
-        answers = [(str(image), searcher.search(image=image, **wanted))]
+        answers = [(str(image), searcher.search(image=image, options=wanted))]
     else:
         texts = [text] if text is not None else _lines(queries)
-        answers = list(zip(texts, searcher.search_texts(texts, **wanted), strict=True))
+        answers = list(zip(texts, searcher.search_texts(texts, wanted), strict=True))
     if html is not None:
         from boc.cli.contact_sheet import write_sheet
 
@@ -113,13 +114,13 @@ def _lines(queries: TextIO | None) -> list[str]:
     return lines
 
 
-def _by_vectors(searcher: Any, path: Path, item: str | None, **options: Any) -> list[tuple[str, list[Hit]]]:
+def _by_vectors(searcher: Searcher, path: Path, item: str | None, wanted: SearchOptions) -> list[tuple[str, list[Hit]]]:
     from boc.inputs.query_files import read_queries
 
     answers: list[tuple[str, list[Hit]]] = []
     for items, queries in read_queries(path, searcher.index.manifest.identity, item):
         texts = [i.content for i in items] if queries.modality == "text" else None
-        found = searcher.search_vectors(queries, texts=texts, **options)
+        found = searcher.search_vectors(queries, wanted, texts=texts)
         answers += zip(texts or [i.id for i in items], found, strict=True)
     return answers
 

@@ -17,7 +17,7 @@ from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFile, embeddings
 from boc.inputs.query_files import read_queries
 from boc.inputs.sources import open_source
-from boc.rerank.dot import METRICS
+from boc.names import METRICS
 from boc.search import Searcher
 from boc.types import MODALITIES, Embeddings, Hit, ImageRef, Modality
 from tests.helpers import boc, draw_pictures

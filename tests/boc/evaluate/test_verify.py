@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc import plugins
-from boc.codecs import GLOBAL_CODES, SurrogateCodec, global_code
+from boc.codecs import SurrogateCodec, global_code
 from boc.errors import BocError, EncoderError
 from boc.evaluate import verify as module
 from boc.evaluate.verify import verify
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.manifest import Manifest
+from boc.names import GLOBAL_CODES
 from boc.plugins import Backend, Index
 from boc.types import Embeddings, Hit, Identity, Item, Rows
 from tests.helpers import boc
