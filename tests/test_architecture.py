@@ -38,11 +38,12 @@ MAY = {
     "boc.rank_fusion": BASE,
     "boc.clustering": BASE | {"boc.inputs", "boc.prefetch"},
     "boc.codecs": BASE | {"boc.clustering"},
-    "boc.build": BASE | {"boc.codecs", "boc.garbage", "boc.inputs", "boc.prefetch", "boc.rerank"},
+    "boc.load": BASE | {"boc.codecs", "boc.garbage", "boc.inputs", "boc.prefetch", "boc.rerank"},
     "boc.search_options": BASE | {"boc.rerank"},
     "boc.search": BASE | {"boc.codecs", "boc.inputs", "boc.rank_fusion", "boc.rerank", "boc.search_options"},
+    "boc.build": BASE | {"boc.codecs", "boc.inputs", "boc.load", "boc.search"},
     "boc.explain": BASE | {"boc.clustering", "boc.codecs", "boc.inputs", "boc.search"},
-    "boc.evaluate": BASE | {"boc.build", "boc.codecs", "boc.inputs", "boc.rerank", "boc.search", "boc.search_options"},
+    "boc.evaluate": BASE | {"boc.load", "boc.codecs", "boc.inputs", "boc.rerank", "boc.search", "boc.search_options"},
     "boc.doctor": BASE,
     "boc.web": BASE | {"boc.clustering", "boc.codecs", "boc.explain", "boc.inputs", "boc.search", "boc.search_options"},
     "encoders": BASE | {"boc.clustering", "boc.evaluate", "boc.inputs"},
@@ -50,7 +51,11 @@ MAY = {
 }
 MAY["boc.cli"] = set(MAY) - {"encoders", "indexing"}
 # Under TYPE_CHECKING only.
-ANNOTATIONS = {"boc.codecs": {"boc.clustering"}, "boc.cli": {"encoders"}}
+ANNOTATIONS = {
+    "boc": {"boc.build", "boc.errors", "boc.search", "boc.search_options", "boc.types"},
+    "boc.codecs": {"boc.clustering"},
+    "boc.cli": {"encoders"},
+}
 
 
 def name_of(path: Path) -> str:
