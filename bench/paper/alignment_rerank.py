@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from bench.report.rows import Writer
 from bench.speed.rerank_speed import time_in_turns
-from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import global_code
 from boc.codecs.presets import budgets
 from boc.inputs.features import FeatureFile, embeddings
+from boc.load import fit_code, load_index, new_manifest
+from boc.names import CONCEPT_DTYPES, METRICS
 from boc.rerank.alignment import align
-from boc.rerank.dot import METRICS, dot
-from boc.rerank.storage import CONCEPT_DTYPES
+from boc.rerank.dot import dot
 from boc.search import Searcher
 from boc.types import Embeddings, Modality
 
@@ -97,7 +97,7 @@ def rows(dev: FeatureFile, train: FeatureFile, rms: Sequence[int], timed: int) -
     for dtype in CONCEPT_DTYPES:
         with tempfile.TemporaryDirectory() as folder:
             at = f"file:{folder}"
-            for _ in build_index(dev, at, "bench", codec, new_manifest(dev, codec, concepts=dtype)):
+            for _ in load_index(dev, at, "bench", codec, new_manifest(dev, codec, concepts=dtype)):
                 pass
             searcher = Searcher.open("bench", at)
             sizes = searcher.index.sizes()

