@@ -10,11 +10,11 @@ from pkgutil import iter_modules
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.errors import EncoderError
 from boc.plugins import Encoder
 from boc.types import Embeddings, Identity, ImageRef, Ragged, Runtime
+from boc.vectors import unit_rows
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,5 @@ def _joined(found: list[Embeddings]) -> Embeddings:
     alike = len(sets) == len(found) and all(np.array_equal(each.offsets, sets[0].offsets) for each in sets)
     if not alike or any(each.words != first.words for each in found):
         return Embeddings(first.modality, vectors)
-    rows = np.concatenate([_unit(each.values) for each in sets], axis=1) * np.float32(scale)
+    rows = np.concatenate([unit_rows(each.values) for each in sets], axis=1) * np.float32(scale)
     return Embeddings(first.modality, vectors, Ragged(rows, sets[0].offsets), first.boxes, first.words)
-
-
-def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(lengths > 0, lengths, 1).astype(np.float32)

@@ -24,9 +24,10 @@ from bench.report.rows import Writer
 from boc.clustering.term_labels import whole_words
 from boc.explain.score import explain
 from boc.inputs.features import FeatureFile
-from boc.rerank.dot import METRICS, unit_rows
+from boc.rerank.dot import METRICS
 from boc.scenes.truth import DEPTH, FAMILIES, Asked, Measure, Painted, judge, lies_on, queries, read_gallery
 from boc.search import Searcher
+from boc.vectors import unit_rows
 
 COLUMNS = ("family", "by", "measure", "share", "chance", "count")
 THINGS = {1: "one thing", 2: "two things", 3: "three things"}

@@ -67,6 +67,7 @@ def in_cells(draw: st.DrawFn) -> Centroids:
     return Centroids(*rounded(vectors), *rounded(heads), np.concatenate([[0], np.cumsum(sizes)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 @given(
     centroids=in_cells(), z=st.integers(1, 60), cells=st.integers(1, 14), n=st.integers(1, 9), seed=st.integers(0, 99)
