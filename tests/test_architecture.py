@@ -193,6 +193,7 @@ def test_indexing_and_searching_need_neither_torch_nor_scikit_learn() -> None:
     assert loaded.isdisjoint(TORCH | {"encoders", "sklearn"})
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Nor inside functions: an import that is put off hides a circle, it does not break it."""
     known = {name_of(path) for path in FILES}

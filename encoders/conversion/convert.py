@@ -9,7 +9,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from tokenizers.implementations import BertWordPieceTokenizer
+from tokenizers import BertWordPieceTokenizer
 
 from boc.atomic_files import sole_writer
 from boc.errors import EncoderError

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from tokenizers.implementations import BertWordPieceTokenizer
+from tokenizers import BertWordPieceTokenizer, Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import BertConfig, BertModel
@@ -68,7 +67,7 @@ class WordPieces:
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
 
     def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
-        return [[self._tokenizer.id_to_token(number) for number in row] for row in ids]
+        return [[str(self._tokenizer.id_to_token(number)) for number in row] for row in ids]
 
     def dump(self) -> str:
         text: str = self._tokenizer.to_str()
@@ -118,7 +117,7 @@ class Embedding(nn.Module):
 class Recurrent(nn.Module):
     """A bidirectional GRU or LSTM over learned word vectors (TERAN, section 8.4: 300 wide, 512 hidden a direction)."""
 
-    CELLS: ClassVar[dict[str, type[nn.RNNBase]]] = {"gru": nn.GRU, "lstm": nn.LSTM}
+    CELLS: ClassVar[dict[str, Any]] = {"gru": nn.GRU, "lstm": nn.LSTM}
 
     def __init__(self, cell: str, vocabulary: int, width: int, hidden: int) -> None:
         super().__init__()
@@ -232,7 +231,7 @@ def _static_tower(folder: Path) -> TextTower:
     weights = load_file(folder / "model.safetensors")
     known = next(tensor for name, tensor in weights.items() if name.endswith("embeddings.word_embeddings.weight"))
     text = {"kind": "embedding", "vocabulary": len(known), "width": known.shape[1] + WORD_WIDTH}
-    tower = build(text)
+    tower: Any = build(text)
     with torch.no_grad():
         tower.embed.weight.zero_()
         tower.embed.weight[:, : known.shape[1]] = known
@@ -243,7 +242,8 @@ def _folder_tokenizer(folder: Path) -> Tokenizer:
     if (folder / "tokenizer.json").is_file():
         return Tokenizer.from_file(str(folder / "tokenizer.json"))
     if (folder / "vocab.txt").is_file():
-        return BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)._tokenizer
+        pieces: Tokenizer = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)._tokenizer
+        return pieces
     raise EncoderError(f"{folder}: neither tokenizer.json nor vocab.txt; add the one that belongs to the model")
 
 
