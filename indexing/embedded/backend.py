@@ -59,7 +59,7 @@ class EmbeddedBackend:
     def open(self, name: str) -> EmbeddedIndex:
         while True:
             self._check(name)
-            home = self.folder / name
+            home, current = self.folder / name, ""
             try:
                 current = commits.current(home)
                 return EmbeddedIndex(home)
