@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 @click.command("delete")
 @options.name
 @click.argument("given", type=options.SENTENCE, nargs=-1, metavar="[ID]...")
-@click.option("--ids", type=options.PATH, help="Delete the items listed in this file, one id a line.")
+@click.option("--ids", type=options.PATH, help="Delete the items listed in this file, one id per line.")
 @click.option("--all", "everything", is_flag=True, help="Remove the whole index.")
 @options.at
 def command(name: str, given: tuple[str, ...], ids: Path | None, everything: bool, at: str) -> None:
-    """Delete items from the index NAME, or all of it.
+    """Delete items from the index NAME, or the whole index.
 
-    A picture's captions are items of their own, with ids of their own.
+    The captions of a picture are separate items with their own ids.
 
     \b
     Examples: boc delete photos 3265162450_5b4e3c5f1b.jpg
