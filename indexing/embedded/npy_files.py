@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.errors import ManifestError
+from boc.errors import BackendError, ManifestError, check_system
 
 from . import fs
 from .string_column import Strings
@@ -55,17 +55,17 @@ class Output:
         self.array(name, np.int64, offsets.shape, [offsets])
 
     @contextmanager
-    def file(self, name: str) -> Iterator[_Hashed]:
+    def file(self, name: str) -> Iterator[Hashed]:
         with ExitStack() as stack:
-            handle = _Hashed(stack.enter_context(fs.create(self.folder / name)))
+            handle = Hashed(stack.enter_context(fs.create(self.folder / name)))
             yield handle
         self.files[name] = (handle.size, handle.digest.hexdigest())
 
 
-class _Hashed:
-    """A file that knows the digest of what was written to it."""
+class Hashed:
+    """A file that knows the digest of what was written to it; without ``handle`` nothing else is done with that."""
 
-    def __init__(self, handle: BinaryIO) -> None:
+    def __init__(self, handle: BinaryIO | None = None) -> None:
         self._handle = handle
         self.digest = hashlib.sha256()
         self.size = 0
@@ -73,13 +73,15 @@ class _Hashed:
     def write(self, data: Any) -> int:
         written = memoryview(data).cast("B") if len(data) else b""
         self.digest.update(written)
-        self._handle.write(written)
+        if self._handle is not None:
+            self._handle.write(written)
         self.size += len(written)
         return len(written)
 
 
 def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
-    """A memory-mapped .npy file, written by rows. ManifestError if it is none, or cut short.
+    """A memory-mapped .npy file, written by rows. ManifestError if it is none, or cut short; BackendError if
+    the system does not let it be read.
 
     numpy itself reads the header as a Python expression, which takes longer, and may fail in several threads at once
     (CPython 3.11).
@@ -94,6 +96,7 @@ def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
         dtype = np.dtype(header[1].decode())
         array = np.frombuffer(mapped, dtype, math.prod(shape), header.end()).reshape(shape)
     except (OSError, ValueError, TypeError) as error:
+        check_system(path, error, BackendError)
         raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
     if scattered and hasattr(mmap, "MADV_RANDOM"):
         mapped.madvise(mmap.MADV_RANDOM)  # or each row that is read brings a hundred kilobytes of neighbours along
@@ -124,6 +127,7 @@ def load_strings(folder: Path, name: str) -> Strings:
             size = path.stat().st_size
             mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
     except (OSError, ValueError) as error:
+        check_system(path, error, BackendError)
         raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
     return Strings(np.frombuffer(mapped, np.uint8), offsets)
 
