@@ -490,6 +490,19 @@ def test_rows_deleted_while_they_are_merged_stay_deleted(tmp_path: Path, monkeyp
     assert index.manifest.postings == int(index.document_frequencies().sum())
 
 
+def test_a_name_of_the_index_that_cannot_be_read_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Path.read_text
+
+    def forbidden(path: Path, *args: Any, **kwargs: Any) -> str:
+        if path.name == "CURRENT":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", forbidden)
+    with pytest.raises(BackendError, match=r"CURRENT: cannot be read \(Permission denied\); check its permissions"):
+        EmbeddedBackend(home).open("pets")
+
+
 def test_the_second_writer_is_refused_and_the_first_finishes(home: Path) -> None:
     backend = connect(f"file:{home}")
     with backend.create("pets", new_manifest(4, 3, ARRAYS), ARRAYS) as writer:
