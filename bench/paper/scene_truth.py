@@ -113,7 +113,7 @@ def told(rows: Mapping[tuple[str, str, str], Measure], metric: str) -> Iterator[
 @click.option("--explained", default=50, show_default=True, help="Pictures whose explanations are judged.")
 @click.option("--brief", is_flag=True, help="Two lines in the place of rows.")
 def main(
-    gallery: Path, features: Path, name: str, at: str, metrics: tuple[str, ...], most: int, explained: int, brief: bool
+    gallery: Path, features: Path, name: str, at: str, metrics: tuple[Metric, ...], most: int, explained: int, brief: bool
 ) -> None:
     """Judge the index NAME of the pictures in FEATURES by the truth in GALLERY."""
     searcher = Searcher.open(name, at)
