@@ -60,7 +60,7 @@ def pointing(
     drawn = set(np.random.default_rng(0).permutation(len(gallery))[:explained].tolist())
     played: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for number, (picture, rows) in enumerate(zip(gallery, file.batches("image", 1), strict=True)):
-        regions, boxes = rows.ragged["concepts"][0], rows.ragged["boxes"][0]
+        regions, boxes = rows.embeddings.concepts[0], rows.embeddings.boxes[0]
         for thing, box in zip(picture.scene.things, picture.boxes, strict=True):
             on = np.array([lies_on(region, box) for region in boxes])
             text, pairs = Asked(((thing.kind, thing.colour),)).text, [("word", nearest)]
