@@ -1,4 +1,4 @@
-"""What every back end checks of the rows that it gets, and of a re-ranking."""
+"""Checks that every writer makes on its input rows."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def check_rows(
     concepts: StoredConcepts | None,
     concept_dim: int | None,
 ) -> None:
-    """BackendError unless the rows are of one length, of different ids, and fit the index, whose concepts are
-    ``concept_dim`` wide, if that is known."""
+    """BackendError unless the inputs have equal lengths, the ids differ, and the rows fit the index, whose concepts
+    have width ``concept_dim`` if that is known."""
     if not len(items) == terms.shape[0] == len(vectors):
         raise BackendError(f"{len(items)} items, {terms.shape[0]} term rows, {len(vectors)} vectors: must be equal")
     found = terms.shape[1], vectors.shape[1]
@@ -69,5 +69,5 @@ def no_concepts(shown: str) -> BackendError:
 
 
 def not_unique(key: str) -> BackendError:
-    """The error for an id that comes again."""
+    """The error for an id that occurs more than once."""
     return BackendError(f"the id {key!r} occurs more than once; make ids unique")

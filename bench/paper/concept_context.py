@@ -43,6 +43,7 @@ def main(features: Path, alone: Path | None) -> None:
                 for modality in MODALITIES:
                     n = file.count(modality)
                     sets = file.batch(modality, 0, n).embeddings.concepts
+                    assert sets is not None
                     out.write(name, modality, n, f"{len(sets.values) / n:.2f}", f"{within(sets):.2f}")
 
 

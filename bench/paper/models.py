@@ -106,7 +106,8 @@ def variates(X: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np
 def inverse_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     """The inverse square root of a shrunk covariance."""
     values, vectors = linalg.eigh(covariance)
-    return vectors / np.sqrt(values + SHRINK * values.mean()) @ vectors.T
+    root: NDArray[np.float64] = vectors / np.sqrt(values + SHRINK * values.mean()) @ vectors.T
+    return root
 
 
 def rows(

@@ -184,7 +184,8 @@ def synthetic(path: Path, n: int, dim: int = 32) -> None:
 
 
 def _unit(X: NDArray[np.float64]) -> NDArray[np.float32]:
-    return (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+    rows: NDArray[np.float32] = (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+    return rows
 
 
 @click.command()

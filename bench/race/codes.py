@@ -189,7 +189,8 @@ def fit(data: Data, kind: str) -> Took:
     with FeatureFile(data.gallery) as file:
         fit_code(file, codec)
     seconds = time.perf_counter() - begun
-    np.savez(folder / "arrays.npz", **codec.arrays())
+    arrays: dict[str, Any] = codec.arrays()
+    np.savez(folder / "arrays.npz", **arrays)
     (folder / "config.json").write_text(json.dumps(codec.config()))
     return Took(seconds)
 

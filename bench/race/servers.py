@@ -380,7 +380,8 @@ def scale_of(data: Data) -> float:
 
 def quantised(vectors: NDArray[np.float32], scale: float) -> NDArray[np.int8]:
     """Whole numbers to 127."""
-    return np.clip(np.rint(vectors * scale), -127, 127).astype(np.int8)
+    whole: NDArray[np.int8] = np.clip(np.rint(vectors * scale), -127, 127).astype(np.int8)
+    return whole
 
 
 def list_form(vector: NDArray[Any]) -> Any:

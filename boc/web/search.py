@@ -1,4 +1,4 @@
-"""A search as the interface takes it: what may be asked, and the answer with what it took."""
+"""Search requests of the interface: their parameters, and the answer with its timings."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from boc.web.responses import as_json
 from boc.web.settings import FILTERS, SENTENCE, K
 from boc.web.thumbnails import Thumbnails
 
-MOST = 10_000_000  # terms that anybody would ask for
+MOST = 10_000_000  # limit of the number of terms in a request
 MEASURED = [name for name in schemas.StagesAnswer.model_fields if name != "total_ms"]
 
 
 class Asked(BaseModel):
-    """What every search may say beside its query."""
+    """The parameters of every search beside its query."""
 
     find: Modality | None = Field(None, description="Pictures or sentences; pictures, if the index has any.")
     k: int = Field(40, ge=1, le=K, description="Hits wanted.")
@@ -48,7 +48,7 @@ class Sentence(Asked):
 
 
 class Search:
-    """Searches by whatever an encoder, or the index, gives."""
+    """Searches by embeddings from an encoder or from the index."""
 
     def __init__(self, library: Library, thumbnails: Thumbnails) -> None:
         self._library = library
@@ -64,7 +64,7 @@ class Search:
         text: str | None = None,
         without: str | None = None,
     ) -> Response:
-        """A ``SearchAnswer``. ``text`` is the sentence of the query, ``without`` an item that is not to be found."""
+        """A ``SearchAnswer``. ``text`` is the sentence of the query, ``without`` an item to leave out of the hits."""
         start: float = request.scope["state"]["start"]
         root = root_of(request.scope)
         found = self._library.do(lambda opened: self._found(opened, asked, encode, text, without, root))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -19,33 +19,37 @@ if TYPE_CHECKING:
 
 @click.command("search")
 @options.name
-@click.argument("text", required=False)
-@click.option("--queries", type=click.File(encoding="utf-8"), help="Search by each line of this file (- for stdin).")
+@click.argument("text", type=options.SENTENCE, required=False)
+@click.option("--queries", type=click.File("rb"), help="Search by each line of this file (- for stdin).")
 @click.option("--image", type=options.PATH, help="Search by this picture.")
 @click.option("--features", type=options.PATH, help="Search by the vectors of this feature file.")
-@click.option("--id", "item", help="The one item of --features to search by [default: each].")
-@click.option("-k", default=10, show_default=True, help="Hits wanted.")
-@click.option("--rm", type=float, help="Candidates re-scored for each hit asked [default: the index's].")
+@click.option("--id", "item", help="Search by this item of --features only [default: by each item].")
+@click.option("-k", default=10, show_default=True, help="Number of hits per query.")
+@click.option("--rm", type=float, help="Candidates re-ranked per hit [default: that of the index].")
 @click.option(
     "--rerank",
     type=click.Choice(METRICS),
-    help="What scores them: dense vectors, or an alignment of concept sets [default: the index's].",
+    help="Re-rank candidates by dense vectors, or by an alignment of concept sets [default: that of the index].",
 )
-@click.option("--find", type=click.Choice(MODALITIES), help="What to find [default: pictures, if there are any].")
+@click.option(
+    "--find",
+    type=click.Choice(MODALITIES),
+    help="Modality of the hits [default: image if the index has pictures].",
+)
 @click.option(
     "--filter",
     "conditions",
     multiple=True,
     metavar="FIELD=VALUE",
-    help="Only items whose metadata is so; also != < <= > >=. Several must all hold.",
+    help="Only items whose metadata fulfil this condition; also != < <= > >=. Repeat it to combine conditions by AND.",
 )
 @click.option(
     "--hybrid",
     type=click.Choice(HYBRIDS),
-    help="Count the words of the sentence too, by fusing both rankings or adding both scores.",
+    help="Combine with BM25 over the words of the sentence: fuse the rankings (rrf) or add the scores (sum).",
 )
-@click.option("--words-weight", type=float, help="What --hybrid sum multiplies the score of the words by.")
-@click.option("--html", type=options.PATH, help="Write a page with the hits to look at.")
+@click.option("--words-weight", type=float, help="Factor of the BM25 score in --hybrid sum.")
+@click.option("--html", type=options.PATH, help="Write the hits to this page, with their pictures.")
 @options.as_json
 @options.at
 @options.encoder
@@ -53,7 +57,7 @@ if TYPE_CHECKING:
 def command(
     name: str,
     text: str | None,
-    queries: TextIO | None,
+    queries: BinaryIO | None,
     image: Path | None,
     features: Path | None,
     item: str | None,
@@ -82,13 +86,13 @@ def command(
         raise click.UsageError("give one of TEXT (in quotes), --queries FILE, --image FILE or --features FILE")
     if item is not None and features is None:
         raise click.UsageError("--id names an item of --features FILE; add that")
-    from boc.atomic_files import check_writable
     from boc.inputs.metadata import parse_filter
+    from boc.outputs import begins, check_output
     from boc.search import Searcher
     from boc.search_options import SearchOptions
 
     if html is not None:
-        check_writable(html)
+        check_output(html, begins(*options.PAGE), image, features, options.named(queries))
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
     filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
     wanted = SearchOptions(k, rm, find, rerank, filters, hybrid, words_weight)
@@ -107,10 +111,13 @@ def command(
         _print(query, hits, as_json=as_json, titled=len(answers) > 1)
 
 
-def _lines(queries: TextIO | None) -> list[str]:
-    lines = [line.strip() for line in queries or () if line.strip()]
+def _lines(queries: BinaryIO | None) -> list[str]:
+    from boc.inputs.text_lines import text_lines
+
+    data = b"" if queries is None else queries.read()
+    lines = [line.strip() for line in text_lines(data, f"--queries {getattr(queries, 'name', '')}") if line.strip()]
     if not lines:
-        raise click.UsageError("--queries holds no sentence; write one a line")
+        raise click.UsageError("--queries holds no sentence; write one per line")
     return lines
 
 

@@ -63,6 +63,7 @@ def test_pictures_are_found_unless_sentences_are_asked_for(searcher: Searcher) -
     assert searcher.search("a red box") == searcher.search("a red box", find="image", k=10)
 
 
+@pytest.mark.slow
 def test_a_picture_finds_itself_first(searcher: Searcher, library: Path) -> None:
     for path in sorted((library / "images").iterdir()):
         first = searcher.search(image=path, k=1)[0]
@@ -177,6 +178,7 @@ def test_a_re_ranking_that_cannot_be_is_refused(searcher: Searcher, aligned: Sea
         aligned.search("a red box", rerank="max")
 
 
+@pytest.mark.slow
 def test_the_command_line_stores_and_compares_concept_sets(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path / 'int8'}"
     stored = boc("index", "photos", library / "photos.h5", "--at", at, "--concepts", "int8")

@@ -100,6 +100,7 @@ def test_two_sizes_are_needed(part: int, whole: int) -> None:
         extrapolate(Load(part, 1.0, {}), Load(whole, 1.0, {}), 10)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(counts=st.lists(st.tuples(st.integers(0, 900), st.integers(1, 900)), min_size=1, max_size=2),
        size=st.integers(1, 2000), batch=st.integers(1, 400))  # fmt: skip

@@ -107,6 +107,7 @@ def test_the_dot_product_is_that_of_the_vectors_to_the_bit(library: Path) -> Non
     assert table == vars(evaluate(images, texts, gallery.owners).text_to_image)
 
 
+@pytest.mark.slow
 @given(metric=st.sampled_from(METRICS), times=st.sampled_from([1, 2, 4]))
 def test_an_ensemble_of_one_model_is_the_model(models: list[Path], metric: str, times: int) -> None:
     alone = Gallery.of(models[0]).scores(metric)

@@ -60,6 +60,7 @@ def assert_rows(found: Batch, expected: Sequence[Batch], dtype: str) -> None:
 SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     parts=st.lists(st.tuples(SIZES, SIZES), min_size=1, max_size=3),
@@ -279,6 +280,7 @@ def test_precision_and_shard_stand_in_a_file_only_where_they_say_something(tmp_p
         assert file.header == told
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     parts=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=4),

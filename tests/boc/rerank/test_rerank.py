@@ -55,6 +55,7 @@ def slow_alignment(regions: NDArray[np.float32], words: NDArray[np.float32], met
     return {"mrsw": mrsw, "mwsr": mwsr, "symm": mrsw + mwsr, "mravgw": mrsw / len(words)}[metric]
 
 
+@pytest.mark.slow
 @given(query=sets_of(1, 1), sets=sets_of(0, 6), by_words=st.booleans(), metric=st.sampled_from(ALIGNMENTS))
 def test_alignments_equal_the_slow_loops(
     query: list[NDArray[np.float32]], sets: list[NDArray[np.float32]], by_words: bool, metric: str
@@ -69,6 +70,7 @@ def test_alignments_equal_the_slow_loops(
         assert scores.tolist() == pytest.approx(expected, abs=2 * error * largest)
 
 
+@pytest.mark.slow
 @given(query=sets_of(1, 1), sets=sets_of(1, 6), by_words=st.booleans(), metric=st.sampled_from(ALIGNMENTS))
 def test_a_candidate_is_scored_as_if_it_were_alone(
     query: list[NDArray[np.float32]], sets: list[NDArray[np.float32]], by_words: bool, metric: str
@@ -79,6 +81,7 @@ def test_a_candidate_is_scored_as_if_it_were_alone(
         assert alone.tolist() == pytest.approx([score], abs=1e-6)
 
 
+@pytest.mark.slow
 @given(
     words=sets_of(0, 5), regions=sets_of(0, 5), metric=st.sampled_from(ALIGNMENTS), cells=st.sampled_from([1, 9, 99])
 )
@@ -192,6 +195,7 @@ def computing_by(path: str) -> Iterator[None]:
                 dot_module._dots.use(PATHS[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("path", PATHS)
 @given(width=st.integers(1, 70) | st.sampled_from([384, 1000, 1024]), n=st.integers(1, 20), data=st.data())

@@ -37,6 +37,7 @@ def test_tokens_are_those_of_the_treebank(text: str, tokens: list[str]) -> None:
     assert tokenize(text) == tokens
 
 
+@pytest.mark.slow
 def test_tokens_of_real_captions_lose_no_letter(photos: Path) -> None:
     with (photos / "captions.csv").open(encoding="utf-8", newline="") as lines:
         captions = [row["caption"] for row in csv.DictReader(lines)][::20]

@@ -251,6 +251,7 @@ def test_a_full_disk_is_told_and_leaves_the_index_as_it_is(home: Path, monkeypat
     build(home, "pets", n=2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_segments_whose_rows_are_all_gone_are_dropped(tmp_path: Path) -> None:
     load(tmp_path, 40)
@@ -368,6 +369,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge, "MERGE", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_a_broken_load_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
     assert len(load(tmp_path / "calm", 300)) == 300
@@ -448,6 +450,7 @@ def test_edits_of_an_index_leave_a_broken_load_of_it_to_go_on(tmp_path: Path) ->
     assert len(connect(f"file:{tmp_path}").open("dogs")) == 100
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_many_small_edits_leave_few_segments(tmp_path: Path) -> None:
     load(tmp_path, 40)
@@ -602,6 +605,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         raise AssertionError("a writer inside a file")
 
 
+@pytest.mark.slow
 def test_an_index_can_be_opened_at_any_moment_of_its_replacement(home: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         replacing = pool.submit(lambda: [build(home, "pets") for _ in range(20)])

@@ -88,6 +88,7 @@ def test_passing_rows_are_those_for_which_the_predicate_holds(
     assert found.tolist() == [*expected, condition.op == "!="]
 
 
+@pytest.mark.slow
 def test_rows_of_many_values_take_more_than_a_byte(tmp_path: Path) -> None:
     items = [replace(picture(f"{i:05d}"), fields={"year": [i * 7919 % 70_001, -i]}) for i in range(70_000)]
     words = make(tmp_path, items, {"year": "integer"})
@@ -108,6 +109,7 @@ def slow_bm25(rows: Sequence[Sequence[str]], asked: Sequence[str]) -> list[float
     return scores
 
 
+@pytest.mark.slow
 @given(
     texts=st.lists(SPOKEN, min_size=1, max_size=12),
     titles=st.lists(st.none() | SPOKEN | st.lists(SPOKEN, max_size=2), min_size=12, max_size=12),
@@ -138,6 +140,7 @@ def test_scores_are_those_of_the_slow_loop(
     assert (scores > 0).all()
 
 
+@pytest.mark.slow
 @given(
     texts=st.lists(st.tuples(SPOKEN, st.integers(0, 3), st.booleans()), min_size=1, max_size=16),
     asked=SPOKEN,
@@ -252,6 +255,7 @@ def divided(draw: st.DrawFn) -> tuple[list[Item], list[int]]:
     return items, [part for *_, part in rows]
 
 
+@pytest.mark.slow
 @given(table=divided(), dead=st.integers(0, 3), occurrences=st.sampled_from([1, 4, 1 << 20]))
 def test_files_that_are_merged_are_as_made_of_the_items(
     tmp_path_factory: pytest.TempPathFactory, table: tuple[list[Item], list[int]], dead: int, occurrences: int
@@ -337,6 +341,7 @@ def test_threads_share_a_file(tmp_path: Path) -> None:
     assert found == [(i, list(range(i % 50, 2000, 50))) for i in range(400)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [0, 1, 99, 4096, 8192, 0.5, 0.9])
 def test_a_file_cut_short_is_refused_by_its_name(tmp_path: Path, left: float) -> None:
     items = [replace(item, fields={"year": i}) for i, item in enumerate(captions([f"a w{i}" for i in range(9999)]))]
