@@ -54,7 +54,7 @@ def write(path: Path, vectors: NDArray[np.float32], modality: Any = "text") -> N
     digest = path.stem.encode().hex().rjust(64, "0")
     items = [Item(f"{i:04d}", modality, f"sentence number {i}", f"{i:04d}") for i in range(len(vectors))]
     with FeatureWriter(path, Header("embeddings", "mini", "m" * 64, vectors.shape[1], "float32", digest)) as writer:
-        writer.append(len(items), [Batch(items, Embeddings(items[0].modality, vectors))])
+        writer.append(len(items), [Batch(items, Embeddings(modality, vectors))])
         writer.finish()
 
 

@@ -36,7 +36,7 @@ def write(path: Path, counts: dict[Modality, int], source: str = "cd") -> Path:
             vectors = np.random.default_rng(count).standard_normal((count, IDENTITY.dim)).astype(np.float32)
             vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
             items = [Item(f"{source}-{modality}-{i:06d}", modality, f"item number {i:06d}") for i in range(count)]
-            writer.append(count, [Batch(items, Embeddings(items[0].modality, vectors))])
+            writer.append(count, [Batch(items, Embeddings(modality, vectors))])
         writer.finish()
     return path
 
