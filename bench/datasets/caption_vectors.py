@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
-from boc.types import Item, Rows
+from boc.types import Batch, Embeddings, Item
 
 BATCH = 256
 
@@ -74,7 +74,7 @@ def write(path: Path, items: Sequence[Item], vectors: NDArray[np.float32]) -> No
     """A feature file of embeddings."""
     source = hashlib.sha256("\n".join(i.content for i in items).encode()).hexdigest()
     with FeatureWriter(path, Header("embeddings", "minilm", "0", vectors.shape[1], "float32", source)) as writer:
-        writer.append(len(items), [Rows(list(items), {"vectors": vectors})])
+        writer.append(len(items), [Batch(list(items), Embeddings("text", vectors))])
         writer.finish()
 
 

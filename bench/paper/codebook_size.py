@@ -23,7 +23,7 @@ from bench.paper.ranking import DIRECTIONS, Gallery, share
 from bench.report.rows import Writer
 from boc.clustering.codebook import Codebook, cluster
 from boc.codecs import concept_code
-from boc.inputs.features import FeatureFile, embeddings
+from boc.inputs.features import FeatureFile
 
 CLUSTERS = (256, 512, 1000, 2048, 4096)
 SAMPLES = (5000, 20_000, 100_000)
@@ -46,7 +46,7 @@ def grid(clusters: Sequence[int], samples: Sequence[int]) -> list[tuple[int, int
 def rows(gallery: Gallery, fit: FeatureFile, book: Codebook) -> Iterator[list[object]]:
     """Assignment, z, sparsity, direction, and then what follows the bytes of the codebook."""
     p = len(book)
-    one = embeddings(fit.rows("image", 0, 1), "image")
+    one = fit.batch("image", 0, 1).embeddings
     soft = [(f"soft {aggregate}", z) for aggregate in ("sum", "max") for z in sorted({min(FEW, p), max(1, p // SHARE)})]
     for assignment, z in [("hard", 1), *soft]:
         kind, _, aggregate = assignment.partition(" ")

@@ -42,7 +42,8 @@ def main(features: Path, alone: Path | None) -> None:
             with FeatureFile(path) as file:
                 for modality in MODALITIES:
                     n = file.count(modality)
-                    sets = file.rows(modality, 0, n).ragged["concepts"]
+                    sets = file.batch(modality, 0, n).embeddings.concepts
+                    assert sets is not None
                     out.write(name, modality, n, f"{len(sets.values) / n:.2f}", f"{within(sets):.2f}")
 
 

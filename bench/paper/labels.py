@@ -27,7 +27,7 @@ from boc.clustering.codebook import cluster
 from boc.clustering.term_labels import IndexLabels, Label, codebook_labels, content_words
 from boc.codecs import HardAssignment, SurrogateCodec, global_code
 from boc.codecs.presets import budgets
-from boc.inputs.features import FeatureFile, embeddings
+from boc.inputs.features import FeatureFile
 from boc.load import fit_code, load_index, new_manifest
 from boc.types import TermMatrix
 
@@ -45,7 +45,7 @@ def words_of(file: FeatureFile) -> list[set[str]]:
 
 def encode(file: FeatureFile, codec: SurrogateCodec) -> TermMatrix:
     """The terms of all pictures, one column a term."""
-    parts = [codec.encode_documents(embeddings(rows, "image")) for rows in file.batches("image")]
+    parts = [codec.encode_documents(rows.embeddings) for rows in file.batches("image")]
     return sparse.vstack(parts, format="csc")
 
 
@@ -83,7 +83,7 @@ def rows(
     codebook = cluster([learn], clusters, seed=seed)
     scalar = fit_code(learn, global_code("scalar", z=budgets(learn.header.dim, None, None)[0]))
     dictionary = fit_code(learn, global_code("dictionary", z=2, terms=clusters))
-    sample = embeddings(learn.rows("image", 0, 1), "image")
+    sample = learn.batch("image", 0, 1).embeddings
     concepts = SurrogateCodec([HardAssignment.from_codebook(codebook)]).fit(sample)
     for kind, codec in (("scalar", scalar), ("dictionary", dictionary), ("concepts", concepts)):
         with tempfile.TemporaryDirectory() as folder:

@@ -133,7 +133,7 @@ def read(path: Path, *modalities: str, concepts: bool = False) -> tuple[list[Emb
             if modality in modalities and file.count(modality):
                 found = file.items(modality)
                 order = sorted(range(len(found)), key=lambda i: found[i].id)
-                sets = file.rows(modality, 0, len(found)).ragged["concepts"] if concepts else None
+                sets = file.batch(modality, 0, len(found)).embeddings.concepts if concepts else None
                 sorted_sets = sets and Ragged.from_sets([sets[i] for i in order], sets.values.shape[1])
                 vectors.append(Embeddings(modality, file.vectors(modality)[order], sorted_sets))
                 items += [found[i] for i in order]

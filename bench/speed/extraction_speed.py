@@ -300,7 +300,7 @@ def stored_regions(folder: Path, subject: Subject, count: int) -> Path:
     from boc import plugins
     from boc.inputs.feature_writer import FeatureWriter
     from boc.inputs.features import Header
-    from boc.types import Item, Ragged, Rows
+    from boc.types import Item, Ragged, RegionBatch
 
     source = plugins.encoder(subject.encoder, "cpu").regions.identity  # type: ignore[attr-defined]
     width = json.loads((folder / "tern" / "config.json").read_text())["network"]["region_dim"]
@@ -312,8 +312,8 @@ def stored_regions(folder: Path, subject: Subject, count: int) -> Path:
             sets = rng.standard_normal((len(names) * REGIONS, width), np.float32)
             offsets = np.arange(len(names) + 1, dtype=np.int64) * REGIONS
             boxes = rng.random((len(sets), 4), np.float32)
-            ragged = {"features": Ragged(sets, offsets), "boxes": Ragged(boxes, offsets)}
-            writer.append(len(names), [Rows([Item(n, "image", n, n) for n in names], ragged=ragged)])
+            items = [Item(n, "image", n, n) for n in names]
+            writer.append(len(names), [RegionBatch(items, Ragged(sets, offsets), Ragged(boxes, offsets))])
         writer.finish()
     return path
 

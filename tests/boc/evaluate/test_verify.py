@@ -26,7 +26,7 @@ from boc.inputs.features import Header
 from boc.manifest import Manifest
 from boc.names import GLOBAL_CODES
 from boc.plugins import Backend, Index
-from boc.types import Embeddings, Hit, Identity, Item, Rows
+from boc.types import Batch, Embeddings, Hit, Identity, Item
 from tests.helpers import boc
 from tests.oracles import picture, sentence
 
@@ -243,8 +243,7 @@ def test_features_are_an_outside_witness(place: str, tmp_path: Path, monkeypatch
 
 def write(path: Path, items: Sequence[Item], vectors: NDArray[np.float32], digest: str = IDENTITY.digest) -> Path:
     rows = [
-        Rows([item for item in items if item.modality == part.modality], {"vectors": part.vectors})
-        for part in embedded(items, vectors)
+        Batch([item for item in items if item.modality == part.modality], part) for part in embedded(items, vectors)
     ]
     with FeatureWriter(path, Header("embeddings", IDENTITY.spec, digest, 16, "float32", path.name)) as writer:
         writer.append(len(items), rows)

@@ -215,9 +215,9 @@ def test_a_reader_gives_the_regions_of_the_file(library: Path) -> None:
     features, boxes, lengths = reader(numbers)
     with FeatureFile(library / "regions.h5") as file:
         for i, number in enumerate(numbers):
-            rows = file.rows("image", number, number + 1).ragged
-            assert np.array_equal(features[i, : lengths[i]], rows["features"][0])
-            assert np.array_equal(boxes[i, : lengths[i]], rows["boxes"][0])
+            found = file.region_batch("image", number, number + 1).regions()[0]
+            assert np.array_equal(features[i, : lengths[i]], found.features)
+            assert np.array_equal(boxes[i, : lengths[i]], found.boxes)
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.9])
