@@ -1,13 +1,13 @@
 """Does a search find what the sentence says? Judged on painted scenes, of which everything is known.
 
-GALLERY is a folder of ``boc gallery``, FEATURES what an encoder made of its pictures (or of some), NAME their index. Rows
-of a family of sentences (see boc/scenes/truth.py), a metric that candidates are re-ranked by, and a measure: the share of
-sentences whose first hit has everything that is asked for, or the kinds, the colours, the background, the relation; R@10,
-for some right picture among ten; NDCG@10. ``chance`` is what a random order has.
+GALLERY is a folder of ``boc gallery``, FEATURES what an encoder made of its pictures (or of some), NAME their index.
+Rows of a family of sentences (see boc/scenes/truth.py), a metric that candidates are re-ranked by, and a measure: the
+share of sentences whose first hit has everything that is asked for, or the kinds, the colours, the background, the
+relation; R@10, for some right picture among ten; NDCG@10. ``chance`` is what a random order has.
 
-The pointing game (Zhang et al., Top-down Neural Attention by Excitation Backprop, ECCV 2016) is played with the sentence
-"a COLOUR KIND" for each thing of a picture: does the centre of the region nearest to the noun lie on the thing ("word"), of
-the region that ``boc explain`` marks strongest ("explain")? There ``chance`` is that of a random region.
+The pointing game (Zhang et al., Top-down Neural Attention by Excitation Backprop, ECCV 2016) is played with the
+sentence "a COLOUR KIND" for each thing of a picture: does the centre of the region nearest to the noun lie on the thing
+("word"), of the region that ``boc explain`` marks strongest ("explain")? There ``chance`` is that of a random region.
 """
 
 from __future__ import annotations

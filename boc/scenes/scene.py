@@ -310,8 +310,8 @@ def _alike(one: Thing, other: Thing) -> float:
 
 
 def draw_gallery(folder: Path, count: int, seed: int, size: int = 224) -> Iterator[int]:
-    """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv``, and in ``scenes.json`` what
-    is in each of them and where.
+    """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv``, and in ``scenes.json``
+    what is in each of them and where.
 
     An iterator over the number of pictures done; the two tables are written at its end. The same arguments give the
     same bytes, and scene k is the same in a gallery of any length. ValueError for count < 1, seed < 0, size < 32.

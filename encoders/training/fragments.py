@@ -1,8 +1,8 @@
 """Parts of captions in the place of captions: what people type is shorter than what describes a whole picture.
 
 A fragment is a run of words. It describes the picture of its caption, and perhaps others: a picture whose captions have
-all of its words is no negative of it. So "red rocket" is told apart from pictures of blue rockets and of red boats, which
-whole captions hardly ask for, as their other words suffice.
+all of its words is no negative of it. So "red rocket" is told apart from pictures of blue rockets and of red boats,
+which whole captions hardly ask for, as their other words suffice.
 """
 
 from __future__ import annotations

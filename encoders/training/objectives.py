@@ -62,7 +62,7 @@ class Objective(nn.Module):
         apart: Tensor | None = None,
     ) -> Tensor:
         """The loss of pictures with ``lengths`` regions and the captions ``numbers``; ``positive`` (pictures, captions)
-        says who belongs to whom, ``apart`` who does not (see losses.py), ``negatives`` how many count (see ``hinge``)."""
+        says who belongs to whom, ``apart`` who does not (see losses.py), ``negatives`` how many count (see hinge)."""
         losses = []
         for part in self.parts:
             if part == "generation":
