@@ -19,7 +19,7 @@ from boc.vectors import unit_rows
 
 @dataclass(frozen=True)
 class _Preparers:
-    """Prepares a picture for each member; one that several members share does so once."""
+    """Prepares a picture for each member, once for members that share a preparer."""
 
     distinct: list[Callable[[ImageRef], Any]]
     of: list[int]
@@ -30,10 +30,10 @@ class _Preparers:
 
 
 class Ensemble:
-    """The mean of dot products is one dot product: that of the vectors set end to end, over the root of their number.
+    """Several encoders whose scores are averaged: it concatenates their vectors, scaled by 1 / sqrt(number).
 
-    So are cosines of concepts: where all members have the same regions and words, the cosine of two concepts is the
-    mean of the members'. Where they differ, or some have none, there are no concepts.
+    The dot product of two such vectors is the mean of the dot products. If all members have the same regions and words,
+    their concepts are concatenated too, so cosines are averaged; otherwise there are no concepts.
     """
 
     def __init__(self, members: Sequence[Encoder]) -> None:

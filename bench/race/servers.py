@@ -33,9 +33,9 @@ from bench.race.codes import Coded, fit, fitted
 from bench.race.data import Data, K, Matrix, told
 from bench.race.engine import Engine, Facts, Setting, UnavailableError, folder_of, once, status_of
 from boc import plugins
-from boc.build import new_manifest
 from boc.errors import BackendError
 from boc.inputs.features import FeatureFile
+from boc.load import new_manifest
 from boc.search import Searcher
 from boc.types import Embeddings
 from indexing.server.backend import ServerBackend

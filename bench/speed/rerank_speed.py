@@ -20,9 +20,10 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.names import CONCEPT_DTYPES
 from boc.rerank.alignment import align
 from boc.rerank.dot import dot, products
-from boc.rerank.storage import CONCEPT_DTYPES, store
+from boc.rerank.storage import store
 from boc.types import Ragged, StoredConcepts
 from indexing.embedded.segment import take_sets
 

@@ -1,4 +1,4 @@
-"""Where tensors are computed."""
+"""The device that networks run on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from boc.errors import EncoderError
 
 
 def pick(device: str) -> str:
-    """``cpu`` or ``cuda``; ``auto`` is CUDA where it works. EncoderError for another name or an absent device."""
+    """``cpu`` or ``cuda``; ``auto`` is CUDA if it works. EncoderError for another name or a missing device."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device not in {"cpu", "cuda"}:

@@ -20,11 +20,12 @@ from boc.cli.commands.evaluate import command as evaluate_command
 from boc.cli.commands.index import command as index_command
 from boc.cli.commands.search import command as search_command
 from boc.errors import BocError
-from boc.rerank import alignment
+from boc.names import CONCEPT_DTYPES, METRICS
+from boc.rerank import alignment, check_metric
 from boc.rerank import dot as dot_module
 from boc.rerank.alignment import align, alignments
-from boc.rerank.dot import METRICS, PROBE, best, check_metric, dot, products, reorder
-from boc.rerank.storage import CONCEPT_DTYPES, store, stored
+from boc.rerank.dot import PROBE, best, dot, products, reorder
+from boc.rerank.storage import store, stored
 from boc.types import Hit, Ragged, StoredConcepts
 from boc.vectors import unit_rows
 from tests.oracles import picture

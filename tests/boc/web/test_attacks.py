@@ -252,8 +252,8 @@ class Nasty:
     def target(self, find: Any) -> str:
         return find or "image"
 
-    def search_vectors(self, queries: Embeddings, **options: Any) -> Any:
-        hits = self._search(queries, **options)[0]
+    def search_vectors(self, *arguments: Any, **options: Any) -> Any:
+        hits = self._search(*arguments, **options)[0]
         return [[replace(hits[0], item=item) for item in self._found.values()]]
 
 

@@ -21,7 +21,7 @@ from boc.errors import BackendError, BocError, ManifestError
 from boc.manifest import FORMAT
 from boc.rerank import dot
 from boc.rerank.storage import store
-from boc.types import Filter, Item, Ragged, Rescore, Words
+from boc.types import Embeddings, Filter, Item, Ragged, Rescore, TextScore
 from indexing.embedded import commits, fs, merge, npy_files, text_index_writer
 from indexing.embedded import index as index_module
 from indexing.embedded import writer as writer_module
@@ -100,7 +100,7 @@ def test_an_index_of_every_format_is_read_edited_and_compacted(tmp_path: Path, n
         with pytest.raises(BackendError, match="boc compact pets"):
             index.match(["dog"], 5)
         with pytest.raises(BackendError, match="boc compact pets"):
-            index.search(queries[:1], 5, words=Words(["dog"], 1.0))
+            index.search(queries[:1], 5, words=TextScore(["dog"], 1.0))
     with backend.edit("pets") as editor:
         assert editor.delete([keys[0], "nothing"]) == 1
         editor.commit("ef" * 32)
@@ -542,12 +542,12 @@ def test_many_segments_answer_as_one(tmp_path: Path) -> None:
     for k in (1, 3, 20, 500):
         for modality in (None, "image", "text"):
             assert many.search(queries, k, modality) == one.search(queries, k, modality)
-            rescore = Rescore(asked, 5)
+            rescore = Rescore("dot", Embeddings("text", asked), 5)
             assert many.search(queries, k, modality, rescore=rescore) == one.search(
                 queries, k, modality, rescore=rescore
             )
         assert many.match(["a dog", "cat number 7"], k) == one.match(["a dog", "cat number 7"], k)
-        words = Words(["a dog"] * 9, 0.5)
+        words = TextScore(["a dog"] * 9, 0.5)
         assert many.search(queries, k, words=words) == one.search(queries, k, words=words)
     assert many.document_frequencies().tolist() == one.document_frequencies().tolist()
 
@@ -571,7 +571,7 @@ def test_vectors_that_are_fetched_first_give_the_same_scores(tmp_path: Path, mon
         writer.add([picture(f"{i:03d}") for i in range(300)], random_terms(rng, (300, 2), 3, 0.9), vectors)
         writer.commit()
     index = connect(f"file:{tmp_path}").open("pets")
-    queries, rescore = random_terms(rng, (3, 2), 3, 1.0), Rescore(vectors[:3], 300)
+    queries, rescore = random_terms(rng, (3, 2), 3, 1.0), Rescore("dot", Embeddings("text", vectors[:3]), 300)
     expected = index.search(queries, 300, rescore=rescore)
     asked: list[NDArray[np.int64]] = []
     monkeypatch.setattr(index_module, "COLD", -1.0)

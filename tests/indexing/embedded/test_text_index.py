@@ -24,7 +24,7 @@ from boc.inputs.metadata import holds
 from boc.types import FieldType, Filter, Item
 from indexing.embedded import text_index_writer
 from indexing.embedded.bm25 import Ranking, spaced, tokens
-from indexing.embedded.text_index import Words
+from indexing.embedded.text_index import TextIndex
 from indexing.embedded.text_index_writer import merge, write
 from tests.oracles import picture, sentence
 
@@ -52,11 +52,11 @@ WORDS = ["a", "a", "dog", "dog's", "Dog", "cat", "3.5", "été", "犬", "NEAR", 
 SPOKEN = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
 
 
-def make(folder: Path, items: Sequence[Item], types: dict[str, FieldType] = TYPES) -> Words:
+def make(folder: Path, items: Sequence[Item], types: dict[str, FieldType] = TYPES) -> TextIndex:
     path = folder / "words.sqlite"
     path.unlink(missing_ok=True)
     assert write(path, items, types)
-    return Words(path, len(items))
+    return TextIndex(path, len(items))
 
 
 def captions(texts: Sequence[str]) -> list[Item]:
@@ -263,13 +263,13 @@ def test_files_that_are_merged_are_as_made_of_the_items(
     items, owners = table
     base = tmp_path_factory.getbasetemp()
     kept = [i for i, owner in enumerate(owners) if owner >= 0]
-    parts: list[Words | None] = []
+    parts: list[TextIndex | None] = []
     moved = []
     for part in range(4):
         rows = [i for i, owner in enumerate(owners) if owner == part or (owner < 0 and part == dead)]
         (base / "part.sqlite").unlink(missing_ok=True)
         there = write(base / "part.sqlite", [items[i] for i in rows], TYPES)
-        parts.append(Words(base / "part.sqlite", len(rows)) if there else None)
+        parts.append(TextIndex(base / "part.sqlite", len(rows)) if there else None)
         moved.append(np.array([kept.index(i) if owners[i] >= 0 else -1 for i in rows], np.int64))
     for name in ("whole.sqlite", "merged.sqlite"):
         (base / name).unlink(missing_ok=True)
@@ -292,7 +292,7 @@ def test_a_damaged_file_is_named_when_it_is_merged(tmp_path: Path, change: str) 
     with sqlite3.connect(part.path) as file:
         file.execute(f"UPDATE words SET {change} WHERE word = 'a'")
     with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
-        merge(tmp_path / "merged.sqlite", [Words(part.path, 3)], [np.arange(3)], 3, {})
+        merge(tmp_path / "merged.sqlite", [TextIndex(part.path, 3)], [np.arange(3)], 3, {})
 
 
 @pytest.mark.parametrize("items", [[picture("a"), picture("b")], [sentence("a", "...")], []])
@@ -355,18 +355,18 @@ def test_a_file_cut_short_is_refused_by_its_name(tmp_path: Path, left: float) ->
 def test_what_is_no_such_file_is_refused_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "words.sqlite"
     with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
-        Words(path, 1)
+        TextIndex(path, 1)
     assert not path.exists()
     path.write_bytes(b"something else" * 999)
     with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
-        Words(path, 1)
+        TextIndex(path, 1)
     make(tmp_path, [replace(item, fields={"year": 1}) for item in captions(["a dog", "a cat"] * 200)])
     with pytest.raises(ManifestError, match="a row beyond the 300 that there are"):
         read_all(path, 300)
 
 
 def read_all(path: Path, n: int) -> None:
-    words = Words(path, n)
+    words = TextIndex(path, n)
     words.passing(Filter("year", ">=", 0))
     for i in range(n):
         words.occurrences(f"w{i}")
