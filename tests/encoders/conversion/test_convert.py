@@ -412,6 +412,7 @@ def test_other_contents_are_refused(content: Any, tmp_path: Path) -> None:
         from_published(read_published(tmp_path / "a.pth"))
 
 
+@pytest.mark.slow
 def test_files_that_do_not_belong_together_are_refused(home: Path, tmp_path: Path) -> None:
     pieces = (home / "vocab.txt").read_text().splitlines()
     for name, lines in {
