@@ -94,6 +94,7 @@ def test_what_was_written_is_read(parts: list[tuple[list[int], list[int]]], dtyp
         assert [entry.name for entry in Path(folder).iterdir()] == ["f.h5"]
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(texts=st.lists(st.tuples(TEXT, TEXT, TEXT), min_size=1, max_size=5))
 def test_strings_of_any_script_come_back(texts: list[tuple[str, str, str]]) -> None:

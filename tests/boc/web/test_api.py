@@ -293,6 +293,7 @@ def picture_index(folder: Path, library: Path) -> str:
     return at
 
 
+@pytest.mark.slow
 def test_sizes_and_thumbnails_of_other_shapes_and_of_pictures_that_went_bad(tmp_path: Path, library: Path) -> None:
     at = picture_index(tmp_path, library)
     searcher = Searcher.open("photos", at, device="cpu")
@@ -334,6 +335,7 @@ def test_the_surrogate_is_the_stored_one_of_an_item_that_has_changed(
     assert found["surrogate"]["item"] != to_text(searcher.index.terms(["001.png"]))[0][:20_000]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["/pictures", "/some where/pictures"])
 def test_pictures_are_found_below_a_prefix_too(searcher: Searcher, tmp_path: Path, prefix: str) -> None:
     """As where the page is a part of another application."""
@@ -407,6 +409,7 @@ def test_a_sentence_is_encoded_once_while_knobs_are_turned(
     assert len(calls) == 2
 
 
+@pytest.mark.slow
 def test_an_index_that_is_replaced_or_removed_or_comes_back_is_noticed(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path / 'index'}"
 
