@@ -30,7 +30,8 @@ class Settings:
 
     ``hosts`` are further names that the server may be called by, beside loopback and ``host``; without that check a
     stranger's page could reach it through a name of its own that points here. ``upload`` is in bytes, ``pixels`` of
-    an uploaded picture, ``cache_bytes`` of all thumbnails. ``active`` requests are worked on at a time while
+    an uploaded picture, ``decoding`` of all that are decoded at a time, ``cache_bytes`` of all thumbnails. ``active``
+    requests, and ``uploads`` pictures, are worked on at a time while
     ``waiting`` others wait; all further ones are sent away. ``patience`` is how many seconds a body may take to arrive,
     ``look_every`` after how many the index is looked at again.
     """
@@ -44,7 +45,9 @@ class Settings:
     cache_bytes: int = 500_000_000
     upload: int = 20_000_000
     pixels: int = 50_000_000
+    decoding: int = 50_000_000
     active: int = 8
+    uploads: int = 2
     waiting: int = 256
     patience: float = 30.0
     look_every: float = 3.0
