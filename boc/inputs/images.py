@@ -31,11 +31,12 @@ SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What the system lacks for every picture, and not what is wrong with one."""
 
 
-def read_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image:
+def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = None) -> Image:
     """Upright RGB picture: EXIF orientation applied, transparency laid on white, 16-bit grey scaled to 8 bits.
 
     Grey of floating-point numbers up to 1 is stretched from its smallest to its largest value; of greater numbers it
-    is taken as 16-bit.
+    is taken as 16-bit. A JPEG may be made smaller while it is decoded, to no less than ``least`` pixels a side, for
+    whoever shows it small.
 
     Raises ImageError for a missing, empty, truncated or foreign file, and for more than ``max_pixels`` pixels
     (checked before decoding); BocError where the system has no more files or memory to give.
@@ -44,6 +45,8 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image:
 
     with opened(path) as image:
         _check_size(image, path, max_pixels)
+        if least is not None:
+            image.draft(None, (least, least))
         image.load()
         turn = TURNS.get(_orientation(image))
         return _to_rgb(image if turn is None else image.transpose(Transpose(turn)))
