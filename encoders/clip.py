@@ -130,7 +130,8 @@ def patch_boxes(seen: tuple[float, float, float, float], rows: int, columns: int
     xs, ys = np.linspace(seen[0], seen[2], columns + 1), np.linspace(seen[1], seen[3], rows + 1)
     y, x = (each.ravel() for each in np.mgrid[:rows, :columns])
     boxes = np.stack([xs[x], ys[y], xs[x + 1], ys[y + 1]], axis=1)
-    return np.clip(boxes, 0, 1).astype(np.float32)
+    clipped: NDArray[np.float32] = np.clip(boxes, 0, 1).astype(np.float32)
+    return clipped
 
 
 def words(text: str, encoding: Encoding) -> list[str]:
@@ -189,7 +190,8 @@ class _Tower:
         """Tokens (B, T, w), each pooled as if it were the only one, in the joint space (B, T, dim)."""
         single = tokens.flatten(0, 1)[:, None]
         found: Tensor = self._projection(self._pool(single).flatten(1))
-        return found.unflatten(0, tokens.shape[:2])
+        joint: Tensor = found.unflatten(0, tokens.shape[:2])
+        return joint
 
     def learn_pool(self, vector: Tensor, hidden: Tensor) -> bool:
         """Find the map that the tower applies to a token between its last layer and the projection, from the unit
@@ -219,9 +221,7 @@ class ClipEncoder:
     """A dual encoder of the library as an Encoder. Its concepts are patches and words without special tokens; they are
     not of unit length."""
 
-    def __init__(
-        self, model: nn.Module, tokenizer: Any, processor: Any, name: str, digest: str, runtime: Runtime
-    ) -> None:
+    def __init__(self, model: Any, tokenizer: Any, processor: Any, name: str, digest: str, runtime: Runtime) -> None:
         self.device = device.pick(runtime.device)
         self.model = model.eval().to(self.device)
         self.tokenizer = tokenizer
@@ -328,7 +328,7 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
     with _quiet():
         try:
             config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-            kind = MODEL_MAPPING.get(type(config), None)
+            kind: Any = MODEL_MAPPING.get(type(config), None)
             if not (hasattr(kind, "get_image_features") and hasattr(kind, "get_text_features")):
                 raise EncoderError(
                     f"{name}: a model of type {config.model_type!r} has no vectors of pictures and of texts, each on "
@@ -395,7 +395,7 @@ def _digest(folder: Path, weights: Sequence[str]) -> str:
 
 def _limit(tokenizer: Any, tower: nn.Module) -> int:
     """The largest number of ids per text for the text tower."""
-    limits = [LONGEST, tokenizer.model_max_length]
+    limits: list[int] = [LONGEST, tokenizer.model_max_length]
     for name, table in tower.named_modules():
         if isinstance(table, nn.Embedding) and name.endswith(("position_embedding", "position_embeddings")):
             # RoBERTa counts positions from the one after the padding id.

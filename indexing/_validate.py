@@ -1,4 +1,4 @@
-"""Checks that every writer makes on its input rows."""
+"""Checks of input rows and of re-ranking, shared by all back ends."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.errors import BackendError
+from boc.errors import BackendError, BocError
 from boc.inputs.metadata import undeclared
 from boc.manifest import Manifest
-from boc.types import Item, StoredConcepts, TermMatrix
+from boc.rerank import check_metric
+from boc.types import Item, Modality, Rescore, StoredConcepts, TermMatrix
 
 
 def check_rows(
@@ -46,6 +47,25 @@ def check_rows(
     width = concepts.values.shape[1]
     if concept_dim is not None and width != concept_dim:
         raise BackendError(f"concepts of {width} components after some of {concept_dim}")
+
+
+def check_rescore(rescore: Rescore, modality: Modality | None, manifest: Manifest, shown: str) -> None:
+    """BocError unless index ``shown`` can re-rank hits of ``modality`` so."""
+    if check_metric(rescore.metric) == "dot":
+        return
+    if manifest.concept_dtype is None:
+        raise no_concepts(shown)
+    if rescore.queries.concepts is None:
+        raise BocError(f"the queries hold no concept sets, which {rescore.metric} compares; re-rank by dot")
+    if modality is None:
+        raise BackendError(f"{rescore.metric} compares words with regions; say which modality is searched for")
+
+
+def no_concepts(shown: str) -> BackendError:
+    """The error for an index without concept sets."""
+    return BackendError(
+        f"{shown} holds no concept sets; make it again with boc index --concepts float16, or re-rank by dot"
+    )
 
 
 def not_unique(key: str) -> BackendError:

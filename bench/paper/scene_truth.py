@@ -26,9 +26,9 @@ from boc.clustering.term_labels import whole_words
 from boc.explain.score import explain
 from boc.inputs.features import FeatureFile
 from boc.rerank.dot import METRICS
-from boc.rerank.storage import unit_rows
 from boc.scenes.truth import DEPTH, FAMILIES, Asked, Measure, Painted, judge, lies_on, queries, read_gallery
 from boc.search import Searcher
+from boc.vectors import unit_rows
 
 COLUMNS = ("family", "by", "measure", "share", "chance", "count")
 THINGS = {1: "one thing", 2: "two things", 3: "three things"}
@@ -68,8 +68,9 @@ def pointing(
             for by, point in pairs + [("explain", marked)] * (number in drawn):
                 place = point(searcher, rows.items[0].id, text, thing.kind, regions)
                 played.setdefault((len(picture.scene.things), by), []).append((float(on[place]), float(on.mean())))
-    for (things, by), pairs in sorted(played.items()):
-        yield THINGS[things], by, "pointing", Measure(*np.mean(pairs, axis=0).tolist(), len(pairs))
+    for (things, by), plays in sorted(played.items()):
+        hit, chance = map(float, np.mean(plays, axis=0))
+        yield THINGS[things], by, "pointing", Measure(hit, chance, len(plays))
 
 
 def nearest(searcher: Searcher, id: str, text: str, noun: str, regions: NDArray[np.float32]) -> int:

@@ -9,7 +9,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from tokenizers.implementations import BertWordPieceTokenizer
+from tokenizers import BertWordPieceTokenizer
 
 from boc.atomic_files import sole_writer
 from boc.errors import EncoderError
@@ -17,7 +17,7 @@ from boc.plugins import RegionSource
 
 from ..networks import text_towers
 from ..networks.base import Network
-from ..networks.word_tokenizer import Words
+from ..networks.word_tokenizer import Vocabulary
 from ..runtime.model_folder import create_folder, save_weights
 from . import checkpoints
 from .checkpoints import teran_from_published, tern_from_published
@@ -83,10 +83,10 @@ def from_published(checkpoint: Mapping[str, Any]) -> tuple[str, Network]:
     return kind, MAKERS[kind](checkpoint)
 
 
-def _words(path: Path, network: Network) -> Words:
+def _words(path: Path, network: Network) -> Vocabulary:
     words = read_vocabulary(path)
     check_vocabulary(words, network, path)
-    return Words(words)
+    return Vocabulary(words)
 
 
 def _word_pieces(path: Path, network: Network) -> text_towers.WordPieces:

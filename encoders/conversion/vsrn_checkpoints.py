@@ -14,6 +14,7 @@ from torch import Tensor
 
 from boc.errors import EncoderError
 
+from ..networks.base import Network
 from ..networks.vsrn import Vsrn, VsrnConfig
 from ..networks.word_tokenizer import is_words
 
@@ -83,10 +84,11 @@ def read_vocabulary(path: Path) -> list[str]:
         ) from error
     if not is_words(found):
         raise EncoderError(f"{path}: not a vocabulary (it must hold words by number)")
-    return found
+    words: list[str] = found
+    return words
 
 
-def check_vocabulary(words: Sequence[str], network: Vsrn, path: Path) -> None:
+def check_vocabulary(words: Sequence[str], network: Network, path: Path) -> None:
     """EncoderError unless there is one word per row of the embedding of the network."""
     rows = len(network.txt_enc.embed.weight)
     if len(words) != rows:

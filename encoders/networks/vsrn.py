@@ -54,13 +54,13 @@ class Residual(nn.Sequential):
         for parameter in self[1 if batch_norm else 0].parameters():
             nn.init.zeros_(parameter)
 
-    def forward(self, rows: Tensor, real: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, real: Tensor) -> Tensor:  # type: ignore[override]
         """rows (B, n, inputs), real (B, n) boolean -> (B, n, width)."""
-        mapped = self[0](rows)
+        mapped: Tensor = self[0](rows)
         if not self.training:
             normed: Tensor = self[1](mapped.flatten(0, 1)).view_as(mapped)
             return normed
-        chosen = self[1](mapped[real])
+        chosen: Tensor = self[1](mapped[real])
         return chosen.new_zeros(mapped.shape).masked_scatter(real[..., None], chosen)
 
 

@@ -29,7 +29,7 @@ def tokenize(text: str) -> list[str]:
     return [token for sentence in _SENTENCE_END.split(text.lower()) for token in treebank.tokenize(sentence)]
 
 
-class Words:
+class Vocabulary:
     """A vocabulary: ``words[i]`` is the word of id i, the first four are <pad>, <start>, <end> and <unk>.
 
     EncoderError for a vocabulary that begins differently or names a word twice.
@@ -46,7 +46,7 @@ class Words:
             raise EncoderError(f"{repeated!r} is twice in the vocabulary; each word needs one id")
 
     @classmethod
-    def learn(cls, captions: Iterable[str], min_count: int = 4) -> Words:
+    def learn(cls, captions: Iterable[str], min_count: int = 4) -> Vocabulary:
         """Learn the words that occur at least ``min_count`` times in captions, most frequent first, ties
         alphabetical."""
         counts = Counter(token for caption in captions for token in tokenize(caption))
@@ -73,7 +73,7 @@ class Words:
         return json.dumps({"kind": "words", "words": self.words, "limit": self.limit}, ensure_ascii=False)
 
     @classmethod
-    def load(cls, text: str) -> Words:
+    def load(cls, text: str) -> Vocabulary:
         """Restore a vocabulary from ``dump``. EncoderError for anything else."""
         try:
             found = json.loads(text)

@@ -21,6 +21,6 @@ def pick(device: str) -> str:
 def fast_bfloat16(device: str) -> bool:
     """Whether matrix products in bfloat16 are much faster than in float32: CUDA cards, and CPUs with AMX."""
     if device == "cuda":
-        return torch.cuda.is_bf16_supported()
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+        return bool(torch.cuda.is_bf16_supported())
+    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("amx_bf16"))

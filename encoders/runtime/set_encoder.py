@@ -80,7 +80,7 @@ class SetEncoder:
         words = self.tokens.strings([[row[i] for i in places] for row, places in zip(ids, kept, strict=True)])
         return Embeddings("text", *self.encode_ids(ids, kept), words=words)
 
-    def encode_ids(self, ids: Sequence[list[int]], kept: Sequence[Sequence[int]]) -> tuple[NDArray, Ragged]:
+    def encode_ids(self, ids: Sequence[list[int]], kept: Sequence[Sequence[int]]) -> tuple[NDArray[np.float32], Ragged]:
         """Encode texts that are given as ids: global vectors, and the rows ``kept`` of each set."""
         inputs = list(zip(ids, kept, strict=True))
 
@@ -135,7 +135,9 @@ class AloneEncoder:
         """Each region is encoded as the only region of a picture, which costs as much as a picture."""
         whole = self.encoder.encode_images(prepared)
         single = [Regions(r.features[i : i + 1], r.boxes[i : i + 1]) for r in prepared for i in range(len(r))]
-        return _with_concepts(whole, self.encoder.encode_images(single).concepts.values)
+        alone = self.encoder.encode_images(single).concepts
+        assert alone is not None
+        return _with_concepts(whole, alone.values)
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Each word is encoded as the only word of a text; equal words are encoded once."""
@@ -170,4 +172,5 @@ def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder | Alo
 
 
 def _with_concepts(whole: Embeddings, values: NDArray[np.float32]) -> Embeddings:
+    assert whole.concepts is not None
     return replace(whole, concepts=Ragged(values, whole.concepts.offsets))

@@ -75,7 +75,11 @@ class Captions:
         yield len(self.ids)
 
     def encode(
-        self, network: Network, numbers: Sequence[int], device: str, rows: Sequence[list[int]] | None = None
+        self,
+        network: Network,
+        numbers: Sequence[int] | NDArray[np.int64],
+        device: str,
+        rows: Sequence[list[int]] | None = None,
     ) -> list[Chunk]:
         """The captions ``numbers``, or in their place the ids ``rows``, which only a tower that learns reads.
 
@@ -101,7 +105,7 @@ class Captions:
         return Chunk(places, network.words(hidden.to(device), lengths), mask)
 
     @torch.inference_mode()
-    def means(self, network: Network, numbers: Sequence[int], device: str) -> Tensor:
+    def means(self, network: Network, numbers: Sequence[int] | NDArray[np.int64], device: str) -> Tensor:
         """Mean output of the text tower over the tokens of each caption, float32 (len(numbers), h)."""
         if self.frozen:
             words = np.load(self._path, mmap_mode="r", allow_pickle=False)
@@ -119,7 +123,7 @@ class Captions:
             found |= dict(zip(part, means, strict=True))
         return torch.stack([found[int(i)] for i in numbers])
 
-    def bags(self, numbers: Sequence[int]) -> sparse.csr_array:
+    def bags(self, numbers: Sequence[int] | NDArray[np.int64]) -> sparse.csr_array:
         """How often each caption has each id, as shares of its length: float64 (len(numbers), size)."""
         rows = np.repeat(np.arange(len(numbers)), [len(self.ids[i]) for i in numbers])
         shares = np.concatenate([np.full(len(self.ids[i]), 1 / len(self.ids[i])) for i in numbers])

@@ -129,4 +129,5 @@ class _Generation(nn.Module):
     def forward(self, regions: Tensor, lengths: Tensor, numbers: Sequence[int], positive: Tensor) -> Tensor:
         rows = [[self._number[id] for id in self._ids[number]] for number in numbers]
         targets = caption_targets(rows, self._longest).to(regions.device)
-        return self.branch(regions, lengths, targets, positive.int().argmax(dim=0))
+        loss: Tensor = self.branch(regions, lengths, targets, positive.int().argmax(dim=0))
+        return loss

@@ -287,7 +287,7 @@ class Trainer:
 
     def _negatives(self, step: int) -> int:
         first, last = self.config.negatives_first, self.config.negatives_last
-        return round(first * (last / first) ** min(1.0, 1.5 * step / self.steps))
+        return round(float(first * (last / first) ** min(1.0, 1.5 * step / self.steps)))
 
     def _begin(self) -> None:
         """What the weights are before the first step."""

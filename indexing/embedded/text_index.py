@@ -33,7 +33,7 @@ from .bm25 import Occurrences
 Ints: TypeAlias = NDArray[np.int64]
 
 
-class Words:
+class TextIndex:
     """The file of a segment of ``n`` rows. Thread-safe; the file may be unlinked once it is open.
 
     ManifestError for a damaged file, here or when more of it is read.

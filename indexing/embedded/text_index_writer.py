@@ -23,7 +23,7 @@ from boc.types import FieldType, Item
 
 from .bm25 import spaced
 from .npy_files import spans
-from .text_index import Words, encoded, packed
+from .text_index import TextIndex, encoded, packed
 
 try:
     from . import _strings
@@ -129,7 +129,7 @@ def write(path: Path, items: Iterable[Item], types: Mapping[str, FieldType]) -> 
 
 
 def merge(
-    path: Path, parts: Sequence[Words | Found | None], moved: Sequence[Ints], n: int, types: Mapping[str, FieldType]
+    path: Path, parts: Sequence[TextIndex | Found | None], moved: Sequence[Ints], n: int, types: Mapping[str, FieldType]
 ) -> bool:
     """Write the file of ``n`` rows by merging ``parts``; return False, without a file, if there is nothing to write.
 
@@ -202,7 +202,7 @@ def _values(item: Item, name: str) -> Sequence[Any]:
     return found if isinstance(found, (list, tuple)) else [found]
 
 
-def _merged(parts: Sequence[tuple[Words | Found, Ints]]) -> Iterator[_Lists]:
+def _merged(parts: Sequence[tuple[TextIndex | Found, Ints]]) -> Iterator[_Lists]:
     """Yield the merged posting lists of all words of the parts, sorted, many words at a time."""
     counts: Counter[str] = Counter()
     for part, _ in parts:
@@ -226,7 +226,7 @@ def _merged(parts: Sequence[tuple[Words | Found, Ints]]) -> Iterator[_Lists]:
             yield _Lists(words, documents[there], key[order] & (1 << ROW) - 1, np.concatenate(frequencies)[order])
 
 
-def _merged_values(parts: Sequence[tuple[Words | Found, Ints]], name: str) -> _Values:
+def _merged_values(parts: Sequence[tuple[TextIndex | Found, Ints]], name: str) -> _Values:
     found = [(part.values(name), moved) for part, moved in parts]
     ordered = sorted(set(chain.from_iterable(values for (values, _, _), _ in found)))
     rank = {value: i for i, value in enumerate(ordered)}
