@@ -17,13 +17,14 @@ FILES = [path for package in OURS for path in sorted((ROOT / package).rglob("*.p
 TORCH = {"torch", "transformers", "tokenizers", "safetensors", "sentence_transformers"}
 
 # Folder or module of ``boc``, or one of the other packages -> what it may import besides itself. A new one needs a row.
-CORE = ("errors", "atomic_files", "names", "types", "manifest", "plugins", "topk", "vectors")
+CORE = ("errors", "atomic_files", "names", "outputs", "types", "manifest", "plugins", "topk", "vectors")
 BASE = {"boc", *(f"boc.{name}" for name in CORE)}
 MAY = {
     "boc": set(),
     "boc.errors": {"boc"},
     "boc.atomic_files": {"boc", "boc.errors"},
     "boc.names": {"boc"},
+    "boc.outputs": {"boc", "boc.errors", "boc.atomic_files"},
     "boc.types": {"boc", "boc.errors", "boc.names"},
     "boc.manifest": {"boc", "boc.errors", "boc.types"},
     "boc.plugins": {"boc", "boc.errors", "boc.types", "boc.manifest"},
@@ -32,7 +33,7 @@ MAY = {
     "boc.prefetch": {"boc"},
     "boc.garbage": {"boc"},
     "boc.instances": {"boc"},
-    "boc.scenes": {"boc"},
+    "boc.scenes": {"boc", "boc.outputs"},
     "boc.inputs": BASE | {"boc.instances"},
     "boc.rerank": BASE,
     "boc.rank_fusion": BASE,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -26,6 +26,29 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
+
+
+class Sentence(click.types.StringParamType):
+    """Text of the command line, which the system hands over as bytes; those that are not UTF-8 are refused."""
+
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value.encode(errors="ignore").decode() != value:
+            self.fail(f"{value!a} is not UTF-8; write it in UTF-8, as the terminal's locale should be", param, ctx)
+        return value
+
+
+SENTENCE = Sentence()
+PAGE = (b"<!doctype html>", b" - boc</title>")
+"""What a page of boc begins with."""
+
+
+def named(file: IO[Any] | None) -> Path | None:
+    """The path of a file that an option opened, if it has one."""
+    name = getattr(file, "name", None)
+    return Path(name) if isinstance(name, str) and name != "<stdin>" else None
+
 
 name = click.argument("name", shell_complete=completers.names)
 at = click.option(

@@ -22,10 +22,11 @@ from boc.atomic_files import replacing
 from boc.clustering.kmeans import kmeans, spread
 from boc.clustering.term_labels import codebook_labels, pack_labels, unpack_labels
 from boc.clustering.wordpieces import carries_content, continues, english_words, join_pieces, stop_words
-from boc.errors import BocError, FeatureFileError
+from boc.errors import BocError, FeatureFileError, check_system
 from boc.inputs.features import FeatureFile
 from boc.types import MODALITIES, Identity, Modality
 
+BEGINS = (b"PK\x03\x04", b"about.npy")  # what says that a file may be a codebook
 FORMAT = 1
 SAMPLE = 100_000  # number of concepts that the paper clusters (BoC, section III-B1)
 ARRAYS = ("centroids", "words", "labels")
@@ -89,6 +90,7 @@ class Codebook:
             raise BocError(f"{path}: no such file; make a codebook with boc build-codebook") from None
         except (OSError, ValueError, TypeError, LookupError, AttributeError, EOFError, MemoryError,
                 NotImplementedError, zipfile.BadZipFile) as error:  # fmt: skip
+            check_system(path, error)
             raise BocError(f"{path}: not a codebook of boc, or damaged; make one with boc build-codebook") from error
         if about["format"] > FORMAT:
             raise BocError(f"{path}: codebook format {about['format']}, this boc reads up to {FORMAT}; upgrade boc")

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from boc.outputs import MadeFiles
 from boc.scenes.canvas import SKIES, Box, Canvas
 from boc.scenes.land import PLACES, paint_land, paint_rain, paint_sky
 from boc.scenes.things import ART, COLOURS, paint_base, paint_thing
@@ -315,7 +316,8 @@ def draw_gallery(folder: Path, count: int, seed: int, size: int = 224) -> Iterat
     what is in each of them and where.
 
     An iterator over the number of pictures done; the two tables are written at its end. The same arguments give the
-    same bytes, and scene k is the same in a gallery of any length. ValueError for count < 1, seed < 0, size < 32.
+    same bytes, and scene k is the same in a gallery of any length. ValueError for count < 1, seed < 0, size < 32;
+    BocError, before anything is written, if the folder holds files of these names that this function did not make.
     """
     _at_least("count", count, 1)
     _at_least("seed", seed, 0)
@@ -329,6 +331,8 @@ def _at_least(what: str, value: int, least: int) -> None:
 
 
 def _gallery(folder: Path, count: int, seed: int, size: int) -> Iterator[int]:
+    names, made = ["captions.csv", "scenes.json", *(f"images/{k:05d}.jpg" for k in range(count))], MadeFiles(folder)
+    made.begin(names)
     (folder / "images").mkdir(parents=True, exist_ok=True)
     scenes, rows = [], [("image", "caption")]
     for k in range(count):
@@ -341,6 +345,7 @@ def _gallery(folder: Path, count: int, seed: int, size: int) -> Iterator[int]:
     with (folder / "captions.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
     (folder / "scenes.json").write_text("[\n" + ",\n".join(scenes) + "\n]\n", encoding="utf-8", newline="\n")
+    made.finish(names)
 
 
 def read_scenes(path: Path) -> list[Scene]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 
 def default_cache() -> Path:
-    """The default folder of thumbnails: ``boc/thumbnails`` in XDG_CACHE_HOME, or in ~/.cache."""
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(home).expanduser() / "boc" / "thumbnails"
+    """The default folder of thumbnails: ``boc/thumbnails`` in XDG_CACHE_HOME, or in ~/.cache; for a user without a
+    home, in the temporary folder."""
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError:  # a user without a home, as in a container
+        home = Path(tempfile.gettempdir()) / f"boc-{os.getuid()}"
+    return home / "boc" / "thumbnails"
 
 
 K = 1000  # hits per search at most

@@ -18,7 +18,7 @@ from boc.plugins import RegionSource
 from ..networks import text_towers
 from ..networks.base import Network
 from ..networks.word_tokenizer import Vocabulary
-from ..runtime.model_folder import create_folder, save_weights
+from ..runtime.model_folder import check_model_folder, create_folder, save_weights
 from . import checkpoints
 from .checkpoints import teran_from_published, tern_from_published
 from .vsrn_checkpoints import check_vocabulary, read_vocabulary, vsrn_from_published
@@ -56,6 +56,7 @@ def convert(checkpoint: Path, folder: Path, tokens: Path, source: RegionSource, 
     """
     if (folder / "config.json").exists() and not replace:
         raise EncoderError(f"{folder} holds a model already; choose another folder with -o, or replace it: --replace")
+    check_model_folder(folder)
     if not tokens.is_file():
         raise EncoderError(f"{tokens}: no such file; name the vocabulary that the checkpoint came with")
     found = checkpoints.read_published(checkpoint)

@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from boc.atomic_files import check_writable, replacing, sha256, write_text
-from boc.errors import EncoderError
+from boc.errors import EncoderError, check_system
+from boc.outputs import check_folder
 from boc.plugins import RegionSource
 from boc.types import Identity
 
@@ -29,6 +30,9 @@ from ..networks.vsrnpp import VsrnPlusPlus
 
 FORMAT = 2
 NETWORKS: dict[str, type[Network]] = {"tern": Tern, "teran": Teran, "vsrn": Vsrn, "vsrnpp": VsrnPlusPlus}
+NAMES = ("config.json", "tokenizer.json", "model.safetensors", "training.json", "history.json", "training")
+"""What there is in a model folder, or is while it is trained."""
+
 PARTS = {"network", "text", "regions"}
 
 
@@ -42,6 +46,18 @@ def make(kind: str, config: Mapping[str, Any], text: Mapping[str, Any]) -> Netwo
         return network(network.Config(**config), text)
     except (TypeError, ValueError) as error:
         raise EncoderError(f"this {kind} cannot be made: {error}") from error
+
+
+def check_model_folder(folder: Path) -> None:
+    """BocError if a model in ``folder`` would replace files that are of none."""
+    check_folder(folder, NAMES, _is_model)
+
+
+def _is_model(folder: Path) -> bool:
+    try:
+        return _read_config(folder)["kind"] in NETWORKS
+    except EncoderError:
+        return False
 
 
 def create_folder(folder: Path, kind: str, network: Network, tokens: text_towers.Tokens, source: RegionSource) -> None:
@@ -76,9 +92,11 @@ def load_folder(folder: Path, kind: str) -> tuple[Network, text_towers.Tokens, R
         raise EncoderError(f"{folder}: holds a {config['kind']}, not a {kind}; write {config['kind']}:{folder}")
     network = make(kind, config["network"], config["text"])
     try:
+        (folder / "model.safetensors").open("rb").close()  # its library takes any error for a missing file
         network.load_state_dict(load_file(folder / "model.safetensors"))
         tokens = text_towers.read_tokens(folder / "tokenizer.json", network.text)
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        check_system(folder, error, EncoderError)
         raise EncoderError(f"{folder}: damaged model ({error}); train or convert it anew") from error
     source = regions.load(config["regions"]["spec"], base=folder)
     if source.identity.digest != config["regions"]["digest"]:
@@ -101,6 +119,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     try:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
+        check_system(path, error, EncoderError)
         raise EncoderError(f"{path}: damaged ({error}); train the model anew with boc train") from error
     if config.get("format") == 1 and {"tern", "bert", "regions"} <= set(config):
         config["network"], config["text"] = config.pop("tern"), {"kind": "bert", **config.pop("bert")}

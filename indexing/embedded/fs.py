@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from boc.atomic_files import sync as _sync
-from boc.errors import BackendError
+from boc.errors import BackendError, advice
 
 
 @contextmanager
@@ -23,7 +23,9 @@ def _told(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BackendError(f"{path}: cannot be written ({error.strerror or error}); check space, and repeat") from error
+        raise BackendError(
+            f"{path}: cannot be written ({error.strerror or error}); {advice(error)}, and repeat"
+        ) from error
 
 
 @contextmanager

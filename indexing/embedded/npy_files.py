@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.errors import ManifestError
+from boc.errors import BackendError, ManifestError, check_system
 
 from . import fs
 from .string_column import Strings
@@ -55,17 +55,17 @@ class Output:
         self.array(name, np.int64, offsets.shape, [offsets])
 
     @contextmanager
-    def file(self, name: str) -> Iterator[_Hashed]:
+    def file(self, name: str) -> Iterator[Hashed]:
         with ExitStack() as stack:
-            handle = _Hashed(stack.enter_context(fs.create(self.folder / name)))
+            handle = Hashed(stack.enter_context(fs.create(self.folder / name)))
             yield handle
         self.files[name] = (handle.size, handle.digest.hexdigest())
 
 
-class _Hashed:
-    """A file that computes the digest of its bytes while it is written."""
+class Hashed:
+    """A file that computes the digest of its bytes while it is written; without ``handle``, only the digest."""
 
-    def __init__(self, handle: BinaryIO) -> None:
+    def __init__(self, handle: BinaryIO | None = None) -> None:
         self._handle = handle
         self.digest = hashlib.sha256()
         self.size = 0
@@ -73,7 +73,8 @@ class _Hashed:
     def write(self, data: Any) -> int:
         written = memoryview(data).cast("B") if len(data) else b""
         self.digest.update(written)
-        self._handle.write(written)
+        if self._handle is not None:
+            self._handle.write(written)
         self.size += len(written)
         return len(written)
 
@@ -94,6 +95,7 @@ def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
         dtype = np.dtype(header[1].decode())
         array = np.frombuffer(mapped, dtype, math.prod(shape), header.end()).reshape(shape)
     except (OSError, ValueError, TypeError) as error:
+        check_system(path, error, BackendError)
         raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
     if scattered and hasattr(mmap, "MADV_RANDOM"):
         mapped.madvise(mmap.MADV_RANDOM)  # else the system reads 100 kB around each row
@@ -124,6 +126,7 @@ def load_strings(folder: Path, name: str) -> Strings:
             size = path.stat().st_size
             mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
     except (OSError, ValueError) as error:
+        check_system(path, error, BackendError)
         raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
     return Strings(np.frombuffer(mapped, np.uint8), offsets)
 

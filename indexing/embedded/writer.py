@@ -171,6 +171,8 @@ class EmbeddedWriter(_Writing):
                 self._merger.close()
                 fs.remove(self._home / LOADING)
                 _sweep(self._home)
+                if {path.name for path in self._home.iterdir()} <= {".lock"}:
+                    fs.remove(self._home)  # there was no index before, and there is none now
 
     def has(self, ids: Sequence[str]) -> bool:
         return self._goes_on and len(self._known(ids)) == len(ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @click.command("search")
 @options.name
-@click.argument("text", required=False)
-@click.option("--queries", type=click.File(encoding="utf-8"), help="Search by each line of this file (- for stdin).")
+@click.argument("text", type=options.SENTENCE, required=False)
+@click.option("--queries", type=click.File("rb"), help="Search by each line of this file (- for stdin).")
 @click.option("--image", type=options.PATH, help="Search by this picture.")
 @click.option("--features", type=options.PATH, help="Search by the vectors of this feature file.")
 @click.option("--id", "item", help="Search by this item of --features only [default: by each item].")
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 def command(
     name: str,
     text: str | None,
-    queries: TextIO | None,
+    queries: BinaryIO | None,
     image: Path | None,
     features: Path | None,
     item: str | None,
@@ -86,13 +86,13 @@ def command(
         raise click.UsageError("give one of TEXT (in quotes), --queries FILE, --image FILE or --features FILE")
     if item is not None and features is None:
         raise click.UsageError("--id names an item of --features FILE; add that")
-    from boc.atomic_files import check_writable
     from boc.inputs.metadata import parse_filter
+    from boc.outputs import begins, check_output
     from boc.search import Searcher
     from boc.search_options import SearchOptions
 
     if html is not None:
-        check_writable(html)
+        check_output(html, begins(*options.PAGE), image, features, options.named(queries))
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
     filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
     wanted = SearchOptions(k, rm, find, rerank, filters, hybrid, words_weight)
@@ -111,8 +111,11 @@ def command(
         _print(query, hits, as_json=as_json, titled=len(answers) > 1)
 
 
-def _lines(queries: TextIO | None) -> list[str]:
-    lines = [line.strip() for line in queries or () if line.strip()]
+def _lines(queries: BinaryIO | None) -> list[str]:
+    from boc.inputs.text_lines import text_lines
+
+    data = b"" if queries is None else queries.read()
+    lines = [line.strip() for line in text_lines(data, f"--queries {getattr(queries, 'name', '')}") if line.strip()]
     if not lines:
         raise click.UsageError("--queries holds no sentence; write one per line")
     return lines
