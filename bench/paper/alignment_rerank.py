@@ -27,7 +27,7 @@ from boc.codecs import global_code
 from boc.codecs.presets import budgets
 from boc.inputs.features import FeatureFile, embeddings
 from boc.load import fit_code, load_index, new_manifest
-from boc.names import CONCEPT_DTYPES, METRICS
+from boc.names import CONCEPT_DTYPES, METRICS, Metric
 from boc.rerank.alignment import align
 from boc.rerank.dot import dot
 from boc.search import Searcher
@@ -63,8 +63,8 @@ def recalls(
                 }
                 for metric in METRICS[1:]:
                     scores[metric] = align(asked.concepts[i], stored, metric, asks_by_words=asking == "text")
-                for metric, values in scores.items():
-                    found[metric] += [[hit_at(k, own[: rm * k], values[: rm * k]) for k in CUTOFFS] for rm in rms]
+                for name, values in scores.items():
+                    found[name] += [[hit_at(k, own[: rm * k], values[: rm * k]) for k in CUTOFFS] for rm in rms]
             bar.update(len(rows.items))
     return {metric: 100 * hit / file.count(asking) for metric, hit in found.items()}
 
@@ -79,7 +79,7 @@ def milliseconds(
 ) -> dict[str, NDArray[np.float64]]:
     """Quartiles of what a search takes by dot, and longer by each alignment, over the same queries."""
 
-    def caller(metric: str) -> Callable[[], object]:
+    def caller(metric: Metric) -> Callable[[], object]:
         queries = cycle(asked)
         return lambda: searcher.search_vectors(next(queries), k=max(CUTOFFS), rm=rm, find=target, rerank=metric)
 

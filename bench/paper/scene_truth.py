@@ -25,7 +25,7 @@ from bench.report.rows import Writer
 from boc.clustering.term_labels import whole_words
 from boc.explain.score import explain
 from boc.inputs.features import FeatureFile
-from boc.rerank.dot import METRICS
+from boc.names import METRICS, Metric
 from boc.scenes.truth import DEPTH, FAMILIES, Asked, Measure, Painted, judge, lies_on, queries, read_gallery
 from boc.search import Searcher
 from boc.vectors import unit_rows
@@ -34,14 +34,14 @@ COLUMNS = ("family", "by", "measure", "share", "chance", "count")
 THINGS = {1: "one thing", 2: "two things", 3: "three things"}
 
 
-def found(searcher: Searcher, texts: Sequence[str], numbers: Mapping[str, int], metric: str) -> list[list[int]]:
+def found(searcher: Searcher, texts: Sequence[str], numbers: Mapping[str, int], metric: Metric) -> list[list[int]]:
     """The numbers of the pictures that each sentence finds."""
     hits = searcher.search_texts(texts, k=DEPTH, find="image", rerank=metric)
     return [[numbers[hit.item.id] for hit in row] for row in hits]
 
 
 def families(
-    searcher: Searcher, gallery: Sequence[Painted], numbers: Mapping[str, int], metrics: Sequence[str], most: int
+    searcher: Searcher, gallery: Sequence[Painted], numbers: Mapping[str, int], metrics: Sequence[Metric], most: int
 ) -> Iterator[tuple[str, str, str, Measure]]:
     """The measures of all families."""
     asked = queries(gallery, most)
@@ -113,7 +113,14 @@ def told(rows: Mapping[tuple[str, str, str], Measure], metric: str) -> Iterator[
 @click.option("--explained", default=50, show_default=True, help="Pictures whose explanations are judged.")
 @click.option("--brief", is_flag=True, help="Two lines in the place of rows.")
 def main(
-    gallery: Path, features: Path, name: str, at: str, metrics: tuple[str, ...], most: int, explained: int, brief: bool
+    gallery: Path,
+    features: Path,
+    name: str,
+    at: str,
+    metrics: tuple[Metric, ...],
+    most: int,
+    explained: int,
+    brief: bool,
 ) -> None:
     """Judge the index NAME of the pictures in FEATURES by the truth in GALLERY."""
     searcher = Searcher.open(name, at)

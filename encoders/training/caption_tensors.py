@@ -85,23 +85,26 @@ class Captions:
 
         Those of like length go together: little padding is computed.
         """
-        rows = [self.ids[i] for i in numbers] if rows is None else rows
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        known = [self.ids[i] for i in numbers] if rows is None else rows
+        order = sorted(range(len(known)), key=lambda i: len(known[i]))
         parts = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
-        return [
-            self._encode(network, part, [numbers[i] for i in part], [rows[i] for i in part], device) for part in parts
-        ]
+        return [self._encode(network, part, numbers, [known[i] for i in part], device) for part in parts]
 
     def _encode(
-        self, network: Network, places: list[int], numbers: Sequence[int], rows: Sequence[list[int]], device: str
+        self,
+        network: Network,
+        places: list[int],
+        numbers: Sequence[int] | NDArray[np.int64],
+        rows: Sequence[list[int]],
+        device: str,
     ) -> Chunk:
         ids, lengths = (t.to(device) for t in pad(rows))
         mask = network.word_mask(ids, lengths)
         if not self.frozen:
             return Chunk(places, network.texts(ids, lengths), mask)
         words = np.load(self._path, mmap_mode="r", allow_pickle=False)
-        known = [torch.from_numpy(words[self._offsets[i] : self._offsets[i + 1]].copy()) for i in numbers]
-        hidden = pad_sequence(known, batch_first=True).float()
+        spans = [(self._offsets[numbers[i]], self._offsets[numbers[i] + 1]) for i in places]
+        hidden = pad_sequence([torch.from_numpy(words[a:b].copy()) for a, b in spans], batch_first=True).float()
         return Chunk(places, network.words(hidden.to(device), lengths), mask)
 
     @torch.inference_mode()

@@ -62,13 +62,14 @@ class Objective(nn.Module):
         apart: Tensor | None = None,
     ) -> Tensor:
         """The loss of pictures with ``lengths`` regions and the captions ``numbers``; ``positive`` (pictures, captions)
-        says who belongs to whom, ``apart`` who does not (see losses.py), ``negatives`` how many count (see
-        ``hinge``)."""
+        says who belongs to whom, and may have columns of further sentences that belong to none, ``apart`` who does not
+        (see losses.py), ``negatives`` how many count (see ``hinge``)."""
         losses = []
         for part in self.parts:
             if part == "generation":
                 with torch.autocast(lengths.device.type, dtype=torch.bfloat16, enabled=self.mixed):
-                    told = self.generation(self._regions(images.sets), lengths, numbers, positive)
+                    owned = positive[:, : len(numbers)]
+                    told = self.generation(self._regions(images.sets), lengths, numbers, owned)
                 losses.append(self.config.generation_weight * told)
             else:
                 loss = self._ranked(part, self.scores(part, images, region_mask, chunks), positive, negatives, apart)
