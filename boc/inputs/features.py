@@ -1,16 +1,16 @@
 """HDF5 feature files: items of both modalities with their arrays, written in batches, resumable after a kill.
 
-While a file is written, its batches stand as small files in a folder beside it (``FILE.parts/``), each renamed into
-place whole. HDF5 itself gives no such promise: killed in mid-write it can be left unreadable. The folder is what says
-how much is done; ``FILE`` appears, complete, when all is. The layout of a file and of a part is the same::
+While a file is written, its batches are small files in a folder beside it (``FILE.parts/``), each renamed into place
+when complete. HDF5 itself cannot do this: a file whose writer is killed can be unreadable. The folder shows how much is
+done; ``FILE`` appears when it is complete. A file and a part have the same layout::
 
-    /            attributes: format, kind ("regions" or "embeddings"), spec, digest, dim, dtype, source; precision and
-                 shard where they are not float32 and the whole
+    /            attributes: format, kind ("regions" or "embeddings"), spec, digest, dim, dtype, source; precision if it
+                 is not float32, shard if the source is a part
     /failed      pairs (id, reason) of items that could not be used
     /image, /text
-        ids, content, group     UTF-8 strings, one an item
+        ids, content, group     UTF-8 strings, one per item
         dense/NAME              (n, d), contiguous
-        ragged/NAME             (N, d), contiguous rows of all items; offsets (n + 1,) int64 tells them apart
+        ragged/NAME             (N, d), contiguous rows of all items; offsets (n + 1,) int64 separates them
         words                   (N,) strings: the word-piece of each ragged row, in embeddings of sentences
 """
 
@@ -37,15 +37,15 @@ from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, R
 
 FORMAT = 1
 KINDS = ("regions", "embeddings")
-OPTIONAL = {"precision": "float32", "shard": ""}  # entries of a header that may be missing
+OPTIONAL = {"precision": "float32", "shard": ""}  # entries of a header that may be missing, with their defaults
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a feature file says of itself.
+    """The header of a feature file.
 
-    ``source`` is the digest of the list of items it was made from, ``shard`` which part of a greater list that is;
-    ``precision`` is that of the encoder's matrix products, which its vectors tell no more.
+    ``source`` is the digest of the list of items it was made from, ``shard`` the part of the full list, and
+    ``precision`` that of the matrix products of the encoder, which the vectors do not show.
     """
 
     kind: Literal["regions", "embeddings"]
@@ -63,7 +63,7 @@ class Header:
         return Identity(self.spec, self.digest, self.dim)
 
     def entries(self) -> dict[str, Any]:
-        """What is written: all entries but those that a reader may take for granted."""
+        """The entries to write: all without those that have their defaults."""
         return {key: value for key, value in asdict(self).items() if key not in OPTIONAL or value != OPTIONAL[key]}
 
 
@@ -180,14 +180,14 @@ class FeatureFile:
         return ragged, [flat[a:b] for a, b in pairwise((offsets - low).tolist())]
 
     def mapped(self, modality: Modality, name: str) -> NDArray[Any]:
-        """The array ``dense/NAME`` or ``ragged/NAME`` as it lies in the file, memory-mapped, read-only."""
+        """The array ``dense/NAME`` or ``ragged/NAME`` of the file, memory-mapped, read-only."""
         data = self._file[modality][name]
         if data.size == 0:
             return np.empty(data.shape, data.dtype)
         return np.memmap(self.path, data.dtype, "r", data.id.get_offset(), data.shape)
 
     def offsets(self, modality: Modality) -> NDArray[np.int64]:
-        """Where each item's ragged rows begin, int64 (n + 1,)."""
+        """Offsets of the ragged rows of each item, int64 (n + 1,)."""
         found: NDArray[np.int64] = self._file[modality]["offsets"][:]
         return found
 
@@ -197,7 +197,7 @@ class FeatureFile:
             yield self.batch(modality, start, start + size, sets=sets)
 
     def vectors(self, modality: Modality) -> NDArray[np.float32]:
-        """All global vectors of one modality, float32 (n, d): 4 d bytes an item in memory."""
+        """All global vectors of one modality, float32 (n, d), which take 4 d bytes per item in memory."""
         if not self.count(modality):
             return np.empty((0, self.header.dim), np.float32)
         return self._single(self._file[modality]["dense/vectors"], 0, None)
@@ -219,10 +219,10 @@ class FeatureFile:
 
 
 class FeatureFiles:
-    """Several feature files of one encoder, such as the shards of a source, read as one: one file behind the other, in
-    the same order however they are given.
+    """Several feature files of one encoder, such as the shards of a source, read as one. Their order does not depend on
+    the order of the arguments.
 
-    FeatureFileError if they do not belong together or an item stands in two of them; then none stays open.
+    FeatureFileError if they do not belong together or an item is in two of them; then none stays open.
     """
 
     def __init__(self, paths: Sequence[Path | str]) -> None:
@@ -242,7 +242,7 @@ class FeatureFiles:
 
     @property
     def header(self) -> Header:
-        """That of the one file, or of all as one."""
+        """The header of the single file, or the combined one."""
         first = self.files[0].header
         if len(self.files) == 1:
             return first
