@@ -1,15 +1,16 @@
-"""Files that are whole or not there: write beside, flush to the disk, rename."""
+"""Atomic files: a file is complete or missing, because it is written beside, synced, and renamed."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from boc.errors import BocError
+from boc.errors import BocError, advice
 
 
 def sync(path: Path) -> None:
@@ -23,25 +24,29 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path``; when the block ends well it becomes ``path`` at once, durably.
+    """A temporary path beside ``path``; when the block succeeds it is renamed to ``path``, durably.
 
     BocError if the folder cannot be written.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     check_writable(path)
     try:
+        temporary.unlink(missing_ok=True)
+        temporary.touch()
+        mode = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
+        temporary.chmod(mode)  # some libraries make files that only their owner may read
         sync(temporary)
         temporary.replace(path)
         sync(path.parent)
     except OSError as error:
-        raise BocError(f"{path}: cannot be written ({error.strerror or error}); check space and permissions") from error
+        raise BocError(f"{path}: cannot be written ({error.strerror or error}); {advice(error)}") from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` (UTF-8) at once."""
+    """Replace the file ``path`` by ``text`` (UTF-8) atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -51,7 +56,7 @@ def check_writable(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BocError(f"{path.parent}: cannot be created ({error.strerror or error}); choose another place") from error
+        raise BocError(f"{path.parent}: cannot be created ({error.strerror or error}); {advice(error)}") from error
     if path.is_dir():
         raise BocError(f"{path} is a folder, a file is to be written there; choose another name")
     if not os.access(path.parent, os.W_OK):
@@ -60,7 +65,7 @@ def check_writable(path: Path) -> None:
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` against other writing processes; the lock goes with the process, however it ends."""
+    """Lock ``folder`` against other writing processes; the lock ends with the process, however it ends."""
     check_writable(folder / ".lock")
     with (folder / ".lock").open("w") as handle:
         try:
@@ -70,10 +75,16 @@ def sole_writer(folder: Path) -> Iterator[None]:
         yield
 
 
-def sha256(path: Path) -> str:
-    """Hex digest of a file's bytes, read in blocks."""
+def sha256(*paths: Path) -> str:
+    """Hex digest of the concatenated bytes of files."""
     digest = hashlib.sha256()
+    for path in paths:
+        feed(digest, path)
+    return digest.hexdigest()
+
+
+def feed(digest: hashlib._Hash, path: Path) -> None:
+    """Add the bytes of a file to a digest, in blocks; ``hashlib.file_digest`` needs Python 3.11."""
     with path.open("rb") as handle:
         while block := handle.read(1 << 20):
             digest.update(block)
-    return digest.hexdigest()

@@ -1,5 +1,7 @@
 """How well several encoders rank the same items, both ways, beside a floor that needs no gradients.
 
+    python -m bench.paper.models MODEL...
+
 Each MODEL is NAME=FILE[+FILE...][,METRIC]: embeddings of the same pictures and captions, scored by dot or an alignment
 of ``boc.rerank``; the scores of several files are averaged. A row a model and direction: Recall@1, 5, 10 in percent,
 the standard error of R@10 (by picture), median rank, NDCG@25 with relevance by ROUGE-L and, if --spice names such a
@@ -31,7 +33,8 @@ from boc.evaluate.metrics import DEPTH, FOLD, evaluate_ndcg, evaluate_recall, ra
 from boc.evaluate.runs import Gallery
 from boc.inputs.features import FeatureFile
 from boc.inputs.sources import open_source
-from boc.rerank.dot import METRICS, unit_rows
+from boc.names import METRICS
+from boc.vectors import unit_rows
 
 SVD = 600
 SHRINK = 0.3
@@ -105,7 +108,8 @@ def variates(X: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np
 def inverse_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     """The inverse square root of a shrunk covariance."""
     values, vectors = linalg.eigh(covariance)
-    return vectors / np.sqrt(values + SHRINK * values.mean()) @ vectors.T
+    root: NDArray[np.float64] = vectors / np.sqrt(values + SHRINK * values.mean()) @ vectors.T
+    return root
 
 
 def rows(

@@ -1,14 +1,16 @@
-"""Does a search find what the sentence says? Judged on painted scenes, of which everything is known.
+"""Measures on painted scenes, whose contents are known, whether a search finds what the sentence says.
 
-GALLERY is a folder of ``boc gallery``, FEATURES what an encoder made of its pictures, or of some. A row has a family
-of sentences (see boc/scenes/truth.py), the metric that re-ranks candidates, and a measure: the share of sentences
-whose first hit has everything that is asked for, or the kinds, the colours, the background, the relation; R@10, for
-some right picture among ten; NDCG@10. ``chance`` is what a random order has.
+    python -m bench.paper.scene_truth GALLERY FEATURES --index NAME
 
-The pointing game (Zhang et al., Top-down Neural Attention by Excitation Backprop, ECCV 2016) is played with the
-sentence "a COLOUR KIND" for each thing of a picture. By "word", it is won if the centre of the region nearest to the
-noun lies on the thing; by "explain", if that of the region that ``boc explain`` marks strongest does. ``chance`` is
-that of a random region.
+GALLERY is a folder of ``boc gallery``, FEATURES the features of its pictures (or of some), NAME their index (without
+it, one is made for the time being). A row has a family of sentences (see boc/scenes/truth.py), a re-rank metric, and a
+measure: the share of sentences whose first hit has everything that the sentence says, or the kinds, the colours, the
+background, the relation; R@10, whether a right picture is among ten; NDCG@10. ``chance`` is the value of a random order.
+
+The pointing game (Zhang et al., Top-down Neural Attention by Excitation Backprop, ECCV 2016) uses the sentence "a
+COLOUR KIND" for each thing of a picture: the share whose chosen region has its centre on the thing. The region is the
+one nearest to the noun ("word"), or the one that ``boc explain`` marks strongest ("explain"). ``chance`` is the value
+of a random region.
 """
 
 from __future__ import annotations
@@ -30,23 +32,24 @@ from boc.codecs import global_code
 from boc.codecs.presets import budgets
 from boc.explain.score import explain
 from boc.inputs.features import FeatureFile
-from boc.rerank.dot import METRICS
-from boc.rerank.storage import unit_rows
+from boc.names import METRICS, Metric
+from boc.rerank import check_metric
 from boc.scenes.truth import DEPTH, FAMILIES, Asked, Measure, Painted, judge, lies_on, queries, read_gallery
 from boc.search import Searcher
+from boc.vectors import unit_rows
 
 COLUMNS = ("family", "by", "measure", "share", "chance", "count")
 THINGS = {1: "one thing", 2: "two things", 3: "three things"}
 
 
-def found(searcher: Searcher, texts: Sequence[str], numbers: Mapping[str, int], metric: str) -> list[list[int]]:
+def found(searcher: Searcher, texts: Sequence[str], numbers: Mapping[str, int], metric: Metric) -> list[list[int]]:
     """The numbers of the pictures that each sentence finds."""
     hits = searcher.search_texts(texts, k=DEPTH, find="image", rerank=metric)
     return [[numbers[hit.item.id] for hit in row] for row in hits]
 
 
 def families(
-    searcher: Searcher, gallery: Sequence[Painted], numbers: Mapping[str, int], metrics: Sequence[str], most: int
+    searcher: Searcher, gallery: Sequence[Painted], numbers: Mapping[str, int], metrics: Sequence[Metric], most: int
 ) -> Iterator[tuple[str, str, str, Measure]]:
     """The measures of all families."""
     asked = queries(gallery, most)
@@ -66,15 +69,18 @@ def pointing(
     drawn = set(np.random.default_rng(0).permutation(len(gallery))[:explained].tolist())
     played: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for number, (picture, rows) in enumerate(zip(gallery, file.batches("image", 1), strict=True)):
-        regions, boxes = rows.ragged["concepts"][0], rows.ragged["boxes"][0]
+        assert rows.embeddings.concepts is not None
+        assert rows.embeddings.boxes is not None
+        regions, boxes = rows.embeddings.concepts[0], rows.embeddings.boxes[0]
         for thing, box in zip(picture.scene.things, picture.boxes, strict=True):
             on = np.array([lies_on(region, box) for region in boxes])
             text, pairs = Asked(((thing.kind, thing.colour),)).text, [("word", nearest)]
             for by, point in pairs + [("explain", marked)] * (number in drawn):
                 place = point(searcher, rows.items[0].id, text, thing.kind, regions)
                 played.setdefault((len(picture.scene.things), by), []).append((float(on[place]), float(on.mean())))
-    for (things, by), pairs in sorted(played.items()):
-        yield THINGS[things], by, "pointing", Measure(*np.mean(pairs, axis=0).tolist(), len(pairs))
+    for (things, by), plays in sorted(played.items()):
+        hit, chance = map(float, np.mean(plays, axis=0))
+        yield THINGS[things], by, "pointing", Measure(hit, chance, len(plays))
 
 
 def nearest(searcher: Searcher, id: str, text: str, noun: str, regions: NDArray[np.float32]) -> int:
@@ -133,7 +139,7 @@ def main(
     features: Path,
     name: str | None,
     at: str,
-    metrics: tuple[str, ...],
+    metrics: tuple[Metric, ...],
     most: int,
     explained: int,
     brief: bool,
@@ -141,7 +147,7 @@ def main(
     """Judge a search among the pictures in FEATURES by the truth in GALLERY."""
     painted = read_gallery(gallery / "scenes.json")
     with FeatureFile(features) as file, opened(features, name, at) as searcher:
-        metrics = metrics or (searcher.index.manifest.rerank,)
+        metrics = metrics or (check_metric(searcher.index.manifest.rerank),)
         numbers = {id: i for i, id in enumerate(file.ids("image"))}
         shown = [painted[int(Path(id).stem)] for id in numbers]
         measures = {(a, b, c): m for a, b, c, m in families(searcher, shown, numbers, metrics, most)}

@@ -1,5 +1,7 @@
 """Vectors encoded a second and peak memory, per code, beside faiss assigning the same vectors to centroids.
 
+    python -m bench.speed.encoding_speed
+
 Each code runs in a process of its own over ``--rows`` synthetic vectors (a mixture of directions), read from a file
 16,384 at a time. Every eighth block also goes through faiss's flat index, over the code's own centroids with as
 many kept, or over 16,384 centroids with one kept for codes without any; so both see the same blocks in turn. A row
@@ -95,6 +97,7 @@ def read(path: Path, dim: int, start: int, count: int) -> NDArray[np.float32]:
 
 def reference(codec: SurrogateCodec, sample: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
     """The centroids that faiss assigns to, and how many it keeps of a vector."""
+    step: Any
     for step in codec.steps:
         if "centroids_" in step.learned:
             found = np.ascontiguousarray(step.centroids_, dtype=np.float32)

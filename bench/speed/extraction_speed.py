@@ -1,5 +1,7 @@
 """Images a second of ``boc extract``: against the bare interpreter on a CPU, and as a share of what a GPU can do.
 
+    python -m bench.speed.extraction_speed cpu PHOTOS WEIGHTS
+
 ``cpu PHOTOS WEIGHTS`` takes the first ``--count`` photographs in a folder through a TensorFlow Lite network: by a loop
 that does nothing but decode, resize and call the interpreter, and by ``boc extract --regions tflite:WEIGHTS`` in one
 process and on one and two workers. All take turns, ``--rounds`` times; each is a process of its own, and its start and
@@ -37,7 +39,7 @@ import numpy as np
 
 BOC = [sys.executable, "-c", "from boc.cli import main; main()"]
 TOLD = re.compile(r"([\d.]+) images a second.*?(?:pictures (\d+) % of the time)?$", re.MULTILINE)
-NOMINAL = {  # dense TFLOP/s that NVIDIA states, of the SXM boards
+NOMINAL: dict[str, dict[str, float]] = {  # dense TFLOP/s that NVIDIA states, of the SXM boards
     "H200": {"float32": 67, "bfloat16": 989},
     "H100": {"float32": 67, "bfloat16": 989},
     "A100": {"float32": 19.5, "bfloat16": 312},
@@ -106,10 +108,10 @@ def cpu(photos: Path, weights: Path, count: int, rounds: int) -> None:
     out.writerow(
         ["setup", "threads", "images/s", "lowest", "highest", "ratio", "ratio lowest", "ratio highest", "/CPU s"]
     )
-    for (setup, threads), found in rates.items():
+    for (name, threads), found in rates.items():
         ratios = [rate / floor for rate, floor in zip(found, rates["bare loop", threads], strict=True)]
         out.writerow(
-            [setup, threads, *spread(found, ".1f"), *spread(ratios, ".3f"), f"{median(thrift[setup, threads]):.1f}"]
+            [name, threads, *spread(found, ".1f"), *spread(ratios, ".3f"), f"{median(thrift[name, threads]):.1f}"]
         )
 
 
@@ -272,7 +274,7 @@ def clip(folder: Path, device: str, batch: int, small: bool) -> Subject:
     pieces = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
     (place / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}), encoding="utf-8")
     (place / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
-    transformers.CLIPTokenizerFast(
+    transformers.CLIPTokenizerFast(  # type: ignore[attr-defined]
         str(place / "vocab.json"), str(place / "merges.txt"), model_max_length=77
     ).save_pretrained(place)
     end = len(pieces) - 1
@@ -300,7 +302,7 @@ def stored_regions(folder: Path, subject: Subject, count: int) -> Path:
     from boc import plugins
     from boc.inputs.feature_writer import FeatureWriter
     from boc.inputs.features import Header
-    from boc.types import Item, Ragged, Rows
+    from boc.types import Item, Ragged, RegionBatch
 
     source = plugins.encoder(subject.encoder, "cpu").regions.identity  # type: ignore[attr-defined]
     width = json.loads((folder / "tern" / "config.json").read_text())["network"]["region_dim"]
@@ -312,8 +314,8 @@ def stored_regions(folder: Path, subject: Subject, count: int) -> Path:
             sets = rng.standard_normal((len(names) * REGIONS, width), np.float32)
             offsets = np.arange(len(names) + 1, dtype=np.int64) * REGIONS
             boxes = rng.random((len(sets), 4), np.float32)
-            ragged = {"features": Ragged(sets, offsets), "boxes": Ragged(boxes, offsets)}
-            writer.append(len(names), [Rows([Item(n, "image", n, n) for n in names], ragged=ragged)])
+            items = [Item(n, "image", n, n) for n in names]
+            writer.append(len(names), [RegionBatch(items, Ragged(sets, offsets), Ragged(boxes, offsets))])
         writer.finish()
     return path
 

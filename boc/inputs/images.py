@@ -1,49 +1,117 @@
-"""Pictures from files: whatever the mode or orientation, an upright RGB image, or an error that names the file."""
+"""Reads pictures of any mode and orientation as upright RGB images; errors name the file."""
 
 from __future__ import annotations
 
 import base64
+import errno
 import io
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from boc.errors import ImageError
+from boc.errors import ADVICE, BocError, ImageError, advice
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from PIL.ImageFile import ImageFile
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
+"""The formats that Pillow may open. Others are refused whatever the name of a file: PostScript runs a program."""
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 MAX_PIXELS = 100_000_000
+STRIP = 256  # rows blended with white at a time
+WIDTH, HEIGHT, ORIENTATION = 0x0100, 0x0101, 0x0112  # tags of TIFF and EXIF
+# Number of the Transpose of Pillow that turns each orientation upright. Pillow's exif_transpose also rewrites the EXIF,
+# which fails if it is damaged.
+TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
+SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors of the system, which are not the fault of a picture."""
 
 
-def read_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image:
-    """Upright RGB picture: EXIF orientation applied, transparency laid on white, 16-bit grey scaled to 8 bits.
+def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = None) -> Image:
+    """Upright RGB picture: EXIF orientation applied, transparency blended with white, 16-bit grey scaled to 8 bits.
 
-    Grey of floating-point numbers up to 1 is stretched from its smallest to its largest value; of greater numbers it
-    is taken as 16-bit.
+    Floating-point grey with values up to 1 is stretched from its smallest to its largest value; with greater values it
+    is treated as 16-bit. A JPEG may be decoded at a smaller size, with no side below ``least`` pixels, which is enough
+    for thumbnails.
 
     Raises ImageError for a missing, empty, truncated or foreign file, and for more than ``max_pixels`` pixels
-    (checked before decoding).
+    (checked before decoding); BocError if the system has no more files or memory.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL.Image import Transpose
+
+    with opened(path) as image:
+        _check_size(image, path, max_pixels)
+        if least is not None:
+            image.draft(None, (least, least))
+        image.load()
+        turn = TURNS.get(_orientation(image))
+        return _to_rgb(image if turn is None else image.transpose(Transpose(turn)))
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """Width and height of the upright picture, without decoding it. Raises as ``read_image``."""
+    with opened(path) as image:
+        width, height = image.size
+        if image.format == "TIFF":  # newer versions of Pillow return the upright size already
+            tags = cast(Any, image).tag_v2
+            width, height = tags[WIDTH], tags[HEIGHT]
+        lies = _orientation(image) >= 5
+    return (height, width) if lies else (width, height)
+
+
+@contextmanager
+def opened(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
+    """Open a picture file of one of ``FORMATS``, to be decoded within the block. Raises as ``decoding``."""
+    from PIL import Image
+
+    with decoding(name or str(source)), warnings.catch_warnings():
+        if isinstance(source, Path) and source.stat().st_size == 0:
+            raise ImageError(f"{source}: empty file (0 bytes); delete it or fetch it again")
+        warnings.simplefilter("ignore")  # ``max_pixels`` limits the pixels; warnings about EXIF do not matter
+        with Image.open(source, formats=FORMATS) as image:
+            yield image
+
+
+@contextmanager
+def decoding(name: str) -> Iterator[None]:
+    """Turn whatever a decoder raises about the picture ``name`` into ImageError.
+
+    The exception classes depend on the format, the version of Pillow and the bytes (struct.error, TypeError,
+    RuntimeError, MemoryError, ...). One damaged picture must not stop all others, hence the broad except.
+    """
+    from PIL import Image, UnidentifiedImageError
 
     try:
-        if path.stat().st_size == 0:
-            raise ImageError(f"{path}: empty file (0 bytes); delete it or fetch it again")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit here is ``max_pixels``
-            with Image.open(path) as image:
-                _check_size(image, path, max_pixels)
-                return _to_rgb(ImageOps.exif_transpose(image))
+        yield
+    except BocError:
+        raise
     except UnidentifiedImageError:
-        raise ImageError(f"{path}: not a picture in a known format; convert it to JPEG or PNG") from None
+        raise ImageError(f"{name}: not a picture in a known format; convert it to JPEG or PNG") from None
     except Image.DecompressionBombError:
-        raise ImageError(f"{path}: too many pixels, the limit is {max_pixels:,}; reduce the picture") from None
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
-        # Pillow's decoders raise SyntaxError and ValueError for damaged PNG and TIFF data.
-        reason = getattr(error, "strerror", None) or error
-        raise ImageError(f"{path}: cannot be read ({reason}); fetch it again or delete it") from error
+        raise ImageError(f"{name}: too many pixels, the limit is {MAX_PIXELS:,}; reduce the picture") from None
+    except Exception as error:
+        raise _told(name, error) from error
+
+
+def _told(name: str, error: Exception) -> BocError:
+    """The BocError for an error that was raised while a picture was opened or decoded."""
+    if isinstance(error, OSError) and error.errno in ADVICE:
+        kind = BocError if error.errno in SHORT else ImageError
+        return kind(f"{name}: cannot be read ({error.strerror}); {advice(error)}")
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return ImageError(f"{name}: cannot be read ({reason}); fetch it again or delete it")
+
+
+def _orientation(image: Image) -> int:
+    """The EXIF orientation, 1 to 8. Unreadable EXIF is ignored."""
+    with suppress(ImageError), decoding("EXIF"):
+        found = image.getexif().get(ORIENTATION, 1)
+        return found if found in range(1, 9) else 1
+    return 1
 
 
 def _check_size(image: Image, path: Path, max_pixels: int) -> None:
@@ -53,8 +121,6 @@ def _check_size(image: Image, path: Path, max_pixels: int) -> None:
 
 
 def _to_rgb(image: Image) -> Image:
-    from PIL import Image as Pillow
-
     if image.mode == "F":
         low, high = cast("tuple[float, float]", image.getextrema())
         if high <= 1:
@@ -65,13 +131,25 @@ def _to_rgb(image: Image) -> Image:
     if image.mode.startswith("I;16") or image.mode in {"I", "F"}:
         return image.convert("I").point(lambda value: value / 256).convert("L").convert("RGB")
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
-        rgba = image.convert("RGBA")
-        return Pillow.alpha_composite(Pillow.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+        return _on_white(image)
     return image.convert("RGB")
 
 
+def _on_white(image: Image) -> Image:
+    """Blend a transparent picture with white, strip by strip, since the whole would be in memory five times."""
+    from PIL import Image as Pillow
+
+    width, height = image.size
+    flat = Pillow.new("RGB", image.size)
+    for top in range(0, height, STRIP):
+        strip = image.crop((0, top, width, min(top + STRIP, height))).convert("RGBA")
+        laid = Pillow.alpha_composite(Pillow.new("RGBA", strip.size, "white"), strip)
+        flat.paste(laid.convert("RGB"), (0, top))
+    return flat
+
+
 def thumbnail_uri(path: Path, side: int = 320) -> str:
-    """The picture as a ``data:`` address of a JPEG at most ``side`` pixels wide and high, for self-contained pages."""
+    """The picture as a ``data:`` URL of a JPEG at most ``side`` pixels wide and high, for self-contained pages."""
     image = read_image(path)
     image.thumbnail((side, side))
     buffer = io.BytesIO()

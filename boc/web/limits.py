@@ -1,4 +1,4 @@
-"""How much is taken in at a time: requests, and the bytes of their bodies."""
+"""Load limits: requests at a time, and bytes and seconds of their bodies."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from boc.web.errors import ProblemError, refusal
 from boc.web.headers import path_of
 from boc.web.settings import Settings
 
-FORM = 65_536  # bytes of a form around its picture
+FORM = 65_536  # bytes that a form may have beside its picture
 
 
 class Bodies:
-    """Reads a body whole before anything is done about it, and refuses one that is too long or too slow."""
+    """Reads the whole body before a request is handled, and rejects bodies that are too long or too slow."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -47,7 +47,7 @@ class Bodies:
         await self._app(scope, replay, send)
 
     async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
-        """The body; None if the client has gone."""
+        """The body; None if the client disconnected."""
         told = headers.get("content-length", "0")
         if not told.isdecimal() or int(told[:20]) > self._most:
             raise self._too_long()
@@ -70,27 +70,61 @@ class Bodies:
 
 
 class Crowd:
-    """Works on some requests at a time, lets some others wait, and asks all further ones to come again.
+    """Limits the requests in progress and those that wait; further ones are answered with 503 and Retry-After.
 
-    Pictures and questions have a queue each, so that a page full of pictures does not hold up the next keystroke.
+    Thumbnails, uploads and searches have separate queues, so that neither a page full of pictures nor a large upload
+    delays the next search.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        self._gates = {thumbs: _Gate(settings.active, settings.waiting) for thumbs in (False, True)}
+        active = {"thumb": settings.active, "upload": settings.uploads, "question": settings.active}
+        self._gates = {kind: _Gate(places, settings.waiting) for kind, places in active.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not path_of(scope).startswith("/api/"):
             await self._app(scope, receive, send)
             return
         scope.setdefault("state", {})["start"] = perf_counter()
-        gate = self._gates[path_of(scope).startswith("/api/thumb/")]
+        gate = self._gates[_kind(scope)]
         if gate.full():
             said = "too many requests at once; ask again in a second"
             await refusal(429, said, {"Retry-After": "1"})(scope, receive, send)
             return
+        answer: list[Message] = []
+
+        async def keep(message: Message) -> None:
+            answer.append(message)
+
         async with gate:
+            await self._app(scope, receive, keep)
+        for message in answer:  # here, where a client that reads slowly keeps no other waiting
+            await send(message)
+
+
+def _kind(scope: Scope) -> str:
+    if scope["method"] == "POST":
+        return "upload"
+    return "thumb" if path_of(scope).startswith("/api/thumb/") else "question"
+
+
+class Heads:
+    """Answers HEAD as GET, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
             await self._app(scope, receive, send)
+            return
+
+        async def without_body(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
+        await self._app({**scope, "method": "GET"}, receive, without_body)
 
 
 class _Gate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 
@@ -9,13 +10,15 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from boc.errors import BocError
+from boc.web.connections import AT_ONCE, PatientProtocol, room
 
-CONNECTIONS = 1024
-GRACE = 3  # seconds that requests have to end when the server is stopped
+TAKE = 0.2  # seconds in which waiting connections are accepted before the server stops
+QUEUE = 1024  # connections that the system holds until they are accepted
+GRACE = 3  # seconds that open requests have to finish when the server stops
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. BocError if the port is taken, or the host is no address of this machine."""
+    """Open a listening socket. BocError if the port is taken, or the host is no address of this machine."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -26,7 +29,7 @@ def listen(host: str, port: int) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind(address)
-        sock.listen(256)
+        sock.listen(QUEUE)
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
@@ -38,13 +41,28 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(app: ASGIApp, sock: socket.socket) -> None:
-    """Answer until Ctrl-C or SIGTERM."""
+    """Answer requests until Ctrl-C or SIGTERM."""
     config = uvicorn.Config(
         app,
         log_level="warning",
-        access_log=False,  # addresses may hold a token
+        access_log=False,  # addresses may contain a token
         server_header=False,
-        limit_concurrency=CONNECTIONS,
+        http=PatientProtocol,
+        backlog=AT_ONCE,
         timeout_graceful_shutdown=GRACE,
     )
-    uvicorn.Server(config).run(sockets=[sock])
+    PatientProtocol.most = room()
+    _Server(config).run(sockets=[sock])
+
+
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen; asyncio takes how many it accepts at once for the length of the system's queue, too."""
+        await super().startup(sockets)
+        for sock in sockets or ():
+            sock.listen(QUEUE)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop, after connections that the system holds ready were taken: it would reset them."""
+        await asyncio.sleep(TAKE)
+        await super().shutdown(sockets)

@@ -48,6 +48,7 @@ class Teran(Tern):
     """
 
     Config = TeranConfig
+    _stop_ids: Tensor
 
     def __init__(self, config: TeranConfig, text: Mapping[str, Any]) -> None:
         super().__init__(config, text)

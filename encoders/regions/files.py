@@ -1,4 +1,4 @@
-"""Regions computed elsewhere: bottom-up-attention features, one pair of files a picture.
+"""Precomputed regions: bottom-up-attention features, one pair of files per picture.
 
 Layouts of the authors of TERN and TERAN: features in ``cocobu_att/ID.npz`` or ``bu_att/ID.npz`` (array ``feat``), or
 as plain ``.npy``; boxes in ``cocobu_box/ID.npy`` or ``bu_box/ID.npy``, in pixels of the upright picture.
@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError
 
 from boc.errors import EncoderError, ImageError
+from boc.inputs.images import image_size
 from boc.types import Identity, ImageRef, Regions
 
 ARGUMENT = "DIR"
@@ -30,9 +30,9 @@ def load(argument: str) -> FileRegions:
 
 
 class FileRegions:
-    """Reads the features of the picture whose id, without its suffix, names the files. Order and values stay.
+    """Reads the features of the picture whose id, without its suffix, names the files. Order and values are kept.
 
-    An id with folders is looked for in the same folders first, then by its last part alone, as the authors keep it.
+    An id with folders is looked up in the same folders first, then by its last part alone, as the authors store it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -59,7 +59,7 @@ class FileRegions:
         return Regions(features.astype(np.float32), (boxes.reshape(-1, 4) / scale).astype(np.float32))
 
     def _file(self, name: PurePosixPath) -> Path:
-        """Where the features of the picture of that id are, or would be."""
+        """The path of the features of the picture with this id, whether it exists or not."""
         names = [str(name.with_suffix("")), name.stem]
         places = [self._features / f"{name}{suffix}" for name in names for suffix in (".npz", ".npy")]
         return next((place for place in places if place.exists()), places[-1])
@@ -80,10 +80,8 @@ def _read(path: Path) -> NDArray[Any]:
 
 
 def _size(path: Path) -> tuple[int, int]:
-    """Width and height of the picture held upright, as its orientation tag says; it is not decoded."""
+    """Width and height of the upright picture by its orientation tag, without decoding it."""
     try:
-        with Image.open(path) as image:
-            width, height = image.size
-            return (height, width) if image.getexif().get(ExifTags.Base.Orientation, 1) >= 5 else (width, height)
-    except (OSError, UnidentifiedImageError) as error:
-        raise ImageError(f"{path}: its size cannot be read ({error}); boxes are in its pixels") from error
+        return image_size(path)
+    except ImageError as error:
+        raise ImageError(f"{error} (boxes are in its pixels)") from error

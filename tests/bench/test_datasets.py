@@ -226,6 +226,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), VALUES, max_size=4), st.sampled_from([None, 2]), st.integers(1, 7))
 def test_lists_of_an_object_are_read_as_json_reads_them(value: dict[str, Any], indent: int | None, chunk: int) -> None:
     text = json.dumps(value, indent=indent)
@@ -311,6 +312,7 @@ def test_what_is_no_hdf5_and_what_was_made_of_other_data_is_refused(convert: Con
     assert "was made from other data" in convert("ann", tmp_path / "two.hdf5", "-o", tmp_path / "out").stderr
 
 
+@pytest.mark.slow
 def test_the_real_flickr8k_comes_out_whole(convert: Convert, photos: Path, tmp_path: Path) -> None:
     done = convert("flickr8k", photos, "-o", tmp_path)
     assert done.exit_code == 0, done.output

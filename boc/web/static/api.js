@@ -17,8 +17,12 @@ export class Refused extends Error {
 /** The server, or the engine behind it, does not answer; asking again may help. */
 export class Away extends Error {}
 
-/** `path` with each part of an id encoded; slashes stay. */
-export const withId = (path, id) => `${path}/${id.split("/").map(encodeURIComponent).join("/")}`;
+/** `path` with each part of an id encoded; slashes stay, where no part is empty, `.` or `..`. */
+export function withId(path, id) {
+  const parts = id.split("/");
+  const odd = parts.some((part) => ["", ".", ".."].includes(part)); // which browsers resolve, unless slashes are encoded
+  return `${path}/${parts.map(encodeURIComponent).join(odd ? "%2F" : "/")}`;
+}
 
 async function call(path, query, { picture = null, signal } = {}) {
   const address = query?.size ? `${path}?${query}` : path;
@@ -85,7 +89,8 @@ export async function signIn(token) {
 /** The file as it is, or made smaller where it has more than `bytes`. Refused if it is no picture. */
 export async function fitting(file, bytes) {
   const drawn = await createImageBitmap(file).catch(() => null);
-  if (drawn === null) throw new Refused(`${file.name || "This file"} is not a picture that a browser can read; try a JPEG or PNG.`, 415);
+  if (drawn === null)
+    throw new Refused(`${file.name || "This file"} is not a picture that a browser can read; try a JPEG or PNG.`, 415);
   if (file.size <= bytes && ["image/jpeg", "image/png", "image/webp"].includes(file.type)) return file;
   const scale = Math.min(1, LARGEST / Math.max(drawn.width, drawn.height));
   const canvas = document.createElement("canvas");

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from boc.cli import main
 from boc.errors import BocWarning
-from boc.inputs.features import FeatureFile, embeddings
+from boc.inputs.features import FeatureFile
 from boc.manifest import Manifest
 from boc.rerank.storage import store
 from boc.search import Searcher
@@ -152,6 +152,7 @@ def test_pictures_are_found_unless_told_otherwise_and_never_more_than_there_are(
     assert sorted(hit["id"] for hit in everything) == [f"{i:03d}.png" for i in range(40)]
 
 
+@pytest.mark.slow
 def test_html_is_written_beside_what_is_printed(library: Path, tmp_path: Path) -> None:
     plain = ok("search", "photos", "a red box", "-k", 5, at(library))
     page = tmp_path / "new" / "hits.html"
@@ -198,6 +199,7 @@ def test_another_code_replaces_the_index_only_when_told(home: Path) -> None:
     assert ok(*again).stdout.startswith("photos is up to date")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["captions.csv", "images", "regions.h5"])
 def test_indexing_pictures_equals_extracting_and_indexing(library: Path, tmp_path: Path, source: str) -> None:
     place = f"--at=file:{tmp_path / 'index'}"
@@ -215,6 +217,7 @@ def test_indexing_pictures_equals_extracting_and_indexing(library: Path, tmp_pat
     assert ok("index", "one", library / source, encoder(library), place).stdout.startswith("one is up to date")
 
 
+@pytest.mark.slow
 def test_a_place_under_the_home_folder_is_found(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     (tmp_path / "work").mkdir()
@@ -224,6 +227,7 @@ def test_a_place_under_the_home_folder_is_found(library: Path, tmp_path: Path, m
     assert not list((tmp_path / "work").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--regions=grid", "--encoder"])
 def test_extracting_again_gives_the_same_bytes(library: Path, tmp_path: Path, option: str) -> None:
     path = tmp_path / "new" / "f.h5"
@@ -237,6 +241,7 @@ def test_extracting_again_gives_the_same_bytes(library: Path, tmp_path: Path, op
     assert [p.name for p in path.parent.iterdir()] == ["f.h5"]
 
 
+@pytest.mark.slow
 def test_extracting_from_regions_equals_extracting_from_pictures(library: Path, tmp_path: Path) -> None:
     """To the bit where regions are stored as they are; halves of them change little."""
     whole, direct, through = (tmp_path / name for name in ("regions.h5", "direct.h5", "through.h5"))
@@ -256,10 +261,10 @@ def test_options_of_extract_decide_what_is_stored(library: Path, tmp_path: Path)
     with FeatureFile(path) as file, FeatureFile(library / "photos.h5") as full:
         assert file.header.dtype == "float32"
         assert file.mapped("image", "dense/vectors").dtype == np.float32
-        assert not file.rows("image", 0, 1).ragged
-        assert set(full.rows("image", 0, 1).ragged) == {"concepts", "boxes"}
-        assert file.rows("text", 0, 1).words is None
-        assert full.rows("text", 0, 1).words == [["a", "red", "box", "at", "the", "left"]]
+        assert not file.ragged_arrays("image")
+        assert full.ragged_arrays("image") == {"concepts", "boxes"}
+        assert file.batch("text", 0, 1).embeddings.words is None
+        assert full.batch("text", 0, 1).embeddings.words == [["a", "red", "box", "at", "the", "left"]]
 
 
 def test_ids_keep_the_pictures_listed_with_their_captions(library: Path, tmp_path: Path) -> None:
@@ -286,6 +291,7 @@ def test_training_a_finished_folder_again_does_nothing_but_say_how_good_it_is(ho
     assert {name: data for name, data in files(home / "model").items() if name != ".lock"} == before
 
 
+@pytest.mark.slow
 def test_training_from_a_table_equals_training_from_its_regions(library: Path, tmp_path: Path) -> None:
     result = ok("train", library / "captions.csv", "-o", tmp_path / "model", *TRAIN)
     assert [line.partition(":")[0] for line in result.stdout.splitlines()[:2]] == [
@@ -298,6 +304,7 @@ def test_training_from_a_table_equals_training_from_its_regions(library: Path, t
     assert files(tmp_path / "model") == files(library / "model")
 
 
+@pytest.mark.slow
 def test_a_model_that_was_moved_is_found_where_told(library: Path, tmp_path: Path) -> None:
     shutil.copytree(library / "model", tmp_path / "model")
     place = f"--at=file:{tmp_path / 'index'}"
@@ -312,6 +319,7 @@ def test_a_model_that_was_moved_is_found_where_told(library: Path, tmp_path: Pat
     assert again.stdout.startswith("photos: 40 pictures")  # the manifest names the place of the encoder
 
 
+@pytest.mark.slow
 def test_evaluating_through_an_index_that_re_scores_everything_equals_the_dense_ranking(
     library: Path, tmp_path: Path
 ) -> None:
@@ -356,6 +364,7 @@ def described(home: Path) -> Path:
     return home
 
 
+@pytest.mark.slow
 def test_filters_keep_what_the_table_says(described: Path) -> None:
     def found(*conditions: str, find: str = "text") -> dict[str, Any]:
         options = [f"--filter={condition}" for condition in conditions]
@@ -389,6 +398,7 @@ def test_lines_of_no_item_are_noted(home: Path) -> None:
     assert "note: 1 lines of the metadata are of no item here (such as 'lost.png')" in result.stderr.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [[], ["--code=dictionary"], ["--code=mixed"], ["--concepts=int8"]])
 def test_appending_gives_what_one_load_under_that_code_gives(home: Path, code: list[str]) -> None:
     """Half the pictures are indexed, then the other half is put to them, and some of the first again."""
@@ -410,15 +420,15 @@ def test_appending_gives_what_one_load_under_that_code_gives(home: Path, code: l
     for part in ("second", "first"):
         for modality in MODALITIES:
             with FeatureFile(home / f"{part}.h5") as file:
-                rows = file.rows(modality, 0, 80)
+                rows = file.batch(modality, 0, 80)
             keys = [item.id for item in rows.items]
             new = [i for i, key in enumerate(keys) if key not in seen]
             assert grown.find(keys) == rows.items
-            expected = before.codec.encode_documents(embeddings(rows, modality))
+            expected = before.codec.encode_documents(rows.embeddings)
             assert np.array_equal(grown.terms(keys).toarray()[new], expected.toarray()[new])
-            assert np.array_equal(grown.vectors(keys)[new], rows.dense["vectors"][new])
+            assert np.array_equal(grown.vectors(keys)[new], rows.embeddings.vectors[new])
             if "--concepts=int8" in code:
-                sets = store(rows.ragged["concepts"], "int8")
+                sets = store(rows.embeddings.concepts, "int8")
                 for i in new:
                     stored = sets.values[sets.offsets[i] : sets.offsets[i + 1]]
                     assert np.array_equal(grown.concepts([keys[i]]).values, stored)
@@ -426,6 +436,7 @@ def test_appending_gives_what_one_load_under_that_code_gives(home: Path, code: l
     assert len(seen) == 120
 
 
+@pytest.mark.slow
 def test_appending_pictures_takes_the_encoder_and_the_fields_of_the_index(described: Path, tmp_path: Path) -> None:
     draw_pictures(tmp_path / "new", 3)
     for path in (tmp_path / "new" / "images").iterdir():

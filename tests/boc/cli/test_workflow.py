@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boc import build, plugins
-from boc.build import build_index, fit_code, new_manifest
+from boc import load, plugins
 from boc.codecs import global_code
 from boc.errors import BackendError, BocError, EncoderError, FeatureFileError
 from boc.inputs.extraction import Extraction
-from boc.inputs.features import FeatureFile, embeddings
+from boc.inputs.features import FeatureFile
 from boc.inputs.query_files import read_queries
 from boc.inputs.sources import open_source
-from boc.rerank.dot import METRICS
+from boc.load import fit_code, load_index, new_manifest
+from boc.names import METRICS
 from boc.search import Searcher
 from boc.types import MODALITIES, Embeddings, Hit, ImageRef, Modality
 from tests.helpers import boc, draw_pictures
@@ -63,6 +63,7 @@ def test_pictures_are_found_unless_sentences_are_asked_for(searcher: Searcher) -
     assert searcher.search("a red box") == searcher.search("a red box", find="image", k=10)
 
 
+@pytest.mark.slow
 def test_a_picture_finds_itself_first(searcher: Searcher, library: Path) -> None:
     for path in sorted((library / "images").iterdir()):
         first = searcher.search(image=path, k=1)[0]
@@ -144,9 +145,9 @@ def test_words_and_regions_are_those_of_sentences_and_pictures_whoever_asks(
     aligned: Searcher, library: Path, asking: Modality, find: Modality, metric: str
 ) -> None:
     with FeatureFile(library / "photos.h5") as file:
-        queries = embeddings(file.rows(asking, 0, 3), asking)
-        rows = file.rows(find, 0, file.count(find))
-    sets = {item.id: rows.ragged["concepts"][i] for i, item in enumerate(rows.items)}
+        queries = file.batch(asking, 0, 3).embeddings
+        rows = file.batch(find, 0, file.count(find))
+    sets = {item.id: rows.embeddings.concepts[i] for i, item in enumerate(rows.items)}
     by_words = asking == "text" or find == "image"
     assert queries.concepts is not None
     for i, hits in enumerate(aligned.search_vectors(queries, k=5, find=find, rerank=metric)):
@@ -177,6 +178,7 @@ def test_a_re_ranking_that_cannot_be_is_refused(searcher: Searcher, aligned: Sea
         aligned.search("a red box", rerank="max")
 
 
+@pytest.mark.slow
 def test_the_command_line_stores_and_compares_concept_sets(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path / 'int8'}"
     stored = boc("index", "photos", library / "photos.h5", "--at", at, "--concepts", "int8")
@@ -209,6 +211,7 @@ def test_the_command_line_stores_and_compares_concept_sets(library: Path, tmp_pa
     assert "add --replace" in repeated.stderr
 
 
+@pytest.mark.slow
 def test_a_file_without_concept_sets_makes_no_index_that_needs_them(library: Path, tmp_path: Path) -> None:
     encoder = plugins.encoder(f"tern:{library / 'model'}", "cpu")
     source = open_source(library / "captions.csv")
@@ -227,16 +230,17 @@ def test_what_to_extract_must_be_named(library: Path, tmp_path: Path) -> None:
 def test_the_sample_a_code_is_fitted_on_is_bounded_and_spread(
     library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(build, "FIT_SAMPLE", 25)
+    monkeypatch.setattr(load, "FIT_SAMPLE", 25)
     seen: list[Embeddings] = []
     codec = global_code(z=4)
-    monkeypatch.setattr(codec, "fit", lambda *samples: seen.extend(samples) or codec)
+    monkeypatch.setattr(codec, "fit", lambda *samples, n_items: seen.extend(samples) or codec)
     with FeatureFile(library / "photos.h5") as file:
         fit_code(file, codec)
         assert [len(sample) for sample in seen] == [20, 20]
         assert np.array_equal(seen[1].vectors, file.vectors("text")[::4])
 
 
+@pytest.mark.slow
 def test_regions_from_files_make_a_model_and_an_index_even_where_a_picture_has_none(tmp_path: Path) -> None:
     table = draw_pictures(tmp_path / "made", 12)
     rng = np.random.default_rng(0)
@@ -268,9 +272,9 @@ def test_regions_from_files_make_a_model_and_an_index_even_where_a_picture_has_n
     at = f"file:{tmp_path / 'index'}"
     with FeatureFile(tmp_path / "f.h5") as file:
         assert file.failed == []
-        assert [len(file.rows("image", i, i + 1).ragged["concepts"][0]) for i in range(5)] == [0, 1, 2, 3, 0]
+        assert [len(file.batch("image", i, i + 1).embeddings.concepts[0]) for i in range(5)] == [0, 1, 2, 3, 0]
         codec = fit_code(file, global_code(z=16))
-        assert list(build_index(file, at, "files", codec, new_manifest(file, codec))) == [12, 36]
+        assert list(load_index(file, at, "files", codec, new_manifest(file, codec))) == [12, 36]
         vectors = file.vectors("image")
     found = Searcher.open("files", at, device="cpu").search(image=tmp_path / "made" / "images" / "004.png", k=12)
     bare = {"000.png", "004.png", "008.png"}  # alike: none has anything to tell it by

@@ -87,6 +87,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return machine_with(tmp_path_factory.mktemp("machine") / "site", *hidden)
 
 
+@pytest.mark.slow
 def test_without_torch_and_java_it_says_what_to_install_and_that_java_is_not_needed(bare: Path) -> None:
     status, told = run_on(bare, PATH="")
     assert (status, told["problems"]) == (0, 0)
@@ -126,6 +127,7 @@ def test_without_torch_and_java_it_says_what_to_install_and_that_java_is_not_nee
     assert "--spice" in java["what"]
 
 
+@pytest.mark.slow
 def test_a_server_without_its_client_is_a_problem_with_the_line_that_mends_it(bare: Path) -> None:
     for scheme, package in (("elastic", "elasticsearch>=8.15,<9"), ("opensearch", "opensearch-py>=2.8")):
         status, told = run_on(bare, "--at", f"{scheme}+http://localhost:1")
@@ -135,6 +137,7 @@ def test_a_server_without_its_client_is_a_problem_with_the_line_that_mends_it(ba
         assert shlex.split(finding["todo"])[-1] == package
 
 
+@pytest.mark.slow
 def test_a_package_that_boc_always_needs_is_a_problem(tmp_path: Path) -> None:
     site = machine_with(tmp_path / "site", "orjson", "torch")
     status, told = run_on(site)
@@ -145,6 +148,7 @@ def test_a_package_that_boc_always_needs_is_a_problem(tmp_path: Path) -> None:
     assert shlex.split(finding["todo"])[-1] == "orjson>=3.10"
 
 
+@pytest.mark.slow
 def test_a_version_that_is_too_old_is_told(bare: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     shutil.copytree(bare, site, symlinks=True)
@@ -420,6 +424,7 @@ def working(method: str, path: str) -> Answer:
     return as_json(200, {}, **PRODUCT)
 
 
+@pytest.mark.slow
 def test_certificates(authority: tuple[ssl.SSLContext, Path]) -> None:
     context, path = authority
     with serving(working, context) as port:

@@ -17,17 +17,18 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc import plugins
-from boc.codecs import GLOBAL_CODES, SurrogateCodec, global_code
+from boc.codecs import SurrogateCodec, global_code
 from boc.errors import BocError, EncoderError
 from boc.evaluate import verify as module
 from boc.evaluate.verify import verify
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.manifest import Manifest
+from boc.names import GLOBAL_CODES
 from boc.plugins import Backend, Index
-from boc.types import Embeddings, Hit, Identity, Item, Rows
+from boc.types import Batch, Embeddings, Hit, Identity, Item
 from tests.helpers import boc
-from tests.oracles import picture, same_matrix, sentence, term_matrices
+from tests.oracles import picture, sentence
 
 IDENTITY = Identity("tern:somewhere", "ab" * 32, 16)
 N = 60
@@ -227,6 +228,7 @@ def test_ids_that_occur_twice_are_reported(place: str, monkeypatch: pytest.Monke
     assert not found.right
 
 
+@pytest.mark.slow
 def test_features_are_an_outside_witness(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Vectors and codes that were both replaced agree with each other, not with the file."""
     index = build(plugins.backend(place), "photos", fitted())
@@ -242,8 +244,7 @@ def test_features_are_an_outside_witness(place: str, tmp_path: Path, monkeypatch
 
 def write(path: Path, items: Sequence[Item], vectors: NDArray[np.float32], digest: str = IDENTITY.digest) -> Path:
     rows = [
-        Rows([item for item in items if item.modality == part.modality], {"vectors": part.vectors})
-        for part in embedded(items, vectors)
+        Batch([item for item in items if item.modality == part.modality], part) for part in embedded(items, vectors)
     ]
     with FeatureWriter(path, Header("embeddings", IDENTITY.spec, digest, 16, "float32", path.name)) as writer:
         writer.append(len(items), rows)
@@ -259,15 +260,7 @@ def test_features_of_something_else_are_refused(place: str, tmp_path: Path) -> N
         verify(index, files=[write(tmp_path / "other.h5", ITEMS, unit(), "cd" * 32)])
 
 
-@given(terms=term_matrices((4, 6), 9), n=st.integers(1, 7))
-def test_the_heaviest_terms_are_kept(terms: sparse.csr_array, n: int) -> None:
-    slow = np.zeros(terms.shape, np.int32)
-    for i, row in enumerate(terms.toarray()):
-        for j in sorted(range(6), key=lambda j: (-row[j], j))[:n]:
-            slow[i, j] = row[j]
-    assert same_matrix(module._heaviest(terms, n), sparse.csr_array(slow))
-
-
+@pytest.mark.slow
 def test_codes_of_concepts_are_held_against_what_is_stored_or_the_features(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path}"
     assert boc("build-codebook", library / "photos.h5", "-o", tmp_path / "book.npz", "--clusters", 9).exit_code == 0
@@ -280,6 +273,7 @@ def test_codes_of_concepts_are_held_against_what_is_stored_or_the_features(libra
         assert found.against == against
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_is_wrong_and_exits_with_1(place: str, library: Path) -> None:
     build(plugins.backend(place), "right", fitted())
     build(plugins.backend(place), "wrong", fitted(), raised(7, 3))

@@ -48,6 +48,7 @@ def embedded(
     return images, Embeddings("text", vectors, Ragged.from_sets([pieces], 3), words=[words])
 
 
+@pytest.mark.slow
 @given(st.data(), st.integers(0, 5), st.integers(1, 9), st.integers(1, 9))
 def test_maps_equal_those_counted_pixel_by_pixel(data: st.DataObject, n: int, width: int, height: int) -> None:
     boxes = data.draw(arrays(np.float32, (n, 4), elements=PLACES))
@@ -84,6 +85,7 @@ def test_scores_fall_with_the_square_of_the_rank(drawn: tuple[NDArray[np.int8], 
         assert scores[region] == 50 * (k - rank) ** 2
 
 
+@pytest.mark.slow
 @given(arrays(np.int8, (4, 3), elements=SMALL), arrays(np.int8, (5, 3), elements=SMALL))
 def test_a_word_has_the_largest_cosine_of_its_pieces(region_rows: NDArray[np.int8], rows: NDArray[np.int8]) -> None:
     regions, pieces = region_rows.astype(np.float32), rows.astype(np.float32)
@@ -118,6 +120,7 @@ def test_what_is_missing_is_named() -> None:
         align(images, embedded(rows, rows[:0], [], np.ones(3))[1])
 
 
+@pytest.mark.slow
 def test_the_figure_follows_from_its_input() -> None:
     photo = Image.new("RGB", (90, 60), GREY)
     found = aligned(["a", "dog", "runs"], [3, 0, 2], cells(2))
@@ -139,6 +142,7 @@ def sides(figure: Image.Image, colour: tuple[int, int, int]) -> set[int]:
     return {i for i, quarter in enumerate(quarters) if quarter.sum() > 5000}  # more than a word on its ground
 
 
+@pytest.mark.slow
 def test_each_word_marks_its_region_in_its_colour() -> None:
     photo = Image.new("RGB", (90, 60), GREY)
     found = aligned(["the", "dog", "runs"], [1, 0, 3], cells(2))
@@ -150,6 +154,7 @@ def test_each_word_marks_its_region_in_its_colour() -> None:
     assert [sides(figure, colour) for colour in PALETTE[:3]] == [{1}, {2}, set()]
 
 
+@pytest.mark.slow
 def test_boxes_of_one_region_do_not_hide_each_other() -> None:
     photo = Image.new("RGB", (90, 60), GREY)
     words = ["dogs", "run", "jump", "play", "bark", "sleep", "eat"]
@@ -157,6 +162,7 @@ def test_boxes_of_one_region_do_not_hide_each_other() -> None:
     assert all(1 in sides(figure, colour) for colour in PALETTE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(1, 1), (2000, 40), (40, 2000), (64, 64), (1200, 900)])
 @pytest.mark.parametrize(
     "words", [["dog"], ["."], ["café", "犬", "[unk]"], [*("dog runs on " * 25).split(), "x" * 400]]
@@ -170,6 +176,7 @@ def test_any_photo_and_sentence_fits(size: tuple[int, int], words: list[str]) ->
     assert (rim == 255).all()
 
 
+@pytest.mark.slow
 def test_files_are_at_the_size_for_print(tmp_path: Path) -> None:
     figure = draw_figure(Image.new("RGB", (90, 60), GREY), aligned(["dog"], [0], cells(2)))
     for name in ("figure.png", "figure.jpg", "figure.PDF"):
@@ -187,6 +194,7 @@ def test_files_are_at_the_size_for_print(tmp_path: Path) -> None:
         save_figure(tmp_path / "figure.bmp", figure)
 
 
+@pytest.mark.slow
 def test_the_command_tells_what_the_figure_shows(library: Path, tmp_path: Path) -> None:
     image, spec, sentence = library / "images" / "003.png", f"tern:{library / 'model'}", "a yellow box at the left"
     figure = tmp_path / "figure.png"
@@ -205,6 +213,7 @@ def test_the_command_tells_what_the_figure_shows(library: Path, tmp_path: Path) 
     assert [line.split()[0] for line in printed.stdout.splitlines()] == found.words
 
 
+@pytest.mark.slow
 def test_a_turned_photo_is_shown_upright(library: Path, tmp_path: Path) -> None:
     with Image.open(library / "images" / "003.png") as image:
         exif = Image.Exif()
@@ -217,6 +226,7 @@ def test_a_turned_photo_is_shown_upright(library: Path, tmp_path: Path) -> None:
     assert (tmp_path / "turned-figure.png").read_bytes() == (tmp_path / "upright-figure.png").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_figure_is_named_after_the_photo(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     told = boc("show-alignment", library / "images" / "003.png", "a box", "--encoder", f"tern:{library / 'model'}")

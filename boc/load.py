@@ -1,0 +1,267 @@
+"""Feature files to indexes: fit a code, load, append, delete. ``boc.build`` starts from pictures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc import plugins
+from boc.codecs import SurrogateCodec
+from boc.errors import BocError, BocWarning, EncoderError, FeatureFileError
+from boc.garbage import collected_rarely
+from boc.inputs.features import FeatureFile, FeatureFiles
+from boc.inputs.metadata import Metadata
+from boc.manifest import Manifest
+from boc.plugins import check_name
+from boc.prefetch import ahead
+from boc.rerank import check_metric
+from boc.rerank.storage import store
+from boc.types import (
+    MODALITIES,
+    Batch,
+    Embeddings,
+    Item,
+    StoredConcepts,
+    TermMatrix,
+)
+
+if TYPE_CHECKING:
+    from boc.plugins import Index
+
+BATCH = 4096  # items encoded and added at a time
+CONCEPT_BATCH = 256  # items encoded and added at a time with concept sets, which are many times larger
+FIT_SAMPLE = 100_000
+DEFAULT_RM = 10.0
+FOUND = 1000  # ids looked up at a time
+
+
+_Documents: TypeAlias = tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]
+"""The input of an index writer: items, term frequencies, vectors and concept sets."""
+
+
+def fit_code(file: FeatureFile | FeatureFiles, codec: SurrogateCodec) -> SurrogateCodec:
+    """Fit ``codec`` on vectors of an embeddings file: 100,000 per modality, or as many as its steps need, spread
+    evenly."""
+    counts = {modality: file.count(modality) for modality in MODALITIES}
+    total = sum(counts.values())
+    wanted = codec.sample_rows(total)
+    samples = []
+    for modality, count in counts.items():
+        if count:
+            step = math.ceil(count / max(FIT_SAMPLE, math.ceil(wanted * count / total)))
+            samples.append(Embeddings(modality, file.sample(modality, step)))
+    if not samples:
+        raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
+    try:
+        return codec.fit(*samples, n_items=total)
+    except ValueError as error:
+        raise BocError(f"this code cannot be made: {error}") from error
+
+
+def new_manifest(
+    file: FeatureFile | FeatureFiles,
+    codec: SurrogateCodec,
+    rm: float = DEFAULT_RM,
+    *,
+    rerank: str = "dot",
+    concepts: str | None = None,
+    metadata: Metadata | None = None,
+) -> Manifest:
+    """The manifest of an index of all items of ``file`` with a fitted ``codec`` and ``metadata``.
+
+    ``concepts`` is the type that concept sets are stored as, float16 or int8; None stores none, unless the ``rerank``
+    metric needs them. FeatureFileError if ``file`` has none to store.
+    """
+    head = file.header
+    if check_metric(rerank) != "dot":
+        concepts = concepts or "float16"
+    if concepts is not None:
+        _check_concepts(file)
+    return Manifest.new(
+        head.identity,
+        codec.config(),
+        codec.arrays(),
+        rm=rm,
+        dtype=head.dtype,
+        source=_source(head.source, metadata),
+        rerank=rerank,
+        concept_dtype=concepts,
+        fields=None if metadata is None else metadata.types,
+    )
+
+
+def load_index(
+    file: FeatureFile | FeatureFiles,
+    at: str,
+    name: str,
+    codec: SurrogateCodec,
+    manifest: Manifest,
+    metadata: Metadata | None = None,
+) -> Iterator[int]:
+    """Make index ``name`` at back end ``at`` from embeddings and a fitted codec, replacing an older one.
+
+    Yields the number of items done, including those of an earlier load that was killed. The index is published when
+    the iterator is exhausted. ``metadata`` must be that of ``manifest``.
+    """
+    _check_items(file, metadata)
+    with collected_rarely(), plugins.backend(at).create(check_name(name), manifest, codec.arrays()) as writer:
+        done = 0
+        for count, batch in _encoding(file, codec, manifest, metadata, known=writer.has):
+            if batch is not None:
+                writer.add(*batch)
+            done += count
+            yield done
+        writer.commit()
+
+
+def append_items(
+    file: FeatureFile | FeatureFiles, at: str, name: str, metadata: Metadata | None = None
+) -> Iterator[int]:
+    """Add all items of ``file`` to index ``name`` with its code, replacing items with the same ids.
+
+    Yields the number of items done. EncoderError if they are by another encoder; BocError if the index does not declare
+    their metadata; FeatureFileError if it stores concept sets and ``file`` has none.
+    """
+    backend = plugins.backend(at)
+    with collected_rarely(), backend.edit(check_name(name)) as editor:
+        index = backend.open(name)
+        manifest, codec = index.manifest, SurrogateCodec.restore(index.manifest.codec, index.arrays())
+        _check_same_encoder(file, manifest)
+        _check_fields(manifest, metadata)
+        _check_items(file, metadata)
+        if manifest.concept_dtype is not None:
+            _check_concepts(file)
+        done = 0
+        for count, batch in _encoding(file, codec, manifest, metadata):
+            if batch is not None:
+                editor.put(*batch)
+            done += count
+            yield done
+        editor.commit(_digest(manifest.source, _source(file.header.source, metadata)))
+
+
+def delete_items(at: str, name: str, ids: Sequence[str]) -> tuple[int, list[str]]:
+    """Delete items from index ``name``; return how many were deleted, and the unknown ids.
+
+    BackendError if the index would be empty.
+    """
+    backend = plugins.backend(at)
+    index = backend.open(check_name(name))
+    distinct = list(dict.fromkeys(ids))
+    unknown = set(_unknown(index, distinct))
+    known = [key for key in distinct if key not in unknown]
+    if known:
+        with backend.edit(name) as editor:
+            for start in range(0, len(known), FOUND):
+                editor.delete(known[start : start + FOUND])
+            editor.commit(_digest(index.manifest.source, "without", *sorted(known)))
+    return len(known), [key for key in distinct if key in unknown]
+
+
+def _batches(file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest) -> Iterator[Batch]:
+    sets = manifest.concept_dtype is not None or codec.reads_concepts
+    for modality in MODALITIES:
+        yield from file.batches(modality, CONCEPT_BATCH if sets else BATCH, sets=sets)
+
+
+def _encoding(
+    file: FeatureFile | FeatureFiles,
+    codec: SurrogateCodec,
+    manifest: Manifest,
+    metadata: Metadata | None,
+    known: Callable[[list[str]], bool] = lambda ids: False,
+) -> Iterator[tuple[int, _Documents | None]]:
+    """Yield for each batch of items their number, and their encoding; None for items that are ``known``."""
+
+    def encoded(task: tuple[Batch, bool]) -> tuple[int, _Documents | None]:
+        batch, there = task
+        return len(batch), None if there else _documents(batch, codec, manifest, metadata)
+
+    batches = _batches(file, codec, manifest)
+    yield from ahead(encoded, ((batch, known([item.id for item in batch.items])) for batch in batches))
+
+
+def _documents(batch: Batch, codec: SurrogateCodec, manifest: Manifest, metadata: Metadata | None) -> _Documents:
+    items, found, dtype = batch.items, batch.embeddings, manifest.concept_dtype
+    sets = None if dtype is None or found.concepts is None else store(found.concepts, dtype)
+    if metadata is not None:
+        items = [replace(item, fields=metadata.of(item)) for item in items]
+    return items, codec.encode_documents(found), found.vectors, sets
+
+
+def _source(items: str, metadata: Metadata | None) -> str:
+    """Digest of a list of items with metadata, from the digest of the list."""
+    return items if metadata is None else _digest(items, metadata.digest)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _check_concepts(file: FeatureFile | FeatureFiles) -> None:
+    for modality in MODALITIES:
+        batch = next(file.batches(modality, 1), None)
+        if batch is not None and batch.embeddings.concepts is None:
+            raise FeatureFileError(
+                f"{file.path}: holds no concept sets of its {modality} items; make it with boc extract --encoder "
+                "(an encoder that has them, such as tern), or leave out --concepts and --rerank"
+            )
+
+
+def _check_same_encoder(file: FeatureFile | FeatureFiles, manifest: Manifest) -> None:
+    found, wanted = file.header.identity, manifest.identity
+    if found.digest != wanted.digest:
+        raise EncoderError(f"{file.path}: made by {found.spec}, the index by {wanted.spec}; use the same encoder")
+
+
+def _check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
+    given = {} if metadata is None else metadata.types
+    odd = [f"{name}:{kind}" for name, kind in given.items() if manifest.fields.get(name) != kind]
+    if odd:
+        there = ", ".join(f"{name}:{kind}" for name, kind in manifest.fields.items()) or "none"
+        raise BocError(
+            f"the index has no metadata fields {', '.join(odd)} (it has: {there}); make it anew, or rename them"
+        )
+
+
+def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) -> None:
+    """BocError if no line of ``metadata`` matches an item, a warning if some lines match none."""
+    if metadata is None:
+        return
+    files = file.files if isinstance(file, FeatureFiles) else [file]
+    items = (
+        item
+        for part in files
+        for modality in MODALITIES
+        for start in range(0, part.count(modality), BATCH)
+        for item in part.items(modality, start, start + BATCH)
+    )
+    strange = metadata.strangers(items)
+    if len(strange) == len(metadata.rows):
+        raise BocError(f"no id of the metadata is that of an item (such as {strange[0]!r}); give ids of {file.path}")
+    if strange:
+        warnings.warn(
+            BocWarning(f"{len(strange)} lines of the metadata are of no item here (such as {strange[0]!r})"),
+            stacklevel=2,
+        )
+
+
+def _unknown(index: Index, ids: Sequence[str]) -> Iterator[str]:
+    """Yield the ids without an item."""
+    for start in range(0, len(ids), FOUND):
+        asked = list(ids[start : start + FOUND])
+        while asked:
+            try:
+                index.find(asked)
+                break
+            except KeyError as error:
+                asked.remove(error.args[0])
+                yield error.args[0]

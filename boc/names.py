@@ -1,0 +1,30 @@
+"""Names that users type, for the command line, the page and the library alike.
+
+Only ``typing`` is imported here, so that the command line can list the names without loading numpy.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+Metric: TypeAlias = Literal["dot", "mrsw", "mwsr", "symm", "mravgw"]
+METRICS: tuple[Metric, ...] = get_args(Metric)
+"""Re-rank metrics: the dot product of vectors, or an alignment of concept sets."""
+
+Hybrid: TypeAlias = Literal["rrf", "sum"]
+HYBRIDS: tuple[Hybrid, ...] = get_args(Hybrid)
+"""Ways to combine with BM25 over the words of a sentence: fuse the rankings, or add the scores."""
+
+Modality: TypeAlias = Literal["image", "text"]
+MODALITIES: tuple[Modality, Modality] = ("image", "text")
+
+ConceptDtype: TypeAlias = Literal["float16", "int8"]
+CONCEPT_DTYPES: tuple[ConceptDtype, ...] = get_args(ConceptDtype)
+"""Types that concept sets are stored as."""
+
+SIGNED_CODES = ("scalar", "bits", "permutation")
+GLOBAL_CODES = (*SIGNED_CODES, "dictionary")
+"""Codes of the global vector."""
+
+CONCEPT_CODES = ("hard", "soft", "mixed")
+"""Codes of concept sets, which need a codebook."""
