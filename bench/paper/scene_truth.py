@@ -5,7 +5,8 @@
 GALLERY is a folder of ``boc gallery``, FEATURES the features of its pictures (or of some), NAME their index (without
 it, one is made for the time being). A row has a family of sentences (see boc/scenes/truth.py), a re-rank metric, and a
 measure: the share of sentences whose first hit has everything that the sentence says, or the kinds, the colours, the
-background, the relation; R@10, whether a right picture is among ten; NDCG@10. ``chance`` is the value of a random order.
+background, the relation; R@10, whether a right picture is among ten; NDCG@10. ``chance`` is the value of a random
+order.
 
 The pointing game (Zhang et al., Top-down Neural Attention by Excitation Backprop, ECCV 2016) uses the sentence "a
 COLOUR KIND" for each thing of a picture: the share whose chosen region has its centre on the thing. The region is the
