@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from bench.report.rows import Writer
 from bench.speed.rerank import time_in_turns
 from boc.build import build_index, fit_code, new_manifest
-from boc.codecs import global_code
-from boc.codecs.presets import budgets
+from boc.codecs import Code
 from boc.inputs.features import FeatureFile, embeddings
 from boc.rerank.alignment import align
 from boc.rerank.dot import METRICS, dot
@@ -92,8 +91,7 @@ def single_queries(file: FeatureFile, asking: Modality, count: int) -> list[Embe
 
 
 def rows(dev: FeatureFile, train: FeatureFile, rms: Sequence[int], timed: int) -> Iterator[list[object]]:
-    z, query_z = budgets(dev.header.dim, None, None)
-    codec = fit_code(train, global_code("scalar", z=z, query_z=query_z))
+    codec = fit_code(train, Code("scalar").codec(dev.header.dim))
     for dtype in CONCEPT_DTYPES:
         with tempfile.TemporaryDirectory() as folder:
             at = f"file:{folder}"

@@ -26,8 +26,7 @@ from boc import plugins
 from boc.build import build_index, fit_code, new_manifest
 from boc.clustering.codebook import cluster
 from boc.clustering.term_labels import IndexLabels, Label, codebook_labels, content_words
-from boc.codecs import HardAssignment, SurrogateCodec, global_code
-from boc.codecs.presets import budgets
+from boc.codecs import Code, HardAssignment, SurrogateCodec
 from boc.inputs.features import FeatureFile, embeddings
 from boc.types import TermMatrix
 
@@ -81,8 +80,8 @@ def rows(
     """One row a kind of label."""
     words = words_of(file)
     codebook = cluster([learn], clusters, seed=seed)
-    scalar = fit_code(learn, global_code("scalar", z=budgets(learn.header.dim, None, None)[0]))
-    dictionary = fit_code(learn, global_code("dictionary", z=2, terms=clusters))
+    scalar = fit_code(learn, Code("scalar").codec(learn.header.dim))
+    dictionary = fit_code(learn, Code("dictionary", z=2, terms=clusters).codec(learn.header.dim))
     sample = embeddings(learn.rows("image", 0, 1), "image")
     concepts = SurrogateCodec([HardAssignment.from_codebook(codebook)]).fit(sample)
     for kind, codec in (("scalar", scalar), ("dictionary", dictionary), ("concepts", concepts)):

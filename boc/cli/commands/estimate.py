@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
-@click.command("estimate")
+@click.command("estimate", epilog=options.code_help())
 @click.argument("sources", metavar="SOURCE...", type=options.PATH, nargs=-1, required=True)
 @click.option("--items", type=click.IntRange(1), required=True, help="How many items the index is to hold.")
 @options.at
@@ -44,9 +44,9 @@ def command(
 
     \b
     Examples: boc estimate photos.h5 --items 10000000 --at elastic+https://localhost:9200
-              boc estimate photos.h5 --items 1000000 --code dictionary --terms 16384
+              boc estimate photos.h5 --items 1000000 --code "dictionary(terms=16384)"
     """
-    book = coding.book()
+    book = coding.code.load_codebook()
     from boc.build import new_manifest
     from boc.evaluate.capacity import extrapolate, measure, size_of
     from boc.inputs.features import FeatureFiles

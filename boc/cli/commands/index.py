@@ -18,7 +18,7 @@ MAKING = {"rm", "replace", *(field.name for field in fields(options.Coding))}
 NARROWED = "--ids narrows an extraction; give it to boc extract, or index the pictures"
 
 
-@click.command("index")
+@click.command("index", epilog=options.code_help())
 @options.name
 @options.sources
 @options.at
@@ -58,9 +58,9 @@ def command(
 
     \b
     Examples: boc index photos photos.h5
-              boc index photos photos.h5 --code dictionary --rm 30
+              boc index photos photos.h5 --code dictionary:2/64 --rm 30
               boc index photos 1.h5 2.h5 3.h5 4.h5
-              boc index photos photos.h5 --code mixed --codebook codebook.npz
+              boc index photos photos.h5 --code "mixed(codebook=codebook.npz)"
               boc index photos ~/Pictures --encoder tern:models/flickr8k
               boc index photos photos.h5 --metadata photos.csv
               boc index photos new.h5 --append
@@ -68,7 +68,7 @@ def command(
     if appended:
         _append(name, sources, ids, images, at, encoder, device, metadata)
         return
-    book = coding.book()
+    book = coding.code.load_codebook()
     from boc import plugins
     from boc.build import build_index, new_manifest
     from boc.inputs.features import FeatureFiles
