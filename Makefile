@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := bench,encoders,codebook,detectors,elastic,opensearch,minilm,tflite,web,words,docs,dev
+EXTRAS := bench,encoders,codebook,detectors,elastic,opensearch,minilm,eyes,tflite,web,words,docs,dev
 UV := $(shell command -v uv 2>/dev/null)
 
 .PHONY: install demo flickr8k encoders test test-servers browser lint types bench report bench-smoke docs clean

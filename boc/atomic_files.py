@@ -70,10 +70,16 @@ def sole_writer(folder: Path) -> Iterator[None]:
         yield
 
 
-def sha256(path: Path) -> str:
-    """Hex digest of a file's bytes, read in blocks."""
+def sha256(*paths: Path) -> str:
+    """Hex digest of the bytes of some files, one behind the other."""
     digest = hashlib.sha256()
+    for path in paths:
+        feed(digest, path)
+    return digest.hexdigest()
+
+
+def feed(digest: hashlib._Hash, path: Path) -> None:
+    """Add the bytes of a file to a digest, in blocks: ``hashlib.file_digest`` came with Python 3.11."""
     with path.open("rb") as handle:
         while block := handle.read(1 << 20):
             digest.update(block)
-    return digest.hexdigest()

@@ -61,7 +61,7 @@ def fit_code(file: FeatureFile | FeatureFiles, codec: SurrogateCodec) -> Surroga
     evenly spread."""
     counts = {modality: file.count(modality) for modality in MODALITIES}
     total = sum(counts.values())
-    wanted = max((step.prepare(total) for step in codec.steps if not step.frozen), default=0)
+    wanted = codec.sample_rows(total)
     samples = []
     for modality, count in counts.items():
         if count:
@@ -70,7 +70,7 @@ def fit_code(file: FeatureFile | FeatureFiles, codec: SurrogateCodec) -> Surroga
     if not samples:
         raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
     try:
-        return codec.fit(*samples)
+        return codec.fit(*samples, n_items=total)
     except ValueError as error:
         raise BocError(f"this code cannot be made: {error}") from error
 

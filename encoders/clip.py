@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from transformers import MODEL_MAPPING, AutoConfig, AutoImageProcessor, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
+from boc.atomic_files import feed
 from boc.errors import EncoderError, ImageError
 from boc.inputs.images import read_image
 from boc.types import Embeddings, Identity, ImageRef, Ragged, Runtime
@@ -386,9 +387,7 @@ def _digest(folder: Path, weights: Sequence[str]) -> str:
         path = folder / name
         if path.is_file():
             digest.update(f"{name} {path.stat().st_size}\n".encode())
-            with path.open("rb") as handle:
-                while block := handle.read(1 << 20):
-                    digest.update(block)
+            feed(digest, path)
     return digest.hexdigest()
 
 

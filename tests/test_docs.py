@@ -36,7 +36,7 @@ from tests.helpers import boc as run_boc
 from tests.helpers import draw_pictures
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 BLOCK = re.compile(r"^(?:<!-- (run|other data) -->\n+)?```(\w+)\n(.*?)^```$", re.S | re.M)
@@ -52,7 +52,7 @@ SHELL = [line for page in PAGES for _, kind, body in blocks(page) if kind == "sh
 
 
 def test_every_command_is_in_the_table_and_no_other() -> None:
-    named = set(re.findall(r"^\| `boc ([\w-]+)", README, re.M))
+    named = set(re.findall(r"^\| `boc ([\w-]+)", COMMANDS, re.M))
     assert named == set(main.commands)
 
 

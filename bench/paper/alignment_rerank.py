@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.report.rows import Writer
-from bench.speed.rerank import time_in_turns
+from bench.speed.rerank_speed import time_in_turns
 from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import Code
 from boc.inputs.features import FeatureFile, embeddings

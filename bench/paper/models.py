@@ -31,7 +31,8 @@ from boc.evaluate.metrics import DEPTH, FOLD, evaluate_ndcg, evaluate_recall, ra
 from boc.evaluate.runs import Gallery
 from boc.inputs.features import FeatureFile
 from boc.inputs.sources import open_source
-from boc.rerank.dot import METRICS, unit_rows
+from boc.rerank.dot import METRICS
+from boc.vectors import unit_rows
 
 SVD = 600
 SHRINK = 0.3

@@ -36,27 +36,27 @@ at = click.option(
     default="file:boc-data",
     show_default=True,
     shell_complete=completers.at,
-    help="Where indexes live: file:DIR, elastic+URL, opensearch+URL.",
+    help="Address of the backend: file:DIR, elastic+URL or opensearch+URL.",
 )
 encoder = click.option(
     "--encoder",
     metavar="KIND:PATH",
     shell_complete=completers.encoder,
-    help="Encoder, for example tern:models/photos.",
+    help="Encoder of pictures and sentences, for example tern:models/photos.",
 )
 device = click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
     show_default=True,
-    help="Where the encoder runs.",
+    help="Device that the encoder runs on; auto takes a GPU if there is one.",
 )
 metadata = click.option(
     "--metadata",
     type=PATH,
-    help="CSV of values to filter by and to show; its header is like id,year:integer,tag:keyword.",
+    help="CSV of metadata to filter by and to show; its header is like id,year:integer,tag:keyword.",
 )
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 class CodeType(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
@@ -147,22 +147,24 @@ def coding(function: F) -> F:
 
 
 def source(function: F) -> F:
-    """The argument SOURCE with the options that narrow it."""
+    """Add the argument SOURCE and the options that select a part of it."""
     return _narrowed(click.argument("source", type=PATH)(function))
 
 
 def sources(function: F) -> F:
-    """The same for one or more, SOURCE..., as ``sources``."""
+    """Add the argument SOURCE..., one or more paths as ``sources``, and the options that select a part."""
     return _narrowed(click.argument("sources", metavar="SOURCE...", type=PATH, nargs=-1, required=True)(function))
 
 
 def _narrowed(function: F) -> F:
     for option in (
         click.option(
-            "--images", type=PATH, help="Folder of a CSV's pictures [default: the CSV's own, or images/ in it]."
+            "--images",
+            type=PATH,
+            help="Folder of the pictures of a CSV [default: the folder of the CSV, or images/ in it].",
         ),
         click.option(
-            "--ids", type=PATH, help="Only the pictures listed in this file, one id a line, and their captions."
+            "--ids", type=PATH, help="Only the pictures listed in this file, one id per line, and their captions."
         ),
     ):
         function = option(function)
@@ -170,7 +172,7 @@ def _narrowed(function: F) -> F:
 
 
 def given(option: str) -> bool:
-    """Whether the current command has an option of this name on its command line, and not from settings."""
+    """Whether an option of the current command was given on the command line, and not by settings."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
@@ -189,7 +191,7 @@ def show(label: str, total: int, done: Iterator[int]) -> None:
 
 
 def report(failed: list[tuple[str, str]]) -> None:
-    """Name what was left out on stderr, and exit with status 1 if anything was."""
+    """List the items that failed on stderr; exit with status 1 if there are any."""
     for _, reason in failed:
         click.echo(f"left out: {reason}", err=True)
     if failed:

@@ -16,6 +16,7 @@ from scipy import sparse
 
 from boc.clustering.kmeans import Floats, lloyd
 from boc.prefetch import ahead
+from boc.vectors import unit_rows
 
 try:
     from boc import _dots
@@ -148,14 +149,6 @@ def rounded(X: Floats) -> tuple[Bytes, Floats]:
     return rows, scales
 
 
-def unit(X: NDArray[Any]) -> Floats:
-    """Rows of ``X`` (n, d) scaled to length 1, float32; zero rows stay zero."""
-    norms = np.sqrt(np.einsum("ij,ij->i", X, X))[:, None]
-    norms[norms == 0] = 1
-    scaled: Floats = (X / norms).astype(np.float32, copy=False)
-    return scaled
-
-
 def spherical_kmeans(X: Floats, k: int, seed: int) -> Centroids:
     """At most ``k`` distinct centroids of the unit vectors ``X`` (n, d): directions of large mean similarity.
 
@@ -179,7 +172,7 @@ def spherical_kmeans(X: Floats, k: int, seed: int) -> Centroids:
 def _distinct(vectors: Floats) -> Floats:
     """Those that are not the same in 8 bits, as these have them."""
     rows = np.unique(rounded(vectors)[0], axis=0)
-    return unit(rows.astype(np.float32))
+    return unit_rows(rows.astype(np.float32))
 
 
 def _cellwise(X: Floats, k: int, rng: np.random.Generator) -> Floats:
@@ -197,7 +190,7 @@ def _refined(X: Floats, centroids: Centroids) -> Floats:
     owner = np.concatenate(list(ahead(lambda rows: centroids.nearest(rows, 1, REFINING_CELLS)[0][:, 0], blocks)))
     points = sparse.csr_array((np.ones(len(X), np.float32), (owner, np.arange(len(X)))), (len(centroids), len(X)))
     sums: Floats = points @ X
-    return unit(np.where(sums.any(axis=1, keepdims=True), sums, centroids.units))
+    return unit_rows(np.where(sums.any(axis=1, keepdims=True), sums, centroids.units))
 
 
 def _in_cells(vectors: Floats, rng: np.random.Generator) -> Centroids:

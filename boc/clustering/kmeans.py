@@ -7,6 +7,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.vectors import unit_rows
+
 Floats: TypeAlias = NDArray[np.float32]
 
 DISTANCES = 1 << 23  # held at a time, 64 MB as float64
@@ -19,9 +21,7 @@ def kmeans(X: Floats, clusters: int, *, seed: int = 0, spherical: bool = False, 
 
     ``spherical`` clusters directions, and gives centroids of unit length.
     """
-    from sklearn.preprocessing import normalize
-
-    points = np.ascontiguousarray(normalize(X) if spherical else X, dtype=np.float32)
+    points = np.ascontiguousarray(unit_rows(X) if spherical else X, dtype=np.float32)
     if clusters >= len(points):
         return points.copy()
     if spherical and not points.any():
@@ -53,12 +53,10 @@ def squared_distances(X: Floats, centroids: Floats) -> Floats:
 
 def spread(X: Floats, centroids: Floats, *, spherical: bool = False) -> float:
     """Root mean square distance of the rows of ``X`` to their nearest centroids."""
-    from sklearn.preprocessing import normalize
-
     size = row_block(centroids, 1)
     total = 0.0
     for start in range(0, len(X), size):
-        block = normalize(X[start : start + size]) if spherical else X[start : start + size]
+        block = unit_rows(X[start : start + size]) if spherical else X[start : start + size]
         apart = block - centroids[nearest(block, centroids, 1)[0][:, 0]]
         total += float((apart * apart).sum(dtype=np.float64))
     return float(np.sqrt(total / len(X)))

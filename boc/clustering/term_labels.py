@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.preprocessing import normalize
 
 from boc.clustering.kmeans import nearest
 from boc.clustering.wordpieces import continues, join_pieces, stop_words
@@ -26,6 +25,7 @@ from boc.errors import ManifestError
 from boc.inputs.features import FeatureFile
 from boc.plugins import Index
 from boc.types import MODALITIES, Item, Modality, Rows
+from boc.vectors import unit_rows
 
 WORDS = 5  # of a label
 EXAMPLES = 3
@@ -161,7 +161,7 @@ def codebook_labels(
     words, regions = _WordCounts(len(centroids)), _NearestRegions(len(centroids))
 
     def assign(concepts: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        columns, squared = nearest(normalize(concepts) if spherical else concepts, centroids, 1)
+        columns, squared = nearest(unit_rows(concepts) if spherical else concepts, centroids, 1)
         return columns[:, 0], squared[:, 0]
 
     for file in files:

@@ -25,6 +25,7 @@ from boc.codecs.quantizers import ScalarQuantizer
 from boc.codecs.unit_norm import UnitNorm
 from boc.errors import BocError
 from boc.types import Embeddings, Modality, Ragged
+from boc.vectors import unit_rows
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
@@ -39,14 +40,14 @@ NO_LABELS = np.empty(0, np.uint8)
 class _Assignment(Step):
     """What hard and soft assignment share: the codebook, and what they read."""
 
-    learned: ClassVar[tuple[str, ...]] = ("centroids_", "labels_")
+    learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_")
     reads_concepts: ClassVar[bool] = True
     clusters: int
     seed: int
     spherical: bool
     drop_stopwords: bool
     centroids_: Floats
-    labels_: NDArray[np.uint8]
+    term_labels_: NDArray[np.uint8]
 
     def read(self, embeddings: Embeddings) -> Ragged:
         """The concept sets, without those of stop-words if so asked. BocError where there are none."""
@@ -79,12 +80,12 @@ class _Assignment(Step):
         if not len(points):
             raise ValueError("0 concepts found, at least 1 is needed to learn a codebook")
         self.centroids_ = kmeans(points, self.clusters, seed=self.seed, spherical=self.spherical)
-        self.labels_ = NO_LABELS
+        self.term_labels_ = NO_LABELS
         return points
 
     def _take(self, codebook: Codebook) -> None:
         self.centroids_ = codebook.centroids
-        self.labels_ = NO_LABELS if codebook.labels is None else codebook.labels
+        self.term_labels_ = NO_LABELS if codebook.labels is None else codebook.labels
         self.n_features_in_ = codebook.centroids.shape[1]
         self.frozen = True
 
@@ -101,15 +102,13 @@ class _Assignment(Step):
 
     def _blocks(self, sets: Ragged, size: int) -> Iterator[Ragged]:
         """Runs of whole sets, of at most ``size`` rows unless a single set has more."""
-        from sklearn.preprocessing import normalize
-
         start = 0
         while start < len(sets):
             stop = int(np.searchsorted(sets.offsets, sets.offsets[start] + size, side="right")) - 1
             stop = max(stop, start + 1)
             low, high = sets.offsets[start], sets.offsets[stop]
             values = sets.values[low:high]
-            yield Ragged(normalize(values) if self.spherical else values, sets.offsets[start : stop + 1] - low)
+            yield Ragged(unit_rows(values) if self.spherical else values, sets.offsets[start : stop + 1] - low)
             start = stop
 
 
@@ -130,7 +129,7 @@ class HardAssignment(_Assignment):
     Attributes
     ----------
     centroids_ : ndarray of float32 (p, d)
-    labels_ : ndarray of uint8
+    term_labels_ : ndarray of uint8
         What the centroids stand for, packed by ``boc.clustering.term_labels``; empty unless a codebook brings it along.
 
     Examples
@@ -194,7 +193,7 @@ class SoftAssignment(_Assignment):
     Attributes
     ----------
     centroids_ : ndarray of float32 (p, d)
-    labels_ : ndarray of uint8
+    term_labels_ : ndarray of uint8
         What the centroids stand for, packed by ``boc.clustering.term_labels``; empty unless a codebook brings it along.
     sigma_ : ndarray of float32 (1,)
 
@@ -207,7 +206,7 @@ class SoftAssignment(_Assignment):
     [1.25, 0.125]
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("centroids_", "labels_", "sigma_")
+    learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_", "sigma_")
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "similarity": ("inverse", "gaussian", "printed"),
         "aggregate": ("sum", "max"),

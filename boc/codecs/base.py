@@ -82,11 +82,13 @@ class Step:
         name = type(self).__name__.lower()
         return np.array([f"{name}{i}" for i in range(self._n_features_out)], dtype=object)
 
-    def prepare(self, n: int) -> int:
-        """Called before ``fit`` with the number of items of the collection; how many rows ``fit`` should see at least.
-
-        A step whose size follows from the collection's fixes it here: ``fit`` sees a sample only."""
+    def sample_rows(self, n_items: int) -> int:
+        """How many rows ``fit`` should see at least, of a collection of ``n_items``."""
         return 0
+
+    def fit_sample(self, X: Any, y: object, n_items: int | None) -> Step:
+        """``fit`` to a sample of a collection of ``n_items``, for steps whose size follows from the collection's."""
+        return self.fit(X, y)
 
     @property
     def _n_features_out(self) -> int:

@@ -73,13 +73,20 @@ class SurrogateCodec:
         """Number of terms of each chain, once fitted."""
         return [chain[-1]._n_features_out for chain in self.chains]
 
-    def fit(self, *samples: Embeddings) -> SurrogateCodec:
-        """Learn all steps from embeddings of one or both modalities. ValueError for a parameter out of its range."""
+    def sample_rows(self, n_items: int) -> int:
+        """How many rows ``fit`` should see at least, of a collection of ``n_items``."""
+        return max((step.sample_rows(n_items) for step in self.steps if not step.frozen), default=0)
+
+    def fit(self, *samples: Embeddings, n_items: int | None = None) -> SurrogateCodec:
+        """Learn all steps from embeddings of one or both modalities, samples of a collection of ``n_items``.
+
+        Without ``n_items`` the samples are the collection. ValueError for a parameter out of its range.
+        """
         samples = tuple(sample for sample in samples if len(sample))
         if not samples:
             raise BocError("no vectors to fit a code on; index at least one item")
         for chain in self.chains:
-            _fit_chain(chain, samples)
+            _fit_chain(chain, samples, n_items)
         self.n_terms = sum(self.widths)
         return self
 
@@ -169,7 +176,7 @@ def _through(chain: Sequence[Step], X: Any, side: str, modality: Modality) -> An
     return X
 
 
-def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings]) -> None:
+def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings], n_items: int | None) -> None:
     """Fit the steps of one chain, each to what the ones before it make of the samples."""
     if all(step.frozen for step in chain):
         return
@@ -180,7 +187,7 @@ def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings]) -> None:
         if number > last:
             parts = [_head(X) for X in parts]  # what is left learns its width only
         if not step.frozen:
-            step.fit(_stack(parts), np.repeat(modalities, [_length(X) for X in parts]))
+            step.fit_sample(_stack(parts), np.repeat(modalities, [_length(X) for X in parts]), n_items)
         if step is not chain[-1]:
             parts = [step.encode_documents(X, modality) for X, modality in zip(parts, modalities, strict=True)]
 

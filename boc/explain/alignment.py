@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.preprocessing import normalize
 
 from boc.clustering.term_labels import content_words, whole_words
 from boc.errors import BocError
 from boc.types import ImageRef
+from boc.vectors import unit_rows
 
 if TYPE_CHECKING:
     from boc.plugins import Encoder
@@ -80,7 +80,7 @@ def align(images: Embeddings, texts: Embeddings) -> Alignment:
     if not len(pieces):
         raise BocError("the encoder reads no word in this sentence; write what the picture shows")
     words, of = whole_words(texts.words[0])
-    cosines: NDArray[np.float32] = normalize(pieces) @ normalize(regions).T
+    cosines: NDArray[np.float32] = unit_rows(pieces) @ unit_rows(regions).T
     starts = np.searchsorted(of, np.arange(len(words)))
     scores = attention_scores(regions, images.vectors[0])
     return Alignment(words, images.boxes[0], np.maximum.reduceat(cosines, starts, axis=0), scores)

@@ -7,8 +7,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.rerank.dot import check_metric, products, unit_rows
+from boc.rerank.dot import check_metric, products
 from boc.types import Ragged, StoredConcepts
+from boc.vectors import unit_rows
 
 CELLS = 1 << 22  # cosines pooled at a time: they stay in the cache
 

@@ -108,15 +108,6 @@ def _gathered(
     return found
 
 
-def unit_rows(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows (n, d) scaled to length 1; zero rows stay."""
-    peaks = np.abs(rows).max(axis=1, initial=0, keepdims=True)
-    scaled = rows / np.where(peaks > 0, peaks, 1)  # first, or the squares of tiny and huge rows leave float32
-    lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
-    unit: NDArray[np.float32] = (scaled / np.where(lengths > 0, lengths, 1)).astype(np.float32, copy=False)
-    return unit
-
-
 def products(queries: NDArray[np.float32], rows: NDArray[np.generic]) -> NDArray[np.float32]:
     """``queries`` float32 (m, d) @ ``rows``.T float16, int8 or float32 (n, d) -> (m, n), without converting ``rows``.
 

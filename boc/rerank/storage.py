@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.rerank.dot import unit_rows
 from boc.types import Ragged, StoredConcepts
+from boc.vectors import unit_rows
 
 try:
     from boc import _dots

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from itertools import permutations
 from pathlib import Path
@@ -259,7 +260,8 @@ def _words(scene: Scene, rng: np.random.Generator) -> dict[str, str]:
     named = [_name(thing, rng, len(scene.things) < 3) for thing in scene.things]
     place = _pick(rng, PLACE_WORDS[scene.background][1:])
     words = {"all": " and ".join([", ".join(named[:-1]), named[-1]] if named[1:] else named), "a": named[0]}
-    words |= {"place": place, "where": f"{_preposition(scene)} {place}", "when": _pick(rng, SKY_WORDS[scene.sky])}
+    where = f"{preposition(scene.background, [thing.kind for thing in scene.things])} {place}"
+    words |= {"place": place, "where": where, "when": _pick(rng, SKY_WORDS[scene.sky])}
     words["verb"] = _pick(rng, VERBS.get(scene.things[0].kind, ("stands",)))
     if scene.relation:
         words["relation"] = _pick(rng, RELATION_WORDS[scene.relation])
@@ -267,12 +269,12 @@ def _words(scene: Scene, rng: np.random.Generator) -> dict[str, str]:
     return words
 
 
-def _preposition(scene: Scene) -> str:
-    kinds = {thing.kind for thing in scene.things}
-    if kinds <= set(FLYERS):
+def preposition(background: str, kinds: Collection[str]) -> str:
+    """Where things of these kinds are, seen from a background: "in", "on", "at", "near" or "over" it."""
+    if set(kinds) <= set(FLYERS):
         return "over"
-    afloat = {"beach": "near", "lake": "on"} if kinds <= set(SWIMMERS) else {}
-    return afloat.get(scene.background, PLACE_WORDS[scene.background][0])
+    afloat = {"beach": "near", "lake": "on"} if set(kinds) <= set(SWIMMERS) else {}
+    return afloat.get(background, PLACE_WORDS[background][0])
 
 
 def _name(thing: Thing, rng: np.random.Generator, sized: bool) -> str:
@@ -308,7 +310,8 @@ def _alike(one: Thing, other: Thing) -> float:
 
 
 def draw_gallery(folder: Path, count: int, seed: int, size: int = 224) -> Iterator[int]:
-    """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv`` and ``scenes.json``.
+    """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv``, and in ``scenes.json`` what
+    is in each of them and where.
 
     An iterator over the number of pictures done; the two tables are written at its end. The same arguments give the
     same bytes, and scene k is the same in a gallery of any length. ValueError for count < 1, seed < 0, size < 32.
@@ -330,9 +333,9 @@ def _gallery(folder: Path, count: int, seed: int, size: int) -> Iterator[int]:
     for k in range(count):
         rng, name = np.random.default_rng([seed, k]), f"{k:05d}.jpg"
         scene = sample_scene(rng)
+        scenes.append(json.dumps(asdict(scene) | {"boxes": boxes(scene, deepcopy(rng))}))
         draw(scene, rng, size).save(folder / "images" / name, quality=90)
         rows += [(name, caption) for caption in captions(scene, rng)]
-        scenes.append(json.dumps(asdict(scene)))
         yield k + 1
     with (folder / "captions.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
@@ -347,5 +350,7 @@ def read_scenes(path: Path) -> list[Scene]:
         raise ValueError(f"{path} is not a table of scenes: {error}") from error
 
 
-def _scene(background: str, sky: str, things: list[dict[str, str]], relation: str | None) -> Scene:
+def _scene(
+    background: str, sky: str, things: list[dict[str, str]], relation: str | None, boxes: list[Box] | None = None
+) -> Scene:
     return Scene(background, sky, tuple(Thing(**thing) for thing in things), relation)

@@ -16,6 +16,7 @@ from boc.web.errors import answer_problems
 from boc.web.limits import Bodies, Crowd
 from boc.web.live_index import Library
 from boc.web.responses import Checked, Compressed
+from boc.web.search import Search
 from boc.web.settings import Settings
 from boc.web.thumbnails import Thumbnails
 
@@ -33,8 +34,9 @@ def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     answer_problems(app)
-    library = Library(searcher, settings)
-    app.include_router(routes.router(library, Thumbnails(settings.cache, settings.cache_bytes), settings))
+    library, thumbnails = Library(searcher, settings), Thumbnails(settings.cache, settings.cache_bytes)
+    app.state.service = routes.Service(library, thumbnails, settings, Search(library, thumbnails))
+    app.include_router(routes.api)
     app.mount("/static", Checked(directory=HERE / "static"), "static")
     pages = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=select_autoescape(default=True))
 

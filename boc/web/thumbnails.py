@@ -11,12 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from boc.errors import ImageError
-from boc.inputs.images import read_image
+from boc.errors import BocError, ImageError
+from boc.inputs.images import image_size, read_image
 
 SIDES = (240, 480, 960)
 QUALITY = 82
-ORIENTATION = 0x0112  # the EXIF tag; from 5 on the picture lies on its side
 KNOWN = 200_000  # pictures whose size is remembered
 
 
@@ -124,12 +123,7 @@ def _drawn(path: Path, side: int) -> bytes:
 
 
 def _size(path: Path) -> tuple[int, int] | None:
-    from PIL import Image
-
     try:
-        with Image.open(path) as image:
-            width, height = image.size
-            turned = image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError):
+        return image_size(path)
+    except BocError:
         return None
-    return (height, width) if turned else (width, height)

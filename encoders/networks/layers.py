@@ -6,14 +6,24 @@ import torch
 from torch import Tensor, nn
 
 
-def transformer(width: int, heads: int, feedforward: int, layers: int, dropout: float) -> nn.TransformerEncoder:
-    """Stack of post-norm transformer encoder layers with ReLU, batch first, without a final norm.
+def transformer(width: int, heads: int, feedforward: int, layers: int, dropout: float) -> nn.Module:
+    """Stack of post-norm transformer encoder layers with ReLU, batch first, without a final norm; of no layers, rows
+    stay as they are.
 
     Nested tensors stay off: their fast path gives zeros instead of values on padding, and would make the output
     depend on the mode.
     """
+    if not layers:
+        return _NoLayers()
     layer = nn.TransformerEncoderLayer(width, heads, feedforward, dropout, batch_first=True)
     return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+
+class _NoLayers(nn.Module):
+    layers: tuple[nn.TransformerEncoderLayer, ...] = ()
+
+    def forward(self, rows: Tensor, src_key_padding_mask: Tensor | None = None) -> Tensor:
+        return rows
 
 
 def padding_mask(lengths: Tensor, size: int) -> Tensor:

@@ -55,7 +55,7 @@ class Teran(Tern):
         self.register_buffer("_stop_ids", torch.tensor(stop_ids, dtype=torch.long), persistent=False)
 
     @property
-    def image_joint(self) -> nn.TransformerEncoder:
+    def image_joint(self) -> nn.Module:
         return self.transformer_encoder_1 if self.config.shared else self.transformer_encoder_2
 
     def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encoded:

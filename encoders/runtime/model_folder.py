@@ -3,7 +3,6 @@ has any: all that is needed to encode, wherever the folder is moved."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from boc.atomic_files import check_writable, replacing, write_text
+from boc.atomic_files import check_writable, replacing, sha256, write_text
 from boc.errors import EncoderError
 from boc.plugins import RegionSource
 from boc.types import Identity
@@ -89,12 +88,7 @@ def load_folder(folder: Path, kind: str) -> tuple[Network, text_towers.Tokens, R
 
 def folder_digest(folder: Path) -> str:
     """SHA-256 over what decides the output: configuration, weights, tokenizer."""
-    digest = hashlib.sha256()
-    for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        with (folder / name).open("rb") as handle:
-            while block := handle.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
+    return sha256(*(folder / name for name in ("config.json", "model.safetensors", "tokenizer.json")))
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

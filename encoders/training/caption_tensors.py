@@ -17,7 +17,7 @@ from boc.atomic_files import replacing
 from boc.types import Item
 
 from ..networks.base import Encoded, Network
-from ..networks.text_towers import Tokens, pad
+from ..networks.text_towers import Tokens, pad, stop_ids
 from ..runtime.device import fast_bfloat16
 
 BATCH = 256
@@ -48,6 +48,7 @@ class Captions:
 
     def __init__(self, captions: Sequence[Item], tokens: Tokens, width: int, *, frozen: bool, folder: Path) -> None:
         self.ids = tokens.ids([caption.content for caption in captions])
+        self.stops = stop_ids(tokens)
         self.size = tokens.size
         self.frozen = frozen
         self._path = folder / "words.npy"
@@ -73,20 +74,30 @@ class Captions:
                 del out
         yield len(self.ids)
 
-    def encode(self, network: Network, numbers: Sequence[int], device: str) -> list[Chunk]:
-        """The captions ``numbers``. Those of like length go together: little padding is computed."""
-        order = sorted(range(len(numbers)), key=lambda i: len(self.ids[numbers[i]]))
-        parts = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
-        return [self._encode(network, part, [numbers[i] for i in part], device) for part in parts]
+    def encode(
+        self, network: Network, numbers: Sequence[int], device: str, rows: Sequence[list[int]] | None = None
+    ) -> list[Chunk]:
+        """The captions ``numbers``, or in their place the ids ``rows``, which only a tower that learns reads.
 
-    def _encode(self, network: Network, places: list[int], numbers: Sequence[int], device: str) -> Chunk:
-        ids, lengths = (t.to(device) for t in pad([self.ids[i] for i in numbers]))
+        Those of like length go together: little padding is computed.
+        """
+        rows = [self.ids[i] for i in numbers] if rows is None else rows
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        parts = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
+        return [
+            self._encode(network, part, [numbers[i] for i in part], [rows[i] for i in part], device) for part in parts
+        ]
+
+    def _encode(
+        self, network: Network, places: list[int], numbers: Sequence[int], rows: Sequence[list[int]], device: str
+    ) -> Chunk:
+        ids, lengths = (t.to(device) for t in pad(rows))
         mask = network.word_mask(ids, lengths)
         if not self.frozen:
             return Chunk(places, network.texts(ids, lengths), mask)
         words = np.load(self._path, mmap_mode="r", allow_pickle=False)
-        rows = [torch.from_numpy(words[self._offsets[i] : self._offsets[i + 1]].copy()) for i in numbers]
-        hidden = pad_sequence(rows, batch_first=True).float()
+        known = [torch.from_numpy(words[self._offsets[i] : self._offsets[i + 1]].copy()) for i in numbers]
+        hidden = pad_sequence(known, batch_first=True).float()
         return Chunk(places, network.words(hidden.to(device), lengths), mask)
 
     @torch.inference_mode()

@@ -25,6 +25,7 @@ IMAGE_RIDGE = 2.0  # in units of the mean variance
 TEXT_RIDGE = 0.2
 REGIONS, WORDS = 100.0, 30.0  # steps over which the states of VSRN fade: twice the usual length
 LINEAR = 0.4  # size of what goes through a tanh that should pass it nearly as it is
+LEAST = 0.01  # deviation of a feature, as a share of the mean one, below which it counts less
 QUIET = 0.3  # what is left of random weights that would disturb the start
 
 
@@ -70,6 +71,15 @@ def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
     weight[:, columns] = 0
     weight[:, columns[:rank]] = vectors
     embedding.weight.copy_(torch.from_numpy(weight))
+
+
+@torch.no_grad()
+def scale(network: Network, regions: Tensor) -> None:
+    """Let ``network`` centre and scale features by those of ``regions`` (n, region_dim), raised to its power. What
+    hardly varies is not blown up."""
+    deviation, mean = torch.std_mean(regions, dim=0, correction=0)
+    network.region_mean.copy_(mean)
+    network.region_deviation.copy_(deviation + LEAST * deviation.mean())
 
 
 @torch.no_grad()

@@ -59,7 +59,7 @@ class Commit:
 
     def to_json(self) -> str:
         raw = {
-            "manifest": json.loads(self.manifest.to_json()),
+            "manifest": asdict(self.manifest),
             "codec": self.codec,
             "segments": [asdict(entry) for entry in self.segments],
             "files": self.files,
@@ -71,7 +71,7 @@ def read(path: Path) -> Commit:
     """ManifestError if the commit is damaged, or of a newer format."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        manifest = Manifest.from_json(json.dumps(raw["manifest"]), where=str(path))
+        manifest = Manifest.from_dict(raw["manifest"], where=str(path))
         files = {name: (int(size), str(digest)) for name, (size, digest) in raw["files"].items()}
         return Commit(manifest, raw["codec"], [Entry(**entry) for entry in raw["segments"]], files)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -176,7 +176,7 @@ def _parsed(indices: Json, name: str) -> list[Generation]:
                 match["digest"],
                 int(match["number"]),
                 name in entry.get("aliases", {}),
-                Manifest.from_json(json.dumps(told["boc"]), where=physical),
+                Manifest.from_dict(told["boc"], where=physical),
                 state,
             )
         )

@@ -421,7 +421,7 @@ def test_every_figure_of_our_pages_changes_with_its_rows(
                 if re.search(r"\d", figures):
                     assert line not in changed, (match["what"], first)
             seen += 1
-    assert seen > 30
+    assert seen > 15
 
 
 def test_another_digit_in_a_row_fails_the_check(tmp_path: Path) -> None:
@@ -440,27 +440,28 @@ def test_another_digit_in_a_row_fails_the_check(tmp_path: Path) -> None:
 
 
 TABLES = {  # page: first cells of tables whose figures are measured by nothing, and what they are
-    "README.md": {"": "versions of servers"},
     "docs/codes.md": {"code": "years of papers"},
-    "docs/configuration.md": {"strength": "defaults"},
+    "docs/configuration.md": {"priority": "defaults"},
     "docs/encoders.md": {"setting": "defaults, and why", "source": "sizes of grids"},
+    "docs/index.md": {"feature": "versions of servers"},
+    "docs/installing.md": {"command": "downloads"},
     "docs/servers.md": {
         "option": "defaults", "server": "versions, tried with `boc info`", "field": "a limit",
-        "`vectors=`": "bytes of types, versions", "trap": "versions, status codes",
+        "`vectors=`": "bytes of types, versions", "pitfall": "versions, status codes",
+        "load, merge and publish": "by `bench/speed/server_load.py`, named below it",
     },
 }  # fmt: skip
 SENTENCES = {  # page: what is told with a unit and is of no rows, and why not
     "README.md": {
-        "6 GB with PyTorch": "a download", "65 MB to fetch once": "a download", "(2.1 GB)": "a download",
-        "a quarter of an hour": "by `make flickr8k`",
+        "6 GB with PyTorch": "a download", "a quarter of an hour": "by `make flickr8k`",
     },
     "docs/codes.md": {"100,000 vectors of 4 KB": "a setting of `bench/speed/encoding.py`"},
+    "docs/embedded.md": {"about 48 MB": "a setting of `indexing/embedded/writer.py`"},
     "docs/encoders.md": {"10 to 19 minutes": "by `make encoders`"},
     "docs/servers.md": {
-        "2.2 times smaller": "BM25 of Lucene's two forms", "30 GB or 10 million": "a rule", "20 to 40 GB": "a rule",
+        "2.2 times smaller": "BM25 of Lucene's two forms", "30 GB or per 10 million": "a rule", "20 to 40 GB": "a rule",
         "1 GB, and 1 GB for each 20 shards": "a rule", "up to 63 times": "a limit", "512 times its weight": "a base",
         "at most 8 MB": "a limit", "a heap of 2 GB": "a setting",
-        "in 156 s": "by `bench/speed/server_load.py`, named below it", "314 MB": "the same", "7 ms": "the same",
     },
 }  # fmt: skip
 NUMBER = r"(?<![\w.-])\d[\d.,]*"

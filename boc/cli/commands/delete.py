@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 @click.command("delete")
 @options.name
 @click.argument("given", nargs=-1, metavar="[ID]...")
-@click.option("--ids", type=options.PATH, help="Delete the items listed in this file, one id a line.")
+@click.option("--ids", type=options.PATH, help="Delete the items listed in this file, one id per line.")
 @click.option("--all", "everything", is_flag=True, help="Remove the whole index.")
 @options.at
 def command(name: str, given: tuple[str, ...], ids: Path | None, everything: bool, at: str) -> None:
-    """Delete items from the index NAME, or all of it.
+    """Delete items from the index NAME, or the whole index.
 
-    A picture's captions are items of their own, with ids of their own.
+    The captions of a picture are separate items with their own ids.
 
     \b
     Examples: boc delete photos 3265162450_5b4e3c5f1b.jpg
@@ -61,8 +61,8 @@ def _listed(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"{path}: not a readable list of ids ({error}); give one id a line") from error
+        raise click.ClickException(f"{path}: not a readable list of ids ({error}); give one id per line") from error
     ids = [line.strip() for line in lines if line.strip()]
     if not ids:
-        raise click.ClickException(f"{path}: lists no ids; give one id a line")
+        raise click.ClickException(f"{path}: lists no ids; give one id per line")
     return ids

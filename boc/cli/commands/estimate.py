@@ -21,9 +21,11 @@ UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 @click.command("estimate", epilog=options.code_help())
 @click.argument("sources", metavar="SOURCE...", type=options.PATH, nargs=-1, required=True)
-@click.option("--items", type=click.IntRange(1), required=True, help="How many items the index is to hold.")
+@click.option("--items", type=click.IntRange(1), required=True, help="Number of items of the planned index.")
 @options.at
-@click.option("--sample", type=click.IntRange(2), default=5000, show_default=True, help="Items to load, at most.")
+@click.option(
+    "--sample", type=click.IntRange(2), default=5000, show_default=True, help="Maximum number of items to load."
+)
 @options.coding
 @options.metadata
 @options.as_json
@@ -36,11 +38,11 @@ def command(
     metadata: Path | None,
     as_json: bool,
 ) -> None:
-    """Say what an index of many items would take, from items like them in SOURCE.
+    """Estimate bytes, time and shards of an index of many items, from similar items in SOURCE.
 
-    SOURCE is a feature file with vectors, or several. A sample of it is loaded twice, a fifth and the whole, into
-    temporary indexes of the place --at, which are removed; for a folder, into a temporary one. The figures are those
-    of merged indexes, for one copy: each replica takes the bytes once more.
+    SOURCE is one or more feature files with vectors. A fifth of a sample, and then the whole sample, is loaded into
+    temporary indexes at --at (of a folder: into a temporary folder), which are removed. The figures are those of merged
+    indexes, for one copy: each replica takes the bytes once more.
 
     \b
     Examples: boc estimate photos.h5 --items 10000000 --at elastic+https://localhost:9200

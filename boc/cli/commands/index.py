@@ -24,12 +24,10 @@ NARROWED = "--ids narrows an extraction; give it to boc extract, or index the pi
 @options.at
 @options.encoder
 @options.coding
-@click.option(
-    "--rm", type=click.FloatRange(1), default=10.0, show_default=True, help="Candidates re-scored for each hit asked."
-)
+@click.option("--rm", type=click.FloatRange(1), default=10.0, show_default=True, help="Candidates re-ranked per hit.")
 @options.metadata
-@click.option("--append", "appended", is_flag=True, help="Put the items into the index NAME, under the code it has.")
-@click.option("--replace", is_flag=True, help="Make it anew even if there is one of that name.")
+@click.option("--append", "appended", is_flag=True, help="Add the items to the existing index NAME, with its code.")
+@click.option("--replace", is_flag=True, help="Replace an existing index of that name.")
 @options.device
 def command(
     name: str,
@@ -45,16 +43,16 @@ def command(
     replace: bool,
     device: str,
 ) -> None:
-    """Make the index NAME of everything in SOURCE.
+    """Make the index NAME from everything in SOURCE.
 
-    SOURCE is a feature file, or several made by one encoder, such as shards; or, with --encoder, a folder of pictures,
-    a CSV of image,caption, or a regions file. Killed or stopped, the same command goes on where it was; the index
-    appears whole at the end.
+    SOURCE is a feature file, or several by one encoder, such as shards; or, with --encoder, a folder of pictures, a CSV
+    with the columns image,caption, or a regions file. After a kill, the same command continues where it stopped. The
+    index is published as a whole at the end.
 
-    --append puts the items of SOURCE into an index that is there, in place of items of the same ids.
+    --append adds the items of SOURCE to an existing index, and replaces items with the same ids.
 
-    The table of --metadata has one line an item; a caption has the values of its picture, unless it has a line of its
-    own. The header declares types: keyword, integer, float, boolean, date, text; several values stand with | between.
+    The table of --metadata has one line per item. A caption has the values of its picture, unless it has its own line.
+    The header declares types: keyword, integer, float, boolean, date, text. Several values are separated by |.
 
     \b
     Examples: boc index photos photos.h5

@@ -20,31 +20,33 @@ if TYPE_CHECKING:
 @click.option("--queries", type=click.File(encoding="utf-8"), help="Search by each line of this file (- for stdin).")
 @click.option("--image", type=options.PATH, help="Search by this picture.")
 @click.option("--features", type=options.PATH, help="Search by the vectors of this feature file.")
-@click.option("--id", "item", help="The one item of --features to search by [default: each].")
-@click.option("-k", default=10, show_default=True, help="Hits wanted.")
-@click.option("--rm", type=float, help="Candidates re-scored for each hit asked [default: the index's].")
+@click.option("--id", "item", help="Search by this item of --features only [default: by each item].")
+@click.option("-k", default=10, show_default=True, help="Number of hits per query.")
+@click.option("--rm", type=float, help="Candidates re-ranked per hit [default: that of the index].")
 @click.option(
     "--rerank",
     type=click.Choice(["dot", "mrsw", "mwsr", "symm", "mravgw"]),
-    help="What scores them: dense vectors, or an alignment of concept sets [default: the index's].",
+    help="Re-rank candidates by dense vectors, or by an alignment of concept sets [default: that of the index].",
 )
 @click.option(
-    "--find", type=click.Choice(["image", "text"]), help="What to find [default: pictures, if there are any]."
+    "--find",
+    type=click.Choice(["image", "text"]),
+    help="Modality of the hits [default: image if the index has pictures].",
 )
 @click.option(
     "--filter",
     "conditions",
     multiple=True,
     metavar="FIELD=VALUE",
-    help="Only items whose metadata is so; also != < <= > >=. Several must all hold.",
+    help="Only items whose metadata fulfil this condition; also != < <= > >=. Repeat it to combine conditions by AND.",
 )
 @click.option(
     "--hybrid",
     type=click.Choice(["rrf", "sum"]),
-    help="Count the words of the sentence too, by fusing both rankings or adding both scores.",
+    help="Combine with BM25 over the words of the sentence: fuse the rankings (rrf) or add the scores (sum).",
 )
-@click.option("--words-weight", type=float, help="What --hybrid sum multiplies the score of the words by.")
-@click.option("--html", type=options.PATH, help="Write a page with the hits to look at.")
+@click.option("--words-weight", type=float, help="Factor of the BM25 score in --hybrid sum.")
+@click.option("--html", type=options.PATH, help="Write the hits to this page, with their pictures.")
 @options.as_json
 @options.at
 @options.encoder
@@ -109,7 +111,7 @@ def command(
 def _lines(queries: TextIO | None) -> list[str]:
     lines = [line.strip() for line in queries or () if line.strip()]
     if not lines:
-        raise click.UsageError("--queries holds no sentence; write one a line")
+        raise click.UsageError("--queries holds no sentence; write one per line")
     return lines
 
 

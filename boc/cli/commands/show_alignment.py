@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     type=options.PATH,
-    help="Figure to write: .png, .jpg or .pdf [default: IMAGE-alignment.png here]",
+    help="Figure to write: .png, .jpg or .pdf [default: IMAGE-alignment.png in the current folder]",
 )
-@click.option("--all-words", is_flag=True, help="Boxes for stop-words too.")
+@click.option("--all-words", is_flag=True, help="Draw boxes for stop-words too.")
 @options.as_json
 @options.encoder
 @options.device
@@ -36,10 +36,11 @@ def command(
     encoder: str | None,
     device: str,
 ) -> None:
-    """Draw which region of IMAGE each word of TEXT is closest to, and which regions matter to the whole picture.
+    """Draw which region of IMAGE each word of TEXT is closest to, and which regions matter most to the picture.
 
-    Any encoder serves that tells where its regions lie and which words it read. Prints, for each word, its largest
-    cosine with a region, and that region's number from 1 and box (x1 y1 x2 y2, in parts of the picture).
+    The encoder must give the boxes of its regions and the words that it read. For each word the command prints its
+    largest cosine with a region, the number of that region from 1, and its box (x1 y1 x2 y2, as fractions of the
+    picture).
 
     \b
     Examples: boc show-alignment dog.jpg "a dog on a sled" --encoder teran:models/flickr8k

@@ -113,7 +113,7 @@ CASES = [
     (f"search short hello {AT}", ["rows.npy", "cut short"]),
     ("search photos hello --at nowhere", ["nowhere", "file:DIR"]),
     ("search photos hello --at file:", ["names no folder"]),
-    ("search photos hello --at ftp://host", ["ftp", "known:", "embedded"]),
+    ("search photos hello --at ftp://host", ["ftp", "known:", "file"]),
     (f"search photos hello {AT} --encoder tern:{{home}}/none", ["none", "boc train"]),
     (f"search photos hello {AT} --encoder tern:{{home}}/other-model", ["other weights", "--encoder"]),
     (f"search photos hello {AT} --encoder tern:{{home}}/broken-model", ["damaged model"]),

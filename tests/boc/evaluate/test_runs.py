@@ -21,8 +21,9 @@ from boc.evaluate.runs import Gallery
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.rerank.alignment import align
-from boc.rerank.dot import METRICS, unit_rows
+from boc.rerank.dot import METRICS
 from boc.types import Item, Ragged, Rows, StoredConcepts
+from boc.vectors import unit_rows
 from tests.helpers import boc
 
 ALIGNMENTS = METRICS[1:]

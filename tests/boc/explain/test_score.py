@@ -176,11 +176,11 @@ def test_stored_labels_go_before_the_answer_of_the_index(by_concepts: Searcher) 
     stored = [Label((f"word{i}",), () if i % 2 else (example,)) for i in range(len(step.centroids_))]
     asked = IndexLabels(by_concepts.index, by_concepts.codec.n_terms)
     captions = [item for item in by_concepts.index.items() if item.modality == "text"][:10]
-    step.labels_ = pack_labels(stored)
+    step.term_labels_ = pack_labels(stored)
     try:
         matches = [m for c in captions for m in explain(by_concepts, c.id, c.content, labelled=99).matches]
     finally:
-        del step.labels_
+        del step.term_labels_
     assert {(m.term - offset) % 2 for m in matches if m.term >= offset} == {0, 1}
     for match in matches:
         own = stored[match.term - offset] if match.term >= offset else Label()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from boc.errors import SourceError
+from boc.errors import BocWarning, SourceError
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.inputs.sources import ADVICE, Source, open_source
@@ -295,3 +295,26 @@ def test_shards_are_the_same_on_every_machine_and_about_equal() -> None:
     assert max(abs(size - 250) for size in sizes) <= 60
     assert [item.id for item in source.part("3/16").items[:4]] == ["00018.jpg", "00027.jpg", "00071.jpg", "00078.jpg"]
     assert source.part("03/16") == source.part("3/16")
+
+
+def test_pictures_of_other_formats_and_linked_folders_are_named(tmp_path: Path) -> None:
+    folder, other = tmp_path / "phone", tmp_path / "other"
+    folder.mkdir()
+    other.mkdir()
+    for name in ("a.jpg", "b.jfif", "c.HEIC", "d.heic", "e.avif", "notes.txt"):
+        (folder / name).touch()
+    (other / "f.jpg").touch()
+    (folder / "linked").symlink_to(other)
+    with pytest.warns(BocWarning) as told:
+        source = open_source(folder)
+    assert [item.id for item in source.items] == ["a.jpg", "b.jfif"]
+    assert "1 .avif, 2 .heic" in str(told[0].message)
+    assert "'linked'" in str(told[1].message)
+    assert len(told) == 2
+
+
+def test_a_folder_of_pictures_alone_is_taken_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").touch()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(open_source(tmp_path).items) == 1

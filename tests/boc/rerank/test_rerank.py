@@ -23,9 +23,10 @@ from boc.errors import BocError
 from boc.rerank import alignment
 from boc.rerank import dot as dot_module
 from boc.rerank.alignment import align, alignments
-from boc.rerank.dot import METRICS, PROBE, best, check_metric, dot, products, reorder, unit_rows
+from boc.rerank.dot import METRICS, PROBE, best, check_metric, dot, products, reorder
 from boc.rerank.storage import CONCEPT_DTYPES, store, stored
 from boc.types import Hit, Ragged, StoredConcepts
+from boc.vectors import unit_rows
 from tests.oracles import picture
 
 ALIGNMENTS = METRICS[1:]

@@ -321,7 +321,7 @@ def test_a_segment_that_cannot_be_written_is_told_and_nothing_changes(
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(merge._segment, "write", full)
+    monkeypatch.setattr(merge, "write", full)
     with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
 
         def load() -> None:
@@ -488,6 +488,19 @@ def test_rows_deleted_while_they_are_merged_stay_deleted(tmp_path: Path, monkeyp
     assert len(index) == 20 + 85
     assert not {item.id for item in index.items()} & set(gone)
     assert index.manifest.postings == int(index.document_frequencies().sum())
+
+
+def test_a_name_of_the_index_that_cannot_be_read_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Path.read_text
+
+    def forbidden(path: Path, *args: Any, **kwargs: Any) -> str:
+        if path.name == "CURRENT":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", forbidden)
+    with pytest.raises(BackendError, match=r"CURRENT: cannot be read \(Permission denied\); check its permissions"):
+        EmbeddedBackend(home).open("pets")
 
 
 def test_the_second_writer_is_refused_and_the_first_finishes(home: Path) -> None:
