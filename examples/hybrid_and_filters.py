@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from boc.build import build_index, fit_code, new_manifest
-from boc.codecs import global_code
+from boc.codecs import parse_code
 from boc.inputs.features import FeatureFile
 from boc.inputs.metadata import Metadata, parse_filter
 from boc.search import Searcher
@@ -22,7 +22,7 @@ def main(features: str, sentence: str) -> None:
         lines = [f"{key},{2024 + i % 2}" for i, key in enumerate(file.ids("image"))]
         Path("metadata.csv").write_text("\n".join(["id,year:integer", *lines]), encoding="utf-8")
         metadata = Metadata.read(Path("metadata.csv"))
-        codec = fit_code(file, global_code("scalar"))
+        codec = fit_code(file, parse_code("scalar").codec(file.header.dim))
         manifest = new_manifest(file, codec, metadata=metadata)
         for _ in build_index(file, AT, "dated", codec, manifest, metadata):
             pass

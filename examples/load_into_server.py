@@ -10,7 +10,7 @@ import sys
 
 from boc import plugins
 from boc.build import build_index, fit_code, new_manifest
-from boc.codecs import global_code
+from boc.codecs import parse_code
 from boc.evaluate.verify import verify
 from boc.inputs.features import FeatureFile
 
@@ -20,7 +20,7 @@ def main(features: str, at: str) -> None:
     for label, value in backend.about().items():
         print(f"{label}: {value}")
     with FeatureFile(features) as file:
-        codec = fit_code(file, global_code("dictionary", terms=64))
+        codec = fit_code(file, parse_code("dictionary(terms=64)").codec(file.header.dim))
         for done in build_index(file, at, "boc-example", codec, new_manifest(file, codec)):
             print(f"\rloaded {done}", end="", file=sys.stderr)
     found = verify(backend.open("boc-example"))

@@ -11,7 +11,7 @@ import numpy as np
 
 from boc import plugins
 from boc.build import build_index, fit_code, new_manifest
-from boc.codecs import global_code
+from boc.codecs import parse_code
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.inputs.sources import Source
@@ -34,7 +34,7 @@ def main() -> None:
         writer.finish()
 
     with FeatureFile("mine.h5") as file:
-        codec = fit_code(file, global_code("scalar", z=32, query_z=64))
+        codec = fit_code(file, parse_code("scalar:32/64").codec(file.header.dim))
         for _ in build_index(file, "file:boc-data", "mine", codec, new_manifest(file, codec)):
             pass
 

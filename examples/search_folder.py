@@ -10,7 +10,7 @@ from pathlib import Path
 
 from boc import plugins
 from boc.build import build_index, fit_code, new_manifest
-from boc.codecs import global_code
+from boc.codecs import parse_code
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFile
 from boc.inputs.sources import open_source
@@ -25,7 +25,7 @@ def index(folder: Path, spec: str) -> None:
     for done in extraction.run():
         print(f"\rencoded {done} of {extraction.total}", end="", file=sys.stderr)
     with FeatureFile("folder.h5") as file:
-        codec = fit_code(file, global_code("dictionary"))
+        codec = fit_code(file, parse_code("dictionary").codec(file.header.dim))
         for _ in build_index(file, AT, "folder", codec, new_manifest(file, codec)):
             pass
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -159,6 +160,15 @@ def test_values_are_checked_without_text_too() -> None:
 def test_every_argument_is_a_field_and_explained() -> None:
     taken = {argument for kind in CODES.values() for argument in kind.rules}
     assert taken == set(ARGUMENTS) == {field.name for field in fields(Code)} - {"name"}
+
+
+def test_the_guide_has_every_argument_of_every_code() -> None:
+    guide = (Path(__file__).resolve().parents[3] / "docs" / "codes.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| ([a-z, ]+) \|", guide.partition("## How a code is written")[2], re.MULTILINE)
+    listed = {(argument, code) for argument, of in rows for code in of.split(", ") if argument in ARGUMENTS}
+    assert listed == {(argument, code) for code, kind in CODES.items() for argument in kind.rules}
+    for line in re.findall(r'^boc index photos photos.h5 --code "?([^"#\n]+)', guide, re.MULTILINE):
+        parse_code(line)
 
 
 def test_limits_are_those_of_the_steps() -> None:
