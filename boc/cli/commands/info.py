@@ -43,7 +43,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
     chains = " + ".join(", ".join(islice(steps, count)) for count in manifest.codec["chains"])
     for label, value in (
         ("items", f"{manifest.items['image']} pictures, {manifest.items['text']} captions"),
-        ("code", str(code_of(manifest.codec) or "of no name")),
+        ("code", str(code_of(manifest.codec) or "none that has a name")),
         ("steps", chains),
         ("terms", f"{manifest.codec['n_terms']}"),
         ("postings", f"{manifest.postings} ({manifest.postings / max(1, total):.1f} an item)"),

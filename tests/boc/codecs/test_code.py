@@ -16,7 +16,18 @@ from hypothesis import strategies as st
 
 import boc.codecs
 from boc.clustering.codebook import Codebook
-from boc.codecs import ARGUMENTS, CODES, Code, Dictionary, SoftAssignment, SurrogateCodec, code_of, parse_code
+from boc.codecs import (
+    ARGUMENTS,
+    CODES,
+    CONCEPT_CODES,
+    GLOBAL_CODES,
+    Code,
+    Dictionary,
+    SoftAssignment,
+    SurrogateCodec,
+    code_of,
+    parse_code,
+)
 from boc.codecs.code import File, Flag, OneOf, Rule, Whole
 from boc.codecs.code_syntax import join_code, split_code
 from boc.codecs.dictionary import MOST_PER_DOCUMENT, MOST_TERMS
@@ -172,6 +183,8 @@ def test_the_guide_has_every_argument_of_every_code() -> None:
 
 
 def test_limits_are_those_of_the_steps() -> None:
+    assert list(CODES) == [*GLOBAL_CODES, *CONCEPT_CODES]
+    assert {name for name in CODES if Code(name).reads_concepts} == set(CONCEPT_CODES)
     dictionary, soft = CODES["dictionary"].rules, CODES["soft"].rules
     assert dictionary["z"] == Whole(1, MOST_PER_DOCUMENT)
     assert dictionary["terms"] == CODES["mixed"].rules["terms"] == Whole(1, MOST_TERMS)
