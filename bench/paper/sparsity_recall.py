@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 from bench.paper.codebooks import Codebooks
 from bench.paper.ranking import DIRECTIONS, RMS, Gallery, share
 from bench.report.rows import Writer
-from boc.build import fit_code
 from boc.codecs import Code, SurrogateCodec, concept_code, global_code
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header, embeddings
+from boc.load import fit_code
 from boc.types import Item, Modality, Rows
 
 SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
@@ -90,9 +90,8 @@ def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: S
     for sparsity in sparsities:
         z = kept(sparsity, width)  # the largest component, which bits are measured by, depends on it
         yield Setting("bits", ROTATED, z, z, sparsity, fit_code(fit, global_code("bits", z=z, query_z=z)))
-    code = Code("scalar")
-    z, query_z = code.budgets(fit.header.dim)
-    default = fit_code(fit, code.codec(fit.header.dim))
+    z, query_z = Code("scalar").budgets(fit.header.dim)
+    default = fit_code(fit, Code("scalar").codec(fit.header.dim))
     yield Setting("scalar", "default", z, query_z, round(1 - z / width, 4), default)
     if 0 in sparsities:
         shifted = fit_code(fit, global_code("scalar", rotate=False, shift=True))
@@ -181,7 +180,8 @@ def synthetic(path: Path, n: int, dim: int = 32) -> None:
 
 
 def _unit(X: NDArray[np.float64]) -> NDArray[np.float32]:
-    return (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+    rows: NDArray[np.float32] = (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+    return rows
 
 
 @click.command()

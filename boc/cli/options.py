@@ -6,9 +6,10 @@ import functools
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -17,17 +18,38 @@ from click.shell_completion import CompletionItem
 from boc.cli import completers
 from boc.codecs import ARGUMENTS, CODES, Code, parse_code
 from boc.errors import BocError
+from boc.names import CONCEPT_DTYPES, METRICS
 
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
 
-    from boc.clustering.codebook import Codebook
-    from boc.codecs import SurrogateCodec
-    from boc.inputs.features import FeatureFiles
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
+
+
+class Sentence(click.types.StringParamType):
+    """Text of the command line, which the system hands over as bytes; those that are not UTF-8 are refused."""
+
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value.encode(errors="ignore").decode() != value:
+            self.fail(f"{value!a} is not UTF-8; write it in UTF-8, as the terminal's locale should be", param, ctx)
+        return value
+
+
+SENTENCE = Sentence()
+PAGE = (b"<!doctype html>", b" - boc</title>")
+"""What a page of boc begins with."""
+
+
+def named(file: IO[Any] | None) -> Path | None:
+    """The path of a file that an option opened, if it has one."""
+    name = getattr(file, "name", None)
+    return Path(name) if isinstance(name, str) and name != "<stdin>" else None
+
 
 name = click.argument("name", shell_complete=completers.names)
 at = click.option(
@@ -86,14 +108,14 @@ CODING = (
     ),
     click.option(
         "--rerank",
-        type=click.Choice(["dot", "mrsw", "mwsr", "symm", "mravgw"]),
+        type=click.Choice(METRICS),
         default="dot",
         show_default=True,
         help="Score them by dense vectors, or by an alignment of concept sets.",
     ),
     click.option(
         "--concepts",
-        type=click.Choice(["float16", "int8"]),
+        type=click.Choice(CONCEPT_DTYPES),
         help="Store concept sets, as this type [default: float16 if --rerank aligns them].",
     ),
 )
@@ -101,24 +123,11 @@ CODING = (
 
 @dataclass(frozen=True)
 class Coding:
-    """What the options of ``coding`` say: how an index encodes its items, and whether it holds their concepts."""
+    """What the options of ``coding`` say: the code of an index, how it re-ranks, and how it stores concept sets."""
 
     code: Code
     rerank: str
     concepts: str | None
-
-    @property
-    def keeps_concepts(self) -> bool:
-        """Whether concept sets are read from the feature file."""
-        return self.code.reads_concepts or self.concepts is not None or self.rerank != "dot"
-
-    def fitted(self, file: FeatureFiles, book: Codebook | None) -> SurrogateCodec:
-        """The code, learned from an embeddings file; ``book`` is its codebook, if it has one."""
-        from boc.build import fit_code
-
-        if book is not None:
-            book.check(file.header.identity)
-        return fit_code(file, self.code.codec(file.header.dim, book))
 
 
 def code_help() -> str:
@@ -188,6 +197,24 @@ def show(label: str, total: int, done: Iterator[int]) -> None:
         for count in done:
             shown.update(count - position)
             position = count
+
+
+@contextmanager
+def bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A callable (label, done, total) that draws a progress bar on stderr per label, one behind the other."""
+    label, position = "", 0
+    shown: Any = None
+    with ExitStack() as stack:
+
+        def progress(what: str, done: int, total: int) -> None:
+            nonlocal label, position, shown
+            if what != label:
+                stack.close()
+                label, position, shown = what, 0, stack.enter_context(bar(what, total))
+            shown.update(done - position)
+            position = done
+
+        yield progress
 
 
 def report(failed: list[tuple[str, str]]) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from boc.codecs.crelu import CReLU
     from boc.codecs.dictionary import Dictionary, dictionary_steps
     from boc.codecs.permutation import DeepPermutation
-    from boc.codecs.presets import CONCEPT_CODES, GLOBAL_CODES, concept_code, global_code
+    from boc.codecs.presets import concept_code, global_code
     from boc.codecs.quantizers import BitQuantizer, ScalarQuantizer
     from boc.codecs.rotation import RandomRotation
     from boc.codecs.shifted_crelu import ShiftedCReLU
@@ -31,7 +31,7 @@ else:
         "crelu": ("CReLU",),
         "dictionary": ("Dictionary", "dictionary_steps"),
         "permutation": ("DeepPermutation",),
-        "presets": ("CONCEPT_CODES", "GLOBAL_CODES", "concept_code", "global_code"),
+        "presets": ("concept_code", "global_code"),
         "quantizers": ("BitQuantizer", "ScalarQuantizer"),
         "rotation": ("RandomRotation",),
         "shifted_crelu": ("ShiftedCReLU",),
@@ -49,8 +49,6 @@ else:
 __all__ = [
     "ARGUMENTS",
     "CODES",
-    "CONCEPT_CODES",
-    "GLOBAL_CODES",
     "STEPS",
     "BitQuantizer",
     "CReLU",

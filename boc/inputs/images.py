@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from boc.errors import BocError, ImageError
+from boc.errors import ADVICE, BocError, ImageError, advice
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -96,12 +96,11 @@ def decoding(name: str) -> Iterator[None]:
 
 def _told(name: str, error: Exception) -> BocError:
     """What to tell of an error that was raised while a picture was opened or decoded."""
-    if not isinstance(error, OSError) or error.errno is None:
-        return ImageError(f"{name}: cannot be read ({str(error) or type(error).__name__}); fetch it again or delete it")
-    if error.errno in SHORT:
-        return BocError(f"{name}: cannot be opened now ({error.strerror}); close other programs, or raise ulimit -n")
-    advice = "give leave to read it" if isinstance(error, PermissionError) else "fetch it again or delete it"
-    return ImageError(f"{name}: cannot be read ({error.strerror}); {advice}")
+    if isinstance(error, OSError) and error.errno in ADVICE:
+        kind = BocError if error.errno in SHORT else ImageError
+        return kind(f"{name}: cannot be read ({error.strerror}); {advice(error)}")
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return ImageError(f"{name}: cannot be read ({reason}); fetch it again or delete it")
 
 
 def _orientation(image: Image) -> int:

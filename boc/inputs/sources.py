@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from boc.errors import BocWarning, SourceError
+from boc.errors import BocWarning, SourceError, check_system
 from boc.inputs.features import FeatureFile
 from boc.inputs.images import SUFFIXES
+from boc.inputs.text_lines import read_ids
 from boc.types import Item
 
 OTHERS = frozenset({".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf"})
@@ -138,6 +139,7 @@ def _table(path: Path, images: Path | None) -> list[Item]:
                     )
                 captions.setdefault(row["image"], []).append(row["caption"])
     except (UnicodeDecodeError, csv.Error, OSError) as error:
+        check_system(path, error, SourceError)
         raise SourceError(f"{path}: not a UTF-8 CSV file ({error}); {ADVICE}") from error
     if not captions:
         raise SourceError(f"{path}: no rows; {ADVICE}")
@@ -169,12 +171,7 @@ def _picture_root(table: Path, first: str, images: Path | None) -> Path:
 
 
 def _keep(items: Iterable[Item], ids: Path) -> list[Item]:
-    try:
-        wanted = {line.strip() for line in ids.read_text(encoding="utf-8-sig").splitlines() if line.strip()}
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{ids}: not a readable list of picture ids ({error}); give one id a line") from error
-    if not wanted:
-        raise SourceError(f"{ids}: lists no picture ids; give one id a line")
+    wanted = set(read_ids(ids))
     kept = [item for item in items if (item.group or item.id) in wanted]
     missing = wanted - {item.group or item.id for item in kept}
     if missing:

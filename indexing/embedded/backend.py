@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from boc.atomic_files import sole_writer, sync
-from boc.errors import BackendError, ManifestError
+from boc.errors import BackendError, ManifestError, advice
 from boc.manifest import Manifest
 
 from . import commits
@@ -75,7 +75,7 @@ class EmbeddedBackend:
             return None
         except OSError as error:
             raise BackendError(
-                f"{home / 'CURRENT'}: cannot be read ({error.strerror}); check its permissions and the disk"
+                f"{home / 'CURRENT'}: cannot be read ({error.strerror or error}); {advice(error)}"
             ) from error
 
     def _check(self, name: str) -> None:

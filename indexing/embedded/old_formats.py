@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.errors import ManifestError
+from boc.errors import BackendError, ManifestError, check_system
 from boc.manifest import Manifest
 from boc.types import StoredConcepts
 
@@ -49,6 +49,7 @@ def _mapped(path: Path) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, SyntaxError, TokenError) as error:  # the last two of a header that numpy parses
+        check_system(path, error, BackendError)
         raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
     return array
 
@@ -57,6 +58,7 @@ def _check_files(folder: Path) -> None:
     try:
         sizes = json.loads((folder / "files.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
+        check_system(folder / "files.json", error, BackendError)
         raise ManifestError(f"{folder}: its list of files cannot be read ({error}); {DAMAGED}") from error
     for name, size in sizes.items():
         path = folder / name

@@ -70,15 +70,15 @@ def command(
         raise click.UsageError("--dictionary takes words and no stop-words anyway; leave the other choices out")
     if words_only and balanced:
         raise click.UsageError("--words-only leaves nothing to balance; give it or --balanced")
-    from boc.atomic_files import check_writable
     from boc.clustering import codebook
     from boc.inputs.features import FeatureFile
+    from boc.outputs import begins, check_output
     from boc.types import MODALITIES
 
     def tell(stage: str) -> None:
         click.echo(stage, err=True)
 
-    check_writable(output)
+    check_output(output, begins(*codebook.BEGINS), *features)
     with ExitStack() as stack:
         files = [stack.enter_context(FeatureFile(path)) for path in features]
         if decontextualized:

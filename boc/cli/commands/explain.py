@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command("explain")
 @options.name
-@click.argument("given", nargs=-1, required=True, metavar="[TEXT] ID")
+@click.argument("given", type=options.SENTENCE, nargs=-1, required=True, metavar="[TEXT] ID")
 @click.option("--image", type=options.PATH, help="Explain the score for this picture instead of a sentence.")
 @click.option(
     "--top", type=click.IntRange(1), default=10, show_default=True, help="Number of terms to print, with their labels."
@@ -52,12 +52,12 @@ def command(
     """
     if len(given) != (2 if image is None else 1):
         raise click.UsageError("give TEXT (in quotes) and the ID of an item, or --image FILE and the ID")
-    from boc.atomic_files import check_writable
     from boc.explain.score import explain
+    from boc.outputs import begins, check_output
     from boc.search import Searcher
 
     if html is not None:
-        check_writable(html)
+        check_output(html, begins(*options.PAGE), image)
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
     text = given[0] if image is None else None
     explanation = explain(searcher, given[-1], text, image, labelled=top)

@@ -88,13 +88,13 @@ def command(
     if (encoder is None) == (regions is None):
         raise click.UsageError("give either --encoder (vectors) or --regions (regions to train on)")
     from boc import plugins
-    from boc.atomic_files import check_writable
     from boc.inputs.extraction import Extraction
-    from boc.inputs.features import FeatureFile
+    from boc.inputs.features import FeatureFile, is_feature_file
     from boc.inputs.sources import open_source
+    from boc.outputs import check_output
     from boc.types import Runtime
 
-    check_writable(output)
+    check_output(output, is_feature_file, source, ids)
     found = open_source(source, ids, images)
     if shard is not None:
         found = found.part(shard)

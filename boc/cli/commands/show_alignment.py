@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command("show-alignment")
 @click.argument("image", type=options.PATH)
-@click.argument("text")
+@click.argument("text", type=options.SENTENCE)
 @click.option(
     "-o",
     "--output",
@@ -49,18 +49,14 @@ def command(
     if encoder is None:
         raise click.UsageError("name what encodes picture and sentence: --encoder KIND:PATH")
     from boc import plugins
-    from boc.atomic_files import check_writable
-    from boc.errors import BocError
     from boc.explain.alignment import show
-    from boc.explain.figure import draw_figure, format_of, save_figure
+    from boc.explain.figure import BEGINS, draw_figure, format_of, save_figure
     from boc.inputs.images import read_image
+    from boc.outputs import begins, check_output
     from boc.types import ImageRef
 
     path = output or Path(f"{image.stem}-alignment.png")
-    format_of(path)
-    check_writable(path)
-    if path.resolve() == image.resolve():
-        raise BocError(f"{path} is the picture itself; choose another name for the figure")
+    check_output(path, begins(BEGINS[format_of(path)]), image)
     photo = read_image(image)
     alignment = show(plugins.encoder(encoder, device), ImageRef(image.name, image), text)
     save_figure(path, draw_figure(photo, alignment, all_words=all_words))

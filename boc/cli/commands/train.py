@@ -88,6 +88,7 @@ def command(
 
     check_writable(output / "config.json")
     trainer = plugins.trainer()
+    trainer.check_place(output)
     recipe = trainer.Recipe.of(
         recipe_name, _settings(settings, text=text, epochs=epochs, batch_size=batch_size, seed=seed)
     )

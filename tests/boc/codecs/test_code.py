@@ -19,8 +19,6 @@ from boc.clustering.codebook import Codebook
 from boc.codecs import (
     ARGUMENTS,
     CODES,
-    CONCEPT_CODES,
-    GLOBAL_CODES,
     Code,
     Dictionary,
     SoftAssignment,
@@ -32,6 +30,7 @@ from boc.codecs.code import File, Flag, OneOf, Rule, Whole
 from boc.codecs.code_syntax import join_code, split_code
 from boc.codecs.dictionary import MOST_PER_DOCUMENT, MOST_TERMS
 from boc.errors import BocError
+from boc.names import CONCEPT_CODES, GLOBAL_CODES
 from boc.types import Embeddings, Identity
 
 BOOK = Codebook(np.eye(5, 8, dtype=np.float32), Identity("t:x", "0" * 64, 8), (), {}, 9, 0.5)
