@@ -17,7 +17,7 @@ from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.errors import BocError, BocWarning, EncoderError, FeatureFileError
 from boc.garbage import collected_rarely
-from boc.inputs.features import FeatureFile, FeatureFiles, embeddings
+from boc.inputs.features import FeatureFile, FeatureFiles
 from boc.inputs.metadata import Metadata
 from boc.manifest import Manifest
 from boc.plugins import check_name
@@ -26,10 +26,9 @@ from boc.rerank import check_metric
 from boc.rerank.storage import store
 from boc.types import (
     MODALITIES,
+    Batch,
     Embeddings,
     Item,
-    Modality,
-    Rows,
     StoredConcepts,
     TermMatrix,
 )
@@ -44,8 +43,8 @@ DEFAULT_RM = 10.0
 FOUND = 1000  # ids looked up at a time
 
 
-_Encoded: TypeAlias = tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]
-"""What an index takes of some rows: items, term frequencies, vectors and concept sets."""
+_Documents: TypeAlias = tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]
+"""The arguments of ``IndexWriter.add``: items, term frequencies, vectors and concept sets."""
 
 
 def fit_code(file: FeatureFile | FeatureFiles, codec: SurrogateCodec) -> SurrogateCodec:
@@ -167,13 +166,10 @@ def delete_items(at: str, name: str, ids: Sequence[str]) -> tuple[int, list[str]
     return len(known), [key for key in distinct if key in unknown]
 
 
-def _batches(
-    file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest
-) -> Iterator[tuple[Rows, Modality]]:
+def _batches(file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest) -> Iterator[Batch]:
     sets = manifest.concept_dtype is not None or codec.reads_concepts
     for modality in MODALITIES:
-        for rows in file.batches(modality, CONCEPT_BATCH if sets else BATCH, sets=sets):
-            yield rows, modality
+        yield from file.batches(modality, CONCEPT_BATCH if sets else BATCH, sets=sets)
 
 
 def _encoding(
@@ -182,25 +178,23 @@ def _encoding(
     manifest: Manifest,
     metadata: Metadata | None,
     known: Callable[[list[str]], bool] = lambda ids: False,
-) -> Iterator[tuple[int, _Encoded | None]]:
+) -> Iterator[tuple[int, _Documents | None]]:
     """Of each batch of items how many they are, and what an index takes of them; None of those that are ``known``."""
 
-    def encoded(batch: tuple[Rows, Modality, bool]) -> tuple[int, _Encoded | None]:
-        rows, modality, there = batch
-        return len(rows.items), None if there else _encoded(rows, modality, codec, manifest, metadata)
+    def encoded(task: tuple[Batch, bool]) -> tuple[int, _Documents | None]:
+        batch, there = task
+        return len(batch), None if there else _documents(batch, codec, manifest, metadata)
 
     batches = _batches(file, codec, manifest)
-    yield from ahead(encoded, ((rows, modality, known([item.id for item in rows.items])) for rows, modality in batches))
+    yield from ahead(encoded, ((batch, known([item.id for item in batch.items])) for batch in batches))
 
 
-def _encoded(
-    rows: Rows, modality: Modality, codec: SurrogateCodec, manifest: Manifest, metadata: Metadata | None
-) -> _Encoded:
-    encoded = embeddings(rows, modality)
-    dtype = manifest.concept_dtype
-    sets = None if dtype is None or encoded.concepts is None else store(encoded.concepts, dtype)
-    items = rows.items if metadata is None else [replace(item, fields=metadata.of(item)) for item in rows.items]
-    return items, codec.encode_documents(encoded), encoded.vectors, sets
+def _documents(batch: Batch, codec: SurrogateCodec, manifest: Manifest, metadata: Metadata | None) -> _Documents:
+    items, found, dtype = batch.items, batch.embeddings, manifest.concept_dtype
+    sets = None if dtype is None or found.concepts is None else store(found.concepts, dtype)
+    if metadata is not None:
+        items = [replace(item, fields=metadata.of(item)) for item in items]
+    return items, codec.encode_documents(found), found.vectors, sets
 
 
 def _source(items: str, metadata: Metadata | None) -> str:
@@ -214,8 +208,8 @@ def _digest(*parts: str) -> str:
 
 def _check_concepts(file: FeatureFile | FeatureFiles) -> None:
     for modality in MODALITIES:
-        rows = next(file.batches(modality, 1), None)
-        if rows is not None and "concepts" not in rows.ragged:
+        batch = next(file.batches(modality, 1), None)
+        if batch is not None and batch.embeddings.concepts is None:
             raise FeatureFileError(
                 f"{file.path}: holds no concept sets of its {modality} items; make it with boc extract --encoder "
                 "(an encoder that has them, such as tern), or leave out --concepts and --rerank"

@@ -75,6 +75,10 @@ class Ragged:
         flat = [np.asarray(s, dtype=np.float32).reshape(-1, width) for s in sets]
         return cls(np.concatenate(flat) if flat else np.empty((0, width), np.float32), offsets)
 
+    def take(self, chosen: Sequence[int]) -> Ragged:
+        """The sets of these numbers, in the order given."""
+        return Ragged.from_sets([self[i] for i in chosen], self.values.shape[1])
+
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
         """The sets of all parts, one part behind the other."""
@@ -107,6 +111,31 @@ class Embeddings:
     def __len__(self) -> int:
         return len(self.vectors)
 
+    def take(self, chosen: Sequence[int]) -> Embeddings:
+        """Those of some items, by their numbers, in the order given."""
+        return Embeddings(
+            self.modality,
+            self.vectors[chosen],
+            None if self.concepts is None else self.concepts.take(chosen),
+            None if self.boxes is None else self.boxes.take(chosen),
+            None if self.words is None else [self.words[i] for i in chosen],
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Items of one modality and their ``embeddings``, in one order."""
+
+    items: list[Item]
+    embeddings: Embeddings
+
+    def __post_init__(self) -> None:
+        if len(self.items) != len(self.embeddings):
+            raise ValueError(f"{len(self.items)} items but {len(self.embeddings)} vectors")
+
+    def __len__(self) -> int:
+        return len(self.items)
+
 
 @dataclass(frozen=True)
 class Regions:
@@ -122,6 +151,25 @@ class Regions:
 
     def __len__(self) -> int:
         return len(self.features)
+
+
+@dataclass(frozen=True)
+class RegionBatch:
+    """Items of one modality, and of pictures their regions: ``features`` (d wide) and ``boxes`` (4 wide), see
+    ``Regions``; None for captions."""
+
+    items: list[Item]
+    features: Ragged | None = None
+    boxes: Ragged | None = None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def regions(self) -> list[Regions]:
+        """The regions of each picture."""
+        assert self.features is not None
+        assert self.boxes is not None
+        return [Regions(self.features[i], self.boxes[i]) for i in range(len(self.items))]
 
 
 @dataclass(frozen=True)
@@ -241,14 +289,3 @@ class Stages:
         now, own = perf_counter(), vars(self)
         own[name] = (own[name] or 0.0) + 1000 * (now - begun)
         return now
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A batch of items with their arrays: ``dense[name]`` (n, d), ``ragged[name]`` n sets of rows, all sets of an
-    item as long as each other, and ``words`` naming those rows, if they are of words."""
-
-    items: list[Item]
-    dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    ragged: dict[str, Ragged] = field(default_factory=dict)
-    words: list[list[str]] | None = None

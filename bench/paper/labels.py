@@ -1,5 +1,7 @@
 """Do labels fit? The share of a term's pictures whose own captions have a word of its label, against chance.
 
+    python -m bench.paper.labels LEARN FEATURES
+
 FEATURES holds captioned pictures with concepts and words, LEARN others for the labels (both of boc extract), so that
 no label is judged by the captions it came from. Terms are drawn by seed among those that some pictures of FEATURES
 have. A row holds kind of label, terms drawn, terms with words; then, over those with words, mean and
@@ -26,7 +28,7 @@ from boc import plugins
 from boc.clustering.codebook import cluster
 from boc.clustering.term_labels import IndexLabels, Label, codebook_labels, content_words
 from boc.codecs import Code, HardAssignment, SurrogateCodec
-from boc.inputs.features import FeatureFile, embeddings
+from boc.inputs.features import FeatureFile
 from boc.load import fit_code, load_index, new_manifest
 from boc.types import TermMatrix
 
@@ -44,7 +46,7 @@ def words_of(file: FeatureFile) -> list[set[str]]:
 
 def encode(file: FeatureFile, codec: SurrogateCodec) -> TermMatrix:
     """The terms of all pictures, one column a term."""
-    parts = [codec.encode_documents(embeddings(rows, "image")) for rows in file.batches("image")]
+    parts = [codec.encode_documents(rows.embeddings) for rows in file.batches("image")]
     return sparse.vstack(parts, format="csc")
 
 
@@ -82,7 +84,7 @@ def rows(
     codebook = cluster([learn], clusters, seed=seed)
     scalar = fit_code(learn, Code("scalar").codec(learn.header.dim))
     dictionary = fit_code(learn, Code("dictionary", z=2, terms=clusters).codec(learn.header.dim))
-    sample = embeddings(learn.rows("image", 0, 1), "image")
+    sample = learn.batch("image", 0, 1).embeddings
     concepts = SurrogateCodec([HardAssignment.from_codebook(codebook)]).fit(sample)
     for kind, codec in (("scalar", scalar), ("dictionary", dictionary), ("concepts", concepts)):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,7 @@
 """Recall after re-ranking against postings read, for each code.
 
+    python -m bench.paper.recall_postings FEATURES
+
 Without ``--queries`` the captions of FEATURES ask for its pictures; with it, all items of that file ask for all items
 of FEATURES. Codes are learned from FEATURES, or from ``--fit``. Scores are whole numbers from a sparse product, the
 order is (-score, id), and only items that share a term with the query count, as in every engine of ours.
@@ -133,7 +135,7 @@ def read(path: Path, *modalities: str, concepts: bool = False) -> tuple[list[Emb
             if modality in modalities and file.count(modality):
                 found = file.items(modality)
                 order = sorted(range(len(found)), key=lambda i: found[i].id)
-                sets = file.rows(modality, 0, len(found)).ragged["concepts"] if concepts else None
+                sets = file.batch(modality, 0, len(found)).embeddings.concepts if concepts else None
                 sorted_sets = sets and Ragged.from_sets([sets[i] for i in order], sets.values.shape[1])
                 vectors.append(Embeddings(modality, file.vectors(modality)[order], sorted_sets))
                 items += [found[i] for i in order]

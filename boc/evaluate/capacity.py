@@ -21,7 +21,7 @@ from boc.inputs.metadata import Metadata
 from boc.load import load_index
 from boc.manifest import Manifest
 from boc.plugins import Backend
-from boc.types import MODALITIES, Modality, Rows
+from boc.types import MODALITIES, Batch, Modality
 
 BLOCK = 250  # items that lie together in a sample
 PART = 5  # the smaller load is of a fifth
@@ -96,7 +96,7 @@ def extrapolate(part: Load, whole: Load, items: int) -> Estimate:
     return Estimate(items, (part, whole), each, fixed, start + items * rate)
 
 
-class Sample(FeatureFiles):
+class SampledFiles(FeatureFiles):
     """About ``size`` items of feature files, in blocks evenly spread over each, with their metadata.
 
     It reads what ``whole`` has open, and is closed with it.
@@ -112,12 +112,12 @@ class Sample(FeatureFiles):
         """Number of items of one modality in the sample."""
         return sum(stop - start for number in range(len(self.files)) for start, stop in self._spans(number, modality))
 
-    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Rows]:
+    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
         """The rows of the sample, at most ``size`` at a time."""
         for number, file in enumerate(self.files):
             for first, last in self._spans(number, modality):
                 for start in range(first, last, size):
-                    rows = file.rows(modality, start, min(start + size, last), sets=sets)
+                    rows = file.batch(modality, start, min(start + size, last), sets=sets)
                     if self._metadata is not None:
                         items = [replace(item, fields=self._metadata.of(item)) for item in rows.items]
                         rows = replace(rows, items=items)
@@ -151,8 +151,8 @@ def measure(
     ``codec`` is fitted; ``manifest`` is that of an index of all of ``file``; ``tick`` hears of items as they are
     loaded. Nothing stays there, however this ends. BocError if there are fewer than two items.
     """
-    whole = Sample(file, size, metadata)
-    part = Sample(file, max(1, size_of(whole) // PART), metadata)
+    whole = SampledFiles(file, size, metadata)
+    part = SampledFiles(file, max(1, size_of(whole) // PART), metadata)
     if size_of(part) >= size_of(whole):
         raise BocError(f"{file.path}: {size_of(whole)} items are too few to estimate from; give a larger sample")
     backend = plugins.backend(at)

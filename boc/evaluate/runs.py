@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from boc.errors import FeatureFileError
 from boc.evaluate.metrics import BLOCK, CUTOFFS, Recall, Recalls, check_relevance, owners_of
 from boc.evaluate.relevance import read_relevance, rouge_l_matrix, spice_file
-from boc.inputs.features import FeatureFile, embeddings
+from boc.inputs.features import FeatureFile
 from boc.names import Metric
 from boc.rerank import check_metric
 from boc.rerank.alignment import alignments
 from boc.search import Searcher
 from boc.search_options import SearchOptions
-from boc.types import MODALITIES, Hit, Item, Modality
+from boc.types import MODALITIES, Hit, Item, Modality, Ragged
 
 DEEPEST = 100  # hits looked at for a median rank
 QUERIES = 256  # asked at a time
@@ -73,7 +73,7 @@ class Gallery:
         check_metric(metric)
         n = len(self.captions)
         with ExitStack() as stack:
-            models = [_rows(stack.enter_context(FeatureFile(path)), metric) for path in self.paths]
+            models = [_scorer(stack.enter_context(FeatureFile(path)), metric) for path in self.paths]
             handle = stack.enter_context(tempfile.TemporaryFile())
             for start in range(0, n, BLOCK):
                 stop = min(start + BLOCK, n)
@@ -126,12 +126,12 @@ def evaluate_index(
 
         def recall(asking: Modality, target: Modality) -> Recall:
             columns = []
-            for rows in file.batches(asking, QUERIES):
-                asked = embeddings(rows, asking)
+            for batch in file.batches(asking, QUERIES):
+                asked = batch.embeddings
                 found = [searcher.search_vectors(asked, options, k=k, find=target) for k in CUTOFFS]
                 found.append(searcher.search_vectors(asked, k=DEEPEST, rm=1, find=target, rerank="dot"))
-                columns.append([[_rank(h, q) for h, q in zip(hits, rows.items, strict=True)] for hits in found])
-                tick(len(rows.items))
+                columns.append([[_rank(h, q) for h, q in zip(hits, batch.items, strict=True)] for hits in found])
+                tick(len(batch))
             *cut, deep = np.concatenate(columns, axis=1)
             r1, r5, r10 = (100 * float(np.mean(ranks < k)) for ranks, k in zip(cut, CUTOFFS, strict=True))
             return Recall(r1, r5, r10, float(np.floor(np.median(deep))) + 1)
@@ -166,22 +166,27 @@ def _check_same(path: Path, items: Sequence[Item], model: Path, wanted: Sequence
             )
 
 
-def _rows(file: FeatureFile, metric: str) -> Callable[[int, int], NDArray[np.float32]]:
+def _scorer(file: FeatureFile, metric: str) -> Callable[[int, int], NDArray[np.float32]]:
     """What scores captions ``start`` to ``stop`` with all pictures of the file."""
     if metric == "dot":
         images = file.vectors("image")
-        return lambda start, stop: file.rows("text", start, stop, sets=False).dense["vectors"] @ images.T
+        return lambda start, stop: file.batch("text", start, stop, sets=False).embeddings.vectors @ images.T
     for modality in MODALITIES:
-        if "concepts" not in file.rows(modality, 0, 1).ragged:
+        if "concepts" not in file.ragged_arrays(modality):
             raise FeatureFileError(
                 f"{file.path}: holds no concept sets of its {modality} items, which {metric} compares; score by dot, "
                 "or make it with boc extract --encoder (an encoder that has them, such as tern)"
             )
     count = file.count("image")
 
+    def concepts(modality: Modality, start: int, stop: int) -> Ragged:
+        found = file.batch(modality, start, stop).embeddings.concepts
+        assert found is not None
+        return found
+
     def aligned(start: int, stop: int) -> NDArray[np.float32]:
-        words = file.rows("text", start, stop).ragged["concepts"]
-        pictures = (file.rows("image", i, i + PICTURES).ragged["concepts"] for i in range(0, count, PICTURES))
+        words = concepts("text", start, stop)
+        pictures = (concepts("image", i, i + PICTURES) for i in range(0, count, PICTURES))
         return np.concatenate([alignments(words, regions, metric) for regions in pictures], axis=1)
 
     return aligned

@@ -18,7 +18,7 @@ from scipy import sparse
 from boc.codecs import SurrogateCodec
 from boc.codecs.topz import heaviest
 from boc.errors import BocError, EncoderError
-from boc.inputs.features import FeatureFiles, embeddings
+from boc.inputs.features import FeatureFiles
 from boc.plugins import Index
 from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, TermMatrix
 
@@ -258,7 +258,7 @@ class _Files(_Source):
                     f"{self._path}: no item {item.id!r}, which the index holds; give all the files that it was made of"
                 )
             file, row = self._place[modality, item.id]
-            found.append(embeddings(file.rows(modality, row, row + 1, sets=self._codec.reads_concepts), modality))
+            found.append(file.batch(modality, row, row + 1, sets=self._codec.reads_concepts).embeddings)
         sets = [one.concepts for one in found if one.concepts is not None]
         words = [one.words[0] for one in found if one.words is not None]
         return Embeddings(

@@ -15,7 +15,7 @@ from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.inputs.prepare_pool import advised, preparing
 from boc.inputs.sources import Source
-from boc.types import Embeddings, ImageRef, Item, Ragged, Regions, Rows
+from boc.types import Batch, Embeddings, ImageRef, Item, Ragged, RegionBatch, Regions
 
 if TYPE_CHECKING:
     from boc.plugins import Encoder, RegionSource
@@ -115,7 +115,9 @@ class Extraction:
             )
         return _StoredRegions(file)
 
-    def _extract(self, items: Sequence[Item], prepared: Iterator[Any]) -> tuple[list[Rows], list[tuple[str, str]]]:
+    def _extract(
+        self, items: Sequence[Item], prepared: Iterator[Any]
+    ) -> tuple[list[Batch | RegionBatch], list[tuple[str, str]]]:
         pictures = [item for item in items if item.modality == "image"]
         captions = [item for item in items if item.modality == "text"]
         batches, failed = self._pictures(pictures, prepared) if pictures else ([], [])
@@ -123,7 +125,9 @@ class Extraction:
             batches.append(self._captions(captions))
         return batches, failed
 
-    def _pictures(self, items: Sequence[Item], prepared: Iterator[Any]) -> tuple[list[Rows], list[tuple[str, str]]]:
+    def _pictures(
+        self, items: Sequence[Item], prepared: Iterator[Any]
+    ) -> tuple[list[Batch | RegionBatch], list[tuple[str, str]]]:
         began = time.perf_counter()
         found = [(item, next(prepared)) for item in items]
         self.speed.waiting += time.perf_counter() - began
@@ -134,22 +138,21 @@ class Extraction:
         if not kept:
             return [], failed
         if self.encoder is not None:
-            return [self._rows(kept, self.encoder.encode_images(values))], failed
+            return [self._batch(kept, self.encoder.encode_images(values))], failed
         width = self.header.dim
         features = Ragged.from_sets([r.features for r in values], width)
         boxes = Ragged.from_sets([r.boxes for r in values], 4)
-        return [Rows(kept, ragged={"features": features, "boxes": boxes})], failed
+        return [RegionBatch(kept, features, boxes)], failed
 
-    def _captions(self, items: Sequence[Item]) -> Rows:
+    def _captions(self, items: Sequence[Item]) -> Batch | RegionBatch:
         if self.encoder is None:
-            return Rows(list(items))
-        return self._rows(items, self.encoder.encode_texts([item.content for item in items]))
+            return RegionBatch(list(items))
+        return self._batch(items, self.encoder.encode_texts([item.content for item in items]))
 
-    def _rows(self, items: Sequence[Item], encoded: Embeddings) -> Rows:
+    def _batch(self, items: Sequence[Item], encoded: Embeddings) -> Batch:
         if encoded.concepts is None or not self.concepts:
-            return Rows(list(items), {"vectors": encoded.vectors})
-        ragged = {"concepts": encoded.concepts} | ({"boxes": encoded.boxes} if encoded.boxes is not None else {})
-        return Rows(list(items), {"vectors": encoded.vectors}, ragged, encoded.words)
+            encoded = Embeddings(encoded.modality, encoded.vectors)
+        return Batch(list(items), encoded)
 
 
 class _StoredRegions:

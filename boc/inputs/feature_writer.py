@@ -11,11 +11,12 @@ from types import TracebackType
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from boc.atomic_files import check_writable, replacing, sole_writer, sync
 from boc.errors import FeatureFileError
 from boc.inputs.features import OPTIONAL, FeatureFile, Header
-from boc.types import MODALITIES, Modality, Rows
+from boc.types import MODALITIES, Batch, Modality, Ragged, RegionBatch
 
 
 class FeatureWriter:
@@ -44,8 +45,10 @@ class FeatureWriter:
     def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
         self._lock.__exit__(None, None, None)
 
-    def append(self, consumed: int, batches: Sequence[Rows], failed: Sequence[tuple[str, str]] = ()) -> None:
-        """Store the outcome of the next ``consumed`` items of the source: rows of either modality, and failures."""
+    def append(
+        self, consumed: int, batches: Sequence[Batch | RegionBatch], failed: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """Store the outcome of the next ``consumed`` items of the source: batches of either modality, and failures."""
         part = self.folder / f"{self.done:012d}-{self.done + consumed:012d}.h5"
         with replacing(part) as temporary:
             _write(temporary, self.header, lambda: batches, failed)
@@ -59,7 +62,7 @@ class FeatureWriter:
             with FeatureFile(part) as file:
                 failed += file.failed
         with replacing(self.path) as temporary:
-            _write(temporary, self.header, lambda: _part_rows(parts), failed)
+            _write(temporary, self.header, lambda: _part_batches(parts), failed)
         for made in (*reversed(parts), self.folder / "header.json", self.folder / ".lock"):
             made.unlink()
         with suppress(OSError):  # what somebody else has put there stays
@@ -93,6 +96,24 @@ class FeatureWriter:
 
 
 @dataclass
+class _Arrays:
+    """The arrays of a batch by their names in a file: one row per item, several rows per item, and words of those."""
+
+    dense: dict[str, NDArray[np.float32]]
+    ragged: dict[str, Ragged]
+    words: list[list[str]] | None
+
+    @classmethod
+    def of(cls, batch: Batch | RegionBatch) -> _Arrays:
+        found = batch if isinstance(batch, RegionBatch) else batch.embeddings
+        sets = [(name, getattr(found, name, None)) for name in ("features", "concepts", "boxes")]
+        ragged = {name: rows for name, rows in sets if rows is not None}
+        if isinstance(found, RegionBatch):
+            return cls({}, ragged, None)
+        return cls({"vectors": found.vectors}, ragged, found.words)
+
+
+@dataclass
 class _Layout:
     """Sizes of the arrays of one modality: number of items, of ragged rows, and the width of each array by name."""
 
@@ -103,11 +124,12 @@ class _Layout:
     words: bool
 
     @classmethod
-    def of(cls, rows: Rows) -> _Layout:
-        dense = {name: array.shape[1] for name, array in rows.dense.items()}
-        ragged = {name: sets.values.shape[1] for name, sets in rows.ragged.items()}
-        count = len(next(iter(rows.ragged.values())).values) if ragged else 0
-        return cls(len(rows.items), count, dense, ragged, rows.words is not None)
+    def of(cls, batch: Batch | RegionBatch) -> _Layout:
+        arrays = _Arrays.of(batch)
+        dense = {name: array.shape[1] for name, array in arrays.dense.items()}
+        ragged = {name: sets.values.shape[1] for name, sets in arrays.ragged.items()}
+        count = len(next(iter(arrays.ragged.values())).values) if ragged else 0
+        return cls(len(batch), count, dense, ragged, arrays.words is not None)
 
     def __add__(self, other: _Layout) -> _Layout:
         if (self.dense, self.ragged, self.words) != (other.dense, other.ragged, other.words):
@@ -117,21 +139,22 @@ class _Layout:
         return _Layout(self.items + other.items, self.rows + other.rows, self.dense, self.ragged, self.words)
 
 
-def _part_rows(parts: Sequence[Path]) -> Iterator[Rows]:
+def _part_batches(parts: Sequence[Path]) -> Iterator[Batch | RegionBatch]:
     for part in parts:
         with FeatureFile(part) as file:
+            read = file.batch if file.header.kind == "embeddings" else file.region_batch
             for modality in MODALITIES:
-                yield from file.batches(modality, 1 << 30)
+                yield read(modality, 0, file.count(modality))
 
 
 def _write(
-    path: Path, header: Header, batches: Callable[[], Iterable[Rows]], failed: Sequence[tuple[str, str]]
+    path: Path, header: Header, batches: Callable[[], Iterable[Batch | RegionBatch]], failed: Sequence[tuple[str, str]]
 ) -> None:
     """Two passes over the same batches: one for the sizes, so that arrays are contiguous, one for the values."""
     layouts: dict[Modality, _Layout] = {}
-    for rows in batches():
-        if rows.items:
-            modality, layout = rows.items[0].modality, _Layout.of(rows)
+    for batch in batches():
+        if batch.items:
+            modality, layout = batch.items[0].modality, _Layout.of(batch)
             layouts[modality] = layouts[modality] + layout if modality in layouts else layout
     with h5py.File(path, "w") as file:
         file.attrs.update(header.entries())
@@ -140,10 +163,10 @@ def _write(
         for modality, layout in layouts.items():
             _allocate(file.create_group(modality), layout, header.dtype)
         place = dict.fromkeys(layouts, (0, 0))
-        for rows in batches():
-            if rows.items:
-                modality = rows.items[0].modality
-                place[modality] = _fill(file[modality], rows, *place[modality])
+        for batch in batches():
+            if batch.items:
+                modality = batch.items[0].modality
+                place[modality] = _fill(file[modality], batch, *place[modality])
 
 
 def _allocate(group: h5py.Group, layout: _Layout, dtype: str) -> None:
@@ -161,19 +184,19 @@ def _allocate(group: h5py.Group, layout: _Layout, dtype: str) -> None:
         group.create_dataset("words", shape=(layout.rows,), dtype=h5py.string_dtype())
 
 
-def _fill(group: h5py.Group, rows: Rows, item: int, row: int) -> tuple[int, int]:
-    """Store ``rows`` from item number ``item`` and ragged row ``row`` on; the numbers behind them."""
-    end = item + len(rows.items)
-    group["ids"][item:end] = np.array([i.id for i in rows.items], dtype=object)
-    group["content"][item:end] = np.array([i.content for i in rows.items], dtype=object)
-    group["group"][item:end] = np.array([i.group for i in rows.items], dtype=object)
-    for name, array in rows.dense.items():
+def _fill(group: h5py.Group, batch: Batch | RegionBatch, item: int, row: int) -> tuple[int, int]:
+    """Store ``batch`` from item number ``item`` and ragged row ``row`` on; the numbers behind them."""
+    arrays, end = _Arrays.of(batch), item + len(batch)
+    group["ids"][item:end] = np.array([i.id for i in batch.items], dtype=object)
+    group["content"][item:end] = np.array([i.content for i in batch.items], dtype=object)
+    group["group"][item:end] = np.array([i.group for i in batch.items], dtype=object)
+    for name, array in arrays.dense.items():
         group[f"dense/{name}"][item:end] = array
     last = row
-    for name, sets in rows.ragged.items():
+    for name, sets in arrays.ragged.items():
         last = row + len(sets.values)
         group[f"ragged/{name}"][row:last] = sets.values
         group["offsets"][item + 1 : end + 1] = sets.offsets[1:] + row
-    if rows.words is not None:
-        group["words"][row:last] = np.array([word for words in rows.words for word in words], dtype=object)
+    if arrays.words is not None:
+        group["words"][row:last] = np.array([word for words in arrays.words for word in words], dtype=object)
     return end, last

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from boc.errors import FeatureFileError, check_system
 from boc.instances import instances
-from boc.types import MODALITIES, Embeddings, Identity, Item, Modality, Ragged, Regions, Rows
+from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged, RegionBatch
 
 FORMAT = 1
 KINDS = ("regions", "embeddings")
@@ -117,26 +117,44 @@ class FeatureFile:
         ids, content, groups = (group[name].asstr()[start:stop].tolist() for name in ("ids", "content", "group"))
         return instances(Item, ids, [modality] * len(ids), content, groups, [{} for _ in ids])
 
-    def rows(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Rows:
-        """Items ``start`` to ``stop`` with all their arrays, as float32; without ``sets``, with the dense ones only."""
+    def batch(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Batch:
+        """Items ``start`` to ``stop`` with their embeddings, float32; without ``sets``, with the vectors only.
+
+        FeatureFileError for a file of regions.
+        """
+        if self.header.kind != "embeddings":
+            raise FeatureFileError(f"{self.path}: holds regions, not vectors; use boc extract --encoder on it first")
         items = self.items(modality, start, stop)
         if not items:
-            return Rows(items)
-        group = self._file[modality]
+            return Batch(items, Embeddings(modality, np.empty((0, self.header.dim), np.float32)))
         end = start + len(items)
-        dense = {name: _single(data, start, end) for name, data in group.get("dense", {}).items()}
+        vectors = _single(self._file[modality]["dense/vectors"], start, end)
         if not sets:
-            return Rows(items, dense)
+            return Batch(items, Embeddings(modality, vectors))
+        ragged, words = self._sets(modality, start, end)
+        return Batch(items, Embeddings(modality, vectors, ragged.get("concepts"), ragged.get("boxes"), words))
+
+    def region_batch(self, modality: Modality, start: int, stop: int) -> RegionBatch:
+        """Items ``start`` to ``stop`` of a file of regions, float32."""
+        items = self.items(modality, start, stop)
+        ragged = self._sets(modality, start, start + len(items))[0] if items else {}
+        return RegionBatch(items, ragged.get("features"), ragged.get("boxes"))
+
+    def ragged_arrays(self, modality: Modality) -> set[str]:
+        """Names of the arrays with several rows per item: concepts, features, boxes."""
+        return set(self._file[modality].get("ragged", {})) if modality in self._file else set()
+
+    def _sets(self, modality: Modality, start: int, end: int) -> tuple[dict[str, Ragged], list[list[str]] | None]:
+        """The arrays of items with several rows per item, by name, and the word of each row."""
+        group = self._file[modality]
         offsets = group["offsets"][start : end + 1]
         low, high = offsets[0], offsets[-1]
-        ragged = {
-            name: Ragged(_single(data, low, high), offsets - low) for name, data in group.get("ragged", {}).items()
-        }
-        words = None
-        if "words" in group:
-            flat = group["words"].asstr()[low:high].tolist()
-            words = [flat[a:b] for a, b in pairwise((offsets - low).tolist())]
-        return Rows(items, dense, ragged, words)
+        offsets -= low
+        ragged = {name: Ragged(_single(data, low, high), offsets) for name, data in group.get("ragged", {}).items()}
+        if "words" not in group:
+            return ragged, None
+        flat = group["words"].asstr()[low:high].tolist()
+        return ragged, [flat[a:b] for a, b in pairwise(offsets.tolist())]
 
     def mapped(self, modality: Modality, name: str) -> NDArray[Any]:
         """The array ``dense/NAME`` or ``ragged/NAME`` as it lies in the file, memory-mapped, read-only."""
@@ -150,10 +168,10 @@ class FeatureFile:
         found: NDArray[np.int64] = self._file[modality]["offsets"][:]
         return found
 
-    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Rows]:
-        """All rows of one modality, ``size`` items at a time."""
+    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
+        """All items of one modality with their embeddings, ``size`` items at a time."""
         for start in range(0, self.count(modality), size):
-            yield self.rows(modality, start, start + size, sets=sets)
+            yield self.batch(modality, start, start + size, sets=sets)
 
     def vectors(self, modality: Modality) -> NDArray[np.float32]:
         """All global vectors of one modality, float32 (n, d): 4 d bytes an item in memory."""
@@ -209,8 +227,8 @@ class FeatureFiles:
         """Number of items of one modality."""
         return sum(file.count(modality) for file in self.files)
 
-    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Rows]:
-        """All rows of one modality, at most ``size`` items of one file at a time."""
+    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
+        """All items of one modality with their embeddings, at most ``size`` items of one file at a time."""
         for file in self.files:
             yield from file.batches(modality, size, sets=sets)
 
@@ -233,7 +251,7 @@ def _check_alike(files: Sequence[FeatureFile]) -> None:
                 )
     for modality in MODALITIES:
         filled = [file for file in files if file.count(modality)]
-        arrays = [set(file.rows(modality, 0, 1).ragged) for file in filled]
+        arrays = [file.ragged_arrays(modality) for file in filled]
         for file, names in zip(filled, arrays, strict=True):
             if names != arrays[0]:
                 raise FeatureFileError(
@@ -270,19 +288,6 @@ def is_embeddings(path: Path) -> bool:
     """Whether a feature file holds embeddings, not regions."""
     with FeatureFile(path) as file:
         return file.header.kind == "embeddings"
-
-
-def embeddings(rows: Rows, modality: Modality) -> Embeddings:
-    """The batch of an embeddings file as Embeddings."""
-    return Embeddings(
-        modality, rows.dense["vectors"], rows.ragged.get("concepts"), rows.ragged.get("boxes"), rows.words
-    )
-
-
-def regions(rows: Rows) -> list[Regions]:
-    """The batch of a regions file as one Regions a picture."""
-    features, boxes = rows.ragged["features"], rows.ragged["boxes"]
-    return [Regions(features[i], boxes[i]) for i in range(len(rows.items))]
 
 
 def _single(data: h5py.Dataset, start: int, stop: int) -> NDArray[np.float32]:

@@ -123,7 +123,7 @@ async def by_item(request: Request, service: Served, id: str, asked: Annotated[A
     return await run_in_threadpool(lambda: service.search(request, query, asked, encode, without=id))
 
 
-@api.get("/explain/{id:path}", response_model=schemas.Explanation)
+@api.get("/explain/{id:path}", response_model=schemas.ExplanationAnswer)
 async def why(request: Request, service: Served, id: str, asked: Annotated[Why, Query()]) -> Response:
     """Why an item has its score for a sentence, or for another item."""
     q, like, root, library = asked.q, asked.like, root_of(request.scope), service.library
@@ -141,7 +141,7 @@ async def why(request: Request, service: Served, id: str, asked: Annotated[Why, 
     return await service.answer(work)
 
 
-@api.post("/explain/{id:path}", response_model=schemas.Explanation)
+@api.post("/explain/{id:path}", response_model=schemas.ExplanationAnswer)
 async def why_picture(request: Request, service: Served, id: str, image: Picture, z: Terms = None) -> Response:
     """Why an item has its score for a picture."""
     library, root = service.library, root_of(request.scope)

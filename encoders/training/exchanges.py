@@ -1,8 +1,8 @@
 """Captions that are wrong by one word, or by two that changed places: the negatives that random captions never are.
 
-Two words can stand for each other if they stand between the same neighbours, as colours do. Synonyms do so too; but they
-also meet in captions of the same picture, which "red" and "blue" do less than by chance. All of this is counted in the
-captions, without a list of words.
+Two words can stand for each other if they stand between the same neighbours, as colours do. Synonyms do so too; but
+they also meet in captions of the same picture, which "red" and "blue" do less than by chance. All of this is counted
+in the captions, without a list of words.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ALIKE = 0.55  # overlap of the neighbours of two words (Bhattacharyya, On a meas
 
 
 class Exchanges:
-    """Makes captions wrong. ``captions[i]`` (rows of ids, the first and last of each special) are those of picture i."""
+    """Makes captions wrong. ``captions[i]`` are those of picture i: rows of ids, the first and last of each special."""
 
     def __init__(self, captions: Sequence[Sequence[Sequence[int]]]) -> None:
         counts = Counter(id for rows in captions for row in rows for id in row[1:-1])

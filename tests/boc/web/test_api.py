@@ -192,7 +192,7 @@ def test_products_sum_to_the_score_of_the_engine(
     found = got(
         client,
         f"/api/explain/{id.replace('#', '%23')}",
-        schemas.Explanation,
+        schemas.ExplanationAnswer,
         q=TEXT,
         **({} if z is None else {"z": z}),
     )
@@ -212,7 +212,7 @@ def test_products_sum_to_the_score_of_the_engine(
 
 
 def test_an_explanation_is_that_of_the_library(client: TestClient, searcher: Searcher) -> None:
-    found = got(client, "/api/explain/012.png", schemas.Explanation, q=TEXT)
+    found = got(client, "/api/explain/012.png", schemas.ExplanationAnswer, q=TEXT)
     wanted = explain(searcher, "012.png", TEXT, labelled=3)
     assert [term["words"] for term in found["terms"][:3]] == [
         list(match.label.words) for match in wanted.matches[:3] if match.label is not None
@@ -231,7 +231,7 @@ def test_an_explanation_is_that_of_the_library(client: TestClient, searcher: Sea
 
 
 def test_items_and_pictures_are_explained_too(client: TestClient, searcher: Searcher, library: Path) -> None:
-    liked = got(client, "/api/explain/012.png", schemas.Explanation, like="007.png")
+    liked = got(client, "/api/explain/012.png", schemas.ExplanationAnswer, like="007.png")
     item = searcher.index.terms(["012.png"]).astype(np.int64)
     assert liked["score"] == (searcher.codec.encode_queries(searcher.stored("007.png")) @ item.T).sum()
     assert liked["of"] == "item"
@@ -239,7 +239,7 @@ def test_items_and_pictures_are_explained_too(client: TestClient, searcher: Sear
     sent = client.post(
         "/api/explain/012.png", files={"image": ("x.png", (library / "images" / "007.png").read_bytes())}
     ).json()
-    assert schemas.Explanation.model_validate(sent).of == "image"
+    assert schemas.ExplanationAnswer.model_validate(sent).of == "image"
     assert sent["score"] == pytest.approx(liked["score"], rel=0.01)
     assert client.get("/api/explain/012.png").status_code == 400
     assert client.get("/api/explain/012.png", params={"q": TEXT, "like": "007.png"}).status_code == 400
@@ -293,6 +293,7 @@ def picture_index(folder: Path, library: Path) -> str:
     return at
 
 
+@pytest.mark.slow
 def test_sizes_and_thumbnails_of_other_shapes_and_of_pictures_that_went_bad(tmp_path: Path, library: Path) -> None:
     at = picture_index(tmp_path, library)
     searcher = Searcher.open("photos", at, device="cpu")
@@ -329,11 +330,12 @@ def test_the_surrogate_is_the_stored_one_of_an_item_that_has_changed(
     monkeypatch.setattr(
         searcher.index, "find", lambda ids: [replace(item, content=other.content) for item in find(ids)]
     )
-    found = got(client_of(searcher, tmp_path), "/api/explain/012.png", schemas.Explanation, q=TEXT)
+    found = got(client_of(searcher, tmp_path), "/api/explain/012.png", schemas.ExplanationAnswer, q=TEXT)
     assert found["surrogate"]["item"] == to_text(searcher.index.terms(["012.png"]))[0][:20_000]
     assert found["surrogate"]["item"] != to_text(searcher.index.terms(["001.png"]))[0][:20_000]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["/pictures", "/some where/pictures"])
 def test_pictures_are_found_below_a_prefix_too(searcher: Searcher, tmp_path: Path, prefix: str) -> None:
     """As where the page is a part of another application."""
@@ -407,6 +409,7 @@ def test_a_sentence_is_encoded_once_while_knobs_are_turned(
     assert len(calls) == 2
 
 
+@pytest.mark.slow
 def test_an_index_that_is_replaced_or_removed_or_comes_back_is_noticed(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path / 'index'}"
 
