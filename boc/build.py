@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from boc import plugins
-from boc.codecs import SurrogateCodec, global_code
-from boc.codecs.presets import budgets
+from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFile, FeatureFiles, is_embeddings
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import open_source
 from boc.load import DEFAULT_RM, append_items, delete_items, fit_code, load_index, new_manifest
-from boc.names import SIGNED_CODES, ConceptDtype, Metric
+from boc.names import ConceptDtype, Metric
 from boc.plugins import check_name
 from boc.search import Searcher
 
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
 
 PLACE = "file:boc-data"
 NARROWED = "ids narrow an extraction (--ids); give them to boc extract, or index the pictures"
-
-Code: TypeAlias = "str | SurrogateCodec | Callable[[Identity], SurrogateCodec]"
-"""A code: its name, a ``SurrogateCodec``, or a function that makes one for an encoder."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """A callback that gets the name of the stage, the number of finished items, and their total."""
@@ -52,7 +48,7 @@ def build_index(
     *,
     encoder: str | None = None,
     at: str = PLACE,
-    code: Code = "scalar",
+    code: str | Code | SurrogateCodec = "scalar",
     rm: float = DEFAULT_RM,
     rerank: Metric = "dot",
     concepts: ConceptDtype | None = None,
@@ -78,8 +74,8 @@ def build_index(
         KIND:PATH, for example "tern:models/photos".
     at : str, default="file:boc-data"
         Address of the back end: file:DIR, elastic+URL or opensearch+URL.
-    code : default="scalar"
-        How vectors become term frequencies: a name of ``boc.names.GLOBAL_CODES``, or a ``SurrogateCodec``.
+    code : str, Code or SurrogateCodec, default="scalar"
+        How vectors become term frequencies: text such as "dictionary:2/64", see ``boc.codecs.parse_code``, or a codec.
     rm : float, default=10
         Candidates per hit that a search re-ranks.
     rerank : str, default="dot"
@@ -102,7 +98,7 @@ def build_index(
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
     backend = plugins.backend(at)
     existed = backend.exists(check_name(name))
-    make = _codec_maker(code)
+    make = codec_maker(code)
 
     def keeps_concepts(identity: Identity) -> bool:
         return rerank != "dot" or concepts is not None or make(identity).reads_concepts
@@ -169,18 +165,23 @@ def _paths(source: Path | str | Sequence[Path | str]) -> list[Path]:
     return [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
 
 
-def _codec_maker(code: Code) -> Callable[[Identity], SurrogateCodec]:
-    """A function that makes the unfitted chains of a code for an encoder."""
+def codec_maker(code: str | Code | SurrogateCodec) -> Callable[[Identity], SurrogateCodec]:
+    """A function that makes the codec of a code, not fitted yet, for vectors of an encoder.
+
+    A codebook is read here, before any work, and checked when the encoder is known. BocError for text that is no code,
+    or a codebook that is missing or of another encoder.
+    """
     if isinstance(code, SurrogateCodec):
         return lambda _: code
-    if not isinstance(code, str):
-        return code
+    parsed = parse_code(code) if isinstance(code, str) else code
+    book = parsed.load_codebook()
 
-    def named(identity: Identity) -> SurrogateCodec:
-        z, query_z = budgets(identity.dim, None, None) if code in SIGNED_CODES else (None, None)
-        return global_code(code, z=z, query_z=query_z)
+    def make(identity: Identity) -> SurrogateCodec:
+        if book is not None:
+            book.check(identity)
+        return parsed.codec(identity.dim, book)
 
-    return named
+    return make
 
 
 def _feature_files(

@@ -190,7 +190,7 @@ def test_indexing(library: Path, table: Path, tmp_path: Path) -> None:
 def test_building(library: Path, tmp_path: Path) -> None:
     """From a feature file, killed while the arrays are written: an older index of the name stays whole."""
     at = f"file:{tmp_path}"
-    assert boc("index", "photos", library / "photos.h5", "--z", 3, "--at", at).exit_code == 0
+    assert boc("index", "photos", library / "photos.h5", "--code", "scalar:3", "--at", at).exit_code == 0
     old = contents(tmp_path / "photos")
     new = contents(library / "index" / "photos")
 
