@@ -63,8 +63,8 @@ def recalls(
                 }
                 for metric in METRICS[1:]:
                     scores[metric] = align(asked.concepts[i], stored, metric, asks_by_words=asking == "text")
-                for by, values in scores.items():
-                    found[by] += [[hit_at(k, own[: rm * k], values[: rm * k]) for k in CUTOFFS] for rm in rms]
+                for name, values in scores.items():
+                    found[name] += [[hit_at(k, own[: rm * k], values[: rm * k]) for k in CUTOFFS] for rm in rms]
             bar.update(len(rows.items))
     return {metric: 100 * hit / file.count(asking) for metric, hit in found.items()}
 

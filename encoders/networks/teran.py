@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from .base import Encoded
 from .tern import Tern, TernConfig
 
-
 CLAMP = 20.0  # of the logarithm of a row's weight
 VECTORS = ("first", "mean", "gathered")
 

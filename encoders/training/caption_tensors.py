@@ -91,7 +91,12 @@ class Captions:
         return [self._encode(network, part, numbers, [known[i] for i in part], device) for part in parts]
 
     def _encode(
-        self, network: Network, places: list[int], numbers: Sequence[int], rows: Sequence[list[int]], device: str
+        self,
+        network: Network,
+        places: list[int],
+        numbers: Sequence[int] | NDArray[np.int64],
+        rows: Sequence[list[int]],
+        device: str,
     ) -> Chunk:
         ids, lengths = (t.to(device) for t in pad(rows))
         mask = network.word_mask(ids, lengths)
