@@ -1,4 +1,4 @@
-"""From feature files to indexes: learn a code, load, append, delete. ``boc.build`` begins with pictures."""
+"""Feature files to indexes: fit a code, load, append, delete. ``boc.build`` starts from pictures."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
     from boc.plugins import Index
 
 BATCH = 4096  # items encoded and added at a time
-CONCEPT_BATCH = 256  # the same where they come with their concept sets, each some dozen times a vector
+CONCEPT_BATCH = 256  # items encoded and added at a time with concept sets, which are many times larger
 FIT_SAMPLE = 100_000
 DEFAULT_RM = 10.0
 FOUND = 1000  # ids looked up at a time
 
 
 _Documents: TypeAlias = tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]
-"""The arguments of ``IndexWriter.add``: items, term frequencies, vectors and concept sets."""
+"""The input of an index writer: items, term frequencies, vectors and concept sets."""
 
 
 def fit_code(file: FeatureFile | FeatureFiles, codec: SurrogateCodec) -> SurrogateCodec:
-    """Fit ``codec`` on vectors of an embeddings file: 100,000 of each modality, or as many as its steps want of all,
-    evenly spread."""
+    """Fit ``codec`` on vectors of an embeddings file: 100,000 per modality, or as many as its steps need, spread
+    evenly."""
     counts = {modality: file.count(modality) for modality in MODALITIES}
     total = sum(counts.values())
     wanted = codec.sample_rows(total)
@@ -76,7 +76,7 @@ def new_manifest(
     concepts: str | None = None,
     metadata: Metadata | None = None,
 ) -> Manifest:
-    """The manifest of an index of all items of ``file`` under a fitted ``codec``, with their ``metadata``.
+    """The manifest of an index of all items of ``file`` with a fitted ``codec`` and ``metadata``.
 
     ``concepts`` is the type that concept sets are stored as, float16 or int8; None stores none, unless the ``rerank``
     metric needs them. FeatureFileError if ``file`` has none to store.
@@ -107,10 +107,10 @@ def load_index(
     manifest: Manifest,
     metadata: Metadata | None = None,
 ) -> Iterator[int]:
-    """Make index ``name`` at back end ``at`` from embeddings and a fitted codec, in place of an older one.
+    """Make index ``name`` at back end ``at`` from embeddings and a fitted codec, replacing an older one.
 
-    Yields the number of items added, or left there by an earlier load that was killed. Nobody sees the index before
-    the iterator is exhausted. ``metadata`` must be what ``manifest`` was made with.
+    Yields the number of items done, including those of an earlier load that was killed. The index is published when
+    the iterator is exhausted. ``metadata`` must be that of ``manifest``.
     """
     _check_items(file, metadata)
     with collected_rarely(), plugins.backend(at).create(check_name(name), manifest, codec.arrays()) as writer:
@@ -126,10 +126,10 @@ def load_index(
 def append_items(
     file: FeatureFile | FeatureFiles, at: str, name: str, metadata: Metadata | None = None
 ) -> Iterator[int]:
-    """Put all items of ``file`` into index ``name``, under its own code, in place of items of the same ids.
+    """Add all items of ``file`` to index ``name`` with its code, replacing items with the same ids.
 
-    Yields the number of items put. EncoderError if another encoder made them; BocError if the index declares no such
-    metadata; FeatureFileError if it holds concept sets and ``file`` has none.
+    Yields the number of items done. EncoderError if they are by another encoder; BocError if the index does not declare
+    their metadata; FeatureFileError if it stores concept sets and ``file`` has none.
     """
     backend = plugins.backend(at)
     with collected_rarely(), backend.edit(check_name(name)) as editor:
@@ -150,9 +150,9 @@ def append_items(
 
 
 def delete_items(at: str, name: str, ids: Sequence[str]) -> tuple[int, list[str]]:
-    """Remove items from index ``name``: how many there were, and the ids that it does not know.
+    """Delete items from index ``name``; return how many were deleted, and the unknown ids.
 
-    BackendError if none would be left.
+    BackendError if the index would be empty.
     """
     backend = plugins.backend(at)
     index = backend.open(check_name(name))
@@ -180,7 +180,7 @@ def _encoding(
     metadata: Metadata | None,
     known: Callable[[list[str]], bool] = lambda ids: False,
 ) -> Iterator[tuple[int, _Documents | None]]:
-    """Of each batch of items how many they are, and what an index takes of them; None of those that are ``known``."""
+    """Yield for each batch of items their number, and their encoding; None for items that are ``known``."""
 
     def encoded(task: tuple[Batch, bool]) -> tuple[int, _Documents | None]:
         batch, there = task
@@ -199,7 +199,7 @@ def _documents(batch: Batch, codec: SurrogateCodec, manifest: Manifest, metadata
 
 
 def _source(items: str, metadata: Metadata | None) -> str:
-    """Digest of a list of items with its metadata, from that of the list."""
+    """Digest of a list of items with metadata, from the digest of the list."""
     return items if metadata is None else _digest(items, metadata.digest)
 
 
@@ -234,7 +234,7 @@ def _check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
 
 
 def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) -> None:
-    """BocError if no line of ``metadata`` is of an item, a notice if some are of none."""
+    """BocError if no line of ``metadata`` matches an item, a warning if some lines match none."""
     if metadata is None:
         return
     files = file.files if isinstance(file, FeatureFiles) else [file]
@@ -256,7 +256,7 @@ def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) ->
 
 
 def _unknown(index: Index, ids: Sequence[str]) -> Iterator[str]:
-    """Those of some ids that are of no item."""
+    """Yield the ids without an item."""
     for start in range(0, len(ids), FOUND):
         asked = list(ids[start : start + FOUND])
         while asked:

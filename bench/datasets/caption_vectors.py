@@ -1,5 +1,7 @@
 """Vectors of real captions: a gallery, and held-out captions of the same photographs to ask it.
 
+    python -m bench.datasets.caption_vectors CAPTIONS OUT
+
 CAPTIONS is a table without heading, ``image<TAB>number<TAB>caption``, gzipped or not. Photographs are drawn by seed;
 one caption of each of the first ``--queries`` becomes a query, one of each of the next so many a validation query (to
 tune on), all others are the gallery. OUT, OUT's stem with ``-queries`` and with ``-validation`` are feature files

@@ -1,5 +1,7 @@
 """What alignment of concepts as a re-ranker over codes of global vectors gains, and what it costs.
 
+    python -m bench.paper.alignment_rerank DEV --fit TRAIN
+
 An index of DEV under the default code, learned on TRAIN, is made with its concept sets as float16, and as int8. One row
 a direction, type of the concepts, metric and Rm: R@1 and R@10 of the K best among Rm * K candidates of
 the index; the milliseconds that a search for 10 takes longer than re-ranked by dot (median and quartiles, one query at

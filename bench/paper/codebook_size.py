@@ -1,5 +1,7 @@
 """What the size of a codebook, and that of the sample it is learned from, do to the Bag of Concepts.
 
+    python -m bench.paper.codebook_size FEATURES --fit LEARN
+
 Each number of clusters learns from the largest sample, and each smaller sample gives as many clusters as the paper has
 (or as near to it as there are). A row an assignment and direction: clusters, sample asked for and concepts it held,
 z kept of a concept, sparsity 1 - z / p, seconds to learn (told, not to be compared: one run on a machine that may be

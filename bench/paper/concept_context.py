@@ -1,5 +1,7 @@
 """How much of its own a concept has beside its context: what a Bag of Concepts can tell apart within an item.
 
+    python -m bench.paper.concept_context FEATURES --alone ALONE
+
 A row a modality, of FEATURES and of the same items by the encoder ``FOLDER?alone``: items, concepts an item, and the
 part of the variance of all concepts that lies within items, in percent. Near 0, every concept of an item is the same
 vector, and the set says no more than its mean.

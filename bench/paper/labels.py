@@ -1,5 +1,7 @@
 """Do labels fit? The share of a term's pictures whose own captions have a word of its label, against chance.
 
+    python -m bench.paper.labels LEARN FEATURES
+
 FEATURES holds captioned pictures with concepts and words, LEARN others for the labels (both of boc extract), so that
 no label is judged by the captions it came from. Terms are drawn by seed among those that some pictures of FEATURES
 have. A row holds kind of label, terms drawn, terms with words; then, over those with words, mean and

@@ -1,5 +1,7 @@
 """Recall after re-ranking against postings read, for each code.
 
+    python -m bench.paper.recall_postings FEATURES
+
 Without ``--queries`` the captions of FEATURES ask for its pictures; with it, all items of that file ask for all items
 of FEATURES. Codes are learned from FEATURES, or from ``--fit``. Scores are whole numbers from a sparse product, the
 order is (-score, id), and only items that share a term with the query count, as in every engine of ours.

@@ -1,5 +1,7 @@
 """Measures on painted scenes, whose contents are known, whether a search finds what the sentence says.
 
+    python -m bench.paper.scene_truth GALLERY FEATURES NAME
+
 GALLERY is a folder of ``boc gallery``, FEATURES the features of its pictures (or of some), NAME their index. A row has
 a family of sentences (see boc/scenes/truth.py), a re-rank metric, and a measure: the share of sentences whose first hit
 has everything that the sentence says, or the kinds, the colours, the background, the relation; R@10, whether a right

@@ -1,5 +1,7 @@
 """Recall@10 against sparsity, postings and bytes, in both directions (BoC, Figs. 3a, 3b, 3c).
 
+    python -m bench.paper.sparsity_recall FEATURES --fit LEARN
+
 Codes over global vectors: chain "plain" as in the papers; "centred, rotated" as by default here; "shifted" keeps the
 order of the dense vectors and every term. Codes over concepts, if FEATURES holds any:
 "soft sum", "soft max" and "hard", over codebooks "with context" (of --fit) and with "no context" (of --alone); what

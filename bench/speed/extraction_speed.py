@@ -1,5 +1,7 @@
 """Images a second of ``boc extract``: against the bare interpreter on a CPU, and as a share of what a GPU can do.
 
+    python -m bench.speed.extraction_speed cpu PHOTOS WEIGHTS
+
 ``cpu PHOTOS WEIGHTS`` takes the first ``--count`` photographs in a folder through a TensorFlow Lite network: by a loop
 that does nothing but decode, resize and call the interpreter, and by ``boc extract --regions tflite:WEIGHTS`` in one
 process and on one and two workers. All take turns, ``--rounds`` times; each is a process of its own, and its start and

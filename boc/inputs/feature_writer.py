@@ -1,4 +1,4 @@
-"""Writes feature files, part by part, so that a run that was killed goes on."""
+"""Writer of feature files, part by part, so that a killed run can continue."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from boc.types import MODALITIES, Batch, Modality, Ragged, RegionBatch
 
 
 class FeatureWriter:
-    """Writes a feature file batch by batch; made again with the same arguments after a kill, it goes on.
+    """Writes a feature file batch by batch; with the same arguments it continues after a kill.
 
-    ``done`` counts the items of the source that are safely stored. Parts left by other arguments (another source,
+    ``done`` is the number of items of the source that are safely stored. Parts of a run with other arguments (source,
     encoder or weights) are refused, so two runs never mix.
     """
 
@@ -48,7 +48,7 @@ class FeatureWriter:
     def append(
         self, consumed: int, batches: Sequence[Batch | RegionBatch], failed: Sequence[tuple[str, str]] = ()
     ) -> None:
-        """Store the outcome of the next ``consumed`` items of the source: batches of either modality, and failures."""
+        """Store the results of the next ``consumed`` items of the source: batches of either modality, and failures."""
         part = self.folder / f"{self.done:012d}-{self.done + consumed:012d}.h5"
         with replacing(part) as temporary:
             _write(temporary, self.header, lambda: batches, failed)
@@ -63,9 +63,11 @@ class FeatureWriter:
                 failed += file.failed
         with replacing(self.path) as temporary:
             _write(temporary, self.header, lambda: _part_batches(parts), failed)
-        for made in (*reversed(parts), self.folder / "header.json", self.folder / ".lock"):
+        # What a kill has left goes, too; what somebody else has put there stays.
+        for made in (*reversed(parts), *self.folder.glob(".[0-9h]*.tmp"), self.folder / "header.json"):
             made.unlink()
-        with suppress(OSError):  # what somebody else has put there stays
+        (self.folder / ".lock").unlink()
+        with suppress(OSError):
             self.folder.rmdir()
         sync(self.folder.parent)
 
@@ -91,7 +93,7 @@ class FeatureWriter:
             if start == done:
                 done = stop
             else:
-                part.unlink()  # behind a gap, where a run was stopped while it removed its parts
+                part.unlink()  # after a gap, left by a run that stopped while it removed its parts
         return done
 
 
@@ -176,7 +178,7 @@ def _allocate(group: h5py.Group, layout: _Layout, dtype: str) -> None:
     for name, width in layout.dense.items():
         group.create_dataset(f"dense/{name}", shape=(layout.items, width), dtype=dtype)
     for name, width in layout.ragged.items():
-        # Boxes are small, and their last bits decide areas.
+        # Boxes stay float32: they are small, and their last bits matter for areas.
         group.create_dataset(
             f"ragged/{name}", shape=(layout.rows, width), dtype="float32" if name == "boxes" else dtype
         )
@@ -185,7 +187,7 @@ def _allocate(group: h5py.Group, layout: _Layout, dtype: str) -> None:
 
 
 def _fill(group: h5py.Group, batch: Batch | RegionBatch, item: int, row: int) -> tuple[int, int]:
-    """Store ``batch`` from item number ``item`` and ragged row ``row`` on; the numbers behind them."""
+    """Store ``batch`` from item ``item`` and ragged row ``row`` on; return the numbers after them."""
     arrays, end = _Arrays.of(batch), item + len(batch)
     group["ids"][item:end] = np.array([i.id for i in batch.items], dtype=object)
     group["content"][item:end] = np.array([i.content for i in batch.items], dtype=object)

@@ -1,4 +1,4 @@
-"""Items of a feature file as queries."""
+"""Queries from the items of a feature file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from boc.types import (
     Item,
 )
 
-BATCH = 256  # items read at a time, each with a set of concepts
+BATCH = 256  # items read at a time, with their concept sets
 
 
 def read_queries(path: Path, identity: Identity, item: str | None) -> Iterator[tuple[list[Item], Embeddings]]:
-    """All items of an embeddings file as queries, in batches, or the one of id ``item``.
+    """All items of an embeddings file as queries, in batches, or the single item with id ``item``.
 
-    FeatureFileError if the vectors are those of another encoder than ``identity``, or there is no such item.
+    FeatureFileError if the vectors are by another encoder than ``identity``, or there is no such item.
     """
     with FeatureFile(path) as file:
         if file.header.kind != "embeddings":

@@ -175,6 +175,7 @@ class Known:
         return [self.ask(query[None]) for query in queries]
 
 
+@pytest.mark.slow
 def test_recall_is_the_share_of_the_exact_ten_and_every_round_asks_all(
     bench: SimpleNamespace, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -217,6 +217,7 @@ def test_indexing_pictures_equals_extracting_and_indexing(library: Path, tmp_pat
     assert ok("index", "one", library / source, encoder(library), place).stdout.startswith("one is up to date")
 
 
+@pytest.mark.slow
 def test_a_place_under_the_home_folder_is_found(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     (tmp_path / "work").mkdir()
@@ -318,6 +319,7 @@ def test_a_model_that_was_moved_is_found_where_told(library: Path, tmp_path: Pat
     assert again.stdout.startswith("photos: 40 pictures")  # the manifest names the place of the encoder
 
 
+@pytest.mark.slow
 def test_evaluating_through_an_index_that_re_scores_everything_equals_the_dense_ranking(
     library: Path, tmp_path: Path
 ) -> None:
@@ -434,6 +436,7 @@ def test_appending_gives_what_one_load_under_that_code_gives(home: Path, code: l
     assert len(seen) == 120
 
 
+@pytest.mark.slow
 def test_appending_pictures_takes_the_encoder_and_the_fields_of_the_index(described: Path, tmp_path: Path) -> None:
     draw_pictures(tmp_path / "new", 3)
     for path in (tmp_path / "new" / "images").iterdir():

@@ -211,6 +211,7 @@ def test_the_command_line_stores_and_compares_concept_sets(library: Path, tmp_pa
     assert "add --replace" in repeated.stderr
 
 
+@pytest.mark.slow
 def test_a_file_without_concept_sets_makes_no_index_that_needs_them(library: Path, tmp_path: Path) -> None:
     encoder = plugins.encoder(f"tern:{library / 'model'}", "cpu")
     source = open_source(library / "captions.csv")
@@ -239,6 +240,7 @@ def test_the_sample_a_code_is_fitted_on_is_bounded_and_spread(
         assert np.array_equal(seen[1].vectors, file.vectors("text")[::4])
 
 
+@pytest.mark.slow
 def test_regions_from_files_make_a_model_and_an_index_even_where_a_picture_has_none(tmp_path: Path) -> None:
     table = draw_pictures(tmp_path / "made", 12)
     rng = np.random.default_rng(0)

@@ -145,6 +145,7 @@ CAPTIONS = [
 ]
 
 
+@pytest.mark.slow
 def test_the_dictionary_is_of_frequent_english_words(tmp_path: Path) -> None:
     pytest.importorskip("spellchecker")
     captions = [(pieces, [[float(x) for x in v] for v in vectors]) for pieces, vectors in CAPTIONS]

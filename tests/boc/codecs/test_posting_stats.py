@@ -13,6 +13,7 @@ from boc.errors import BocError
 from tests.oracles import term_matrices
 
 
+@pytest.mark.slow
 @given(documents=term_matrices((6, 5), 9), queries=term_matrices((3, 5), 9))
 def test_postings_are_the_pairs_that_share_a_term(documents: sparse.csr_array, queries: sparse.csr_array) -> None:
     D, Q = documents.toarray(), queries.toarray()

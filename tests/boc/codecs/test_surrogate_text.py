@@ -16,6 +16,7 @@ from tests.oracles import assert_canonical, same_matrix, term_matrices
 SHAPES = st.tuples(st.integers(0, 5), st.integers(1, 12))
 
 
+@pytest.mark.slow
 @given(terms=SHAPES.flatmap(lambda shape: term_matrices(shape, 2**31 - 1)))
 def test_counts_come_back(terms: sparse.csr_array) -> None:
     counts = to_counts(terms)
@@ -27,6 +28,7 @@ def test_counts_come_back(terms: sparse.csr_array) -> None:
     assert same_matrix(back, terms)
 
 
+@pytest.mark.slow
 @given(terms=SHAPES.flatmap(lambda shape: term_matrices(shape, 40)), rnd=st.randoms(use_true_random=False))
 def test_texts_come_back_in_whatever_order_their_words_are(terms: sparse.csr_array, rnd: object) -> None:
     texts = to_text(terms)

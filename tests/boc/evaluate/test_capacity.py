@@ -139,6 +139,7 @@ def test_a_sample_has_blocks_from_everywhere(many: Path) -> None:
     assert [start for start in numbers if start - 1 not in numbers] == [0, 2333, 4666]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["scalar", "dictionary"])
 def test_the_bytes_of_a_whole_index_were_foretold_from_a_sample(many: Path, tmp_path: Path, code: str) -> None:
     at = f"file:{tmp_path / 'real'}"
@@ -200,6 +201,7 @@ def test_one_item_is_too_few(tmp_path: Path) -> None:
     assert "1 items are too few to estimate from" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_command_tells_for_people_and_for_machines(many: Path, tmp_path: Path) -> None:
     place = tmp_path / "place"
     asked = ("estimate", many, "--items", 2_000_000, "--sample", 1000, "--code", "dictionary", "--terms", 64)

@@ -80,6 +80,7 @@ def test_ranks_are_of_the_scores_whatever_made_them(gallery: Gallery, data: st.D
     assert evaluate_recall(np.exp(scores), owners) == found
 
 
+@pytest.mark.slow
 @given(gallery=galleries())
 def test_ranks_equal_those_of_a_stable_sort(gallery: Gallery) -> None:
     images, texts, owners = gallery
@@ -133,6 +134,7 @@ def test_a_gallery_worked_by_hand() -> None:
     assert found.total == pytest.approx(250 + 200 + 200 / 3)
 
 
+@pytest.mark.slow
 @given(gallery=galleries(), fold=st.integers(1, 6))
 def test_folds_are_means_over_whole_folds(gallery: Gallery, fold: int) -> None:
     images, texts, owners = gallery
@@ -304,6 +306,7 @@ def test_a_matrix_of_other_items_or_a_depth_of_0_is_refused() -> None:
         ndcg(rows, rows, p=0)
 
 
+@pytest.mark.slow
 @given(gallery=galleries(), k=st.integers(1, 6), block=st.integers(1, 4))
 def test_the_exact_top_k_is_that_of_a_stable_sort(gallery: Gallery, k: int, block: int) -> None:
     images, texts, _ = gallery

@@ -62,6 +62,7 @@ def test_rouge_l_worked_by_hand(candidate: str, references: list[str], expected:
     assert rouge_l(candidate, references) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @given(data=st.data(), block=st.integers(1, 3), n=st.integers(1, 4))
 def test_the_matrix_is_rouge_l_cell_by_cell(data: st.DataObject, block: int, n: int) -> None:
     owners = np.array([*range(n), *data.draw(st.lists(st.integers(0, n - 1), max_size=4))])
@@ -80,6 +81,7 @@ def test_the_matrix_is_rouge_l_cell_by_cell(data: st.DataObject, block: int, n: 
     assert (found[np.arange(len(texts)), owners] == 1).all()
 
 
+@pytest.mark.slow
 def test_long_captions_beside_short_ones_in_one_block() -> None:
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(list("abc"), size)) for size in (1, 63, 64, 65, 127, 128, 129, 300)]
@@ -89,6 +91,7 @@ def test_long_captions_beside_short_ones_in_one_block() -> None:
     np.testing.assert_array_equal(found, np.float32(expected))
 
 
+@pytest.mark.slow
 def test_real_captions_cell_by_cell(photos: Path) -> None:
     with (photos / "captions.csv").open(encoding="utf-8", newline="") as handle:
         rows = list(csv.DictReader(handle))[:1500]

@@ -228,6 +228,7 @@ def test_ids_that_occur_twice_are_reported(place: str, monkeypatch: pytest.Monke
     assert not found.right
 
 
+@pytest.mark.slow
 def test_features_are_an_outside_witness(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Vectors and codes that were both replaced agree with each other, not with the file."""
     index = build(plugins.backend(place), "photos", fitted())
@@ -259,6 +260,7 @@ def test_features_of_something_else_are_refused(place: str, tmp_path: Path) -> N
         verify(index, files=[write(tmp_path / "other.h5", ITEMS, unit(), "cd" * 32)])
 
 
+@pytest.mark.slow
 def test_codes_of_concepts_are_held_against_what_is_stored_or_the_features(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path}"
     assert boc("build-codebook", library / "photos.h5", "-o", tmp_path / "book.npz", "--clusters", 9).exit_code == 0
@@ -271,6 +273,7 @@ def test_codes_of_concepts_are_held_against_what_is_stored_or_the_features(libra
         assert found.against == against
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_is_wrong_and_exits_with_1(place: str, library: Path) -> None:
     build(plugins.backend(place), "right", fitted())
     build(plugins.backend(place), "wrong", fitted(), raised(7, 3))
