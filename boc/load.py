@@ -20,6 +20,7 @@ from boc.garbage import collected_rarely
 from boc.inputs.features import FeatureFile, FeatureFiles
 from boc.inputs.metadata import Metadata
 from boc.manifest import Manifest
+from boc.names import Metric
 from boc.plugins import check_name
 from boc.prefetch import ahead
 from boc.rerank import check_metric
@@ -71,7 +72,7 @@ def new_manifest(
     codec: SurrogateCodec,
     rm: float = DEFAULT_RM,
     *,
-    rerank: str = "dot",
+    rerank: Metric = "dot",
     concepts: str | None = None,
     metadata: Metadata | None = None,
 ) -> Manifest:

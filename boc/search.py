@@ -18,7 +18,6 @@ from boc.errors import BocError, EncoderError
 from boc.inputs.metadata import check_filter
 from boc.plugins import check_name
 from boc.rank_fusion import reciprocal_rank_fusion
-from boc.rerank import check_metric
 from boc.search_options import SearchOptions
 from boc.types import Embeddings, Hit, ImageRef, Modality, Rescore, Stages, TextScore
 
@@ -161,9 +160,8 @@ class Searcher:
         if options.hybrid == "sum":
             return self.index.search(codes, options.k, target, filters=options.filters, words=words, stages=stages)
         depth = math.ceil((self.index.manifest.rm if options.rm is None else options.rm) * options.k)
-        rescore = Rescore(
-            check_metric(options.rerank or self.index.manifest.rerank), queries, options.k if words is None else depth
-        )
+        metric = options.rerank or self.index.manifest.rerank
+        rescore = Rescore(metric, queries, options.k if words is None else depth)
         ranked = self.index.search(codes, depth, target, filters=options.filters, rescore=rescore, stages=stages)
         if words is None:
             return ranked

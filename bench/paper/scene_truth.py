@@ -28,7 +28,6 @@ from boc.clustering.term_labels import whole_words
 from boc.explain.score import explain
 from boc.inputs.features import FeatureFile
 from boc.names import METRICS, Metric
-from boc.rerank import check_metric
 from boc.scenes.truth import DEPTH, FAMILIES, Asked, Measure, Painted, judge, lies_on, queries, read_gallery
 from boc.search import Searcher
 from boc.vectors import unit_rows
@@ -129,7 +128,7 @@ def main(
 ) -> None:
     """Judge the index NAME of the pictures in FEATURES by the truth in GALLERY."""
     searcher = Searcher.open(name, at)
-    metrics = metrics or (check_metric(searcher.index.manifest.rerank),)
+    metrics = metrics or (searcher.index.manifest.rerank,)
     settings = {"gallery": gallery, "features": features, "rerank": metrics, "queries": most, "explained": explained}
     painted = read_gallery(gallery / "scenes.json")
     with FeatureFile(features) as file:

@@ -7,7 +7,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -15,6 +15,7 @@ from boc.cli import options
 
 if TYPE_CHECKING:
     from boc.evaluate.capacity import Estimate
+    from boc.names import Metric
 
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
@@ -63,7 +64,9 @@ def command(
         if at.startswith("file:"):
             at = f"file:{stack.enter_context(tempfile.TemporaryDirectory(prefix='boc-estimate-'))}"
         codec = fit_code(file, make(file.header.identity))
-        manifest = new_manifest(file, codec, rerank=coding.rerank, concepts=coding.concepts, metadata=table)
+        manifest = new_manifest(
+            file, codec, rerank=cast("Metric", coding.rerank), concepts=coding.concepts, metadata=table
+        )
         size = min(sample, size_of(file))
         with options.bar("loading", size + size // 5) as bar:
             part, whole = measure(file, at, codec, manifest, table, size=size, tick=bar.update)
