@@ -131,6 +131,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Marks]:
     return {page: Marks(page) for page in folder.rglob("*.html")}
 
 
+@pytest.mark.slow
 def test_links_of_the_site_lead_somewhere(site: dict[Path, Marks]) -> None:
     for page, marks in site.items():
         for target in marks.links | marks.loads:
@@ -270,6 +271,7 @@ def _wait(process: subprocess.Popen[str], url: str) -> None:
     pytest.fail(f"{url} does not answer within a minute")
 
 
+@pytest.mark.slow
 def test_docstring_examples_run() -> None:
     names = [m.name for m in pkgutil.walk_packages(boc.__path__, "boc.")]
     results = [doctest.testmod(importlib.import_module(name)) for name in names]

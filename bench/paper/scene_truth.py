@@ -1,13 +1,14 @@
-"""Does a search find what the sentence says? Judged on painted scenes, of which everything is known.
+"""Measures on painted scenes, whose contents are known, whether a search finds what the sentence says.
 
-GALLERY is a folder of ``boc gallery``, FEATURES what an encoder made of its pictures (or of some), NAME their index. Rows
-of a family of sentences (see boc/scenes/truth.py), a metric that candidates are re-ranked by, and a measure: the share of
-sentences whose first hit has everything that is asked for, or the kinds, the colours, the background, the relation; R@10,
-for some right picture among ten; NDCG@10. ``chance`` is what a random order has.
+GALLERY is a folder of ``boc gallery``, FEATURES the features of its pictures (or of some), NAME their index. A row has
+a family of sentences (see boc/scenes/truth.py), a re-rank metric, and a measure: the share of sentences whose first hit
+has everything that the sentence says, or the kinds, the colours, the background, the relation; R@10, whether a right
+picture is among ten; NDCG@10. ``chance`` is the value of a random order.
 
-The pointing game (Zhang et al., Top-down Neural Attention by Excitation Backprop, ECCV 2016) is played with the sentence
-"a COLOUR KIND" for each thing of a picture: does the centre of the region nearest to the noun lie on the thing ("word"), of
-the region that ``boc explain`` marks strongest ("explain")? There ``chance`` is that of a random region.
+The pointing game (Zhang et al., Top-down Neural Attention by Excitation Backprop, ECCV 2016) uses the sentence "a
+COLOUR KIND" for each thing of a picture: the share whose chosen region has its centre on the thing. The region is the
+one nearest to the noun ("word"), or the one that ``boc explain`` marks strongest ("explain"). ``chance`` is the value
+of a random region.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from bench.report.rows import Writer
 from boc.clustering.term_labels import whole_words
 from boc.explain.score import explain
 from boc.inputs.features import FeatureFile
-from boc.rerank.dot import METRICS
-from boc.rerank.storage import unit_rows
+from boc.names import METRICS, Metric
 from boc.scenes.truth import DEPTH, FAMILIES, Asked, Measure, Painted, judge, lies_on, queries, read_gallery
 from boc.search import Searcher
+from boc.vectors import unit_rows
 
 COLUMNS = ("family", "by", "measure", "share", "chance", "count")
 THINGS = {1: "one thing", 2: "two things", 3: "three things"}
 
 
-def found(searcher: Searcher, texts: Sequence[str], numbers: Mapping[str, int], metric: str) -> list[list[int]]:
+def found(searcher: Searcher, texts: Sequence[str], numbers: Mapping[str, int], metric: Metric) -> list[list[int]]:
     """The numbers of the pictures that each sentence finds."""
     hits = searcher.search_texts(texts, k=DEPTH, find="image", rerank=metric)
     return [[numbers[hit.item.id] for hit in row] for row in hits]
 
 
 def families(
-    searcher: Searcher, gallery: Sequence[Painted], numbers: Mapping[str, int], metrics: Sequence[str], most: int
+    searcher: Searcher, gallery: Sequence[Painted], numbers: Mapping[str, int], metrics: Sequence[Metric], most: int
 ) -> Iterator[tuple[str, str, str, Measure]]:
     """The measures of all families."""
     asked = queries(gallery, most)
@@ -67,8 +68,9 @@ def pointing(
             for by, point in pairs + [("explain", marked)] * (number in drawn):
                 place = point(searcher, rows.items[0].id, text, thing.kind, regions)
                 played.setdefault((len(picture.scene.things), by), []).append((float(on[place]), float(on.mean())))
-    for (things, by), pairs in sorted(played.items()):
-        yield THINGS[things], by, "pointing", Measure(*np.mean(pairs, axis=0).tolist(), len(pairs))
+    for (things, by), plays in sorted(played.items()):
+        hit, chance = map(float, np.mean(plays, axis=0))
+        yield THINGS[things], by, "pointing", Measure(hit, chance, len(plays))
 
 
 def nearest(searcher: Searcher, id: str, text: str, noun: str, regions: NDArray[np.float32]) -> int:
@@ -111,7 +113,7 @@ def told(rows: Mapping[tuple[str, str, str], Measure], metric: str) -> Iterator[
 @click.option("--explained", default=50, show_default=True, help="Pictures whose explanations are judged.")
 @click.option("--brief", is_flag=True, help="Two lines in the place of rows.")
 def main(
-    gallery: Path, features: Path, name: str, at: str, metrics: tuple[str, ...], most: int, explained: int, brief: bool
+    gallery: Path, features: Path, name: str, at: str, metrics: tuple[Metric, ...], most: int, explained: int, brief: bool
 ) -> None:
     """Judge the index NAME of the pictures in FEATURES by the truth in GALLERY."""
     searcher = Searcher.open(name, at)

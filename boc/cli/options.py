@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
@@ -13,13 +14,14 @@ import click
 from click.core import ParameterSource
 
 from boc.cli import completers
+from boc.names import CONCEPT_CODES, CONCEPT_DTYPES, METRICS, SIGNED_CODES
 
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
 
     from boc.clustering.codebook import Codebook
     from boc.codecs import SurrogateCodec
-    from boc.inputs.features import FeatureFiles
+    from boc.types import Identity
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,8 +79,6 @@ metadata = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
-SIGNED_CODES = ("scalar", "bits", "permutation")
-CONCEPT_CODES = ("hard", "soft", "mixed")
 CODING = (
     click.option(
         "--code",
@@ -114,14 +114,14 @@ CODING = (
     click.option("--expand", type=click.IntRange(1), default=1, show_default=True, help="Rotations side by side."),
     click.option(
         "--rerank",
-        type=click.Choice(["dot", "mrsw", "mwsr", "symm", "mravgw"]),
+        type=click.Choice(METRICS),
         default="dot",
         show_default=True,
         help="Score them by dense vectors, or by an alignment of concept sets.",
     ),
     click.option(
         "--concepts",
-        type=click.Choice(["float16", "int8"]),
+        type=click.Choice(CONCEPT_DTYPES),
         help="Store concept sets, as this type [default: float16 if --rerank aligns them].",
     ),
 )
@@ -173,23 +173,22 @@ class Coding:
 
         return None if self.codebook is None else Codebook.load(self.codebook)
 
-    def fitted(self, file: FeatureFiles, book: Codebook | None) -> SurrogateCodec:
-        """The code, learned from an embeddings file."""
-        from boc.build import fit_code
+    def codec(self, identity: Identity, book: Codebook | None) -> SurrogateCodec:
+        """The code for vectors of an encoder, not learned yet."""
         from boc.codecs import concept_code, global_code
         from boc.codecs.presets import budgets
 
         z, query_z = self.z, self.query_z
         if book is not None:
-            book.check(file.header.identity)
+            book.check(identity)
             kind: dict[str, Any] = {"similarity": self.similarity, "aggregate": self.aggregate}
             kind["drop_stopwords"] = self.stopwords == "drop"
-            return fit_code(file, concept_code(book, self.code, z=z, query_z=query_z, terms=self.terms, **kind))
+            return concept_code(book, self.code, z=z, query_z=query_z, terms=self.terms, **kind)
         if self.code in SIGNED_CODES and not self.shift:
-            z, query_z = budgets(file.header.dim * self.expand, z, query_z)
+            z, query_z = budgets(identity.dim * self.expand, z, query_z)
         how: dict[str, Any] = {"center": not self.plain, "rotate": not self.plain, "shift": self.shift}
         how |= {"expand": self.expand, "bits": self.bits, "terms": self.terms}
-        return fit_code(file, global_code(self.code, z=z, query_z=query_z, **how))
+        return global_code(self.code, z=z, query_z=query_z, **how)
 
 
 def coding(function: F) -> F:
@@ -247,6 +246,24 @@ def show(label: str, total: int, done: Iterator[int]) -> None:
         for count in done:
             shown.update(count - position)
             position = count
+
+
+@contextmanager
+def bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A callable (label, done, total) that draws a progress bar on stderr per label, one behind the other."""
+    label, position = "", 0
+    shown: Any = None
+    with ExitStack() as stack:
+
+        def progress(what: str, done: int, total: int) -> None:
+            nonlocal label, position, shown
+            if what != label:
+                stack.close()
+                label, position, shown = what, 0, stack.enter_context(bar(what, total))
+            shown.update(done - position)
+            position = done
+
+        yield progress
 
 
 def report(failed: list[tuple[str, str]]) -> None:

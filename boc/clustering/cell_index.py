@@ -16,6 +16,7 @@ from scipy import sparse
 
 from boc.clustering.kmeans import Floats, lloyd
 from boc.prefetch import ahead
+from boc.topk import topk
 from boc.vectors import unit_rows
 
 try:
@@ -101,9 +102,9 @@ class Centroids:
         step = max(1, HELD // (width * cells + len(self.heads)))
         for i in range(0, len(X), step):
             rows, lengths = rounded(X[i : i + step])
-            cell = np.sort(_largest(_products(rows, self.heads) * self.head_scales, cells), axis=1)
+            cell = np.sort(topk(_products(rows, self.heads) * self.head_scales, cells), axis=1)
             found = self._compare(rows, cell, width)
-            best = _largest(found, z)
+            best = topk(found, z)
             numbers[i : i + step] = np.take_along_axis(self.starts[cell], best // width, axis=1) + best % width
             cosines[i : i + step] = np.take_along_axis(found, best, axis=1) * lengths[:, None]
 
@@ -118,11 +119,6 @@ class Centroids:
             products = _products(rows[asking], self.vectors[members]) * self.scales[members]
             found[asking, slots, : products.shape[1]] = products
         return found.reshape(len(rows), -1)
-
-
-def _largest(values: Floats, k: int) -> Ints:
-    """Places of the ``k`` largest of each row, the largest first; of equal ones those that come first."""
-    return np.argsort(-values, axis=1, kind="stable")[:, :k]
 
 
 def _products(a: Bytes, b: Bytes) -> Floats:

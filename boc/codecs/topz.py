@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.codecs.base import SparseStep, one_row, stacked
+from boc.topk import topk
 from boc.types import (
     Modality,
     TermMatrix,
@@ -31,7 +32,7 @@ def largest(X: NDArray[Any], z: int) -> NDArray[np.int32]:
     if _dots is not None and X.dtype == np.float32 and z:
         _dots.largest(np.ascontiguousarray(X), columns)
     else:
-        columns[:] = np.sort(np.argsort(-X, axis=1, kind="stable")[:, :z], axis=1)
+        columns[:] = np.sort(topk(X, z), axis=1)
     return columns
 
 

@@ -91,7 +91,7 @@ class Explanation:
         if self.query_parts is None or self.item_parts is None:
             return None
         cosines = unit_rows(self.query_parts.vectors) @ unit_rows(self.item_parts.vectors).T
-        return _largest(_largest(cosines, self.query_parts).T, self.item_parts).T
+        return _max_per_name(_max_per_name(cosines, self.query_parts).T, self.item_parts).T
 
     @property
     def weighed_by(self) -> Literal["terms", "alignment"]:
@@ -269,7 +269,7 @@ class TermLabels(Mapping[int, Label]):
         return Label(stored.words or asked.words, stored.examples or asked.examples)
 
 
-def _largest(rows: NDArray[np.float32], parts: Parts) -> NDArray[np.float32]:
+def _max_per_name(rows: NDArray[np.float32], parts: Parts) -> NDArray[np.float32]:
     """The largest of the ``rows`` of each name: (pieces, n) -> (names, n)."""
     found = np.full((len(parts.names), rows.shape[1]), -np.inf, dtype=np.float32)
     np.maximum.at(found, parts.of, rows)

@@ -1,17 +1,4 @@
-"""Scores of candidates anew: the dot product of dense vectors, or late interaction over concept sets.
-
-An alignment pools the cosines A of a picture's regions i and a sentence's words j (TERAN: Messina et al., Fine-grained
-Visual Textual Alignment, TOMM 2021):
-
-    mrsw    sum over words of the maximum over regions (eq. 3)
-    mwsr    sum over regions of the maximum over words (eq. 3)
-    symm    mrsw + mwsr (eq. 4)
-    mravgw  mrsw / number of words (eq. 8)
-
-These are the paper's equations. The authors' code also lets the zeros of padded positions compete in a maximum, which
-in their evaluation bounds each region's maximum in mwsr, and in that part of symm, below by 0: scores differ where a
-region is unlike every word. Here nothing is padded. An alignment with an empty set is 0.
-"""
+"""Dot products of one query with many stored vectors, and the largest of them."""
 
 from __future__ import annotations
 
@@ -24,7 +11,7 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.errors import BocError
+from boc.topk import topk
 from boc.types import Hit
 
 try:
@@ -32,15 +19,7 @@ try:
 except ImportError:  # not built here: ``products`` stands in
     _dots = None  # type: ignore[assignment]
 
-METRICS = ("dot", "mrsw", "mwsr", "symm", "mravgw")
 PROBE = 16  # candidates whose vectors tell whether the others are in memory
-
-
-def check_metric(metric: str) -> str:
-    """``metric`` if there is such a one; BocError names those there are."""
-    if metric not in METRICS:
-        raise BocError(f"no re-rank metric {metric!r}; known: {', '.join(METRICS)}")
-    return metric
 
 
 def reorder(hits: Sequence[Hit], scores: NDArray[np.float32], k: int) -> list[Hit]:
@@ -94,7 +73,7 @@ def _best(
     if len(chosen) > PROBE and perf_counter() - begun > patience:
         return None
     scores = np.concatenate([first, dot(query, vectors, chosen[PROBE:])])
-    order = np.argsort(-scores, kind="stable")[:k]
+    order = topk(scores, k)
     return chosen[order], scores[order]
 
 

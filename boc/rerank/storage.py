@@ -15,8 +15,6 @@ try:
 except ImportError:  # no C compiler where it was installed
     _dots = None  # type: ignore[assignment]
 
-CONCEPT_DTYPES = ("float16", "int8")
-
 
 def store(concepts: Ragged, dtype: str) -> StoredConcepts:
     """Concept sets as an index stores them: rows scaled to unit length, as float16, or as int8 with a scale a row.

@@ -1,4 +1,4 @@
-"""Scenes: what is in them, where it stands, how they are captioned, and how alike two of them are."""
+"""Scenes: their things, layout, captions, and the similarity of two scenes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from boc.scenes.canvas import SKIES, Box, Canvas
 from boc.scenes.land import PLACES, paint_land, paint_rain, paint_sky
 from boc.scenes.things import ART, COLOURS, paint_base, paint_thing
 
-SIZES = {"small": 0.21, "": 0.33, "big": 0.48}  # side of a thing as a share of the side of the picture
-RELATIONS = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}  # each and its inverse
+SIZES = {"small": 0.21, "": 0.33, "big": 0.48}  # side of a thing as a fraction of the side of the picture
+# each relation and its inverse
+RELATIONS = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 FLYERS, SWIMMERS = ("balloon", "kite", "rocket", "butterfly"), ("boat", "fish")
-ROOM = 0.93  # share of the width, or of the height, that things side by side may take up
+ROOM = 0.93  # fraction of the width, or of the height, that things side by side may fill
 
 NOUNS: dict[str, tuple[str, ...]] = {kind: (kind,) for kind in ART} | {
     "balloon": ("balloon", "hot-air balloon"),
@@ -86,7 +87,7 @@ TEMPLATES_OF_A_RELATION = (
 
 @dataclass(frozen=True)
 class Thing:
-    """One thing in a scene. ValueError for a kind, colour or size ("small", "", "big") that is not known."""
+    """One thing in a scene. ValueError for a kind, colour or size ("small", "", "big") that is unknown."""
 
     kind: str
     colour: str
@@ -100,9 +101,9 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a picture shows; ``relation`` says where the first of two things is, seen from the second.
+    """The contents of a picture; ``relation`` is the position of the first of two things relative to the second.
 
-    ValueError unless there are one to three things, and two where there is a relation.
+    ValueError unless there are one to three things, and exactly two if there is a relation.
     """
 
     background: str
@@ -131,7 +132,7 @@ def _pick(rng: np.random.Generator, choices: Sequence[str]) -> str:
 
 
 def sample_scene(rng: np.random.Generator) -> Scene:
-    """A sensible scene: boats are on water, cats are not in the air, and no kind comes twice."""
+    """Draw a plausible scene: boats are on water, cats are not in the air, and no kind occurs twice."""
     background = _pick(rng, list(PLACES))
     sky = _pick(rng, [sky for sky in SKIES if sky != "rainy" or background not in ("desert", "snow")])
     number = int(rng.choice(3, p=(0.4, 0.4, 0.2))) + 1
@@ -149,7 +150,7 @@ def _kinds(background: str) -> list[str]:
 
 
 def _sizes(rng: np.random.Generator, number: int) -> list[str]:
-    """Sizes of things that fit beside each other without being drawn much smaller than they are called."""
+    """Draw sizes of things that fit beside each other without being drawn much smaller than named."""
     while True:
         sizes = [_pick(rng, list(SIZES)) for _ in range(number)]
         if sum(SIZES[size] for size in sizes) < 1.06:
@@ -166,7 +167,7 @@ def boxes(scene: Scene, rng: np.random.Generator) -> list[Box]:
 
 
 def _seeds(rng: np.random.Generator) -> list[int]:
-    """Seeds of the backdrop, of the layout, and of the looks of the things."""
+    """Seeds of the background, the layout, and the looks of the things."""
     return [int(seed) for seed in rng.integers(2**63, size=3)]
 
 
@@ -182,7 +183,7 @@ def _layout(scene: Scene, rng: np.random.Generator) -> list[Box]:
 
 
 def _foot(background: str, kind: str, side: float, rng: np.random.Generator) -> float:
-    """How far down the lower edge of a thing is."""
+    """The y position of the lower edge of a thing."""
     place = PLACES[background]
     if kind in FLYERS:
         return side + float(rng.uniform(0.03, max(0.06, place.horizon + 0.06 - side)))
@@ -216,7 +217,7 @@ def _stacked(
 def draw(scene: Scene, rng: np.random.Generator, size: int = 224, hide: Container[int] = ()) -> Image.Image:
     """Paint a scene on ``size`` x ``size`` pixels (RGB), without the things at the indices in ``hide``.
 
-    Hidden things leave all else as it was. ValueError for a size below 32.
+    Hiding a thing does not change the rest of the picture. ValueError for a size below 32.
     """
     _at_least("size", size, 32)
     backdrop, layout, looks = _seeds(rng)
@@ -257,7 +258,7 @@ def captions(scene: Scene, rng: np.random.Generator, n: int = 5) -> list[str]:
 
 
 def _words(scene: Scene, rng: np.random.Generator) -> dict[str, str]:
-    """What the blanks of a template may be filled with."""
+    """Values for the blanks of a template."""
     named = [_name(thing, rng, len(scene.things) < 3) for thing in scene.things]
     place = _pick(rng, PLACE_WORDS[scene.background][1:])
     words = {"all": " and ".join([", ".join(named[:-1]), named[-1]] if named[1:] else named), "a": named[0]}
@@ -291,7 +292,7 @@ def relevance(a: Scene, b: Scene) -> float:
     """How much two scenes have in common, from 0 (nothing) to 1 (all); symmetric, whatever the order of the things.
 
     A quarter for the background, 0.15 for the sky, the rest for the things, matched as well as can be: kind, then
-    colour, then size, and what they are to each other.
+    colour, then size, and their relation.
     """
     longer, shorter = (a, b) if len(a.things) >= len(b.things) else (b, a)
     setting = 0.25 * (a.background == b.background) + 0.15 * (a.sky == b.sky)
@@ -311,8 +312,8 @@ def _alike(one: Thing, other: Thing) -> float:
 
 
 def draw_gallery(folder: Path, count: int, seed: int, size: int = 224) -> Iterator[int]:
-    """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv``, and in ``scenes.json`` what
-    is in each of them and where.
+    """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv``, and in ``scenes.json``
+    what is in each of them and where.
 
     An iterator over the number of pictures done; the two tables are written at its end. The same arguments give the
     same bytes, and scene k is the same in a gallery of any length. ValueError for count < 1, seed < 0, size < 32;

@@ -149,7 +149,12 @@ def judge(asked: Sequence[Query], rankings: Sequence[Sequence[int]]) -> dict[str
     for query, ranking in zip(asked, rankings, strict=True):
         for name, pair in _judged(query, ranking):
             sums.setdefault(name, []).append(pair)
-    return {name: Measure(*np.mean(pairs, axis=0).tolist(), len(pairs)) for name, pairs in sums.items()}
+    return {name: _mean(pairs) for name, pairs in sums.items()}
+
+
+def _mean(pairs: Sequence[tuple[float, float]]) -> Measure:
+    value, chance = np.mean(pairs, axis=0)
+    return Measure(float(value), float(chance), len(pairs))
 
 
 def _judged(query: Query, ranking: Sequence[int]) -> Iterator[tuple[str, tuple[float, float]]]:

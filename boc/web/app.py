@@ -1,4 +1,4 @@
-"""The application: the page, what it loads, and the JSON interface behind it."""
+"""The application: the page, its static files, and the JSON interface."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ HERE = Path(__file__).resolve().parent
 
 
 def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
-    """The server of one index, as an ASGI application. Loads nothing: what ``searcher`` has not loaded yet, the first
-    request waits for."""
+    """The server of one index as an ASGI application. It loads nothing itself: the first request waits for what
+    ``searcher`` has not loaded yet."""
     app = FastAPI(
         title=f"boc: {settings.name}",
         version=__version__,
@@ -53,7 +53,7 @@ def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
         return HTMLResponse(api_docs.page(app.openapi()))
 
     app.add_middleware(Compressed)
-    for layer in (Crowd, Bodies, Guard):  # the last is the first to be asked
+    for layer in (Crowd, Bodies, Guard):  # the last layer added sees a request first
         app.add_middleware(layer, settings=settings)
     app.add_middleware(Heads)
     return app

@@ -14,11 +14,11 @@ from boc.web.connections import AT_ONCE, PatientProtocol, room
 
 TAKE = 0.2  # seconds in which connections that wait are accepted, before the server stops
 QUEUE = 1024  # connections that the system holds until they are accepted
-GRACE = 3  # seconds that requests have to end when the server is stopped
+GRACE = 3  # seconds that open requests have to finish when the server stops
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. BocError if the port is taken, or the host is no address of this machine."""
+    """Open a listening socket. BocError if the port is taken, or the host is no address of this machine."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -41,11 +41,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(app: ASGIApp, sock: socket.socket) -> None:
-    """Answer until Ctrl-C or SIGTERM."""
+    """Answer requests until Ctrl-C or SIGTERM."""
     config = uvicorn.Config(
         app,
         log_level="warning",
-        access_log=False,  # addresses may hold a token
+        access_log=False,  # addresses may contain a token
         server_header=False,
         http=PatientProtocol,
         backlog=AT_ONCE,

@@ -1,4 +1,4 @@
-"""Small pictures of large ones, kept in a folder."""
+"""Thumbnails of pictures, cached in a folder."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from boc.web.decoding import Budget
 
 SIDES = (240, 480, 960)
 QUALITY = 82
-KNOWN = 200_000  # pictures whose size is remembered
+KNOWN = 200_000  # pictures whose size is cached
 
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """A JPEG, and a name that changes when the picture does."""
+    """A JPEG, and a tag that changes when the picture does."""
 
     data: bytes
     tag: str
 
 
 class Thumbnails:
-    """JPEGs at most ``side`` pixels wide and high of pictures on this disk, in ``folder``. Thread-safe.
+    """JPEGs of pictures on this disk, at most ``side`` pixels wide and high, cached in ``folder``. Thread-safe.
 
-    Named by path, size and time of the picture, so that a changed picture is made anew. Beyond ``most`` bytes those
-    made first are removed. Where the folder cannot be written they are made each time.
+    Names are digests of path, size and time of a picture, so a changed picture gets a new thumbnail. Above ``most``
+    bytes the oldest are removed. If the folder is not writable, thumbnails are made each time.
     """
 
     def __init__(self, folder: Path, most: int, budget: Budget) -> None:
@@ -45,7 +45,7 @@ class Thumbnails:
         self._sizes: dict[tuple[str, int, int], tuple[int, int] | None] = {}
 
     def tag(self, path: Path, side: int) -> str:
-        """The name of the thumbnail of a picture. ImageError if the picture is not there."""
+        """The name of the thumbnail of a picture. ImageError if the picture is missing."""
         try:
             found = path.stat()
         except OSError as error:
@@ -60,7 +60,7 @@ class Thumbnails:
         with suppress(OSError):
             return Thumbnail(file.read_bytes(), tag)
         with self._making:
-            with suppress(OSError):  # another thread has made it meanwhile
+            with suppress(OSError):  # another thread made it meanwhile
                 return Thumbnail(file.read_bytes(), tag)
             data = self._draw(path, side)
         with suppress(OSError):
@@ -75,7 +75,7 @@ class Thumbnails:
             raise ImageError(str(error).replace(str(path), path.name)) from error
 
     def size(self, path: Path) -> tuple[int, int] | None:
-        """Width and height of a picture as it is seen; None if it cannot be read. Reads its header, once."""
+        """Width and height of a picture as displayed; None if it cannot be read. Reads its header once."""
         try:
             found = path.stat()
         except OSError:
@@ -101,7 +101,7 @@ class Thumbnails:
                 self._shrink()
 
     def _shrink(self) -> None:
-        """Remove the oldest until four fifths of the room are taken."""
+        """Remove the oldest until four fifths of the limit are used."""
         left = 0
         for _, size, path in sorted(self._files(), reverse=True):
             left += size
@@ -111,7 +111,7 @@ class Thumbnails:
         self._total = left
 
     def _files(self) -> list[tuple[int, int, Path]]:
-        """Time, size and path of everything that is kept."""
+        """Time, size and path of every cached thumbnail."""
         found = []
         for path in self._folder.glob("*/*"):
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Pictures that somebody sends: looked at before they are decoded."""
+"""Uploaded pictures: checked before they are decoded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from boc.web.errors import ProblemError
 
 @dataclass(frozen=True)
 class Upload:
-    """A picture in a file of its own while it is asked about. ``key`` is the digest of its bytes."""
+    """An uploaded picture in a temporary file. ``key`` is the digest of its bytes."""
 
     path: Path
     name: str
@@ -26,10 +26,10 @@ class Upload:
 
 @contextmanager
 def kept(data: bytes, name: str | None, most: int, pixels: int) -> Iterator[Upload]:
-    """The picture in a temporary file.
+    """Keep an uploaded picture in a temporary file.
 
-    ProblemError 400 for no bytes, or a picture that is damaged; 415 for what is no picture; 413 for more than
-    ``most`` bytes, or ``pixels``, which its header tells before anything is decoded.
+    ProblemError 400 for an empty or damaged picture; 415 for a file that is no picture; 413 for more than ``most``
+    bytes, or more ``pixels``, which are read from the header before anything is decoded.
     """
     if len(data) > most:
         raise ProblemError(413, f"the picture has {len(data):,} bytes, the limit is {most:,}; reduce it")

@@ -1,4 +1,4 @@
-"""Layers that the encoders share."""
+"""Layers that several networks use."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ def transformer(width: int, heads: int, feedforward: int, layers: int, dropout: 
     """Stack of post-norm transformer encoder layers with ReLU, batch first, without a final norm; of no layers, rows
     stay as they are.
 
-    Nested tensors stay off: their fast path gives zeros instead of values on padding, and would make the output
-    depend on the mode.
+    Nested tensors are disabled: their fast path writes zeros on padding, so the output would depend on the mode.
     """
     if not layers:
         return _NoLayers()
@@ -27,5 +26,5 @@ class _NoLayers(nn.Module):
 
 
 def padding_mask(lengths: Tensor, size: int) -> Tensor:
-    """Boolean (B, size), true behind the length of each row."""
+    """Boolean (B, size), true beyond the length of each row."""
     return torch.arange(size, device=lengths.device)[None, :] >= lengths[:, None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -35,7 +37,7 @@ def describe(picture: Image.Image, side: int) -> NDArray[np.float32]:
     return np.concatenate(parts, axis=1).astype(np.float32)
 
 
-def _cells(pixels: NDArray[np.float32], side: int) -> NDArray[np.float32]:
+def _cells(pixels: NDArray[Any], side: int) -> NDArray[np.float32]:
     """Pixels (side * PIXELS, side * PIXELS, c) as (side * side, PIXELS ** 2, c)."""
     blocks = pixels.reshape(side, PIXELS, side, PIXELS, -1).swapaxes(1, 2)
     return blocks.reshape(side * side, PIXELS**2, -1)

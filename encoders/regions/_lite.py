@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -119,5 +120,5 @@ class _Block(nn.Module):
         return rows + made if made.shape == rows.shape else made
 
 
-def _width(stage: nn.Sequential) -> int:
+def _width(stage: Any) -> int:
     return len(stage[-1].steps[-1].bias)

@@ -116,7 +116,7 @@ class EfficientnetRegions:
     def __reduce__(self) -> tuple[Any, ...]:
         return load, (self.identity.spec.partition(":")[2],)
 
-    def _seen(self, picture: Image.Image, cells: int, box: tuple[float, ...] | None = None) -> NDArray[np.float32]:
+    def _seen(self, picture: Image.Image, cells: int, box: Any = None) -> NDArray[np.float32]:
         """(cells * cells, width) of the whole picture, or of a ``box`` of it in pixels."""
         square = picture.resize((self._side, self._side), Image.Resampling.BILINEAR, box=box)
         parts = [self._features(square, cells)]

@@ -1,5 +1,5 @@
-"""Model folders: weights (safetensors), configuration (JSON) and tokens, and the weights of the region source where it
-has any: all that is needed to encode, wherever the folder is moved."""
+"""Model folders: weights (safetensors), configuration (JSON), tokens, and the weights of the region source if it has
+any. A folder contains everything needed to encode, and can be moved."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PARTS = {"network", "text", "regions"}
 
 
 def make(kind: str, config: Mapping[str, Any], text: Mapping[str, Any]) -> Network:
-    """A network of ``kind`` with random weights. EncoderError for a setting that there is not, or of a wrong value."""
+    """A network of ``kind`` with random weights. EncoderError for an unknown setting or a wrong value."""
     network = NETWORKS[kind]
     unknown = sorted(set(config) - {f.name for f in fields(network.Config)})
     if unknown:
@@ -61,7 +61,7 @@ def _is_model(folder: Path) -> bool:
 
 
 def create_folder(folder: Path, kind: str, network: Network, tokens: text_towers.Tokens, source: RegionSource) -> None:
-    """Write all of a model folder but the weights, which ``save_weights`` adds and replaces."""
+    """Write a model folder without its weights, which ``save_weights`` adds and replaces."""
     check_writable(folder / "config.json")
     spec, weights = source.identity.spec, getattr(source, "weights", None)
     if weights is not None:
@@ -80,13 +80,13 @@ def create_folder(folder: Path, kind: str, network: Network, tokens: text_towers
 
 
 def save_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
-    """Replace the weights in a model folder at once."""
+    """Replace the weights in a model folder atomically."""
     with replacing(folder / "model.safetensors") as temporary:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, temporary)
 
 
 def load_folder(folder: Path, kind: str) -> tuple[Network, text_towers.Tokens, RegionSource, Identity]:
-    """What a model folder holds. EncoderError names what is missing, damaged, or of another ``kind``."""
+    """Load a model folder. EncoderError names what is missing, damaged, or of another ``kind``."""
     config = _read_config(folder)
     if config["kind"] != kind:
         raise EncoderError(f"{folder}: holds a {config['kind']}, not a {kind}; write {config['kind']}:{folder}")
@@ -105,7 +105,7 @@ def load_folder(folder: Path, kind: str) -> tuple[Network, text_towers.Tokens, R
 
 
 def folder_digest(folder: Path) -> str:
-    """SHA-256 over what decides the output: configuration, weights, tokenizer."""
+    """SHA-256 over the files that determine the output: configuration, weights, tokenizer."""
     return sha256(*(folder / name for name in ("config.json", "model.safetensors", "tokenizer.json")))
 
 

@@ -75,33 +75,40 @@ class Captions:
         yield len(self.ids)
 
     def encode(
-        self, network: Network, numbers: Sequence[int], device: str, rows: Sequence[list[int]] | None = None
+        self,
+        network: Network,
+        numbers: Sequence[int] | NDArray[np.int64],
+        device: str,
+        rows: Sequence[list[int]] | None = None,
     ) -> list[Chunk]:
         """The captions ``numbers``, or in their place the ids ``rows``, which only a tower that learns reads.
 
         Those of like length go together: little padding is computed.
         """
-        rows = [self.ids[i] for i in numbers] if rows is None else rows
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        known = [self.ids[i] for i in numbers] if rows is None else rows
+        order = sorted(range(len(known)), key=lambda i: len(known[i]))
         parts = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
-        return [
-            self._encode(network, part, [numbers[i] for i in part], [rows[i] for i in part], device) for part in parts
-        ]
+        return [self._encode(network, part, numbers, [known[i] for i in part], device) for part in parts]
 
     def _encode(
-        self, network: Network, places: list[int], numbers: Sequence[int], rows: Sequence[list[int]], device: str
+        self,
+        network: Network,
+        places: list[int],
+        numbers: Sequence[int] | NDArray[np.int64],
+        rows: Sequence[list[int]],
+        device: str,
     ) -> Chunk:
         ids, lengths = (t.to(device) for t in pad(rows))
         mask = network.word_mask(ids, lengths)
         if not self.frozen:
             return Chunk(places, network.texts(ids, lengths), mask)
         words = np.load(self._path, mmap_mode="r", allow_pickle=False)
-        known = [torch.from_numpy(words[self._offsets[i] : self._offsets[i + 1]].copy()) for i in numbers]
-        hidden = pad_sequence(known, batch_first=True).float()
+        spans = [(self._offsets[numbers[i]], self._offsets[numbers[i] + 1]) for i in places]
+        hidden = pad_sequence([torch.from_numpy(words[a:b].copy()) for a, b in spans], batch_first=True).float()
         return Chunk(places, network.words(hidden.to(device), lengths), mask)
 
     @torch.inference_mode()
-    def means(self, network: Network, numbers: Sequence[int], device: str) -> Tensor:
+    def means(self, network: Network, numbers: Sequence[int] | NDArray[np.int64], device: str) -> Tensor:
         """Mean output of the text tower over the tokens of each caption, float32 (len(numbers), h)."""
         if self.frozen:
             words = np.load(self._path, mmap_mode="r", allow_pickle=False)
@@ -119,7 +126,7 @@ class Captions:
             found |= dict(zip(part, means, strict=True))
         return torch.stack([found[int(i)] for i in numbers])
 
-    def bags(self, numbers: Sequence[int]) -> sparse.csr_array:
+    def bags(self, numbers: Sequence[int] | NDArray[np.int64]) -> sparse.csr_array:
         """How often each caption has each id, as shares of its length: float64 (len(numbers), size)."""
         rows = np.repeat(np.arange(len(numbers)), [len(self.ids[i]) for i in numbers])
         shares = np.concatenate([np.full(len(self.ids[i]), 1 / len(self.ids[i])) for i in numbers])

@@ -1,8 +1,8 @@
 """Parts of captions in the place of captions: what people type is shorter than what describes a whole picture.
 
 A fragment is a run of words. It describes the picture of its caption, and perhaps others: a picture whose captions have
-all of its words is no negative of it. So "red rocket" is told apart from pictures of blue rockets and of red boats, which
-whole captions hardly ask for, as their other words suffice.
+all of its words is no negative of it. So "red rocket" is told apart from pictures of blue rockets and of red boats,
+which whole captions hardly ask for, as their other words suffice.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ class Fragments:
     def cut(self, numbers: Sequence[int], rng: np.random.Generator) -> list[list[int]]:
         """The ids of the captions ``numbers``, or of fragments of them."""
         return [self._cut(list(self._ids[number]), rng) for number in numbers]
+
+    def known(self, picture: int) -> frozenset[int]:
+        """All ids of the captions of a picture."""
+        return self._known[picture]
 
     def apart(self, pictures: NDArray[np.int64], rows: Sequence[Sequence[int]]) -> Tensor:
         """Boolean (pictures, rows): whether a picture's captions lack a word of the row, so that it is a negative."""

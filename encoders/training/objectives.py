@@ -62,12 +62,14 @@ class Objective(nn.Module):
         apart: Tensor | None = None,
     ) -> Tensor:
         """The loss of pictures with ``lengths`` regions and the captions ``numbers``; ``positive`` (pictures, captions)
-        says who belongs to whom, ``apart`` who does not (see losses.py), ``negatives`` how many count (see ``hinge``)."""
+        says who belongs to whom, and may have columns of further sentences that belong to none, ``apart`` who does not
+        (see losses.py), ``negatives`` how many count (see ``hinge``)."""
         losses = []
         for part in self.parts:
             if part == "generation":
                 with torch.autocast(lengths.device.type, dtype=torch.bfloat16, enabled=self.mixed):
-                    told = self.generation(self._regions(images.sets), lengths, numbers, positive)
+                    owned = positive[:, : len(numbers)]
+                    told = self.generation(self._regions(images.sets), lengths, numbers, owned)
                 losses.append(self.config.generation_weight * told)
             else:
                 loss = self._ranked(part, self.scores(part, images, region_mask, chunks), positive, negatives, apart)
@@ -128,4 +130,5 @@ class _Generation(nn.Module):
     def forward(self, regions: Tensor, lengths: Tensor, numbers: Sequence[int], positive: Tensor) -> Tensor:
         rows = [[self._number[id] for id in self._ids[number]] for number in numbers]
         targets = caption_targets(rows, self._longest).to(regions.device)
-        return self.branch(regions, lengths, targets, positive.int().argmax(dim=0))
+        loss: Tensor = self.branch(regions, lengths, targets, positive.int().argmax(dim=0))
+        return loss

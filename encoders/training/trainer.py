@@ -29,6 +29,7 @@ from ..runtime.device import fast_bfloat16
 from ..runtime.model_folder import save_weights
 from .caption_tensors import Captions
 from .data import Pairs, RegionReader
+from .exchanges import Exchanges
 from .fragments import Fragments
 from .objectives import Objective
 from .warmstart import latent_semantics, scale, warm_start
@@ -52,6 +53,7 @@ class TrainConfig:
     loss : ``hinge``, the triplet loss, or ``contrast``, cross entropy against all negatives of the batch
     temperature, alignment_temperature : what ``contrast`` divides the scores by
     fragments : probability with which a run of words stands in for its caption (see fragments.py)
+    exchanges : 1 for a wrong caption beside each, by exchanged words (see exchanges.py), else 0
     margin, alignment_margin : of the triplet losses of dot products, which are cosines, and of alignments, which are
         sums of them over words or regions
     negatives_first, negatives_last : negatives of a pair that count at the start, and in the last third of the epochs;
@@ -86,6 +88,7 @@ class TrainConfig:
     temperature: float = 0.05
     alignment_temperature: float = 0.1
     fragments: float = 0.0
+    exchanges: int = 0
     margin: float = 0.2
     alignment_margin: float = 0.2
     negatives_first: int = 100
@@ -121,8 +124,8 @@ class TrainConfig:
             raise EncoderError(f"schedule must be cosine or steps, got {self.schedule!r}")
         if self.loss not in {"hinge", "contrast"}:
             raise EncoderError(f"loss must be hinge or contrast, got {self.loss!r}")
-        if self.fragments and self.text_lr == 0:
-            raise EncoderError("fragments of captions need a text tower that learns; set text_lr, or fragments=0")
+        if (self.fragments or self.exchanges) and self.text_lr == 0:
+            raise EncoderError("fragments and exchanges need a text tower that learns; set text_lr, or both to 0")
 
 
 @dataclass(frozen=True)
@@ -182,8 +185,7 @@ class Trainer:
                 f"{len(self.train)} pictures to learn from, batches have {config.batch_size}; "
                 "give more pictures or a smaller --batch-size"
             )
-        cut = config.fragments
-        self.fragments = Fragments(captions.ids, self.train, captions.stops, cut) if cut else None
+        self.fragments, self.exchanges = self._sentences()
         self.steps_per_epoch = len(self.train) // config.batch_size
         self.optimizer = torch.optim.AdamW(self._groups(), lr=config.lr, weight_decay=config.weight_decay)
         whole = torch.nn.ModuleDict({"network": self.network, "objective": self.objective})
@@ -191,6 +193,15 @@ class Trainer:
         self.buffers = dict(whole.named_buffers())  # of batch normalisation
         self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
         self.state = RunState()
+
+    def _sentences(self) -> tuple[Fragments | None, Exchanges | None]:
+        """What is done to captions before they are read."""
+        config, ids = self.config, self.captions.ids
+        if not config.fragments and not config.exchanges:
+            return None, None
+        known = [[ids[number] for number in numbers] for numbers in self.train.captions]
+        fragments = Fragments(ids, self.train, self.captions.stops, config.fragments)
+        return fragments, Exchanges(known) if config.exchanges else None
 
     @property
     def steps(self) -> int:
@@ -253,14 +264,13 @@ class Trainer:
             group["lr"] = group["share"] * self.config.lr * self._factor(step)
         features, boxes, lengths = (t.to(self.device) for t in self.regions(pictures, self.config.region_keep))
         features = torch.nn.functional.dropout(features, 1 - self.config.feature_keep)
-        rows, apart = self._fragments(pictures, numbers, step)
+        rows, positive, apart = self._read(pictures, numbers, positive, step)
         with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.mixed):
             images = self.network.images(features, boxes, lengths)
             mask = self.network.region_mask(lengths, images.sets.shape[1])
             chunks = self.captions.encode(self.network, numbers, self.device, rows)
-        loss = self.objective(
-            images, lengths, mask, chunks, numbers, positive.to(self.device), self._negatives(step), apart
-        )
+        belongs = positive.to(self.device), self._negatives(step), None if apart is None else apart.to(self.device)
+        loss = self.objective(images, lengths, mask, chunks, numbers, *belongs)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(
@@ -270,12 +280,22 @@ class Trainer:
         update_average(self.average, self.learned, self.config.average, step)
         return float(loss.detach())
 
-    def _fragments(self, pictures: Any, numbers: Any, step: int) -> tuple[list[list[int]] | None, Tensor | None]:
-        """What is read in the place of the captions, and whose negatives that is."""
+    def _read(self, pictures: Any, numbers: Any, positive: Tensor, step: int) -> tuple[Any, Tensor, Tensor | None]:
+        """What is read in the place of the captions and, behind it, of wrong ones; which are positive; which are
+        negative."""
         if self.fragments is None:
-            return None, None
-        rows = self.fragments.cut(numbers, np.random.default_rng((self.config.seed, step, 1)))
-        return rows, self.fragments.apart(pictures, rows).to(self.device)
+            return None, positive, None
+        rng = np.random.default_rng((self.config.seed, step, 1))
+        rows = self.fragments.cut(numbers, rng)
+        apart = self.fragments.apart(pictures, rows)
+        if self.exchanges is None:
+            return rows, positive, apart
+        owners = positive.int().argmax(dim=0).tolist()
+        own = [self.fragments.known(int(pictures[i])) for i in owners]
+        wrong = [self.exchanges.wrong(row, known, rng) for row, known in zip(rows, own, strict=True)]
+        changed = torch.tensor([one != other for one, other in zip(rows, wrong, strict=True)])
+        both = torch.cat([positive, torch.zeros_like(positive)], dim=1)
+        return [*rows, *wrong], both, torch.cat([apart, (apart | positive) & changed], dim=1)
 
     def _factor(self, step: int) -> float:
         """Of the learning rate."""
@@ -287,7 +307,7 @@ class Trainer:
 
     def _negatives(self, step: int) -> int:
         first, last = self.config.negatives_first, self.config.negatives_last
-        return round(first * (last / first) ** min(1.0, 1.5 * step / self.steps))
+        return round(float(first * (last / first) ** min(1.0, 1.5 * step / self.steps)))
 
     def _begin(self) -> None:
         """What the weights are before the first step."""

@@ -173,6 +173,7 @@ class Page(HTMLParser):
         self.texts.append(data.strip())
 
 
+@pytest.mark.slow
 def test_the_page_holds_every_figure_and_needs_nothing_else(bench: SimpleNamespace, out: Path) -> None:
     text = bench.page.page(out)
     page = Page(text)
@@ -233,6 +234,7 @@ def test_stages_left_out_and_trials_are_told(bench: SimpleNamespace, out: Path) 
     assert "a trial on painted scenes" in text
 
 
+@pytest.mark.slow
 def test_every_plot_has_units_names_that_do_not_touch_and_a_title(bench: SimpleNamespace, out: Path) -> None:
     seen = set()
     for name, (script, _) in ROWS.items():
@@ -293,6 +295,7 @@ def brought(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return run_script("docs.py", "--root", root, *options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", [["growth"]], indirect=True)
 def test_pages_follow_their_rows(out: Path) -> None:
     (out / "docs" / "rows").mkdir(parents=True)
@@ -355,6 +358,7 @@ def test_a_figure_is_found_by_one_of_several_recalls(bench: SimpleNamespace, out
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", [["growth"]], indirect=True)
 def test_a_plot_of_other_rows_is_noticed(out: Path) -> None:
     (out / "docs" / "rows").mkdir(parents=True)
@@ -371,6 +375,7 @@ def test_a_plot_of_other_rows_is_noticed(out: Path) -> None:
 # Of our own pages
 
 
+@pytest.mark.slow
 def test_figures_of_our_own_pages_are_those_of_their_rows() -> None:
     pytest.importorskip("matplotlib")
     found = brought(ROOT, "--check")
@@ -424,6 +429,7 @@ def test_every_figure_of_our_pages_changes_with_its_rows(
     assert seen > 15
 
 
+@pytest.mark.slow
 def test_another_digit_in_a_row_fails_the_check(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("_build"))

@@ -84,6 +84,7 @@ def assert_sound(found: Embeddings, count: int, dim: int) -> None:
     assert np.isfinite(found.concepts.values).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", COUNTS)
 def test_the_output_is_as_long_as_the_input_and_of_unit_norm(encoder: Encoder, pictures: list[Any], count: int) -> None:
     images = encoder.encode_images([pictures[i % len(pictures)] for i in range(count)])

@@ -127,6 +127,7 @@ def test_a_picture_of_any_mode_has_regions_within_it(given: Given, name: str) ->
     assert (found.boxes[:, :2] < found.boxes[:, 2:]).all()
 
 
+@pytest.mark.slow
 def test_the_same_picture_has_the_same_regions_from_any_copy_of_the_source(given: Given) -> None:
     source, folder = given
     fresh = plugins.region_source(source.identity.spec)

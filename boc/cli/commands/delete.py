@@ -43,7 +43,7 @@ def command(name: str, given: tuple[str, ...], ids: Path | None, everything: boo
         backend.remove(name)
         click.echo(f"{name}: {held} deleted, the index is removed")
         return
-    count, unknown = delete(at, name, list(given) if ids is None else read_ids(ids))
+    count, unknown = delete(name, list(given) if ids is None else read_ids(ids), at=at)
     click.echo(f"{name}: {count} items deleted")
     if unknown:
         for key in unknown:

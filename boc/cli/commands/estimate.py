@@ -49,10 +49,10 @@ def command(
               boc estimate photos.h5 --items 1000000 --code dictionary --terms 16384
     """
     book = coding.book()
-    from boc.build import new_manifest
     from boc.evaluate.capacity import extrapolate, measure, size_of
     from boc.inputs.features import FeatureFiles
     from boc.inputs.metadata import Metadata
+    from boc.load import fit_code, new_manifest
 
     table = Metadata.read(metadata) if metadata is not None else None
     with ExitStack() as stack:
@@ -61,7 +61,7 @@ def command(
             raise click.UsageError(f"{file.path} holds no vectors; make a file of them with boc extract --encoder")
         if at.startswith("file:"):
             at = f"file:{stack.enter_context(tempfile.TemporaryDirectory(prefix='boc-estimate-'))}"
-        codec = coding.fitted(file, book)
+        codec = fit_code(file, coding.codec(file.header.identity, book))
         manifest = new_manifest(file, codec, rerank=coding.rerank, concepts=coding.concepts, metadata=table)
         size = min(sample, size_of(file))
         with options.bar("loading", size + size // 5) as bar:

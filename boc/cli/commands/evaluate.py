@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from boc.cli import completers, options
+from boc.names import METRICS, Metric
 
 if TYPE_CHECKING:
     from boc.evaluate.metrics import Gain, Recalls
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @click.argument("features", type=options.PATH, nargs=-1, required=True)
 @click.option(
     "--score",
-    type=click.Choice(["dot", "mrsw", "mwsr", "symm", "mravgw"]),
+    type=click.Choice(METRICS),
     default="dot",
     show_default=True,
     help="Score of a pair: dot product of the vectors, or an alignment of the concept sets.",
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 )
 @click.option("--rm", type=float, help="With --name: candidates re-ranked per hit [default: that of the index].")
 @click.option(
-    "--rerank", help="With --name: how candidates are re-ranked, as for boc search [default: that of the index]."
+    "--rerank",
+    type=click.Choice(METRICS),
+    help="With --name: how candidates are re-ranked, as for boc search [default: that of the index].",
 )
 @click.option(
     "--fold",
@@ -63,7 +66,7 @@ def command(
     score: str,
     name: str | None,
     rm: float | None,
-    rerank: str | None,
+    rerank: Metric | None,
     fold: int,
     ndcg: bool,
     gain: Gain,
@@ -141,7 +144,7 @@ def _dense(
     return tables
 
 
-def _through(features: Path, name: str, at: str, rm: float | None, rerank: str | None) -> Recalls:
+def _through(features: Path, name: str, at: str, rm: float | None, rerank: Metric | None) -> Recalls:
     from boc.evaluate.runs import evaluate_index
     from boc.inputs.features import FeatureFile
 

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from boc.cli import options
+from boc.names import HYBRIDS, METRICS, MODALITIES, Hybrid, Metric, Modality
 
 if TYPE_CHECKING:
+    from boc.search import Searcher
+    from boc.search_options import SearchOptions
     from boc.types import Hit
 
 
@@ -25,12 +28,12 @@ if TYPE_CHECKING:
 @click.option("--rm", type=float, help="Candidates re-ranked per hit [default: that of the index].")
 @click.option(
     "--rerank",
-    type=click.Choice(["dot", "mrsw", "mwsr", "symm", "mravgw"]),
+    type=click.Choice(METRICS),
     help="Re-rank candidates by dense vectors, or by an alignment of concept sets [default: that of the index].",
 )
 @click.option(
     "--find",
-    type=click.Choice(["image", "text"]),
+    type=click.Choice(MODALITIES),
     help="Modality of the hits [default: image if the index has pictures].",
 )
 @click.option(
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--hybrid",
-    type=click.Choice(["rrf", "sum"]),
+    type=click.Choice(HYBRIDS),
     help="Combine with BM25 over the words of the sentence: fuse the rankings (rrf) or add the scores (sum).",
 )
 @click.option("--words-weight", type=float, help="Factor of the BM25 score in --hybrid sum.")
@@ -60,10 +63,10 @@ def command(
     item: str | None,
     k: int,
     rm: float | None,
-    rerank: str | None,
-    find: str | None,
+    rerank: Metric | None,
+    find: Modality | None,
     conditions: tuple[str, ...],
-    hybrid: str | None,
+    hybrid: Hybrid | None,
     words_weight: float | None,
     html: Path | None,
     as_json: bool,
@@ -86,20 +89,20 @@ def command(
     from boc.inputs.metadata import parse_filter
     from boc.outputs import begins, check_output
     from boc.search import Searcher
+    from boc.search_options import SearchOptions
 
     if html is not None:
         check_output(html, begins(*options.PAGE), image, features, options.named(queries))
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
-    wanted: dict[str, Any] = {"k": k, "rm": rm, "find": find, "rerank": rerank}
-    wanted["filters"] = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
-    wanted |= {"hybrid": hybrid, "words_weight": words_weight}
+    filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
+    wanted = SearchOptions(k, rm, find, rerank, filters, hybrid, words_weight)
     if features is not None:
-        answers = _by_vectors(searcher, features, item, **wanted)
+        answers = _by_vectors(searcher, features, item, wanted)
     elif image is not None:
-        answers = [(str(image), searcher.search(image=image, **wanted))]
+        answers = [(str(image), searcher.search(image=image, options=wanted))]
     else:
         texts = [text] if text is not None else _lines(queries)
-        answers = list(zip(texts, searcher.search_texts(texts, **wanted), strict=True))
+        answers = list(zip(texts, searcher.search_texts(texts, wanted), strict=True))
     if html is not None:
         from boc.cli.contact_sheet import write_sheet
 
@@ -118,13 +121,13 @@ def _lines(queries: BinaryIO | None) -> list[str]:
     return lines
 
 
-def _by_vectors(searcher: Any, path: Path, item: str | None, **options: Any) -> list[tuple[str, list[Hit]]]:
+def _by_vectors(searcher: Searcher, path: Path, item: str | None, wanted: SearchOptions) -> list[tuple[str, list[Hit]]]:
     from boc.inputs.query_files import read_queries
 
     answers: list[tuple[str, list[Hit]]] = []
     for items, queries in read_queries(path, searcher.index.manifest.identity, item):
         texts = [i.content for i in items] if queries.modality == "text" else None
-        found = searcher.search_vectors(queries, texts=texts, **options)
+        found = searcher.search_vectors(queries, wanted, texts=texts)
         answers += zip(texts or [i.id for i in items], found, strict=True)
     return answers
 

@@ -52,6 +52,7 @@ def slow_document(x: NDArray[np.float64], centroids: NDArray[np.float64], z: int
     return dict(zip(chosen, weights.tolist(), strict=True))
 
 
+@pytest.mark.slow
 @given(
     n=st.integers(1, 30), terms=st.integers(1, 40), z=st.integers(1, 4), bits=st.integers(1, 9), seed=st.integers(0, 99)
 )
@@ -68,6 +69,7 @@ def test_documents_are_matching_pursuits(n: int, terms: int, z: int, bits: int, 
             assert abs(row[j] - min(max(weight * top, 1), top)) <= 0.5 + 0.02 * top
 
 
+@pytest.mark.slow
 @given(
     n=st.integers(1, 30),
     terms=st.integers(1, 40),
@@ -90,6 +92,7 @@ def test_queries_ask_for_their_nearest_centroids(n: int, terms: int, z: int, bit
             assert abs(row[j] - max(weight * top, 1)) <= 0.5 + 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [True, False])
 @given(n=st.integers(0, 4), z=st.integers(1, 40), top=st.integers(1, 300), seed=st.integers(0, 99))
 def test_quantized_terms_ascend_with_their_weights(compiled: bool, n: int, z: int, top: int, seed: int) -> None:
@@ -163,6 +166,7 @@ def test_rows_beyond_float32_keep_their_direction(factor: float) -> None:
     assert abs(step.encode_queries(X, "text") - step.encode_queries(factor * X, "text")).max() <= 1
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 99), factor=st.floats(0.01, 100))
 def test_only_directions_count(seed: int, factor: float) -> None:
     X = gaussian(seed, 8)

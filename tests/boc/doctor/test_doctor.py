@@ -87,6 +87,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return machine_with(tmp_path_factory.mktemp("machine") / "site", *hidden)
 
 
+@pytest.mark.slow
 def test_without_torch_and_java_it_says_what_to_install_and_that_java_is_not_needed(bare: Path) -> None:
     status, told = run_on(bare, PATH="")
     assert (status, told["problems"]) == (0, 0)
@@ -126,6 +127,7 @@ def test_without_torch_and_java_it_says_what_to_install_and_that_java_is_not_nee
     assert "--spice" in java["what"]
 
 
+@pytest.mark.slow
 def test_a_server_without_its_client_is_a_problem_with_the_line_that_mends_it(bare: Path) -> None:
     for scheme, package in (("elastic", "elasticsearch>=8.15,<9"), ("opensearch", "opensearch-py>=2.8")):
         status, told = run_on(bare, "--at", f"{scheme}+http://localhost:1")

@@ -226,6 +226,7 @@ def file_bytes(suffix: str) -> bytes:
 WHOLE = {suffix: file_bytes(suffix) for suffix in ("jpeg", "png", "webp", "gif", "bmp", "tiff")}
 
 
+@pytest.mark.slow
 @settings(max_examples=250)
 @given(kind=st.sampled_from(sorted(WHOLE)), data=st.data())
 def test_a_damaged_file_is_read_or_refused_but_never_anything_else(kind: str, data: st.DataObject) -> None:

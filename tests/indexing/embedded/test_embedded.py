@@ -21,7 +21,7 @@ from boc.errors import BackendError, BocError, ManifestError
 from boc.manifest import FORMAT
 from boc.rerank import dot
 from boc.rerank.storage import store
-from boc.types import Filter, Item, Ragged, Rescore, Words
+from boc.types import Embeddings, Filter, Item, Ragged, Rescore, TextScore
 from indexing.embedded import commits, fs, merge, npy_files, text_index_writer
 from indexing.embedded import index as index_module
 from indexing.embedded import writer as writer_module
@@ -100,7 +100,7 @@ def test_an_index_of_every_format_is_read_edited_and_compacted(tmp_path: Path, n
         with pytest.raises(BackendError, match="boc compact pets"):
             index.match(["dog"], 5)
         with pytest.raises(BackendError, match="boc compact pets"):
-            index.search(queries[:1], 5, words=Words(["dog"], 1.0))
+            index.search(queries[:1], 5, words=TextScore(["dog"], 1.0))
     with backend.edit("pets") as editor:
         assert editor.delete([keys[0], "nothing"]) == 1
         editor.commit("ef" * 32)
@@ -251,6 +251,7 @@ def test_a_full_disk_is_told_and_leaves_the_index_as_it_is(home: Path, monkeypat
     build(home, "pets", n=2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_segments_whose_rows_are_all_gone_are_dropped(tmp_path: Path) -> None:
     load(tmp_path, 40)
@@ -368,6 +369,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge, "MERGE", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_a_broken_load_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
     assert len(load(tmp_path / "calm", 300)) == 300
@@ -448,6 +450,7 @@ def test_edits_of_an_index_leave_a_broken_load_of_it_to_go_on(tmp_path: Path) ->
     assert len(connect(f"file:{tmp_path}").open("dogs")) == 100
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_many_small_edits_leave_few_segments(tmp_path: Path) -> None:
     load(tmp_path, 40)
@@ -539,12 +542,12 @@ def test_many_segments_answer_as_one(tmp_path: Path) -> None:
     for k in (1, 3, 20, 500):
         for modality in (None, "image", "text"):
             assert many.search(queries, k, modality) == one.search(queries, k, modality)
-            rescore = Rescore(asked, 5)
+            rescore = Rescore("dot", Embeddings("text", asked), 5)
             assert many.search(queries, k, modality, rescore=rescore) == one.search(
                 queries, k, modality, rescore=rescore
             )
         assert many.match(["a dog", "cat number 7"], k) == one.match(["a dog", "cat number 7"], k)
-        words = Words(["a dog"] * 9, 0.5)
+        words = TextScore(["a dog"] * 9, 0.5)
         assert many.search(queries, k, words=words) == one.search(queries, k, words=words)
     assert many.document_frequencies().tolist() == one.document_frequencies().tolist()
 
@@ -568,7 +571,7 @@ def test_vectors_that_are_fetched_first_give_the_same_scores(tmp_path: Path, mon
         writer.add([picture(f"{i:03d}") for i in range(300)], random_terms(rng, (300, 2), 3, 0.9), vectors)
         writer.commit()
     index = connect(f"file:{tmp_path}").open("pets")
-    queries, rescore = random_terms(rng, (3, 2), 3, 1.0), Rescore(vectors[:3], 300)
+    queries, rescore = random_terms(rng, (3, 2), 3, 1.0), Rescore("dot", Embeddings("text", vectors[:3]), 300)
     expected = index.search(queries, 300, rescore=rescore)
     asked: list[NDArray[np.int64]] = []
     monkeypatch.setattr(index_module, "COLD", -1.0)
@@ -602,6 +605,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         raise AssertionError("a writer inside a file")
 
 
+@pytest.mark.slow
 def test_an_index_can_be_opened_at_any_moment_of_its_replacement(home: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         replacing = pool.submit(lambda: [build(home, "pets") for _ in range(20)])
