@@ -43,7 +43,7 @@ class Searcher:
     ) -> None:
         self.index = index
         self.codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
-        self._load = encoder or (lambda: plugins.encoder(index.manifest.identity.spec))
+        self._load = plugins.encoder if encoder is None else lambda spec: encoder()
         self._reopen = reopen or (lambda: index)
 
     @classmethod
@@ -56,12 +56,14 @@ class Searcher:
         def reopen() -> Index:
             return backend.open(check_name(name))
 
-        index = reopen()
-        spec = encoder or index.manifest.identity.spec
-        return cls(index, lambda: plugins.encoder(spec, device), reopen)
+        found = cls(reopen(), None, reopen)
+        first = found.index.manifest.identity.spec
+        # An index that replaces this one may be of another encoder, which its manifest names.
+        found._load = lambda spec: plugins.encoder(encoder if encoder and spec == first else spec, device)
+        return found
 
     def renewed(self, *, force: bool = False) -> Searcher:
-        """A searcher of what the index is now, with the encoder of this one; itself if the index is the same.
+        """A searcher of what the index is now; itself if the index is the same. The encoder is kept if it still fits.
 
         Every load and edit gives the manifest another ``created`` or ``source``, and a compacted index answers as
         before. ``force`` is for one that could not be read: it may be back, and the same.
@@ -69,7 +71,8 @@ class Searcher:
         index = self._reopen()
         if not force and index.manifest == self.index.manifest:
             return self  # before the codec is fetched
-        found = Searcher(index, self._load, self._reopen)
+        found = Searcher(index, None, self._reopen)
+        found._load = self._load
         if "encoder" in self.__dict__ and index.manifest.identity.digest == self.encoder.identity.digest:
             found.encoder = self.encoder  # need not be loaded again
         return found
@@ -83,7 +86,8 @@ class Searcher:
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder the index was made with. EncoderError if its weights are others."""
-        found, wanted = self._load(), self.index.manifest.identity
+        wanted = self.index.manifest.identity
+        found = self._load(wanted.spec)
         if found.identity.digest != wanted.digest:
             raise EncoderError(
                 f"the encoder {found.identity.spec} has other weights than the index was made with "

@@ -79,7 +79,8 @@ def command(
                 device=device,
                 progress=progress,
             )
-        click.echo(f"{name}: {_counts(report)} put into it")
+        others = f", {report.replaced} of them in place of others" if report.replaced else ""
+        click.echo(f"{name}: {_counts(report)} put into it{others}")
     else:
         book = coding.book()
         from boc.build import build_index
