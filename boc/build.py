@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from boc import plugins
+from boc.atomic_files import sole_writer
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError
 from boc.inputs.extraction import Extraction
-from boc.inputs.features import FeatureFile, FeatureFiles, is_embeddings
+from boc.inputs.features import FeatureFiles, is_embeddings
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import open_source
 from boc.load import DEFAULT_RM, append_items, delete_items, fit_code, load_index, new_manifest
@@ -33,13 +38,15 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 class LoadReport:
     """The result of a load: numbers of pictures and captions, and (id, reason) of items that could not be used.
 
-    ``up_to_date`` means that the index held all of them already, and nothing was done.
+    ``up_to_date`` means that the index held all of them already, and nothing was done; ``replaced`` is the number of
+    items that replaced others with the same ids.
     """
 
     images: int
     texts: int
     failed: list[tuple[str, str]] = field(default_factory=list)
     up_to_date: bool = False
+    replaced: int = 0
 
 
 def build_index(
@@ -109,7 +116,8 @@ def build_index(
         manifest = new_manifest(file, codec, rm, rerank=rerank, concepts=concepts, metadata=table)
         same = existed and not replace and backend.open(name).manifest.same_contents(manifest)
         if existed and not replace and not same:
-            raise BocError(f"{at} has an index {name!r} of something else; add --replace, or choose another name")
+            kept = f" (its vectors wait for that in {made})" if made is not None else ""
+            raise BocError(f"{at} has an index {name!r} of something else; add --replace{kept}, or choose another name")
         if not same:
             total = file.count("image") + file.count("text")
             for done in load_index(file, at, name, codec, manifest, table):
@@ -147,7 +155,8 @@ def append(
         total = file.count("image") + file.count("text")
         for done in append_items(file, at, name, table):
             progress("indexing", done, total)
-        report = LoadReport(file.count("image"), file.count("text"), file.failed)
+        grown = sum(plugins.backend(at).open(name).manifest.items.values()) - sum(manifest.items.values())
+        report = LoadReport(file.count("image"), file.count("text"), file.failed, replaced=max(0, total - grown))
     if made is not None:
         made.unlink()
     return report
@@ -209,17 +218,26 @@ def _feature_files(
         raise BocError(f"{sources[0]} holds no vectors yet; name the encoder to make them: --encoder tern:FOLDER")
     network = plugins.encoder(encoder, device)
     concepts = keeps_concepts(network.identity)
-    place = Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()
-    path = place / (f"{name}.concepts.h5" if concepts else f"{name}.features.h5")
+    path = _intermediate(name, at, [found.digest, found.stamp, network.identity.digest, str(concepts)])
     extraction = Extraction(found, path, encoder=network, concepts=concepts, workers=None)
-    if not (path.exists() and _same(path, extraction)):
-        path.unlink(missing_ok=True)
+    if not path.exists():
         for done in extraction.run():
             progress("encoding", done, extraction.total)
     return [path], path
 
 
-def _same(path: Path, extraction: Extraction) -> bool:
-    """Whether a file left by a run that was killed before loading is from the same extraction."""
-    with FeatureFile(path) as file:
-        return file.header == extraction.header
+def _intermediate(name: str, at: str, contents: Sequence[str]) -> Path:
+    """Where vectors wait for their index: a name that nobody else chooses, and another one for other ``contents``.
+
+    What an earlier call for the same index has left there for other contents is removed.
+    """
+    place = Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()
+    digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
+    path = place / f".{name}.{digest}.features.h5"
+    for left in place.glob(f".{name}.{'[0-9a-f]' * 12}.features.h5*"):
+        if left.is_dir() and not left.name.startswith(path.name):
+            with suppress(BocError), sole_writer(left):  # else another process is at it
+                shutil.rmtree(left)
+        elif left != path and left.suffix == ".h5":
+            left.unlink()
+    return path

@@ -41,6 +41,16 @@ class Sentence(click.types.StringParamType):
 
 
 SENTENCE = Sentence()
+_JOINERS = "\u200c\u200d"  # which join letters and emoji, and do nothing else
+
+
+def plain(text: object) -> str:
+    """``text`` without what a terminal would obey: control characters and line ends are shown as escapes."""
+    return "".join(
+        char if char.isprintable() or char in _JOINERS else char.encode("unicode_escape").decode() for char in str(text)
+    )
+
+
 PAGE = (b"<!doctype html>", b" - boc</title>")
 """What a page of boc begins with."""
 
@@ -220,7 +230,7 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
 def report(failed: list[tuple[str, str]]) -> None:
     """List the items that failed on stderr; exit with status 1 if there are any."""
     for _, reason in failed:
-        click.echo(f"left out: {reason}", err=True)
+        click.echo(f"left out: {plain(reason)}", err=True)
     if failed:
         click.echo(f"{len(failed)} items could not be used; all others are done.", err=True)
         raise SystemExit(1)

@@ -80,7 +80,8 @@ def command(
                 device=device,
                 progress=progress,
             )
-        click.echo(f"{name}: {_counts(report)} put into it")
+        others = f", {report.replaced} of them in place of others" if report.replaced else ""
+        click.echo(f"{name}: {_counts(report)} put into it{others}")
     else:
         from boc.build import build_index
 

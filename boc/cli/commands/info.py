@@ -56,7 +56,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
         ("weights", f"SHA-256 {manifest.identity.digest[:16]}..."),
         ("made", f"{manifest.created} by {manifest.maker}, format {manifest.format}"),
     ):
-        click.echo(f"{label:9s} {value}")
+        click.echo(f"{label:9s} {options.plain(value)}")
 
 
 def _place(backend: Backend, *, as_json: bool) -> None:
@@ -65,7 +65,7 @@ def _place(backend: Backend, *, as_json: bool) -> None:
         click.echo(json.dumps({**about, "indexes": names}, ensure_ascii=False))
         return
     for label, value in {**about, "indexes": ", ".join(names) or "none"}.items():
-        click.echo(f"{label:9s} {value}")
+        click.echo(f"{label:9s} {options.plain(value)}")
 
 
 def _step(name: str, params: dict[str, object]) -> str:
