@@ -17,8 +17,6 @@ from boc.errors import ManifestError
 from boc.types import FieldType, Identity
 
 FORMAT = 4
-SINCE: dict[int, dict[str, Any]] = {2: {"rerank": "dot", "concept_dtype": None}, 3: {"fields": {}}}
-"""Entries that came with a format, with what they were before. Format 4 brought segments to the embedded index."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str, *, where: str) -> Manifest:
-        """Read strictly: ManifestError for a newer format, for missing or unknown entries."""
+        """Read strictly: ManifestError for another format, for missing or unknown entries."""
         try:
             raw = json.loads(text)
         except json.JSONDecodeError as error:
@@ -98,16 +96,19 @@ class Manifest:
             raise ManifestError(f"{where}: not a manifest of boc; make the index with boc index")
         if raw["format"] > FORMAT:
             raise ManifestError(
-                f"{where}: index format {raw['format']}, this boc reads up to {FORMAT}; upgrade boc or index anew"
+                f"{where}: index format {raw['format']}, this boc reads format {FORMAT}; upgrade boc, or make the "
+                "index again with boc index --replace"
             )
-        since = {name: was for first, added in SINCE.items() if raw["format"] < first for name, was in added.items()}
-        names = {f.name for f in fields(cls)} - set(since)
+        if raw["format"] < FORMAT:
+            raise ManifestError(
+                f"{where}: index format {raw['format']}, this boc reads format {FORMAT}; make the index again with "
+                "boc index --replace"
+            )
+        names = {f.name for f in fields(cls)}
         if set(raw) != names:
             odd = ", ".join(sorted(set(raw) ^ names))
             raise ManifestError(f"{where}: manifest entries missing or unknown ({odd}); make the index anew")
-        if raw["format"] == 1:
-            raw["codec"] = {"chains": [len(raw["codec"]["steps"])], **raw["codec"]}
-        return cls(**raw, **since)
+        return cls(**raw)
 
     def check_arrays(self, arrays: Mapping[str, NDArray[Any]], *, where: str) -> None:
         """ManifestError unless ``arrays`` are those that the index was made with."""

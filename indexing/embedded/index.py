@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import BackendError
-from boc.inputs.metadata import check_filter, holds
+from boc.inputs.metadata import check_filter
 from boc.instances import instances
 from boc.rerank import dot
 from boc.types import MODALITIES, Filter, Hit, Item, Modality, Rescore, Stages, StoredConcepts, TermMatrix, Words
@@ -29,19 +29,17 @@ from . import bm25, commits
 from .live_segments import Part, open_current
 from .npy_files import fetch
 from .postings import top_k
-from .segment import Segment, side_by_side, take_sets
+from .segment import side_by_side, take_sets
 
 _Found: TypeAlias = tuple[Part, NDArray[np.int64], NDArray[Any]]
 """Rows of a part, and their scores."""
 
 COLD = 2e-4  # seconds that PROBE vectors take on a disk: ten times as long as in memory, less than three from the disk
 FILTERS = 16  # sets of filters whose items are remembered
-SEGMENTED = 4  # the first format with segments
 PARTS = {  # of the size of an index, by the first word of a file's name
     "starts": "postings",
     "rows": "postings",
     "frequencies": "postings",
-    "indptr": "postings",
     "vectors": "vectors",
     "concepts": "concepts",
     "concept": "concepts",
@@ -66,9 +64,7 @@ class EmbeddedIndex:
         return sum(map(len, self._parts))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Codec arrays; ManifestError if they are not those the index was made with."""
-        if self._commit is None:  # else the commit has their digests, which opening compares
-            self.manifest.check_arrays(self._arrays, where=str(self._home))
+        """Codec arrays; opening has compared their digests with those of the commit."""
         return self._arrays
 
     def search(
@@ -153,11 +149,6 @@ class EmbeddedIndex:
 
     def _matching(self, text: str, masks: Sequence[NDArray[np.uint8] | None]) -> list[_Found]:
         """The rows of every part that share a word with a sentence."""
-        if self.manifest.format < SEGMENTED:
-            raise BackendError(
-                f"{self._home.name} was made by an older boc, without the words of its sentences; "
-                f"run boc compact {self._home.name} to have them searched"
-            )
         found: list[_Found] = []
         scores = iter(self._ranking.scores(text))
         for part, mask in zip(self._parts, masks, strict=True):
@@ -211,11 +202,7 @@ class EmbeddedIndex:
 
     def sizes(self) -> dict[str, int]:
         found = dict.fromkeys(("postings", "vectors", "concepts", "other"), 0)
-        files = {} if self._commit is None else {name: size for name, (size, _) in self._commit.files.items()}
-        if self._commit is None:
-            folder = self._home / commits.current(self._home)
-            files = {path.name: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-        for name, size in files.items():
+        for name, (size, _) in self._commit.files.items():
             found[PARTS.get(Path(name).stem.partition("_")[0], "other")] += size
         return found
 
@@ -237,7 +224,7 @@ class EmbeddedIndex:
 
     def damaged(self) -> list[str]:
         """The files whose bytes are not those that were written; all are read."""
-        return [] if self._commit is None else commits.damage(self._home, self._commit)
+        return commits.damage(self._home, self._commit)
 
     def _place(self, key: str) -> tuple[Part, int]:
         for part in self._parts:
@@ -263,17 +250,10 @@ def _mask(part: Part, modality: Modality | None, filters: Sequence[Filter]) -> N
         chosen = segment.modality == MODALITIES.index(modality)
         mask = chosen.view(np.uint8) if mask is None else mask * chosen
     for condition in filters:
-        passed = _passing(segment, condition)
+        assert segment.words is not None  # as in every segment of items with metadata
+        passed = segment.words.passing(condition)
         mask = passed.view(np.uint8) if mask is None else mask * passed
     return mask
-
-
-def _passing(segment: Segment, condition: Filter) -> NDArray[np.bool_]:
-    """Which rows (n,) a condition holds for."""
-    if segment.words is not None:
-        return segment.words.passing(condition)
-    passed = (holds(condition, segment.item(row).fields) for row in range(len(segment)))
-    return np.fromiter(passed, np.bool_, len(segment))
 
 
 def _best(part: Part, rows: NDArray[np.int64], scores: NDArray[np.float64], k: int, *, by_row: bool = False) -> _Found:

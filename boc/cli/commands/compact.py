@@ -14,7 +14,7 @@ from boc.cli import options
 def command(name: str, as_json: bool, at: str) -> None:
     """Make the index NAME as small and fast as it gets: one segment, without what was deleted or replaced.
 
-    Searches go on meanwhile, and find the same. An index of an older format becomes one of this.
+    Searches go on meanwhile, and find the same.
 
     \b
     Examples: boc compact photos
