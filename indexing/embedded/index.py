@@ -34,7 +34,8 @@ from .segment import side_by_side, take_sets
 _Found: TypeAlias = tuple[Part, NDArray[np.int64], NDArray[Any]]
 """Rows of a part, and their scores."""
 
-COLD = 2e-4  # seconds that PROBE vectors take on a disk: ten times as long as in memory, less than three from the disk
+PROBE = 4  # candidates whose vectors tell whether the others are in memory
+COLD = 5e-5  # seconds to read PROBE vectors: ten times as long as from memory, less than one from a disk takes
 FILTERS = 16  # sets of filters whose items are remembered
 PARTS = {  # of the size of an index, by the first word of a file's name
     "starts": "postings",
@@ -272,12 +273,13 @@ def _best_by_vectors(
     query: NDArray[np.float32], vectors: NDArray[Any], rows: NDArray[np.int64], k: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Of some ascending ``rows``, whose vectors are fetched first if they seem to lie on the disk."""
-    best = dot.best(query, vectors, rows, k, COLD)
-    if best is None:
-        fetch(vectors, rows[dot.PROBE :])
-        best = dot.best(query, vectors, rows, k)
-        assert best is not None
-    return best
+    if len(rows) > PROBE:
+        begun = perf_counter()
+        for row in rows[:PROBE].tolist():
+            vectors[row, 0]
+        if perf_counter() - begun > COLD:
+            fetch(vectors, rows[PROBE:])
+    return dot.best(query, vectors, rows, k)
 
 
 def _leading(found: Sequence[_Found], k: int) -> list[_Found]:

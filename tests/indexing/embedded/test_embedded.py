@@ -19,13 +19,13 @@ from scipy import sparse
 
 from boc.errors import BackendError, BocError, ManifestError
 from boc.manifest import FORMAT
-from boc.rerank import dot
 from boc.rerank.storage import store
 from boc.types import Filter, Item, Ragged, Rescore, Words
 from indexing.embedded import commits, fs, merge, npy_files, text_index_writer
 from indexing.embedded import index as index_module
 from indexing.embedded import writer as writer_module
 from indexing.embedded.backend import EmbeddedBackend
+from indexing.embedded.index import PROBE
 from indexing.file import connect
 from tests.oracles import new_manifest, picture, random_terms, sentence
 
@@ -562,7 +562,7 @@ def test_vectors_that_are_fetched_first_give_the_same_scores(tmp_path: Path, mon
     monkeypatch.setattr(index_module, "COLD", -1.0)
     monkeypatch.setattr(index_module, "fetch", lambda array, rows: (asked.append(rows), npy_files.fetch(array, rows)))
     assert index.search(queries, 300, rescore=rescore) == expected
-    assert [len(rows) for rows in asked] == [len(hits) - dot.PROBE for hits in expected if len(hits) > dot.PROBE]
+    assert [len(rows) for rows in asked] == [len(hits) - PROBE for hits in expected if len(hits) > PROBE]
     assert asked
 
 
