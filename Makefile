@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := bench,encoders,codebook,detectors,elastic,opensearch,minilm,tflite,web,words,docs,dev
+EXTRAS := bench,encoders,codebook,detectors,elastic,opensearch,minilm,eyes,tflite,web,words,docs,dev
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: install demo flickr8k encoders test test-servers browser lint types bench report bench-smoke docs clean
+.PHONY: install demo flickr8k encoders check fast test test-servers browser lint types bench report bench-smoke docs clean
 
 install: $(VENV)/installed
 
@@ -61,10 +61,19 @@ encoders: install
 		"TERN + VSRN++=flickr8k/photos.h5+flickr8k/photos-vsrnpp.h5" \
 		--floor flickr8k/regions.h5 --train $(DATA)/train.ids.txt
 
+# Tests run in one process per core, with one thread each; an idle process steals tests from the others.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
+# What to run before every commit: lint, types, and the tests that neither train, nor start processes or a browser.
+check: lint types fast
+
+fast: install
+	$(PYTEST) -q -m "not slow and not servers"
+
 # Of servers, OpenSearch 3 is tested here, if it can be had: see test-servers.
 test: install browser
 	-$(BIN)/python -m tests.servers fetch opensearch-3
-	$(BIN)/python -m pytest -m "not servers"
+	$(PYTEST) -m "not servers"
 
 # The tests marked "servers": against every search server, fetched if no address or container stands for it.
 test-servers: install

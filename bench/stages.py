@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+Words = tuple[object, ...]  # of a command line
 PYTHON = (sys.executable, "-m")
 BOC = (sys.executable, "-c", "from boc.cli import main; main()")
 ALONE = 1500  # training pictures that are encoded without context, where each region is a picture of its own
@@ -103,7 +104,7 @@ class Plan:
         source = "grid" if self.tiny else f"tflite:{weights}"
         needs = () if self.tiny else (weights,)
         regions = self._in("regions.h5")
-        extract = ("extract", table, "-o", regions, "--regions", source)
+        extract: Words = ("extract", table, "-o", regions, "--regions", source)
         yield self._boc("regions", extract, (table, self.photos / "images", *needs), regions)
         few = self._in("alone.ids.txt")
         yield Stage("alone-ids", ("head", "-n", str(ALONE), str(train)), (train,), few, prints=True)
@@ -145,17 +146,17 @@ class Plan:
         tern, learnt = dev["photos"], train["photos"]
         without, without_dev = alone["photos"]
         books = self._in("codebooks-tern")
-        size = ("--clusters", 9) if self.tiny else ("--clusters", CLUSTERS)
+        size: Words = ("--clusters", 9) if self.tiny else ("--clusters", CLUSTERS)
 
         regions, ids = self._in("regions.h5"), self.photos / "train.ids.txt"
         models = (*self._models(dev), "--floor", regions, "--train", ids)
         yield self._rows("models", "paper.models", models, (*dev.values(), regions, ids))
 
-        options = ("--alone-train", without, "--alone-dev", without_dev, "--codebooks", books, *size)
-        reads = (tern, learnt, without, without_dev)
+        options: Words = ("--alone-train", without, "--alone-dev", without_dev, "--codebooks", books, *size)
+        reads: tuple[Path, ...] = (tern, learnt, without, without_dev)
         yield self._rows("table1", "paper.table1", (tern, "--fit", learnt, *options), reads, work=books)
         table = self.out / "table1.csv"  # whose codebooks are used again
-        few = ("--terms", 32, "--sparsity", 0.5, "--sparsity", 0.99) if self.tiny else ()
+        few: Words = ("--terms", 32, "--sparsity", 0.5, "--sparsity", 0.99) if self.tiny else ()
         for recipe in ("photos", "photos-teran"):
             name, reads = SHORT[recipe], (dev[recipe], train[recipe], *alone[recipe][:1])
             options = ("--alone", reads[2], "--codebooks", books) if len(reads) > 2 else ()
@@ -199,7 +200,7 @@ class Plan:
         gallery, queries, chosen = (
             self._in(f"captions{end}.h5", "multi30k") for end in ("", "-queries", "-validation")
         )
-        few = ("--gallery", 200, "--queries", 20) if self.tiny else ()
+        few: Words = ("--gallery", 200, "--queries", 20) if self.tiny else ()
         vectors = map(str, (self.captions, gallery, *few))
         command = (*PYTHON, "bench.datasets.caption_vectors", *vectors)
         yield Stage("captions", command, (self.captions,), gallery)

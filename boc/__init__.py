@@ -1,3 +1,57 @@
-"""Search pictures by sentences, and sentences by pictures, on an inverted index."""
+"""Search pictures by sentences, and sentences by pictures, on an inverted index.
+
+The names below are the public door: ``from boc import Searcher``. Each is loaded when it is first asked for, so that
+``import boc`` stays light.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from boc.build import append, build_index, delete
+    from boc.errors import BocError
+    from boc.search import Searcher
+    from boc.search_options import SearchOptions
+    from boc.types import Embeddings, Filter, Hit, Item
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "BocError",
+    "Embeddings",
+    "Filter",
+    "Hit",
+    "Item",
+    "SearchOptions",
+    "Searcher",
+    "append",
+    "build_index",
+    "delete",
+]
+
+_MODULES = {
+    "BocError": "errors",
+    "Embeddings": "types",
+    "Filter": "types",
+    "Hit": "types",
+    "Item": "types",
+    "SearchOptions": "search_options",
+    "Searcher": "search",
+    "append": "build",
+    "build_index": "build",
+    "delete": "build",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'boc' has no attribute {name!r}")
+    found = getattr(import_module(f"boc.{_MODULES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,11 +5,12 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from boc.errors import BocError
+from boc.errors import BocError, advice
 
 
 def sync(path: Path) -> None:
@@ -30,12 +31,16 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.tmp")
     check_writable(path)
     try:
+        temporary.unlink(missing_ok=True)
+        temporary.touch()
+        mode = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
+        temporary.chmod(mode)  # some libraries make files that nobody else may read
         sync(temporary)
         temporary.replace(path)
         sync(path.parent)
     except OSError as error:
-        raise BocError(f"{path}: cannot be written ({error.strerror or error}); check space and permissions") from error
+        raise BocError(f"{path}: cannot be written ({error.strerror or error}); {advice(error)}") from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -51,7 +56,7 @@ def check_writable(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BocError(f"{path.parent}: cannot be created ({error.strerror or error}); choose another place") from error
+        raise BocError(f"{path.parent}: cannot be created ({error.strerror or error}); {advice(error)}") from error
     if path.is_dir():
         raise BocError(f"{path} is a folder, a file is to be written there; choose another name")
     if not os.access(path.parent, os.W_OK):
@@ -70,10 +75,16 @@ def sole_writer(folder: Path) -> Iterator[None]:
         yield
 
 
-def sha256(path: Path) -> str:
-    """Hex digest of a file's bytes, read in blocks."""
+def sha256(*paths: Path) -> str:
+    """Hex digest of the bytes of some files, one behind the other."""
     digest = hashlib.sha256()
+    for path in paths:
+        feed(digest, path)
+    return digest.hexdigest()
+
+
+def feed(digest: hashlib._Hash, path: Path) -> None:
+    """Add the bytes of a file to a digest, in blocks: ``hashlib.file_digest`` came with Python 3.11."""
     with path.open("rb") as handle:
         while block := handle.read(1 << 20):
             digest.update(block)
-    return digest.hexdigest()

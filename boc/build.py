@@ -1,278 +1,224 @@
-"""From feature files to indexes: learn a code, load, append, delete."""
+"""Make an index from pictures, captions or feature files, add to it, and delete from it."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from boc import plugins
-from boc.codecs import SurrogateCodec
-from boc.errors import BocError, BocWarning, EncoderError, FeatureFileError
-from boc.inputs.features import FeatureFile, FeatureFiles, embeddings
+from boc.codecs import SurrogateCodec, global_code
+from boc.codecs.presets import budgets
+from boc.errors import BocError
+from boc.inputs.extraction import Extraction
+from boc.inputs.features import FeatureFile, FeatureFiles, is_embeddings
 from boc.inputs.metadata import Metadata
-from boc.manifest import Manifest
-from boc.prefetch import ahead
-from boc.rerank.dot import check_metric
-from boc.rerank.storage import store
-from boc.types import (
-    MODALITIES,
-    Embeddings,
-    Item,
-    Modality,
-    Rows,
-    StoredConcepts,
-    TermMatrix,
-)
+from boc.inputs.sources import open_source
+from boc.load import DEFAULT_RM, append_items, delete_items, fit_code, load_index, new_manifest
+from boc.names import SIGNED_CODES, ConceptDtype, Metric
+from boc.plugins import check_name
+from boc.search import Searcher
 
 if TYPE_CHECKING:
-    from boc.plugins import Index
-from boc.plugins import check_name
+    from boc.types import Identity
 
-BATCH = 4096  # items encoded and added at a time
+PLACE = "file:boc-data"
+NARROWED = "ids narrow an extraction (--ids); give them to boc extract, or index the pictures"
 
+Code: TypeAlias = "str | SurrogateCodec | Callable[[Identity], SurrogateCodec]"
+"""A code by name, as a chain of steps, or as what makes that for an encoder."""
 
-CONCEPT_BATCH = 256  # the same where they come with their concept sets, each some dozen times a vector
-
-
-FIT_SAMPLE = 100_000
-
-
-DEFAULT_RM = 10.0
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Is told what is being done, how many items are done, and how many there are."""
 
 
-FOUND = 1000  # ids looked up at a time
+@dataclass(frozen=True)
+class LoadReport:
+    """What was put into an index: numbers of pictures and captions; (id, reason) of items that could not be used.
 
-
-_Encoded: TypeAlias = tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]
-"""What an index takes of some rows: items, term frequencies, vectors and concept sets."""
-
-
-def fit_code(file: FeatureFile | FeatureFiles, codec: SurrogateCodec) -> SurrogateCodec:
-    """Fit ``codec`` on vectors of an embeddings file: 100,000 of each modality, or as many as its steps want of all,
-    evenly spread."""
-    counts = {modality: file.count(modality) for modality in MODALITIES}
-    total = sum(counts.values())
-    wanted = max((step.prepare(total) for step in codec.steps if not step.frozen), default=0)
-    samples = []
-    for modality, count in counts.items():
-        if count:
-            step = math.ceil(count / max(FIT_SAMPLE, math.ceil(wanted * count / total)))
-            samples.append(Embeddings(modality, file.sample(modality, step)))
-    if not samples:
-        raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
-    try:
-        return codec.fit(*samples)
-    except ValueError as error:
-        raise BocError(f"this code cannot be made: {error}") from error
-
-
-def new_manifest(
-    file: FeatureFile | FeatureFiles,
-    codec: SurrogateCodec,
-    rm: float = DEFAULT_RM,
-    *,
-    rerank: str = "dot",
-    concepts: str | None = None,
-    metadata: Metadata | None = None,
-) -> Manifest:
-    """The manifest of an index of all items of ``file`` under a fitted ``codec``, with their ``metadata``.
-
-    ``concepts`` is the type that concept sets are stored as, float16 or int8; None stores none, unless the ``rerank``
-    metric needs them. FeatureFileError if ``file`` has none to store.
+    ``up_to_date`` says that the index held all this already, and nothing was done.
     """
-    head = file.header
-    if check_metric(rerank) != "dot":
-        concepts = concepts or "float16"
-    if concepts is not None:
-        _check_concepts(file)
-    return Manifest.new(
-        head.identity,
-        codec.config(),
-        codec.arrays(),
-        rm=rm,
-        dtype=head.dtype,
-        source=_source(head.source, metadata),
-        rerank=rerank,
-        concept_dtype=concepts,
-        fields=None if metadata is None else metadata.types,
-    )
+
+    images: int
+    texts: int
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    up_to_date: bool = False
 
 
 def build_index(
-    file: FeatureFile | FeatureFiles,
-    at: str,
     name: str,
-    codec: SurrogateCodec,
-    manifest: Manifest,
-    metadata: Metadata | None = None,
-) -> Iterator[int]:
-    """Make index ``name`` at back end ``at`` from embeddings and a fitted codec, in place of an older one.
+    source: Path | str | Sequence[Path | str],
+    *,
+    encoder: str | None = None,
+    at: str = PLACE,
+    code: Code = "scalar",
+    rm: float = DEFAULT_RM,
+    rerank: Metric = "dot",
+    concepts: ConceptDtype | None = None,
+    metadata: Metadata | Path | str | None = None,
+    ids: Path | None = None,
+    images: Path | None = None,
+    replace: bool = False,
+    device: str = "auto",
+    progress: Progress = lambda label, done, total: None,
+) -> LoadReport:
+    """Make the index ``name`` of all that ``source`` holds. Interrupted, the same call goes on where it was.
 
-    Yields the number of items added, or left there by an earlier load that was killed. Nobody sees the index before
-    the iterator is exhausted. ``metadata`` must be what ``manifest`` was made with.
+    The index appears whole at the end. An index of the same contents is left as it is.
+
+    Parameters
+    ----------
+    name : str
+        Lower-case letters, digits, - and _.
+    source : path, or a sequence of paths
+        A folder of pictures, a CSV with the columns image,caption, or a regions file, which need an ``encoder``; a
+        feature file with vectors, or several made by one encoder.
+    encoder : str, optional
+        KIND:PATH, for example "tern:models/photos".
+    at : str, default="file:boc-data"
+        Where indexes live: file:DIR, elastic+URL, opensearch+URL.
+    code : default="scalar"
+        How vectors become term frequencies: a name of ``boc.names.GLOBAL_CODES``, or a ``SurrogateCodec``.
+    rm : float, default=10
+        Candidates per hit that a search re-ranks.
+    rerank : str, default="dot"
+        What re-ranks them, one of ``boc.names.METRICS``.
+    concepts : "float16" or "int8", optional
+        Store concept sets, as this type; "float16" if ``rerank`` aligns them.
+    metadata : Metadata or path of a CSV, optional
+        Values to filter by and to show.
+    ids : path, optional
+        Only the pictures listed in this file, one id per line, and their captions.
+    images : path, optional
+        Folder of a CSV's pictures; default: the CSV's own, or ``images`` in it.
+    replace : bool, default=False
+        Replace an index of other contents; without it, that is an error.
+    device : str, default="auto"
+        Where the encoder runs: cpu, cuda, or auto for the better.
+    progress : callable, optional
+        Called as ``progress(label, done, total)`` after each batch.
     """
-    _check_items(file, metadata)
-    with plugins.backend(at).create(check_name(name), manifest, codec.arrays()) as writer:
-        done = 0
-        for count, batch in _encoding(file, codec, manifest, metadata, known=writer.has):
-            if batch is not None:
-                writer.add(*batch)
-            done += count
-            yield done
-        writer.commit()
-
-
-def append(file: FeatureFile | FeatureFiles, at: str, name: str, metadata: Metadata | None = None) -> Iterator[int]:
-    """Put all items of ``file`` into index ``name``, under its own code, in place of items of the same ids.
-
-    Yields the number of items put. EncoderError if another encoder made them; BocError if the index declares no such
-    metadata; FeatureFileError if it holds concept sets and ``file`` has none.
-    """
+    table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
     backend = plugins.backend(at)
-    with backend.edit(check_name(name)) as editor:
-        index = backend.open(name)
-        manifest, codec = index.manifest, SurrogateCodec.restore(index.manifest.codec, index.arrays())
-        _check_same_encoder(file, manifest)
-        _check_fields(manifest, metadata)
-        _check_items(file, metadata)
-        if manifest.concept_dtype is not None:
-            _check_concepts(file)
-        done = 0
-        for count, batch in _encoding(file, codec, manifest, metadata):
-            if batch is not None:
-                editor.put(*batch)
-            done += count
-            yield done
-        editor.commit(_digest(manifest.source, _source(file.header.source, metadata)))
+    existed = backend.exists(check_name(name))
+    make = _codec_maker(code)
+
+    def keeps_concepts(identity: Identity) -> bool:
+        return rerank != "dot" or concepts is not None or make(identity).reads_concepts
+
+    paths, made = _feature_files(name, _paths(source), ids, images, at, encoder, device, keeps_concepts, progress)
+    with FeatureFiles(paths) as file:
+        codec = fit_code(file, make(file.header.identity))
+        manifest = new_manifest(file, codec, rm, rerank=rerank, concepts=concepts, metadata=table)
+        same = existed and not replace and backend.open(name).manifest.same_contents(manifest)
+        if existed and not replace and not same:
+            raise BocError(f"{at} has an index {name!r} of something else; add --replace, or choose another name")
+        if not same:
+            total = file.count("image") + file.count("text")
+            for done in load_index(file, at, name, codec, manifest, table):
+                progress("indexing", done, total)
+        report = LoadReport(file.count("image"), file.count("text"), file.failed, up_to_date=same)
+    if made is not None:
+        made.unlink()
+    return report
 
 
-def delete(at: str, name: str, ids: Sequence[str]) -> tuple[int, list[str]]:
-    """Remove items from index ``name``: how many there were, and the ids that it does not know.
+def append(
+    name: str,
+    source: Path | str | Sequence[Path | str],
+    *,
+    encoder: str | None = None,
+    at: str = PLACE,
+    metadata: Metadata | Path | str | None = None,
+    ids: Path | None = None,
+    images: Path | None = None,
+    device: str = "auto",
+    progress: Progress = lambda label, done, total: None,
+) -> LoadReport:
+    """Put all that ``source`` holds into the index ``name``, under its own code, in place of items of the same ids.
+
+    The parameters are those of ``build_index``; ``encoder`` says where the index's encoder is if it has moved.
+    EncoderError if another encoder made a feature file; BocError for metadata fields that the index does not declare.
+    """
+    table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
+    searcher = Searcher.open(name, at)
+    manifest = searcher.index.manifest
+    keep = searcher.codec.reads_concepts or manifest.concept_dtype is not None
+    spec = encoder or manifest.identity.spec
+    paths, made = _feature_files(name, _paths(source), ids, images, at, spec, device, lambda _: keep, progress)
+    with FeatureFiles(paths) as file:
+        total = file.count("image") + file.count("text")
+        for done in append_items(file, at, name, table):
+            progress("indexing", done, total)
+        report = LoadReport(file.count("image"), file.count("text"), file.failed)
+    if made is not None:
+        made.unlink()
+    return report
+
+
+def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list[str]]:
+    """Remove items from the index ``name``: how many there were, and the ids that it does not know.
 
     BackendError if none would be left.
     """
-    backend = plugins.backend(at)
-    index = backend.open(check_name(name))
-    distinct = list(dict.fromkeys(ids))
-    unknown = set(_unknown(index, distinct))
-    known = [key for key in distinct if key not in unknown]
-    if known:
-        with backend.edit(name) as editor:
-            for start in range(0, len(known), FOUND):
-                editor.delete(known[start : start + FOUND])
-            editor.commit(_digest(index.manifest.source, "without", *sorted(known)))
-    return len(known), [key for key in distinct if key in unknown]
+    return delete_items(at, name, ids)
 
 
-def _batches(
-    file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest
-) -> Iterator[tuple[Rows, Modality]]:
-    sets = manifest.concept_dtype is not None or codec.reads_concepts
-    for modality in MODALITIES:
-        for rows in file.batches(modality, CONCEPT_BATCH if sets else BATCH, sets=sets):
-            yield rows, modality
+def _paths(source: Path | str | Sequence[Path | str]) -> list[Path]:
+    return [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
 
 
-def _encoding(
-    file: FeatureFile | FeatureFiles,
-    codec: SurrogateCodec,
-    manifest: Manifest,
-    metadata: Metadata | None,
-    known: Callable[[list[str]], bool] = lambda ids: False,
-) -> Iterator[tuple[int, _Encoded | None]]:
-    """Of each batch of items how many they are, and what an index takes of them; None of those that are ``known``."""
+def _codec_maker(code: Code) -> Callable[[Identity], SurrogateCodec]:
+    """What makes the chains of a code for vectors of an encoder, not fitted."""
+    if isinstance(code, SurrogateCodec):
+        return lambda _: code
+    if not isinstance(code, str):
+        return code
 
-    def encoded(batch: tuple[Rows, Modality, bool]) -> tuple[int, _Encoded | None]:
-        rows, modality, there = batch
-        return len(rows.items), None if there else _encoded(rows, modality, codec, manifest, metadata)
+    def named(identity: Identity) -> SurrogateCodec:
+        z, query_z = budgets(identity.dim, None, None) if code in SIGNED_CODES else (None, None)
+        return global_code(code, z=z, query_z=query_z)
 
-    batches = _batches(file, codec, manifest)
-    yield from ahead(encoded, ((rows, modality, known([item.id for item in rows.items])) for rows, modality in batches))
+    return named
 
 
-def _encoded(
-    rows: Rows, modality: Modality, codec: SurrogateCodec, manifest: Manifest, metadata: Metadata | None
-) -> _Encoded:
-    encoded = embeddings(rows, modality)
-    dtype = manifest.concept_dtype
-    sets = None if dtype is None or encoded.concepts is None else store(encoded.concepts, dtype)
-    items = rows.items if metadata is None else [replace(item, fields=metadata.of(item)) for item in rows.items]
-    return items, codec.encode_documents(encoded), encoded.vectors, sets
+def _feature_files(
+    name: str,
+    sources: Sequence[Path],
+    ids: Path | None,
+    images: Path | None,
+    at: str,
+    encoder: str | None,
+    device: str,
+    keeps_concepts: Callable[[Identity], bool],
+    progress: Progress,
+) -> tuple[list[Path], Path | None]:
+    """The embeddings files of the sources, and the one that was made here, to be removed."""
+    if len(sources) > 1:
+        odd = next((path for path in sources if path.is_dir() or not is_embeddings(path)), None)
+        if odd is not None:
+            raise BocError(f"{odd} holds no vectors; several sources must all be files of boc extract --encoder")
+    found = open_source(sources[0], None if len(sources) > 1 else ids, images)
+    if len(sources) > 1 or (found.file is not None and is_embeddings(found.file)):
+        if ids is not None:
+            raise BocError(NARROWED)
+        return list(sources), None
+    if encoder is None:
+        raise BocError(f"{sources[0]} holds no vectors yet; name the encoder to make them: --encoder tern:FOLDER")
+    network = plugins.encoder(encoder, device)
+    concepts = keeps_concepts(network.identity)
+    place = Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()
+    path = place / (f"{name}.concepts.h5" if concepts else f"{name}.features.h5")
+    extraction = Extraction(found, path, encoder=network, concepts=concepts, workers=None)
+    if not (path.exists() and _same(path, extraction)):
+        path.unlink(missing_ok=True)
+        for done in extraction.run():
+            progress("encoding", done, extraction.total)
+    return [path], path
 
 
-def _source(items: str, metadata: Metadata | None) -> str:
-    """Digest of a list of items with its metadata, from that of the list."""
-    return items if metadata is None else _digest(items, metadata.digest)
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _check_concepts(file: FeatureFile | FeatureFiles) -> None:
-    for modality in MODALITIES:
-        rows = next(file.batches(modality, 1), None)
-        if rows is not None and "concepts" not in rows.ragged:
-            raise FeatureFileError(
-                f"{file.path}: holds no concept sets of its {modality} items; make it with boc extract --encoder "
-                "(an encoder that has them, such as tern), or leave out --concepts and --rerank"
-            )
-
-
-def _check_same_encoder(file: FeatureFile | FeatureFiles, manifest: Manifest) -> None:
-    found, wanted = file.header.identity, manifest.identity
-    if found.digest != wanted.digest:
-        raise EncoderError(f"{file.path}: made by {found.spec}, the index by {wanted.spec}; use the same encoder")
-
-
-def _check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
-    given = {} if metadata is None else metadata.types
-    odd = [f"{name}:{kind}" for name, kind in given.items() if manifest.fields.get(name) != kind]
-    if odd:
-        there = ", ".join(f"{name}:{kind}" for name, kind in manifest.fields.items()) or "none"
-        raise BocError(
-            f"the index has no metadata fields {', '.join(odd)} (it has: {there}); make it anew, or rename them"
-        )
-
-
-def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) -> None:
-    """BocError if no line of ``metadata`` is of an item, a notice if some are of none."""
-    if metadata is None:
-        return
-    files = file.files if isinstance(file, FeatureFiles) else [file]
-    items = (
-        item
-        for part in files
-        for modality in MODALITIES
-        for start in range(0, part.count(modality), BATCH)
-        for item in part.items(modality, start, start + BATCH)
-    )
-    strange = metadata.strangers(items)
-    if len(strange) == len(metadata.rows):
-        raise BocError(f"no id of the metadata is that of an item (such as {strange[0]!r}); give ids of {file.path}")
-    if strange:
-        warnings.warn(
-            BocWarning(f"{len(strange)} lines of the metadata are of no item here (such as {strange[0]!r})"),
-            stacklevel=2,
-        )
-
-
-def _unknown(index: Index, ids: Sequence[str]) -> Iterator[str]:
-    """Those of some ids that are of no item."""
-    for start in range(0, len(ids), FOUND):
-        asked = list(ids[start : start + FOUND])
-        while asked:
-            try:
-                index.find(asked)
-                break
-            except KeyError as error:
-                asked.remove(error.args[0])
-                yield error.args[0]
+def _same(path: Path, extraction: Extraction) -> bool:
+    """Whether a file left by a run that was killed between its two halves is the one wanted."""
+    with FeatureFile(path) as file:
+        return file.header == extraction.header

@@ -87,11 +87,16 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str, *, where: str) -> Manifest:
-        """Read strictly: ManifestError for another format, for missing or unknown entries."""
+        """``from_dict`` of what JSON ``text`` holds; ManifestError if it is none."""
         try:
             raw = json.loads(text)
         except json.JSONDecodeError as error:
             raise ManifestError(f"{where}: damaged manifest ({error}); make the index anew") from error
+        return cls.from_dict(raw, where=where)
+
+    @classmethod
+    def from_dict(cls, raw: Any, *, where: str) -> Manifest:
+        """Read strictly what was parsed: ManifestError for another format, for missing or unknown entries."""
         if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
             raise ManifestError(f"{where}: not a manifest of boc; make the index with boc index")
         if raw["format"] > FORMAT:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         Stages,
         StoredConcepts,
         TermMatrix,
-        Words,
+        TextScore,
     )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,7 +63,7 @@ def region_source(spec: str) -> RegionSource:
 
 
 def trainer() -> ModuleType:
-    """The module that trains encoders: Recipe, Training, describe, finished, best."""
+    """The module that trains encoders: Recipe, Training, describe, check_place, finished, best."""
     return _module("encoders.training", "train")
 
 
@@ -163,15 +163,16 @@ class Index(Protocol):
         *,
         filters: Sequence[Filter] = (),
         rescore: Rescore | None = None,
-        words: Words | None = None,
+        words: TextScore | None = None,
         stages: Stages | None = None,
     ) -> list[list[Hit]]:
         """At most k hits a query by dot product of frequencies, ordered by (-score, id).
 
         Only items that share a term with the query are found. ``modality`` restricts to pictures or sentences,
-        ``filters`` to items for which all of them hold. With ``rescore`` the k hits are candidates, scored anew where
-        the vectors are; with ``words`` the score also counts words. ``stages`` is told what that took: postings,
-        re-ranking and content, and the number of candidates. BackendError for what the engine cannot do.
+        ``filters`` to items for which all of them hold. With ``rescore`` the k hits are candidates, re-ranked where
+        their vectors or concept sets are; an alignment needs ``modality``. With ``words`` the score also counts words.
+        ``stages`` is told what that took: postings, re-ranking and content, and the number of candidates. BackendError
+        for what the engine cannot do.
         """
 
     def match(

@@ -1,4 +1,4 @@
-"""From feature files to indexes, and from queries to hits."""
+"""Search one index: sentences or pictures in, hits out."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc import plugins
 from boc.codecs import SurrogateCodec
@@ -19,26 +18,15 @@ from boc.errors import BocError, EncoderError
 from boc.inputs.metadata import check_filter
 from boc.plugins import check_name
 from boc.rank_fusion import reciprocal_rank_fusion
-from boc.rerank.alignment import align
-from boc.rerank.dot import check_metric, reorder
-from boc.types import (
-    Embeddings,
-    Filter,
-    Hit,
-    ImageRef,
-    Modality,
-    Rescore,
-    Stages,
-    TermMatrix,
-    Words,
-)
+from boc.rerank import check_metric
+from boc.search_options import SearchOptions
+from boc.types import Embeddings, Hit, ImageRef, Modality, Rescore, Stages, TextScore
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from boc.plugins import Encoder, Index
-
-
-Hybrid: TypeAlias = Literal["rrf", "sum"]
-HYBRIDS: tuple[Hybrid, Hybrid] = ("rrf", "sum")
+    from boc.search_options import SearchKeywords
 
 
 class Searcher:
@@ -107,130 +95,82 @@ class Searcher:
         self,
         text: str | None = None,
         image: Path | str | None = None,
+        options: SearchOptions | None = None,
         *,
-        k: int = 10,
-        rm: float | None = None,
-        find: Modality | None = None,
-        rerank: str | None = None,
-        filters: Sequence[Filter] = (),
-        hybrid: Hybrid | None = None,
-        words_weight: float | None = None,
-        query_z: int | None = None,
         stages: Stages | None = None,
+        **keywords: Unpack[SearchKeywords],
     ) -> list[Hit]:
         """The k best items for a sentence or a picture, best first.
 
-        ``rm`` * k candidates of the inverted index are scored anew by the metric ``rerank`` of ``boc.rerank`` (default
-        of both: what the index was made with). ``find`` asks for pictures or sentences only (default: pictures, if
-        the index has any), ``filters`` for items whose metadata they hold for. Where an alignment compares two
-        pictures or two sentences, the query's concepts play the words: each looks for its best match in the item.
+        The keyword arguments are the fields of ``SearchOptions``: ``search("a dog", k=5, find="text")``; they go before
+        those of ``options``. ``stages`` is told what each stage of the search took.
 
-        ``hybrid`` counts the words of a sentence too: "rrf" fuses the re-scored ranking with that of the words by
-        reciprocal rank; "sum" ranks, without scoring anew, by the score of the terms plus ``words_weight`` times that
-        of the words. ``query_z`` keeps only so many terms of the query, the heaviest; ``stages`` is told what each
-        stage of the search took.
+        BocError for options that make no sense; EncoderError if the encoder is not the index's; ImageError for a
+        picture that cannot be read.
         """
         if (text is None) == (image is None):
             raise BocError("give either a sentence or a picture to search by")
-        stages = Stages() if stages is None else stages
-        same: Any = {"k": k, "rm": rm, "find": find, "rerank": rerank, "filters": filters}
-        same |= {"hybrid": hybrid, "words_weight": words_weight, "query_z": query_z, "stages": stages}
         if text is not None:
-            return self.search_texts([text], **same)[0]
+            return self.search_texts([text], options, stages=stages, **keywords)[0]
+        options, stages = SearchOptions.of(options, **keywords), stages or Stages()
         path, encoder = Path(str(image)), self.encoder
         begun = perf_counter()
         encoded = encoder.encode_images([encoder.prepare(ImageRef(path.name, path))])
         stages.took("encode_ms", begun)
-        return self.search_vectors(encoded, **same)[0]
+        return self.search_vectors(encoded, options, stages=stages)[0]
 
-    def search_texts(self, texts: Sequence[str], *, stages: Stages | None = None, **options: Any) -> list[list[Hit]]:
-        """The same for several sentences at once, which engines answer together; one list each."""
+    def search_texts(
+        self,
+        texts: Sequence[str],
+        options: SearchOptions | None = None,
+        *,
+        stages: Stages | None = None,
+        **keywords: Unpack[SearchKeywords],
+    ) -> list[list[Hit]]:
+        """The same for several sentences at once, which engines answer together; one list per sentence."""
         if not all(text.strip() for text in texts):
             raise BocError("the sentence is empty; write what the picture shows")
-        stages, encoder = Stages() if stages is None else stages, self.encoder
+        options, stages, encoder = SearchOptions.of(options, **keywords), stages or Stages(), self.encoder
         begun = perf_counter()
         encoded = encoder.encode_texts(texts)
         stages.took("encode_ms", begun)
-        return self.search_vectors(encoded, texts=texts, stages=stages, **options)
+        return self.search_vectors(encoded, options, texts=texts, stages=stages)
 
     def search_vectors(
         self,
         queries: Embeddings,
+        options: SearchOptions | None = None,
         *,
-        k: int = 10,
-        rm: float | None = None,
-        find: Modality | None = None,
-        rerank: str | None = None,
-        filters: Sequence[Filter] = (),
-        hybrid: Hybrid | None = None,
-        words_weight: float | None = None,
         texts: Sequence[str] | None = None,
-        query_z: int | None = None,
         stages: Stages | None = None,
+        **keywords: Unpack[SearchKeywords],
     ) -> list[list[Hit]]:
-        """The same for queries that are encoded already; one list a row. ``texts`` are their sentences, for hybrid."""
-        rm = self.index.manifest.rm if rm is None else rm
-        if k < 1:
-            raise BocError(f"k must be at least 1, got {k}")
-        if not 1 <= rm < math.inf:
-            raise BocError(f"rm must be at least 1 (candidates a hit), got {rm:g}")
-        if query_z is not None and query_z < 1:
-            raise BocError(f"query_z must be at least 1 (terms kept of a query), got {query_z}")
-        for condition in filters:
+        """The same for queries that are encoded already; one list per row.
+
+        ``texts`` are their sentences, which a hybrid search needs.
+        """
+        options, stages = SearchOptions.of(options, **keywords), stages or Stages()
+        for condition in options.filters:
             check_filter(condition, self.index.manifest.fields)
-        words = _words(hybrid, words_weight, rerank, texts)
-        target, depth = self.target(find), math.ceil(rm * k)
-        metric = check_metric(rerank or self.index.manifest.rerank)
-        stages = Stages() if stages is None else stages
+        words = _text_score(options, texts)
+        target = self.target(options.find)
         begun = perf_counter()
         codes = self.codec.encode_queries(queries)
-        stages.codes = codes = codes if query_z is None else heaviest(codes, query_z)
+        stages.codes = codes = codes if options.query_z is None else heaviest(codes, options.query_z)
         stages.took("code_ms", begun)
-        if hybrid == "sum":
-            return self.index.search(codes, k, target, filters=filters, words=words, stages=stages)
+        if options.hybrid == "sum":
+            return self.index.search(codes, options.k, target, filters=options.filters, words=words, stages=stages)
+        depth = math.ceil((self.index.manifest.rm if options.rm is None else options.rm) * options.k)
+        rescore = Rescore(
+            check_metric(options.rerank or self.index.manifest.rerank), queries, options.k if words is None else depth
+        )
+        ranked = self.index.search(codes, depth, target, filters=options.filters, rescore=rescore, stages=stages)
         if words is None:
-            return self._ranked(queries, codes, depth, k, target, metric, filters, stages)
-        ranked = self._ranked(queries, codes, depth, depth, target, metric, filters, stages)
+            return ranked
         begun = perf_counter()
-        matched = self.index.match(words.texts, depth, target, filters)
+        matched = self.index.match(words.texts, depth, target, options.filters)
         stages.took("postings_ms", begun)
-        return [reciprocal_rank_fusion(pair, k) for pair in zip(ranked, matched, strict=True)]
-
-    def _ranked(
-        self,
-        queries: Embeddings,
-        codes: TermMatrix,
-        depth: int,
-        k: int,
-        target: Modality,
-        metric: str,
-        filters: Sequence[Filter],
-        stages: Stages,
-    ) -> list[list[Hit]]:
-        """The best k of ``depth`` candidates of each query by the re-rank metric."""
-        if metric == "dot":
-            rescore = Rescore(queries.vectors, k)
-            return self.index.search(codes, depth, target, filters=filters, rescore=rescore, stages=stages)
-        score = self._aligner(queries, target, metric)
-        found = self.index.search(codes, depth, target, filters=filters, stages=stages)
-        stages.candidates += sum(map(len, found))
-        begun = perf_counter()
-        ranked = [
-            reorder(hits, score(i, [hit.item.id for hit in hits]), k) if hits else [] for i, hits in enumerate(found)
-        ]
-        stages.took("rerank_ms", begun)
-        return ranked
-
-    def _aligner(
-        self, queries: Embeddings, target: Modality, metric: str
-    ) -> Callable[[int, list[str]], NDArray[np.float32]]:
-        """What scores some items, by their ids, for query number i."""
-        self.index.concepts([])  # refuses at once if there are none
-        sets = queries.concepts
-        if sets is None:
-            raise BocError(f"the queries hold no concept sets, which {metric} compares; re-rank by dot")
-        words = (queries.modality, target) != ("image", "text")
-        return lambda i, ids: align(sets[i], self.index.concepts(ids), metric, asks_by_words=words)
+        return [reciprocal_rank_fusion(pair, options.k) for pair in zip(ranked, matched, strict=True)]
 
     def target(self, find: Modality | None = None) -> Modality:
         """What a search finds: ``find``, or pictures if the index has any. BocError if it holds none such."""
@@ -243,27 +183,10 @@ class Searcher:
         return find
 
 
-def _words(
-    hybrid: Hybrid | None, weight: float | None, rerank: str | None, texts: Sequence[str] | None
-) -> Words | None:
-    """What a hybrid search asks of the words, None for any other. BocError for options that do not go together."""
-    if hybrid is None:
-        if weight is not None:
-            raise BocError("words_weight is for the hybrid search sum; add hybrid sum, or leave it out")
+def _text_score(options: SearchOptions, texts: Sequence[str] | None) -> TextScore | None:
+    """The score of the words in a hybrid search, None in any other."""
+    if options.hybrid is None:
         return None
-    if hybrid not in HYBRIDS:
-        raise BocError(f"no hybrid search {hybrid!r}; known: {', '.join(HYBRIDS)}")
     if texts is None:
         raise BocError("a hybrid search counts the words of a sentence; search by sentences, or leave hybrid out")
-    if hybrid == "rrf":
-        if weight is not None:
-            raise BocError("rrf fuses ranks, which have no weight; leave words_weight out, or take hybrid sum")
-        return Words(texts, 1.0)
-    if rerank is not None:
-        raise BocError("the hybrid search sum does not score anew; leave rerank out, or take hybrid rrf")
-    if weight is None or not 0 < weight < math.inf:
-        raise BocError(
-            f"hybrid sum needs words_weight above 0, got {weight}: how much the score of the words, some ten, counts "
-            "beside that of the terms, a sum of products of frequencies"
-        )
-    return Words(texts, weight)
+    return TextScore(texts, options.words_weight or 1.0)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.names import MODALITIES as MODALITIES
+from boc.names import Metric
+from boc.names import Modality as Modality
+
 if TYPE_CHECKING:
     from scipy import sparse
 
-
-Modality: TypeAlias = Literal["image", "text"]
-MODALITIES: tuple[Modality, Modality] = ("image", "text")
 
 TermMatrix: TypeAlias = "sparse.csr_array"
 """Term frequencies (n, V), int32, column = term id; indices sorted, every stored value >= 1."""
@@ -195,14 +196,18 @@ class Filter:
 
 @dataclass(frozen=True)
 class Rescore:
-    """Score the hits of each query anew by dot product with its row of ``vectors`` float32 (n, d), and keep ``k``."""
+    """Re-rank the candidates of each query by ``metric`` with the query's own row of ``queries``, and keep ``k``.
 
-    vectors: NDArray[np.float32]
+    "dot" reads ``queries.vectors``; an alignment reads ``queries.concepts``, which must be there.
+    """
+
+    metric: Metric
+    queries: Embeddings
     k: int
 
 
 @dataclass(frozen=True)
-class Words:
+class TextScore:
     """Add ``weight`` times the engine's own full-text score of each query's sentence to the score of its terms.
 
     That is BM25; OpenSearch 3 gives 2.2 times less than the others.

@@ -23,8 +23,9 @@ myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
-# Types of other libraries, and modules that nobody is to import.
-nitpick_ignore_regex = [(r"py:.*", r"(?!boc\.).*"), (r"py:.*", r"boc\..*\._.*"), (r"py:.*", r"boc\.types\..*")]
+# Types of other libraries, private modules, and names that the reference leaves out.
+UNDOCUMENTED = (r"(?!boc\.).*", r"boc\..*\._.*", r"boc\.types\..*", r"boc\.codecs\.base\..*")
+nitpick_ignore_regex = [(r"py:.*", name) for name in UNDOCUMENTED]
 
 
 def _lengths(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:

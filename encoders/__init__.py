@@ -1,1 +1,1 @@
-"""What turns images and sentences into vectors. torch lives in this package and nowhere else."""
+"""Encoders of images and sentences; the only package that imports torch."""

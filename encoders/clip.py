@@ -1,11 +1,11 @@
 """CLIP, SigLIP, and the other dual encoders of the ``transformers`` library: ``clip:NAME_OR_FOLDER``.
 
 Global vectors are the library's own (``get_image_features``, ``get_text_features``), of unit length. The concepts of a
-picture are the tokens of its patches, those of a sentence the tokens of its words: rows of the tower's last layer,
-brought into the joint space as if each were all that its tower had to pool. So the token that a tower pools, CLIP's
-[CLS] or end of text, would go to the global vector itself; where a head attends to all tokens, as over SigLIP's
-pictures, the softmax over a single one is 1, and what is left of the head is its way from values to the output (the
-dense reading of CLIP of Zhou et al., Extract Free Dense Labels from CLIP, ECCV 2022, section 3.3).
+picture are the tokens of its patches, those of a sentence the tokens of its words: rows of the last layer of the tower,
+each projected into the joint space as if it were the only token that the tower pools. So the token that a tower pools
+(CLIP's [CLS] or end of text) would give the global vector itself. Where a head attends to all tokens, as for SigLIP's
+pictures, the softmax over a single token is 1, and only the path from values to the output remains (the dense use of
+CLIP of Zhou et al., Extract Free Dense Labels from CLIP, ECCV 2022, section 3.3).
 
 Nothing is downloaded, and no code of a model is run.
 """
@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from transformers import MODEL_MAPPING, AutoConfig, AutoImageProcessor, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
+from boc.atomic_files import feed
 from boc.errors import EncoderError, ImageError
 from boc.inputs.images import read_image
 from boc.types import Embeddings, Identity, ImageRef, Ragged, Runtime
@@ -51,12 +52,13 @@ SETTINGS = (
     "sentencepiece.bpe.model", "tokenizer.model",
 )  # fmt: skip
 EXAMPLE = "openai/clip-vit-base-patch32"
-LONGEST = 512  # ids of a text, where neither tokenizer nor network has a limit
-THINNEST = 100  # a picture's long side in its short ones: resizing the short one enlarges the long one with it
-CLOSE = 1e-3  # of the global vector's length: float32 rounding is a hundredth of it, other tokens are far
+LONGEST = 512  # ids per text, if neither tokenizer nor network has a limit
+THINNEST = 100  # largest ratio of the long to the short side: resizing the short side enlarges the long one too
+# tolerance relative to the global vector: float32 rounding is a hundredth of it, other tokens are far away
+CLOSE = 1e-3
 JOINER = "\u200d"  # stands for a piece without text of its own: a byte of a character that an earlier piece shows
 
-# What the library raises for files that are damaged, foreign, or of a newer version.
+# Errors of the library for files that are damaged, foreign, or of a newer version.
 UNUSABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError, SafetensorError,
             UnpicklingError, EOFError)  # fmt: skip
 
@@ -71,8 +73,8 @@ Inputs = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A picture as the network reads it: ``inputs`` are arrays by name, ``boxes`` float32 (n, 4) the patches in parts
-    of the picture's width and height; n is 0 for a network without patches."""
+    """The input of the network for a picture: ``inputs`` are arrays by name, ``boxes`` float32 (n, 4) the patches as
+    fractions of the width and height of the picture; n is 0 for a network without patches."""
 
     inputs: Inputs
     boxes: NDArray[np.float32]
@@ -83,8 +85,8 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Preparer:
-    """Pictures through the image processor of the library; ``grid`` counts rows and columns of patches, None for a
-    network without them. Pictures of NaFlex networks have grids of their own."""
+    """Prepares pictures with the image processor of the library. ``grid`` holds the numbers of rows and columns of
+    patches, None for a network without patches; with NaFlex networks each picture has its own grid."""
 
     processor: Any
     grid: tuple[int, int] | None
@@ -101,14 +103,14 @@ class Preparer:
         return Prepared(inputs, patch_boxes(window(self.processor, width, height), rows, columns))
 
     def inputs(self, picture: Image.Image) -> Inputs:
-        # Said aloud, because a picture of one or three rows could be taken for channels.
+        # Explicit, because the rows of a picture with one or three rows could be mistaken for channels.
         found = self.processor(picture, return_tensors="np", input_data_format="channels_last")
         return {name: np.asarray(values)[0] for name, values in found.items()}
 
 
 def window(processor: Any, width: int, height: int) -> tuple[float, float, float, float]:
-    """x1, y1, x2, y2 of what the network sees, in parts of a picture's width and height: all of it, but for what is
-    cropped. Beyond [0, 1] where a crop is larger than the picture."""
+    """x1, y1, x2, y2 of the area that the network sees after cropping, as fractions of the width and height of the
+    picture. Beyond [0, 1] if the crop is larger than the picture."""
     size, crop = getattr(processor, "size", None) or {}, getattr(processor, "crop_size", None) or {}
     if getattr(processor, "do_resize", False):
         shortest = size.get("shortest_edge")
@@ -128,12 +130,13 @@ def patch_boxes(seen: tuple[float, float, float, float], rows: int, columns: int
     xs, ys = np.linspace(seen[0], seen[2], columns + 1), np.linspace(seen[1], seen[3], rows + 1)
     y, x = (each.ravel() for each in np.mgrid[:rows, :columns])
     boxes = np.stack([xs[x], ys[y], xs[x + 1], ys[y + 1]], axis=1)
-    return np.clip(boxes, 0, 1).astype(np.float32)
+    clipped: NDArray[np.float32] = np.clip(boxes, 0, 1).astype(np.float32)
+    return clipped
 
 
 def words(text: str, encoding: Encoding) -> list[str]:
-    """The pieces of ``text``, one for each token that is not special: as they are written in it, with "##" before a
-    piece that continues the word of the one before it, whatever the tokenizer's own marks are."""
+    """The pieces of ``text``, one per token that is not special, as written in the text. A piece that continues the
+    word of the previous one starts with "##", whatever marks the tokenizer uses."""
     pieces: list[str] = []
     end, last = 0, None
     for token, (start, stop), word, special in zip(
@@ -160,7 +163,7 @@ class _Tower:
     """One of the two towers: inputs to global vectors and tokens, tokens to the joint space.
 
     ``features`` is the library's function for the global vectors, ``tower`` the network that it calls, ``projection``
-    what it does last, if anything.
+    its last layer, or None.
     """
 
     def __init__(self, features: Callable[..., Any], tower: nn.Module, projection: nn.Module | None) -> None:
@@ -169,7 +172,7 @@ class _Tower:
         self._projection = projection or nn.Identity()
         self._pool: nn.Module = nn.Identity()
         self._hidden: Tensor | None = None
-        # The functions for the global vectors gave nothing else before version 5 of the library.
+        # Before version 5 of the library these functions returned the global vectors only.
         tower.register_forward_hook(self._keep)
 
     def __call__(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -179,22 +182,23 @@ class _Tower:
         hidden, self._hidden = self._hidden, None
         if hidden is None:
             raise RuntimeError("the tower was not called")
-        if hidden.ndim == 4:  # a map of a convolutional network
+        if hidden.ndim == 4:  # the feature map of a convolutional network
             hidden = hidden.flatten(2).transpose(1, 2)
         return nn.functional.normalize(vectors.float(), dim=-1), hidden
 
     def joint(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, T, w), each pooled as the only one, in the joint space (B, T, dim)."""
+        """Tokens (B, T, w), each pooled as if it were the only one, in the joint space (B, T, dim)."""
         single = tokens.flatten(0, 1)[:, None]
         found: Tensor = self._projection(self._pool(single).flatten(1))
-        return found.unflatten(0, tokens.shape[:2])
+        joint: Tensor = found.unflatten(0, tokens.shape[:2])
+        return joint
 
     def learn_pool(self, vector: Tensor, hidden: Tensor) -> bool:
-        """Find what the tower does to a token between its last layer and the projection, from the unit vector (1, dim)
-        and the tokens (1, T, w) of one input. False where tokens have no way of their own.
+        """Find the map that the tower applies to a token between its last layer and the projection, from the unit
+        vector (1, dim) and the tokens (1, T, w) of one input. False if single tokens cannot be mapped.
 
-        The right one leads one of the tokens to the vector, or their mean; a head that attends to all of them can
-        not, and is taken if nothing else does.
+        The right map takes one of the tokens, or their mean, to the vector. A head that attends to all tokens cannot be
+        tested in this way, and is chosen if no other map fits.
         """
         inner = getattr(self._tower, "vision_model", getattr(self._tower, "text_model", self._tower))
         heads = [getattr(inner, name, None) for name in ("post_layernorm", "pooler", "head")]
@@ -214,12 +218,10 @@ class _Tower:
 
 
 class ClipEncoder:
-    """A dual encoder of the library as an Encoder. The concepts are patches and words, special tokens left out; not of
-    unit length."""
+    """A dual encoder of the library as an Encoder. Its concepts are patches and words without special tokens; they are
+    not of unit length."""
 
-    def __init__(
-        self, model: nn.Module, tokenizer: Any, processor: Any, name: str, digest: str, runtime: Runtime
-    ) -> None:
+    def __init__(self, model: Any, tokenizer: Any, processor: Any, name: str, digest: str, runtime: Runtime) -> None:
         self.device = device.pick(runtime.device)
         self.model = model.eval().to(self.device)
         self.tokenizer = tokenizer
@@ -228,7 +230,7 @@ class ClipEncoder:
         self._images = _Tower(model.get_image_features, model.vision_model, getattr(model, "visual_projection", None))
         self._texts = _Tower(model.get_text_features, model.text_model, getattr(model, "text_projection", None))
         self._limit = _limit(tokenizer, model.text_model)
-        # SigLIP learned with all texts at full length, and reads the padding.
+        # SigLIP was trained with texts padded to full length, and reads the padding.
         self._full = model.config.text_config.model_type.startswith("siglip")
         self.identity, self.preparer = self._probe(Preparer(processor, None), name, digest)
         if runtime.compile:
@@ -268,7 +270,7 @@ class ClipEncoder:
         return Embeddings("text", vectors, sets, words=[words(*pair) for pair in zip(texts, encodings, strict=True)])
 
     def tokenize(self, texts: Sequence[str]) -> list[Encoding]:
-        """The ids that the network reads of each text, special ones included, with the places that they come from."""
+        """The ids of each text, special ones included, with their positions in the text."""
         if not texts:
             return []
         found = self.tokenizer(list(texts), truncation=True, max_length=self._limit)
@@ -277,7 +279,8 @@ class ClipEncoder:
 
     @torch.inference_mode()
     def _probe(self, preparer: Preparer, name: str, digest: str) -> tuple[Identity, Preparer]:
-        """A picture and a sentence through both towers: their widths, the grid of patches, the ways of the tokens."""
+        """Run a picture and a sentence through the towers, to learn their widths, the grid of patches, and the token
+        maps."""
         inputs = preparer.inputs(Image.radial_gradient("L").convert("RGB"))
         image, patches = self._images(**self._stack([inputs]))
         text, tokens = self._texts(**self._pad(self.tokenize(["a photo"]))[0])
@@ -293,7 +296,7 @@ class ClipEncoder:
         return {name: to_device(tensor, self.device) for name, tensor in stacked.items()}
 
     def _pad(self, batch: Sequence[Encoding]) -> tuple[dict[str, Tensor], Tensor]:
-        """What the tower reads, and a mask (B, L) of the tokens that are not special."""
+        """The padded inputs of the tower, and a mask (B, L) of the tokens that are not special."""
         width = self._limit if self._full else max(1, *(len(each) for each in batch))
         ids = np.full((len(batch), width), self.tokenizer.pad_token_id or 0, np.int64)
         mask, kept = np.zeros(ids.shape, np.int64), np.zeros(ids.shape, bool)
@@ -315,17 +318,17 @@ class ClipEncoder:
 
 
 def load(argument: str, runtime: Runtime) -> ClipEncoder:
-    """The dual encoder in a folder, or of that name in the cache of the Hugging Face hub; never from the network.
+    """Load the dual encoder in a folder, or with this name in the local cache of the Hugging Face hub.
 
-    Weights are read from safetensors, or from torch files of nothing but weights. EncoderError says how to get what is
-    missing, and what is wrong with a model that cannot be used.
+    Nothing is downloaded. Weights are read from safetensors, or from torch files that contain only weights.
+    EncoderError says how to get what is missing, or what is wrong with an unusable model.
     """
     device.pick(runtime.device)
     name, folder = _find(argument)
     with _quiet():
         try:
             config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-            kind = MODEL_MAPPING.get(type(config), None)
+            kind: Any = MODEL_MAPPING.get(type(config), None)
             if not (hasattr(kind, "get_image_features") and hasattr(kind, "get_text_features")):
                 raise EncoderError(
                     f"{name}: a model of type {config.model_type!r} has no vectors of pictures and of texts, each on "
@@ -350,7 +353,7 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
 
 
 def _find(argument: str) -> tuple[str, Path]:
-    """What the model is called, and its folder."""
+    """The name of the model, and its folder."""
     folder = Path(argument)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -380,30 +383,28 @@ def _weights(name: str, folder: Path) -> list[str]:
 
 
 def _digest(folder: Path, weights: Sequence[str]) -> str:
-    """SHA-256 over the files that decide the output: names, sizes, contents."""
+    """SHA-256 over the names, sizes and contents of the files that determine the output."""
     digest = hashlib.sha256()
     for name in (*SETTINGS, *weights):
         path = folder / name
         if path.is_file():
             digest.update(f"{name} {path.stat().st_size}\n".encode())
-            with path.open("rb") as handle:
-                while block := handle.read(1 << 20):
-                    digest.update(block)
+            feed(digest, path)
     return digest.hexdigest()
 
 
 def _limit(tokenizer: Any, tower: nn.Module) -> int:
-    """Ids that the text tower reads of a text."""
-    limits = [LONGEST, tokenizer.model_max_length]
+    """The largest number of ids per text for the text tower."""
+    limits: list[int] = [LONGEST, tokenizer.model_max_length]
     for name, table in tower.named_modules():
         if isinstance(table, nn.Embedding) and name.endswith(("position_embedding", "position_embeddings")):
-            # RoBERTa counts positions from behind that of the padding.
+            # RoBERTa counts positions from the one after the padding id.
             limits.append(table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1))
     return min(limits)
 
 
 def _grid(inputs: Inputs, tokens: int, patch: Any) -> tuple[int, int] | None:
-    """Rows and columns of patches among the tokens of a picture, None where there is no such grid."""
+    """Rows and columns of patches among the tokens of a picture, None without a grid."""
     if "spatial_shapes" in inputs:
         rows, columns = inputs["spatial_shapes"].tolist()
         return rows, columns
@@ -411,7 +412,7 @@ def _grid(inputs: Inputs, tokens: int, patch: Any) -> tuple[int, int] | None:
     if patch:
         down, across = patch if isinstance(patch, (list, tuple)) else (patch, patch)
         rows, columns = height // down, width // across
-        if rows * columns <= tokens <= rows * columns + 16:  # [CLS] and registers go before them
+        if rows * columns <= tokens <= rows * columns + 16:  # [CLS] and registers come before them
             return rows, columns
     side = round(tokens**0.5)
     return (side, side) if side * side == tokens and height == width else None
@@ -419,7 +420,7 @@ def _grid(inputs: Inputs, tokens: int, patch: Any) -> tuple[int, int] | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the library's remarks: what matters of them is checked here."""
+    """Silence the library; this module checks what matters."""
     transformers_logging.disable_progress_bar()
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.CRITICAL)

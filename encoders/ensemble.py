@@ -10,16 +10,16 @@ from pkgutil import iter_modules
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.errors import EncoderError
 from boc.plugins import Encoder
 from boc.types import Embeddings, Identity, ImageRef, Ragged, Runtime
+from boc.vectors import unit_rows
 
 
 @dataclass(frozen=True)
 class _Preparers:
-    """Prepares a picture for each member; one that several members share does so once."""
+    """Prepares a picture for each member, once for members that share a preparer."""
 
     distinct: list[Callable[[ImageRef], Any]]
     of: list[int]
@@ -30,10 +30,10 @@ class _Preparers:
 
 
 class Ensemble:
-    """The mean of dot products is one dot product: that of the vectors set end to end, over the root of their number.
+    """Several encoders whose scores are averaged: it concatenates their vectors, scaled by 1 / sqrt(number).
 
-    So are cosines of concepts: where all members have the same regions and words, the cosine of two concepts is the
-    mean of the members'. Where they differ, or some have none, there are no concepts.
+    The dot product of two such vectors is the mean of the dot products. If all members have the same regions and words,
+    their concepts are concatenated too, so cosines are averaged; otherwise there are no concepts.
     """
 
     def __init__(self, members: Sequence[Encoder]) -> None:
@@ -78,13 +78,9 @@ def load(argument: str, runtime: Runtime) -> Ensemble:
 def _joined(found: list[Embeddings]) -> Embeddings:
     first, scale = found[0], len(found) ** -0.5
     vectors = np.concatenate([each.vectors for each in found], axis=1) * np.float32(scale)
-    offsets = [None if each.concepts is None else each.concepts.offsets.tolist() for each in found]
-    if first.concepts is None or any(o != offsets[0] for o in offsets) or any(e.words != first.words for e in found):
+    sets = [each.concepts for each in found if each.concepts is not None]
+    alike = len(sets) == len(found) and all(np.array_equal(each.offsets, sets[0].offsets) for each in sets)
+    if not alike or any(each.words != first.words for each in found):
         return Embeddings(first.modality, vectors)
-    rows = np.concatenate([_unit(each.concepts.values) for each in found], axis=1) * np.float32(scale)
-    return Embeddings(first.modality, vectors, Ragged(rows, first.concepts.offsets), first.boxes, first.words)
-
-
-def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(lengths > 0, lengths, 1)
+    rows = np.concatenate([unit_rows(each.values) for each in sets], axis=1) * np.float32(scale)
+    return Embeddings(first.modality, vectors, Ragged(rows, sets[0].offsets), first.boxes, first.words)

@@ -8,27 +8,18 @@ The metadata is made up here: every second picture is of 2024, the others of 202
 import sys
 from pathlib import Path
 
-from boc.build import build_index, fit_code, new_manifest
-from boc.codecs import global_code
+from boc import Filter, Searcher, build_index
 from boc.inputs.features import FeatureFile
-from boc.inputs.metadata import Metadata, parse_filter
-from boc.search import Searcher
-
-AT = "file:boc-data"
 
 
 def main(features: str, sentence: str) -> None:
     with FeatureFile(features) as file:
         lines = [f"{key},{2024 + i % 2}" for i, key in enumerate(file.ids("image"))]
-        Path("metadata.csv").write_text("\n".join(["id,year:integer", *lines]), encoding="utf-8")
-        metadata = Metadata.read(Path("metadata.csv"))
-        codec = fit_code(file, global_code("scalar"))
-        manifest = new_manifest(file, codec, metadata=metadata)
-        for _ in build_index(file, AT, "dated", codec, manifest, metadata):
-            pass
+    Path("metadata.csv").write_text("\n".join(["id,year:integer", *lines]), encoding="utf-8")
+    build_index("dated", features, metadata="metadata.csv", replace=True)
 
-    searcher = Searcher.open("dated", AT)
-    late = parse_filter("year>=2025", searcher.index.manifest.fields)
+    searcher = Searcher.open("dated")
+    late = Filter("year", ">=", 2025)
     for title, options in (
         ("all", {}),
         ("of 2025", {"filters": [late]}),

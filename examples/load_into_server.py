@@ -8,21 +8,20 @@ The address may be a folder too, file:boc-data: what works there works on a serv
 
 import sys
 
-from boc import plugins
-from boc.build import build_index, fit_code, new_manifest
+from boc import build_index, plugins
 from boc.codecs import global_code
 from boc.evaluate.verify import verify
-from boc.inputs.features import FeatureFile
+
+
+def show(label: str, done: int, total: int) -> None:
+    print(f"\r{label} {done} of {total}", end="", file=sys.stderr)
 
 
 def main(features: str, at: str) -> None:
     backend = plugins.backend(at)
     for label, value in backend.about().items():
         print(f"{label}: {value}")
-    with FeatureFile(features) as file:
-        codec = fit_code(file, global_code("dictionary", terms=64))
-        for done in build_index(file, at, "boc-example", codec, new_manifest(file, codec)):
-            print(f"\rloaded {done}", end="", file=sys.stderr)
+    build_index("boc-example", features, at=at, code=global_code("dictionary", terms=64), progress=show)
     found = verify(backend.open("boc-example"))
     print(f"{found.pairs} scores compared, {'all' if found.right else 'not all'} as they should be")
     backend.remove("boc-example")

@@ -9,14 +9,12 @@ import hashlib
 
 import numpy as np
 
-from boc import plugins
-from boc.build import build_index, fit_code, new_manifest
+from boc import Embeddings, Item, Searcher, build_index
 from boc.codecs import global_code
 from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import FeatureFile, Header
+from boc.inputs.features import Header
 from boc.inputs.sources import Source
-from boc.search import Searcher
-from boc.types import Embeddings, Item, Rows
+from boc.types import Rows
 
 
 def main() -> None:
@@ -33,12 +31,9 @@ def main() -> None:
             writer.append(500, [Rows(items[batch], {"vectors": vectors[batch]})])
         writer.finish()
 
-    with FeatureFile("mine.h5") as file:
-        codec = fit_code(file, global_code("scalar", z=32, query_z=64))
-        for _ in build_index(file, "file:boc-data", "mine", codec, new_manifest(file, codec)):
-            pass
+    build_index("mine", "mine.h5", code=global_code("scalar", z=32, query_z=64), replace=True)
 
-    searcher = Searcher(plugins.backend("file:boc-data").open("mine"))
+    searcher = Searcher.open("mine")
     for hit in searcher.search_vectors(Embeddings("image", vectors[7:8]), k=3)[0]:
         print(f"{hit.score:.3f}  {hit.item.id}")
 

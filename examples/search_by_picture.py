@@ -5,8 +5,7 @@ python examples/search_by_picture.py photos file:boc-data dog.jpg
 
 import sys
 
-from boc.errors import BocError
-from boc.search import Searcher
+from boc import BocError, Searcher
 
 
 def main(name: str, at: str, picture: str) -> None:

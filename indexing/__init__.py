@@ -1,1 +1,1 @@
-"""Engines that hold posting lists: one module a kind, each with ``connect(url) -> Backend``."""
+"""Engines that hold posting lists: one module per kind, each with ``connect(url) -> Backend``."""

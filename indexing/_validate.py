@@ -1,4 +1,4 @@
-"""What every writer checks of the rows that it gets."""
+"""Checks that every writer makes on its input rows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.errors import BackendError
+from boc.errors import BackendError, BocError
 from boc.inputs.metadata import undeclared
 from boc.manifest import Manifest
-from boc.types import Item, StoredConcepts, TermMatrix
+from boc.rerank import check_metric
+from boc.types import Item, Modality, Rescore, StoredConcepts, TermMatrix
 
 
 def check_rows(
@@ -22,8 +23,8 @@ def check_rows(
     concepts: StoredConcepts | None,
     concept_dim: int | None,
 ) -> None:
-    """BackendError unless the rows are of one length, of different ids, and fit the index, whose concepts are
-    ``concept_dim`` wide, if that is known."""
+    """BackendError unless the inputs have equal lengths, the ids differ, and the rows fit the index, whose concepts
+    have width ``concept_dim`` if that is known."""
     if not len(items) == terms.shape[0] == len(vectors):
         raise BackendError(f"{len(items)} items, {terms.shape[0]} term rows, {len(vectors)} vectors: must be equal")
     found = terms.shape[1], vectors.shape[1]
@@ -48,6 +49,25 @@ def check_rows(
         raise BackendError(f"concepts of {width} components after some of {concept_dim}")
 
 
+def check_rescore(rescore: Rescore, modality: Modality | None, manifest: Manifest, shown: str) -> None:
+    """BocError unless index ``shown`` can re-rank hits of ``modality`` so."""
+    if check_metric(rescore.metric) == "dot":
+        return
+    if manifest.concept_dtype is None:
+        raise no_concepts(shown)
+    if rescore.queries.concepts is None:
+        raise BocError(f"the queries hold no concept sets, which {rescore.metric} compares; re-rank by dot")
+    if modality is None:
+        raise BackendError(f"{rescore.metric} compares words with regions; say which modality is searched for")
+
+
+def no_concepts(shown: str) -> BackendError:
+    """The error for an index without concept sets."""
+    return BackendError(
+        f"{shown} holds no concept sets; make it again with boc index --concepts float16, or re-rank by dot"
+    )
+
+
 def not_unique(key: str) -> BackendError:
-    """The error for an id that comes again."""
+    """The error for an id that occurs more than once."""
     return BackendError(f"the id {key!r} occurs more than once; make ids unique")

@@ -1,4 +1,5 @@
-"""Elasticsearch 8 and 9: ``elastic+https://user@host:9200?ca_certs=FILE``. All else is shared: see ``_server``."""
+"""Elasticsearch 8 and 9: ``elastic+https://user@host:9200?ca_certs=FILE``. Everything else is shared: see
+``indexing.server``."""
 
 from __future__ import annotations
 
@@ -19,17 +20,17 @@ from .server.transport import Json, refusal, unreachable
 JSON, NDJSON = "application/json", "application/x-ndjson"
 STRATEGIES = ("text", "sparse_vector", "rank_features")  # best first, by bench/race/race.py --server
 ON_THE_WAY = {401, 403, 408, 413, 429, 500, 502, 503, 504}
-"""Statuses that gateways give too, and the guard of a server: neither says what stands behind it."""
+"""Statuses that gateways and access control return too; they do not identify the product behind them."""
 
 
 def connect(url: str) -> ServerBackend:
-    """The cluster behind ``url``. Nothing is asked of it yet; BackendError for an address that cannot be one."""
+    """The cluster at ``url``, without a request. BackendError for an invalid address."""
     address = parse(url)
     return ServerBackend(ElasticTransport(address), address, STRATEGIES)
 
 
 class _Orjson(JsonSerializer):
-    """Hundreds of re-rank vectors an answer: the standard library's parser would take longer than the server."""
+    """A fast parser: an answer may hold hundreds of vectors, which the standard library would parse too slowly."""
 
     def json_dumps(self, data: Any) -> bytes:
         return dumps(data)
@@ -39,7 +40,7 @@ class _Orjson(JsonSerializer):
 
 
 class ElasticTransport:
-    """Requests through the official client of Elasticsearch 8, which 9 understands too."""
+    """Requests through the official client of Elasticsearch 8, which also talks to version 9."""
 
     engine = "elasticsearch"
 
@@ -60,7 +61,7 @@ class ElasticTransport:
         self._client = Elasticsearch(
             list(address.hosts),
             request_timeout=address.request_timeout,
-            max_retries=len(address.hosts) - 1,  # each host once
+            max_retries=len(address.hosts) - 1,  # tries each host once
             retry_on_timeout=False,
             retry_on_status=(),
             serializer=_Orjson(),
@@ -95,7 +96,7 @@ class ElasticTransport:
         )
 
     def open_pit(self, index: str, keep_alive: str) -> str:
-        """The id of a point in time of ``index``."""
+        """Open a point in time of ``index`` and return its id."""
         found: str = self.request("POST", f"/{index}/_pit", keep_alive=keep_alive)["id"]
         return found
 

@@ -1,4 +1,5 @@
-"""OpenSearch 2 and 3: ``opensearch+https://user@host:9200?ca_certs=FILE``. All else is shared: see ``_server``."""
+"""OpenSearch 2 and 3: ``opensearch+https://user@host:9200?ca_certs=FILE``. Everything else is shared: see
+``indexing.server``."""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ STRATEGIES = ("rank_features", "counted_text", "text")  # best first, by bench/r
 
 
 def connect(url: str) -> ServerBackend:
-    """The cluster behind ``url``. Nothing is asked of it yet; BackendError for an address that cannot be one."""
+    """The cluster at ``url``, without a request. BackendError for an invalid address."""
     address = parse(url)
     return ServerBackend(OpenSearchTransport(address), address, STRATEGIES)
 
 
 class _Orjson(JSONSerializer):
-    """Hundreds of re-rank vectors an answer: the standard library's parser would take longer than the server."""
+    """A fast parser: an answer may hold hundreds of vectors, which the standard library would parse too slowly."""
 
     def loads(self, s: Any) -> Any:
         try:
@@ -68,7 +69,7 @@ class OpenSearchTransport:
         self._client = OpenSearch(
             list(address.hosts),
             timeout=address.request_timeout,
-            max_retries=len(address.hosts) - 1,  # each host once
+            max_retries=len(address.hosts) - 1,  # tries each host once
             retry_on_timeout=False,
             retry_on_status=(),
             serializer=_Orjson(),
@@ -77,7 +78,7 @@ class OpenSearchTransport:
         )
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None, **params: Any) -> Json:
-        if not self._known:  # the client does not look at what answers
+        if not self._known:  # the client does not check the product
             self._check_product()
         return self._request(method, path, body, **params)
 
@@ -88,7 +89,7 @@ class OpenSearchTransport:
             status = getattr(error, "status", None)
             if status == 404:
                 raise self._other_product() from None
-            if status != 403:  # a user of a few indexes may not ask
+            if status != 403:  # users with rights on a few indexes only may not ask
                 raise
         else:
             if not isinstance(version, dict) or version.get("distribution") != "opensearch":
@@ -119,7 +120,7 @@ class OpenSearchTransport:
         )
 
     def open_pit(self, index: str, keep_alive: str) -> str:
-        """The id of a point in time of ``index``."""
+        """Open a point in time of ``index`` and return its id."""
         found: str = self.request("POST", f"/{index}/_search/point_in_time", keep_alive=keep_alive)["pit_id"]
         return found
 

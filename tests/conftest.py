@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.helpers import SHARED, boc, draw_pictures
+from tests.once import once
 from tests.servers.fixtures import own, server  # noqa: F401
 
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -60,27 +61,23 @@ def mobilenet() -> Path:
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with captions.csv, images/, regions.h5, model/, photos.h5 and the index ``photos`` in index/."""
-    home = tmp_path_factory.mktemp("library")
+    """A folder with captions.csv, images/, regions.h5, model/, photos.h5 and the index ``photos`` in index/.
+
+    All workers read the same one: tests write elsewhere.
+    """
+    return once(tmp_path_factory, "library", make_library)
+
+
+def make_library(home: Path) -> None:
+    """Draw 40 pictures, train a small network on them for a moment, and index them."""
     table = draw_pictures(home, 40)
-    tiny = [f"--set={s}" for s in ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2", "text_layers=1")]
+    sizes = ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2", "text_layers=1", "held_out=8")
+    train = ("train", home / "regions.h5", "-o", home / "model", "--epochs", 2, "--batch-size", 8)
     for command in (
         ("extract", table, "-o", home / "regions.h5", "--regions", "grid"),
-        (
-            "train",
-            home / "regions.h5",
-            "-o",
-            home / "model",
-            "--epochs",
-            2,
-            "--batch-size",
-            8,
-            "--set=held_out=8",
-            *tiny,
-        ),
+        (*train, *(f"--set={size}" for size in sizes)),
         ("extract", table, "-o", home / "photos.h5", "--encoder", f"tern:{home / 'model'}"),
         ("index", "photos", home / "photos.h5", "--at", f"file:{home / 'index'}"),
     ):
         result = boc(*command)
         assert result.exit_code == 0, result.output
-    return home

@@ -17,34 +17,45 @@ FILES = [path for package in OURS for path in sorted((ROOT / package).rglob("*.p
 TORCH = {"torch", "transformers", "tokenizers", "safetensors", "sentence_transformers"}
 
 # Folder or module of ``boc``, or one of the other packages -> what it may import besides itself. A new one needs a row.
-BASE = {"boc", "boc.errors", "boc.atomic_files", "boc.types", "boc.manifest", "boc.plugins"}
+CORE = ("errors", "atomic_files", "names", "outputs", "types", "manifest", "plugins", "topk", "vectors")
+BASE = {"boc", *(f"boc.{name}" for name in CORE)}
 MAY = {
     "boc": set(),
     "boc.errors": {"boc"},
     "boc.atomic_files": {"boc", "boc.errors"},
-    "boc.types": {"boc", "boc.errors"},
+    "boc.names": {"boc"},
+    "boc.outputs": {"boc", "boc.errors", "boc.atomic_files"},
+    "boc.types": {"boc", "boc.errors", "boc.names"},
     "boc.manifest": {"boc", "boc.errors", "boc.types"},
     "boc.plugins": {"boc", "boc.errors", "boc.types", "boc.manifest"},
+    "boc.topk": {"boc"},
+    "boc.vectors": {"boc"},
     "boc.prefetch": {"boc"},
     "boc.instances": {"boc"},
-    "boc.scenes": {"boc"},
+    "boc.scenes": {"boc", "boc.outputs"},
     "boc.inputs": BASE | {"boc.instances"},
     "boc.rerank": BASE,
     "boc.rank_fusion": BASE,
     "boc.clustering": BASE | {"boc.inputs", "boc.prefetch"},
     "boc.codecs": BASE | {"boc.clustering"},
-    "boc.build": BASE | {"boc.codecs", "boc.inputs", "boc.prefetch", "boc.rerank"},
-    "boc.search": BASE | {"boc.codecs", "boc.inputs", "boc.rank_fusion", "boc.rerank"},
+    "boc.load": BASE | {"boc.codecs", "boc.inputs", "boc.prefetch", "boc.rerank"},
+    "boc.search_options": BASE | {"boc.rerank"},
+    "boc.search": BASE | {"boc.codecs", "boc.inputs", "boc.rank_fusion", "boc.rerank", "boc.search_options"},
+    "boc.build": BASE | {"boc.codecs", "boc.inputs", "boc.load", "boc.search"},
     "boc.explain": BASE | {"boc.clustering", "boc.codecs", "boc.inputs", "boc.search"},
-    "boc.evaluate": BASE | {"boc.build", "boc.codecs", "boc.inputs", "boc.rerank", "boc.search"},
+    "boc.evaluate": BASE | {"boc.load", "boc.codecs", "boc.inputs", "boc.rerank", "boc.search", "boc.search_options"},
     "boc.doctor": BASE,
-    "boc.web": BASE | {"boc.clustering", "boc.codecs", "boc.explain", "boc.inputs", "boc.search"},
+    "boc.web": BASE | {"boc.clustering", "boc.codecs", "boc.explain", "boc.inputs", "boc.search", "boc.search_options"},
     "encoders": BASE | {"boc.clustering", "boc.evaluate", "boc.inputs"},
     "indexing": BASE | {"boc.inputs", "boc.instances", "boc.rerank"},
 }
 MAY["boc.cli"] = set(MAY) - {"encoders", "indexing"}
 # Under TYPE_CHECKING only.
-ANNOTATIONS = {"boc.codecs": {"boc.clustering"}, "boc.cli": {"encoders"}}
+ANNOTATIONS = {
+    "boc": {"boc.build", "boc.errors", "boc.search", "boc.search_options", "boc.types"},
+    "boc.codecs": {"boc.clustering"},
+    "boc.cli": {"encoders"},
+}
 
 
 def name_of(path: Path) -> str:
@@ -86,6 +97,14 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
             for alias in node.names:
                 deeper = f"{module}.{alias.name}"
                 yield deeper if module.split(".")[0] in OURS and exists(deeper) else module, id(node) in typing_only
+
+
+def caught_anything(tree: ast.AST, module: str) -> list[ast.ExceptHandler]:
+    """The handlers that may be of any exception: those of the one function around the decoders of pictures."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "decoding"]
+    if module != "boc.inputs.images":
+        return []
+    return [node for function in functions for node in ast.walk(function) if isinstance(node, ast.ExceptHandler)]
 
 
 def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
@@ -131,8 +150,9 @@ def test_torch_lives_in_encoders(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_nothing_prints_or_catches_everything_or_unpickles(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
+    anything = caught_anything(tree, name_of(path))
     for node in ast.walk(tree):
-        if isinstance(node, ast.ExceptHandler):
+        if isinstance(node, ast.ExceptHandler) and node not in anything:
             assert node.type is not None, f"line {node.lineno}: except without a class"
             caught = {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)}
             assert caught.isdisjoint({"Exception", "BaseException"}), f"line {node.lineno}: broad except"
@@ -147,6 +167,9 @@ def test_nothing_prints_or_catches_everything_or_unpickles(path: Path) -> None:
     for call, function in calls(path):
         arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
         where = f"line {call.lineno}: {function}"
+        if function == "Image.open":
+            assert arguments.get("formats") == "FORMATS", where
+        assert not (function == "suppress" and "Exception" in map(ast.unparse, call.args)), where
         assert function not in {"print", "pprint", "eval", "exec"}, where
         if function in {"np.load", "np.save", "numpy.load", "numpy.save"}:
             assert arguments.get("allow_pickle") == "False", where
@@ -168,3 +191,16 @@ def test_indexing_and_searching_need_neither_torch_nor_scikit_learn() -> None:
     loaded = {name.split(".")[0] for name in done.stdout.split()}
     assert {"boc", "indexing", "h5py"} <= loaded
     assert loaded.isdisjoint(TORCH | {"encoders", "sklearn"})
+
+
+@pytest.mark.slow
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Nor inside functions: an import that is put off hides a circle, it does not break it."""
+    known = {name_of(path) for path in FILES}
+    graph = {
+        name_of(path): {module for module, typing_only in imports(path) if module in known and not typing_only}
+        for path in FILES
+    }
+    while free := {module for module, needed in graph.items() if not needed & set(graph) - {module}}:
+        graph = {module: needed for module, needed in graph.items() if module not in free}
+    assert not graph, f"in or above a circle: {sorted(graph)}"

@@ -36,7 +36,7 @@ from tests.helpers import boc as run_boc
 from tests.helpers import draw_pictures
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 BLOCK = re.compile(r"^(?:<!-- (run|other data) -->\n+)?```(\w+)\n(.*?)^```$", re.S | re.M)
@@ -52,7 +52,7 @@ SHELL = [line for page in PAGES for _, kind, body in blocks(page) if kind == "sh
 
 
 def test_every_command_is_in_the_table_and_no_other() -> None:
-    named = set(re.findall(r"^\| `boc ([\w-]+)", README, re.M))
+    named = set(re.findall(r"^\| `boc ([\w-]+)", COMMANDS, re.M))
     assert named == set(main.commands)
 
 
@@ -131,6 +131,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Marks]:
     return {page: Marks(page) for page in folder.rglob("*.html")}
 
 
+@pytest.mark.slow
 def test_links_of_the_site_lead_somewhere(site: dict[Path, Marks]) -> None:
     for page, marks in site.items():
         for target in marks.links | marks.loads:
@@ -270,6 +271,7 @@ def _wait(process: subprocess.Popen[str], url: str) -> None:
     pytest.fail(f"{url} does not answer within a minute")
 
 
+@pytest.mark.slow
 def test_docstring_examples_run() -> None:
     names = [m.name for m in pkgutil.walk_packages(boc.__path__, "boc.")]
     results = [doctest.testmod(importlib.import_module(name)) for name in names]

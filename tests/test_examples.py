@@ -31,6 +31,7 @@ def run(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     return start
 
 
+@pytest.mark.slow
 def test_a_folder_is_encoded_once_and_searched(run: Run, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = (library / "images", f"tern:{library / 'model'}", "a red box at the left")
     first = run("search_folder", *arguments)
@@ -46,6 +47,7 @@ def test_a_picture_finds_itself_and_sentences(run: Run, library: Path) -> None:
     assert len(found) == 6
 
 
+@pytest.mark.slow
 def test_an_index_without_sentences_says_so(run: Run, library: Path) -> None:
     run("search_folder", library / "images", f"tern:{library / 'model'}", "a red box")
     found = run("search_by_picture", "folder", "file:boc-data", library / "images" / "007.png")
@@ -63,12 +65,14 @@ def test_what_is_loaded_scores_exactly(run: Run, tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "boc-data").iterdir()) == ["photos"]
 
 
+@pytest.mark.slow
 def test_a_server_scores_exactly(run: Run, server: Any) -> None:
     scheme = {"elasticsearch": "elastic", "opensearch": "opensearch"}[server.kind.engine]
     *_, last = run("load_into_server", "photos.h5", f"{scheme}+{server.url}")
     assert re.fullmatch(r"\d+ scores compared, all as they should be", last)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("photos.h5",)])
 def test_more_terms_never_read_less_and_find_more(run: Run, arguments: tuple[str, ...]) -> None:
     _, *lines = run("compare_codes", *arguments)
@@ -126,6 +130,7 @@ def test_every_example_is_run_and_told() -> None:
     assert names == set(re.findall(r"^```\{literalinclude\} \.\./examples/(\w+)\.py", page.read_text("utf-8"), re.M))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_docstrings_say_how_to_run(path: Path) -> None:
     assert f"python examples/{path.name}" in path.read_text(encoding="utf-8").split('"""')[1]

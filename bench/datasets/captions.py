@@ -164,8 +164,8 @@ def coco(paths: Sequence[Path]) -> Captioned:
         strange = next((key for key, _ in captions if key not in names), None)
         if strange is not None:
             raise DataError(f"{path}: a caption is of image {strange}, which the file does not list; fetch it again")
-        for key, caption in captions:
-            found.add(names[key], caption)
+        for owner, caption in captions:
+            found.add(names[owner], caption)
         found.splits[split] = list(names.values())
     return found
 

@@ -69,6 +69,7 @@ def convert(path: Path, out: Path) -> Converted:
         _check_shapes(path, file)
         rows = file["neighbors"][:, :K].astype(np.int64)
     _check(path, made, rows)
+    assert made.truth is not None
     np.save(made.truth, rows)
     return made
 

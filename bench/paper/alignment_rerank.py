@@ -12,23 +12,24 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.report.rows import Writer
-from bench.speed.rerank import time_in_turns
-from boc.build import build_index, fit_code, new_manifest
+from bench.speed.rerank_speed import time_in_turns
 from boc.codecs import global_code
 from boc.codecs.presets import budgets
 from boc.inputs.features import FeatureFile, embeddings
+from boc.load import fit_code, load_index, new_manifest
+from boc.names import CONCEPT_DTYPES, METRICS, Metric
 from boc.rerank.alignment import align
-from boc.rerank.dot import METRICS, dot
-from boc.rerank.storage import CONCEPT_DTYPES
+from boc.rerank.dot import dot
 from boc.search import Searcher
 from boc.types import Embeddings, Modality
 
@@ -49,17 +50,21 @@ def recalls(
     with click.progressbar(length=file.count(asking), label=f"{asking} to {target}", file=sys.stderr) as bar:
         for rows in file.batches(asking, QUERIES):
             asked = embeddings(rows, asking)
+            assert asked.concepts is not None
             terms = searcher.codec.encode_queries(asked)
             hits = searcher.index.search(terms, max(rms) * max(CUTOFFS), target)
             for i, (query, candidates) in enumerate(zip(rows.items, hits, strict=True)):
                 own = np.array([hit.item.group == query.group for hit in candidates])
                 ids = [hit.item.id for hit in candidates]
                 stored = searcher.index.concepts(ids)
-                scores = {"none": -np.arange(len(ids)), "dot": dot(asked.vectors[i], searcher.index.vectors(ids))}
+                scores: dict[str, NDArray[Any]] = {
+                    "none": -np.arange(len(ids)),
+                    "dot": dot(asked.vectors[i], searcher.index.vectors(ids)),
+                }
                 for metric in METRICS[1:]:
                     scores[metric] = align(asked.concepts[i], stored, metric, asks_by_words=asking == "text")
-                for metric, values in scores.items():
-                    found[metric] += [[hit_at(k, own[: rm * k], values[: rm * k]) for k in CUTOFFS] for rm in rms]
+                for name, values in scores.items():
+                    found[name] += [[hit_at(k, own[: rm * k], values[: rm * k]) for k in CUTOFFS] for rm in rms]
             bar.update(len(rows.items))
     return {metric: 100 * hit / file.count(asking) for metric, hit in found.items()}
 
@@ -74,7 +79,7 @@ def milliseconds(
 ) -> dict[str, NDArray[np.float64]]:
     """Quartiles of what a search takes by dot, and longer by each alignment, over the same queries."""
 
-    def caller(metric: str) -> object:
+    def caller(metric: Metric) -> Callable[[], object]:
         queries = cycle(asked)
         return lambda: searcher.search_vectors(next(queries), k=max(CUTOFFS), rm=rm, find=target, rerank=metric)
 
@@ -97,7 +102,7 @@ def rows(dev: FeatureFile, train: FeatureFile, rms: Sequence[int], timed: int) -
     for dtype in CONCEPT_DTYPES:
         with tempfile.TemporaryDirectory() as folder:
             at = f"file:{folder}"
-            for _ in build_index(dev, at, "bench", codec, new_manifest(dev, codec, concepts=dtype)):
+            for _ in load_index(dev, at, "bench", codec, new_manifest(dev, codec, concepts=dtype)):
                 pass
             searcher = Searcher.open("bench", at)
             sizes = searcher.index.sizes()

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -49,7 +50,7 @@ def rows(gallery: Gallery, fit: FeatureFile, book: Codebook) -> Iterator[list[ob
     soft = [(f"soft {aggregate}", z) for aggregate in ("sum", "max") for z in sorted({min(FEW, p), max(1, p // SHARE)})]
     for assignment, z in [("hard", 1), *soft]:
         kind, _, aggregate = assignment.partition(" ")
-        options = {"z": z, "aggregate": aggregate} if aggregate else {}
+        options: dict[str, Any] = {"z": z, "aggregate": aggregate} if aggregate else {}
         codec = concept_code(book, kind, **options).fit(one)
         for asking, target in DIRECTIONS:
             found = gallery.search(codec, asking, target, (1,))

@@ -23,12 +23,12 @@ from scipy import sparse
 
 from bench.report.rows import Writer
 from boc import plugins
-from boc.build import build_index, fit_code, new_manifest
 from boc.clustering.codebook import cluster
 from boc.clustering.term_labels import IndexLabels, Label, codebook_labels, content_words
 from boc.codecs import HardAssignment, SurrogateCodec, global_code
 from boc.codecs.presets import budgets
 from boc.inputs.features import FeatureFile, embeddings
+from boc.load import fit_code, load_index, new_manifest
 from boc.types import TermMatrix
 
 COLUMNS = ("labels", "terms", "with words", "hits", "hits +-", "chance", "chance +-", "above chance")
@@ -87,7 +87,7 @@ def rows(
     concepts = SurrogateCodec([HardAssignment.from_codebook(codebook)]).fit(sample)
     for kind, codec in (("scalar", scalar), ("dictionary", dictionary), ("concepts", concepts)):
         with tempfile.TemporaryDirectory() as folder:
-            for _ in build_index(learn, f"file:{folder}", "bench", codec, new_manifest(learn, codec)):
+            for _ in load_index(learn, f"file:{folder}", "bench", codec, new_manifest(learn, codec)):
                 pass
             index = plugins.backend(f"file:{folder}").open("bench")
             terms = encode(file, codec)

@@ -31,7 +31,8 @@ from boc.evaluate.metrics import DEPTH, FOLD, evaluate_ndcg, evaluate_recall, ra
 from boc.evaluate.runs import Gallery
 from boc.inputs.features import FeatureFile
 from boc.inputs.sources import open_source
-from boc.rerank.dot import METRICS, unit_rows
+from boc.names import METRICS
+from boc.vectors import unit_rows
 
 SVD = 600
 SHRINK = 0.3
@@ -105,7 +106,8 @@ def variates(X: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np
 def inverse_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     """The inverse square root of a shrunk covariance."""
     values, vectors = linalg.eigh(covariance)
-    return vectors / np.sqrt(values + SHRINK * values.mean()) @ vectors.T
+    root: NDArray[np.float64] = vectors / np.sqrt(values + SHRINK * values.mean()) @ vectors.T
+    return root
 
 
 def rows(

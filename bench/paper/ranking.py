@@ -54,7 +54,8 @@ class Gallery:
     def exact(self, asking: Modality, target: Modality, k: int = K) -> NDArray[np.bool_]:
         """Whether one of each query's own is among its ``k`` best by the vectors themselves, (queries,)."""
         rows = np.argsort(-self.products[asking], axis=1, kind="stable")[:, :k]
-        return (self.groups[target][rows] == self.groups[asking][:, None]).any(axis=1)
+        found: NDArray[np.bool_] = (self.groups[target][rows] == self.groups[asking][:, None]).any(axis=1)
+        return found
 
     def search(self, codec: SurrogateCodec, asking: Modality, target: Modality, rms: Sequence[int] = RMS) -> Found:
         """The items that a fitted code finds, as an engine does: only those that share a term with the query, by the

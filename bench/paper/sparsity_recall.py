@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 from bench.paper.codebooks import Codebooks
 from bench.paper.ranking import DIRECTIONS, RMS, Gallery, share
 from bench.report.rows import Writer
-from boc.build import fit_code
 from boc.codecs import SurrogateCodec, concept_code, global_code
 from boc.codecs.presets import budgets
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header, embeddings
+from boc.load import fit_code
 from boc.types import Item, Modality, Rows
 
 SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
@@ -181,7 +181,8 @@ def synthetic(path: Path, n: int, dim: int = 32) -> None:
 
 
 def _unit(X: NDArray[np.float64]) -> NDArray[np.float32]:
-    return (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+    rows: NDArray[np.float32] = (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+    return rows
 
 
 @click.command()

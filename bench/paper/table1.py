@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.paper.codebooks import Codebooks
-from bench.paper.ranking import Gallery, spread
+from bench.paper.ranking import DIRECTIONS, Gallery, spread
 from bench.report.rows import Writer
 from boc.codecs import SurrogateCodec, global_code
 from boc.codecs.bag_of_concepts import concept_steps
@@ -40,10 +41,10 @@ GLOBAL, HARD, SOFT, MORE, PAIRS = (
     "Differences",
 )
 FIT = 2000  # global vectors of each modality that a code is fitted on
-DIRECTIONS = ("image", "sentence")
+RETRIEVED = ("image", "sentence")
 COLUMNS = (
-    "section", "model", "minus", *(f"{d} R@{k}" for d in DIRECTIONS for k in CUTOFFS), "sum", "sum +-",
-    *(f"paper {data} {d} R@{k}" for data in ("coco", "flickr30k") for d in DIRECTIONS for k in CUTOFFS),
+    "section", "model", "minus", *(f"{d} R@{k}" for d in RETRIEVED for k in CUTOFFS), "sum", "sum +-",
+    *(f"paper {data} {d} R@{k}" for data in ("coco", "flickr30k") for d in RETRIEVED for k in CUTOFFS),
 )  # fmt: skip
 PAPER = {
     "TERN": (28.7, 59.7, 72.7, 38.4, 69.5, 81.3, 13.1, 30.1, 39.5, 17.0, 37.1, 47.8),
@@ -122,13 +123,13 @@ class Table:
         asking = [groups["text"]] * len(CUTOFFS) + [groups["image"]] * len(CUTOFFS)
         recalls = [100 * float(column.mean(dtype=np.float64)) for column in values]
         error = spread(list(zip(values, asking, strict=True)))
-        section = line.section if minus is None else PAIRS
+        section, other = (line.section, None) if minus is None else (PAIRS, minus.model)
         told = [f"{value:.2f}" for value in (*recalls, sum(recalls), error)]
-        return [section, line.model, minus and minus.model, *told, *published(line.model, minus and minus.model)]
+        return [section, line.model, other, *told, *published(line.model, other)]
 
-    def _line(self, section: str, model: str, encode: Callable[[Modality, str], NDArray[np.floating]]) -> Line:
-        found = {}
-        for asking, target in (("text", "image"), ("image", "text")):
+    def _line(self, section: str, model: str, encode: Callable[[Modality, str], NDArray[Any]]) -> Line:
+        found: dict[Modality, NDArray[np.int64]] = {}
+        for asking, target in DIRECTIONS:
             scores = encode(asking, "queries") @ encode(target, "documents").T
             found[asking] = ranks(scores, self.gallery.groups[asking], self.gallery.groups[target])
         return Line(section, model, found)
@@ -136,7 +137,8 @@ class Table:
 
 def exact(terms: TermMatrix) -> NDArray[np.float64]:
     """Whole numbers whose products float64 sums without rounding."""
-    return terms.toarray().astype(np.float64)
+    dense: NDArray[np.float64] = terms.toarray().astype(np.float64)
+    return dense
 
 
 def published(model: str, minus: str | None) -> list[object]:
@@ -151,10 +153,10 @@ def published(model: str, minus: str | None) -> list[object]:
 def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], books: Codebooks) -> Iterator[Line]:
     """The lines of the table, one by one."""
 
-    def global_row(section: str, model: str, code: str, **options: object) -> Line:
+    def global_row(section: str, model: str, code: str, **options: Any) -> Line:
         return dev.code(section, model, global_code(code, center=False, **options).fit(*train))
 
-    def concept_row(section: str, model: str, book: str, table: Table = dev, **options: object) -> Line:
+    def concept_row(section: str, model: str, book: str, table: Table = dev, **options: Any) -> Line:
         assignment = "hard" if section == HARD or options.pop("hard", False) else "soft"
         codec = SurrogateCodec(concept_steps(books[book], assignment, **options))
         return table.code(section, model, codec.fit(*table.of.values()))
@@ -207,13 +209,14 @@ def main(
     """Table I of the Bag of Concepts paper on the embeddings in DEV."""
     told = {"dev": dev, "fit": train, "alone-train": alone_train, "alone-dev": alone_dev, "clusters": clusters}
     with ExitStack() as stack:
-        files = [stack.enter_context(FeatureFile(p)) if p else None for p in (dev, train, alone_dev, alone_train)]
-        books = Codebooks(files[1], files[3], codebooks, clusters)
-        sample = [Embeddings(m, files[1].vectors(m)[:: max(1, files[1].count(m) // FIT)]) for m in MODALITIES]
-        table = Table(files[0])
+        opened, fit = (stack.enter_context(FeatureFile(path)) for path in (dev, train))
+        alone, alone_fit = (stack.enter_context(FeatureFile(p)) if p else None for p in (alone_dev, alone_train))
+        books = Codebooks(fit, alone_fit, codebooks, clusters)
+        sample = [Embeddings(m, fit.vectors(m)[:: max(1, fit.count(m) // FIT)]) for m in MODALITIES]
+        table = Table(opened)
         out = stack.enter_context(Writer(sys.stdout, __file__, told, COLUMNS))
         found = {}
-        for line in lines(table, Table(files[2]) if files[2] else None, sample, books):
+        for line in lines(table, Table(alone) if alone else None, sample, books):
             click.echo(line.model, err=True)
             out.write(*table.cells(line))
             found[line.model] = line

@@ -1,6 +1,6 @@
 """Engines of the race that answer from codes: ours, scipy and tantivy.
 
-Ours is the whole public path, ``build_index`` and ``Searcher.search_vectors``: query encoding, posting lists,
+Ours is the whole public path, ``load_index`` and ``Searcher.search_vectors``: query encoding, posting lists,
 re-scoring from float16, hits with their content. ``scipy`` (product with the transposed term matrix, ``argpartition``)
 and ``tantivy`` (terms as words of a document, weights of the query as boosts; it does not see the frequencies of
 documents, whose lengths are equal) answer from the same codes and re-score in the same way; their bytes count float16
@@ -22,9 +22,9 @@ import numpy as np
 from bench.race.data import Data, K, Matrix, told
 from bench.race.engine import Clock, Engine, Local, Setting, Took, folder_of, rescored
 from boc import plugins
-from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import SurrogateCodec, global_code
 from boc.inputs.features import FeatureFile
+from boc.load import fit_code, load_index, new_manifest
 from boc.search import Searcher
 from boc.types import Embeddings, TermMatrix
 
@@ -75,7 +75,7 @@ class Ours(Coded, Local):
         with FeatureFile(data.gallery) as file:
             manifest = replace(new_manifest(file, codec), vector_dtype="float16")
             begun = time.perf_counter()
-            for done in build_index(file, f"file:{folder}", NAME, codec, manifest):
+            for done in load_index(file, f"file:{folder}", NAME, codec, manifest):
                 told(f"{folder.name}: {done} items")
         return Took(time.perf_counter() - begun)
 
@@ -189,7 +189,8 @@ def fit(data: Data, kind: str) -> Took:
     with FeatureFile(data.gallery) as file:
         fit_code(file, codec)
     seconds = time.perf_counter() - begun
-    np.savez(folder / "arrays.npz", **codec.arrays())
+    arrays: dict[str, Any] = codec.arrays()
+    np.savez(folder / "arrays.npz", **arrays)
     (folder / "config.json").write_text(json.dumps(codec.config()))
     return Took(seconds)
 

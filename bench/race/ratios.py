@@ -54,8 +54,8 @@ def compared(recall: str, one: Cells, other: Cells) -> list[str]:
     """All cells but that of the race."""
     rates = [cell for name in ("qps_1", "qps_2") for cell in spread(one, other, f"{name}_rounds", better=1)]
     built = ("encode_s", "build_s")
-    bare = [number(one, "disk_mb"), number(one, "vectors_mb"), number(other, "disk_mb")]
-    without = quotient(bare[0] - bare[1], bare[2]) if None not in bare else ""  # type: ignore[operator]
+    disk, vectors, theirs = number(one, "disk_mb"), number(one, "vectors_mb"), number(other, "disk_mb")
+    without = "" if disk is None or vectors is None or theirs is None else quotient(disk - vectors, theirs)
     return [
         recall, named(one), one["setting"], one["recall"], named(other), other["setting"], other["recall"],
         *spread(one, other, "p50_rounds", better=-1), *rates,

@@ -33,9 +33,9 @@ from bench.race.codes import Coded, fit, fitted
 from bench.race.data import Data, K, Matrix, told
 from bench.race.engine import Engine, Facts, Setting, UnavailableError, folder_of, once, status_of
 from boc import plugins
-from boc.build import new_manifest
 from boc.errors import BackendError
 from boc.inputs.features import FeatureFile
+from boc.load import new_manifest
 from boc.search import Searcher
 from boc.types import Embeddings
 from indexing.server.backend import ServerBackend
@@ -380,7 +380,8 @@ def scale_of(data: Data) -> float:
 
 def quantised(vectors: NDArray[np.float32], scale: float) -> NDArray[np.int8]:
     """Whole numbers to 127."""
-    return np.clip(np.rint(vectors * scale), -127, 127).astype(np.int8)
+    whole: NDArray[np.int8] = np.clip(np.rint(vectors * scale), -127, 127).astype(np.int8)
+    return whole
 
 
 def list_form(vector: NDArray[Any]) -> Any:

@@ -53,7 +53,7 @@ class Variant:
 
     @property
     def p50(self) -> float:
-        return median(self.medians.tolist())
+        return float(median(self.medians.tolist()))
 
     def percentile_cells(self) -> list[str]:
         """Median over rounds, least and most of the 50th, 95th and 99th percentile."""

@@ -23,6 +23,7 @@ class Faiss(Local):
     """What the indexes of faiss share."""
 
     library = "faiss"
+    index: Any
 
     def __init__(self, data: Data, folder: Path, code: str) -> None:
         import faiss
@@ -92,7 +93,7 @@ class Hnsw(Faiss):
     def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
         import faiss
 
-        index = faiss.IndexHNSWFlat(data.shape[1], 32, faiss.METRIC_INNER_PRODUCT)
+        index: Any = faiss.IndexHNSWFlat(data.shape[1], 32, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = EF_CONSTRUCTION
         return cls.filled(index, data, folder)
 

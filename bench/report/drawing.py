@@ -19,7 +19,7 @@ MARKERS = "os^DvPX*"
 GREY = "#666666"
 LABEL_POINTS = 9.5
 PANEL = 0.72  # of a figure's height, about: the rest are titles and the axis
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": ["DejaVu Sans"],
     "font.size": 10,
@@ -50,7 +50,7 @@ def figure(columns: int, width: float = 12.5, height: float = 4.3) -> tuple[Figu
     """A figure of panels side by side; inches."""
     with mpl.rc_context(STYLE):
         made = Figure(figsize=(width, height), layout="constrained")
-        made.get_layout_engine().set(w_pad=0.08, h_pad=0.1)  # type: ignore[union-attr]
+        made.get_layout_engine().set(w_pad=0.08, h_pad=0.1)  # type: ignore[call-arg, union-attr]
         return made, list(np.ravel(made.subplots(1, columns)))
 
 
@@ -58,7 +58,7 @@ def draw(ax: Axes, lines: Sequence[Line], dense: float | None = None, dense_name
     """Lines with their names to the right of the panel; ``dense`` is a level to compare with."""
     for line in lines:
         colour = COLOURS[line.style % len(COLOURS)]
-        style = {
+        style: dict[str, Any] = {
             "color": colour,
             "marker": marker(line.style),
             "linestyle": "--" if line.dashed else "-",
@@ -89,11 +89,11 @@ def name_ends(ax: Axes, ends: Sequence[End]) -> None:
     ax.autoscale_view()
     order = sorted(range(len(ends)), key=lambda i: _axes_xy(ax, None, ends[i][2])[1])
     places = [_axes_xy(ax, ends[i][1], ends[i][2]) for i in order]
-    step = LABEL_POINTS * 1.35 / 72 / (PANEL * ax.figure.get_figheight())
+    step = LABEL_POINTS * 1.35 / 72 / (PANEL * ax.get_figure(root=True).get_figheight())  # type: ignore[union-attr]
     for i, (x, y), level in zip(order, places, apart([y for _, y in places], step), strict=True):
         text, _, _, style = ends[i]
         colour = GREY if style is None else COLOURS[style % len(COLOURS)]
-        beside = {"transform": ax.transAxes, "color": colour, "clip_on": False}
+        beside: dict[str, Any] = {"transform": ax.transAxes, "color": colour, "clip_on": False}
         ax.plot([x, 1.03], [y, level], lw=0.6, alpha=0.6, **beside)
         if style is not None:
             ax.plot([1.045], [level], marker(style), **beside)

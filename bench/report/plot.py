@@ -303,7 +303,7 @@ def growth(rows: Rows, data: str) -> Iterator[Plot]:
     n = [float(row["n"]) for row in table]
     made, axes = figure(3, width=14)
     for ax, (what, unit, columns) in zip(axes, panels, strict=True):
-        lines = []
+        lines: list[Line] = []
         for column, name in columns.items():
             if column in table[0]:
                 points = [(x, float(row[column])) for x, row in zip(n, table, strict=True)]

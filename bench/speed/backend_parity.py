@@ -17,11 +17,11 @@ import click
 import numpy as np
 
 from boc import plugins
-from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import global_code
 from boc.codecs.presets import budgets
 from boc.inputs.features import FeatureFile
 from boc.inputs.query_files import read_queries
+from boc.load import fit_code, load_index, new_manifest
 from boc.search import Searcher
 from boc.types import Hit
 
@@ -56,7 +56,7 @@ def main(features: Path, places: tuple[str, ...], code: str, k: int, rm: float) 
         codec = fit_code(file, global_code(code, z=z, query_z=query_z))
         manifest = new_manifest(file, codec, rm)
         for at in places:
-            for _ in build_index(file, at, NAME, codec, manifest):
+            for _ in load_index(file, at, NAME, codec, manifest):
                 pass
     rows = csv.writer(sys.stdout)
     rows.writerow(["place", "queries", "different", "largest_difference"])

@@ -95,6 +95,7 @@ def read(path: Path, dim: int, start: int, count: int) -> NDArray[np.float32]:
 
 def reference(codec: SurrogateCodec, sample: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
     """The centroids that faiss assigns to, and how many it keeps of a vector."""
+    step: Any
     for step in codec.steps:
         if "centroids_" in step.learned:
             found = np.ascontiguousarray(step.centroids_, dtype=np.float32)

@@ -37,7 +37,7 @@ import numpy as np
 
 BOC = [sys.executable, "-c", "from boc.cli import main; main()"]
 TOLD = re.compile(r"([\d.]+) images a second.*?(?:pictures (\d+) % of the time)?$", re.MULTILINE)
-NOMINAL = {  # dense TFLOP/s that NVIDIA states, of the SXM boards
+NOMINAL: dict[str, dict[str, float]] = {  # dense TFLOP/s that NVIDIA states, of the SXM boards
     "H200": {"float32": 67, "bfloat16": 989},
     "H100": {"float32": 67, "bfloat16": 989},
     "A100": {"float32": 19.5, "bfloat16": 312},
@@ -106,10 +106,10 @@ def cpu(photos: Path, weights: Path, count: int, rounds: int) -> None:
     out.writerow(
         ["setup", "threads", "images/s", "lowest", "highest", "ratio", "ratio lowest", "ratio highest", "/CPU s"]
     )
-    for (setup, threads), found in rates.items():
+    for (name, threads), found in rates.items():
         ratios = [rate / floor for rate, floor in zip(found, rates["bare loop", threads], strict=True)]
         out.writerow(
-            [setup, threads, *spread(found, ".1f"), *spread(ratios, ".3f"), f"{median(thrift[setup, threads]):.1f}"]
+            [name, threads, *spread(found, ".1f"), *spread(ratios, ".3f"), f"{median(thrift[name, threads]):.1f}"]
         )
 
 
@@ -272,7 +272,7 @@ def clip(folder: Path, device: str, batch: int, small: bool) -> Subject:
     pieces = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
     (place / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}), encoding="utf-8")
     (place / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
-    transformers.CLIPTokenizerFast(
+    transformers.CLIPTokenizerFast(  # type: ignore[attr-defined]
         str(place / "vocab.json"), str(place / "merges.txt"), model_max_length=77
     ).save_pretrained(place)
     end = len(pieces) - 1

@@ -13,15 +13,17 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.names import CONCEPT_DTYPES
 from boc.rerank.alignment import align
 from boc.rerank.dot import dot, products
-from boc.rerank.storage import CONCEPT_DTYPES, store
+from boc.rerank.storage import store
 from boc.types import Ragged, StoredConcepts
 from indexing.embedded.segment import take_sets
 
@@ -32,6 +34,12 @@ def converted(query: NDArray[np.float32], rows: StoredConcepts) -> NDArray[np.fl
     """Cosines by numpy: to float32, then a product of matrices."""
     found = query @ rows.values.astype(np.float32).T
     return found if rows.scales is None else found * rows.scales
+
+
+def converted_dot(query: NDArray[np.float32], rows: NDArray[np.float16]) -> NDArray[np.float32]:
+    """Dot products by numpy, in float32."""
+    found: NDArray[np.float32] = rows.astype(np.float32) @ query
+    return found
 
 
 def sets_of(rng: np.random.Generator, n: int, regions: int, dim: int) -> Ragged:
@@ -84,28 +92,28 @@ def main(
                     f"cosines {dtype}",
                     n,
                     {
-                        "numkong": lambda some=some: products(query, some.values),
-                        "numpy": lambda some=some: converted(query, some),
+                        "numkong": partial(products, query, some.values),
+                        "numpy": partial(converted, query, some),
                     },
                 )
                 measure(
                     f"symm {dtype}",
                     n,
-                    {"numkong": lambda some=some: align(query, some, "symm", asks_by_words=True)},
+                    {"numkong": partial(align, query, some, "symm", asks_by_words=True)},
                 )
                 measure(
                     f"read {dtype}",
                     n,
-                    {"take_sets": lambda m=mapped, c=chosen, w=whole: take_sets(replace(w, values=m), c)},
+                    {"take_sets": partial(take_sets, replace(whole, values=mapped), chosen)},
                 )
                 if dtype == "float16":
                     measure(
                         "dot float16",
                         n,
                         {
-                            "C": lambda v=vectors: dot(query[0], v),
-                            "numkong": lambda v=vectors: products(query[:1], v),
-                            "numpy": lambda v=vectors: v.astype(np.float32) @ query[0],
+                            "C": partial(dot, query[0], vectors),
+                            "numkong": partial(products, query[:1], vectors),
+                            "numpy": partial(converted_dot, query[0], vectors),
                         },
                     )
 

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from bench.report.rows import Writer
 from boc import plugins
-from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import SurrogateCodec, global_code
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
+from boc.load import fit_code, load_index, new_manifest
 from boc.manifest import Manifest
 from boc.search import Searcher
 from boc.types import Embeddings, Item, Rows
@@ -74,7 +74,7 @@ def load(path: Path, at: str, folder: Path, told: Any) -> None:
         manifest = Manifest.from_json((folder / "manifest.json").read_text(), where="manifest")
         codec = SurrogateCodec.restore(manifest.codec, dict(arrays))
         begun = time.perf_counter()
-        for _ in build_index(file, at, NAME, codec, manifest):
+        for _ in load_index(file, at, NAME, codec, manifest):
             pass
         told.send((time.perf_counter() - begun, peak()))
 
@@ -99,7 +99,8 @@ def main(at: str, count: int, dim: int, code: str, terms: int, queries: int, rm:
                 file, global_code(code, z=None, query_z=None, terms=terms if code == "dictionary" else None)
             )
             (folder / "manifest.json").write_text(new_manifest(file, codec, rm).to_json())
-        np.savez(folder / "codec.npz", **codec.arrays())
+        arrays: dict[str, Any] = codec.arrays()
+        np.savez(folder / "codec.npz", **arrays)
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
         child = context.Process(target=load, args=(folder / "items.h5", at, folder, there))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import warnings
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ from boc.cli.commands import (
     tune,
     verify,
 )
-from boc.errors import BocError, BocWarning
+from boc.errors import BocError, BocWarning, advice
 
 SECTIONS = {
     "Pictures to try things on": (gallery,),
@@ -57,6 +58,13 @@ class Group(click.Group):
                 return super().invoke(ctx)
         except BocError as error:
             raise click.ClickException(" ".join(str(error).split())) from error
+        except UnicodeEncodeError as error:
+            raise click.ClickException(f"{error.object!a} is not UTF-8; write it in UTF-8") from error
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # whoever read the output has enough; click ends the command without a word
+            where = f"{error.filename}: " if error.filename else ""
+            raise click.ClickException(f"{where}{error.strerror or error}; {advice(error)}") from error
         except KeyboardInterrupt:
             click.echo("\nStopped. Repeat the command to go on where it stopped.", err=True)
             ctx.exit(128 + signal.SIGINT)

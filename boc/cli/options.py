@@ -5,25 +5,50 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
 
 from boc.cli import completers
+from boc.names import CONCEPT_CODES, CONCEPT_DTYPES, METRICS, SIGNED_CODES
 
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
 
     from boc.clustering.codebook import Codebook
     from boc.codecs import SurrogateCodec
-    from boc.inputs.features import FeatureFiles
+    from boc.types import Identity
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
+
+
+class Sentence(click.types.StringParamType):
+    """Text of the command line, which the system hands over as bytes; those that are not UTF-8 are refused."""
+
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value.encode(errors="ignore").decode() != value:
+            self.fail(f"{value!a} is not UTF-8; write it in UTF-8, as the terminal's locale should be", param, ctx)
+        return value
+
+
+SENTENCE = Sentence()
+PAGE = (b"<!doctype html>", b" - boc</title>")
+"""What a page of boc begins with."""
+
+
+def named(file: IO[Any] | None) -> Path | None:
+    """The path of a file that an option opened, if it has one."""
+    name = getattr(file, "name", None)
+    return Path(name) if isinstance(name, str) and name != "<stdin>" else None
+
 
 name = click.argument("name", shell_complete=completers.names)
 at = click.option(
@@ -32,30 +57,28 @@ at = click.option(
     default="file:boc-data",
     show_default=True,
     shell_complete=completers.at,
-    help="Where indexes live: file:DIR, elastic+URL, opensearch+URL.",
+    help="Address of the backend: file:DIR, elastic+URL or opensearch+URL.",
 )
 encoder = click.option(
     "--encoder",
     metavar="KIND:PATH",
     shell_complete=completers.encoder,
-    help="Encoder, for example tern:models/photos.",
+    help="Encoder of pictures and sentences, for example tern:models/photos.",
 )
 device = click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
     show_default=True,
-    help="Where the encoder runs.",
+    help="Device that the encoder runs on; auto takes a GPU if there is one.",
 )
 metadata = click.option(
     "--metadata",
     type=PATH,
-    help="CSV of values to filter by and to show; its header is like id,year:integer,tag:keyword.",
+    help="CSV of metadata to filter by and to show; its header is like id,year:integer,tag:keyword.",
 )
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
-SIGNED_CODES = ("scalar", "bits", "permutation")
-CONCEPT_CODES = ("hard", "soft", "mixed")
 CODING = (
     click.option(
         "--code",
@@ -91,14 +114,14 @@ CODING = (
     click.option("--expand", type=click.IntRange(1), default=1, show_default=True, help="Rotations side by side."),
     click.option(
         "--rerank",
-        type=click.Choice(["dot", "mrsw", "mwsr", "symm", "mravgw"]),
+        type=click.Choice(METRICS),
         default="dot",
         show_default=True,
         help="Score them by dense vectors, or by an alignment of concept sets.",
     ),
     click.option(
         "--concepts",
-        type=click.Choice(["float16", "int8"]),
+        type=click.Choice(CONCEPT_DTYPES),
         help="Store concept sets, as this type [default: float16 if --rerank aligns them].",
     ),
 )
@@ -150,23 +173,22 @@ class Coding:
 
         return None if self.codebook is None else Codebook.load(self.codebook)
 
-    def fitted(self, file: FeatureFiles, book: Codebook | None) -> SurrogateCodec:
-        """The code, learned from an embeddings file."""
-        from boc.build import fit_code
+    def codec(self, identity: Identity, book: Codebook | None) -> SurrogateCodec:
+        """The code for vectors of an encoder, not learned yet."""
         from boc.codecs import concept_code, global_code
         from boc.codecs.presets import budgets
 
         z, query_z = self.z, self.query_z
         if book is not None:
-            book.check(file.header.identity)
+            book.check(identity)
             kind: dict[str, Any] = {"similarity": self.similarity, "aggregate": self.aggregate}
             kind["drop_stopwords"] = self.stopwords == "drop"
-            return fit_code(file, concept_code(book, self.code, z=z, query_z=query_z, terms=self.terms, **kind))
+            return concept_code(book, self.code, z=z, query_z=query_z, terms=self.terms, **kind)
         if self.code in SIGNED_CODES and not self.shift:
-            z, query_z = budgets(file.header.dim * self.expand, z, query_z)
+            z, query_z = budgets(identity.dim * self.expand, z, query_z)
         how: dict[str, Any] = {"center": not self.plain, "rotate": not self.plain, "shift": self.shift}
         how |= {"expand": self.expand, "bits": self.bits, "terms": self.terms}
-        return fit_code(file, global_code(self.code, z=z, query_z=query_z, **how))
+        return global_code(self.code, z=z, query_z=query_z, **how)
 
 
 def coding(function: F) -> F:
@@ -183,22 +205,24 @@ def coding(function: F) -> F:
 
 
 def source(function: F) -> F:
-    """The argument SOURCE with the options that narrow it."""
+    """Add the argument SOURCE and the options that select a part of it."""
     return _narrowed(click.argument("source", type=PATH)(function))
 
 
 def sources(function: F) -> F:
-    """The same for one or more, SOURCE..., as ``sources``."""
+    """Add the argument SOURCE..., one or more paths as ``sources``, and the options that select a part."""
     return _narrowed(click.argument("sources", metavar="SOURCE...", type=PATH, nargs=-1, required=True)(function))
 
 
 def _narrowed(function: F) -> F:
     for option in (
         click.option(
-            "--images", type=PATH, help="Folder of a CSV's pictures [default: the CSV's own, or images/ in it]."
+            "--images",
+            type=PATH,
+            help="Folder of the pictures of a CSV [default: the folder of the CSV, or images/ in it].",
         ),
         click.option(
-            "--ids", type=PATH, help="Only the pictures listed in this file, one id a line, and their captions."
+            "--ids", type=PATH, help="Only the pictures listed in this file, one id per line, and their captions."
         ),
     ):
         function = option(function)
@@ -206,7 +230,7 @@ def _narrowed(function: F) -> F:
 
 
 def given(option: str) -> bool:
-    """Whether the current command has an option of this name on its command line, and not from settings."""
+    """Whether an option of the current command was given on the command line, and not by settings."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
@@ -224,8 +248,26 @@ def show(label: str, total: int, done: Iterator[int]) -> None:
             position = count
 
 
+@contextmanager
+def bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A callable (label, done, total) that draws a progress bar on stderr per label, one behind the other."""
+    label, position = "", 0
+    shown: Any = None
+    with ExitStack() as stack:
+
+        def progress(what: str, done: int, total: int) -> None:
+            nonlocal label, position, shown
+            if what != label:
+                stack.close()
+                label, position, shown = what, 0, stack.enter_context(bar(what, total))
+            shown.update(done - position)
+            position = done
+
+        yield progress
+
+
 def report(failed: list[tuple[str, str]]) -> None:
-    """Name what was left out on stderr, and exit with status 1 if anything was."""
+    """List the items that failed on stderr; exit with status 1 if there are any."""
     for _, reason in failed:
         click.echo(f"left out: {reason}", err=True)
     if failed:

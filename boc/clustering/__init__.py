@@ -1,1 +1,1 @@
-"""Groups of vectors: k-means, centroids searched by cells, codebooks and what their terms stand for."""
+"""Clustering of vectors: k-means, search for the nearest centroids, codebooks, and labels of their terms."""

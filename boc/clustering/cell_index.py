@@ -16,6 +16,8 @@ from scipy import sparse
 
 from boc.clustering.kmeans import Floats, lloyd
 from boc.prefetch import ahead
+from boc.topk import topk
+from boc.vectors import unit_rows
 
 try:
     from boc.clustering import _nearest
@@ -97,9 +99,9 @@ class Centroids:
         step = max(1, HELD // (width * cells + len(self.heads)))
         for i in range(0, len(X), step):
             rows, lengths = rounded(X[i : i + step])
-            cell = _largest(_products(rows, self.heads) * self.head_scales, cells)
+            cell = np.sort(topk(_products(rows, self.heads) * self.head_scales, cells), axis=1)
             found = self._compare(rows, cell, width)
-            best = _largest(found, z)
+            best = np.sort(topk(found, z), axis=1)
             numbers[i : i + step] = np.take_along_axis(self.starts[cell], best // width, axis=1) + best % width
             cosines[i : i + step] = np.take_along_axis(found, best, axis=1) * lengths[:, None]
 
@@ -116,11 +118,6 @@ class Centroids:
         return found.reshape(len(rows), -1)
 
 
-def _largest(values: Floats, k: int) -> Ints:
-    """Places, ascending, of the ``k`` largest of each row; of equal ones those that come first."""
-    return np.sort(np.argsort(-values, axis=1, kind="stable")[:, :k], axis=1)
-
-
 def _products(a: Bytes, b: Bytes) -> Floats:
     """Dot products of the rows of ``a`` with those of ``b``: whole numbers, as exact as float32 holds them."""
     exact: type[np.floating[Any]] = np.float32 if LARGEST * LARGEST * a.shape[-1] <= EXACT else np.float64
@@ -133,19 +130,11 @@ def rounded(X: Floats) -> tuple[Bytes, Floats]:
 
     Multiplied by its scale a row has length 1; that of a zero row is 0, and one with what is no number becomes such.
     """
-    X = np.where(np.isfinite(X).all(axis=1)[:, None], X, 0)
+    X = np.where(np.isfinite(X).all(axis=1, keepdims=True), X, 0)
     most = np.abs(X).max(axis=1, initial=0).astype(np.float64)
     rows = np.rint(X * (LARGEST / np.where(most > 0, most, 1))[:, None]).astype(np.int8)
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.int64))
     return rows, np.divide(1, lengths, out=np.zeros(len(X)), where=lengths > 0).astype(np.float32)
-
-
-def unit(X: NDArray[Any]) -> Floats:
-    """Rows of ``X`` (n, d) scaled to length 1, float32; zero rows stay zero."""
-    norms = np.sqrt(np.einsum("ij,ij->i", X, X))[:, None]
-    norms[norms == 0] = 1
-    scaled: Floats = (X / norms).astype(np.float32, copy=False)
-    return scaled
 
 
 def spherical_kmeans(X: Floats, k: int, seed: int) -> Centroids:
@@ -171,7 +160,7 @@ def spherical_kmeans(X: Floats, k: int, seed: int) -> Centroids:
 def _distinct(vectors: Floats) -> Floats:
     """Those that are not the same in 8 bits, as these have them."""
     rows = np.unique(rounded(vectors)[0], axis=0)
-    return unit(rows.astype(np.float32))
+    return unit_rows(rows.astype(np.float32))
 
 
 def _cellwise(X: Floats, k: int, rng: np.random.Generator) -> Floats:
@@ -189,7 +178,7 @@ def _refined(X: Floats, centroids: Centroids) -> Floats:
     owner = np.concatenate(list(ahead(lambda rows: centroids.nearest(rows, 1, REFINING_CELLS)[0][:, 0], blocks)))
     points = sparse.csr_array((np.ones(len(X), np.float32), (owner, np.arange(len(X)))), (len(centroids), len(X)))
     sums: Floats = points @ X
-    return unit(np.where(sums.any(axis=1, keepdims=True), sums, centroids.units))
+    return unit_rows(np.where(sums.any(axis=1, keepdims=True), sums, centroids.units))
 
 
 def _in_cells(vectors: Floats, rng: np.random.Generator) -> Centroids:

@@ -1,7 +1,7 @@
-"""Codebooks of concepts: made from feature files, by clustering or from frequent words, and stored in one file.
+"""Codebooks of concepts, made from feature files by clustering or from frequent words, and stored in one file.
 
-A codebook file is an ``.npz`` archive without pickles: ``centroids`` float32 (p, d); ``words`` (p,) strings, if each
-centroid is a word's; ``about``, JSON as UTF-8 bytes: everything else a ``Codebook`` holds.
+A codebook file is an ``.npz`` archive without pickles: ``centroids`` float32 (p, d); ``words`` (p,) strings, if the
+centroids are those of words; ``about``, JSON as UTF-8 bytes, with the other fields of a ``Codebook``.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from boc.atomic_files import replacing
 from boc.clustering.kmeans import kmeans, spread
 from boc.clustering.term_labels import codebook_labels, pack_labels, unpack_labels
 from boc.clustering.wordpieces import carries_content, continues, english_words, join_pieces, stop_words
-from boc.errors import BocError, FeatureFileError
+from boc.errors import BocError, FeatureFileError, check_system
 from boc.inputs.features import FeatureFile
 from boc.types import MODALITIES, Identity, Modality
 
+BEGINS = (b"PK\x03\x04", b"about.npy")  # what says that a file may be a codebook
 FORMAT = 1
-SAMPLE = 100_000  # concepts that the paper clusters (BoC, section III-B1)
+SAMPLE = 100_000  # number of concepts that the paper clusters (BoC, section III-B1)
 ARRAYS = ("centroids", "words", "labels")
-ROWS = 65_536  # of a feature file read at a time
+ROWS = 65_536  # rows of a feature file read at a time
 
 
 @dataclass(frozen=True)
 class Codebook:
-    """Centroids of concepts, and where they come from.
+    """Centroids of concepts, and their origin.
 
     ``centroids`` is float32 (p, d). ``identity`` is that of the encoder; ``sources`` the digests of the item lists of
-    the feature files; ``options`` how it was made; ``concepts`` how many vectors it was made from; ``spread`` their
-    root mean square distance to the nearest centroid; ``words`` the word of each centroid, in dictionary mode;
-    ``labels`` uint8, packed by ``boc.clustering.term_labels``, what each centroid stands for.
+    the feature files; ``options`` the options it was made with; ``concepts`` the number of vectors it was made from;
+    ``spread`` their root mean square distance to the nearest centroid; ``words`` the word of each centroid, in
+    dictionary mode; ``labels`` uint8, the labels of the centroids, packed by ``boc.clustering.term_labels``.
     """
 
     centroids: NDArray[np.float32]
@@ -57,11 +58,11 @@ class Codebook:
 
     @property
     def spherical(self) -> bool:
-        """Whether concepts are to be scaled to unit length before they are compared with the centroids."""
+        """Whether concepts must be scaled to unit length before they are compared with the centroids."""
         return bool(self.options.get("spherical", False))
 
     def save(self, path: Path) -> None:
-        """Write the file at once, in place of an older one."""
+        """Write the file atomically, replacing an older one."""
         about = {key: value for key, value in asdict(self).items() if key not in ARRAYS}
         text = json.dumps({"kind": "codebook", "format": FORMAT, **about}, sort_keys=True)
         arrays: dict[str, NDArray[Any]] = {
@@ -79,7 +80,7 @@ class Codebook:
     def load(cls, path: Path | str) -> Codebook:
         """Read a file that ``save`` wrote. BocError for a missing, foreign, damaged or newer one."""
         try:
-            # A file of its own, since np.load leaves one open where it finds no archive.
+            # Opened here, since np.load leaves a file open if it is no archive.
             with Path(path).open("rb") as handle, np.load(handle, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
             about = json.loads(arrays["about"].tobytes())
@@ -89,6 +90,7 @@ class Codebook:
             raise BocError(f"{path}: no such file; make a codebook with boc build-codebook") from None
         except (OSError, ValueError, TypeError, LookupError, AttributeError, EOFError, MemoryError,
                 NotImplementedError, zipfile.BadZipFile) as error:  # fmt: skip
+            check_system(path, error)
             raise BocError(f"{path}: not a codebook of boc, or damaged; make one with boc build-codebook") from error
         if about["format"] > FORMAT:
             raise BocError(f"{path}: codebook format {about['format']}, this boc reads up to {FORMAT}; upgrade boc")
@@ -107,13 +109,13 @@ class Codebook:
 
 
 def labelled(codebook: Codebook, files: Sequence[FeatureFile]) -> Codebook:
-    """The codebook with labels: the words and regions of ``files`` that are nearest to each centroid."""
+    """Add labels to a codebook: the words and regions of ``files`` that are nearest to each centroid."""
     labels = codebook_labels(codebook.centroids, files, spherical=codebook.spherical, names=codebook.words)
     return replace(codebook, labels=pack_labels(labels))
 
 
 def weights(identity: Identity) -> str:
-    """The digest of an encoder's weights, the same for its variants: theirs is VARIANT:DIGEST."""
+    """The digest of the weights of an encoder, which its variants share; the digest of a variant is VARIANT:DIGEST."""
     return identity.digest.rpartition(":")[2]
 
 
@@ -123,7 +125,7 @@ def variant(identity: Identity) -> str:
 
 
 def check_files(files: Sequence[FeatureFile], modalities: Sequence[Modality] = MODALITIES) -> Identity:
-    """The encoder that made all ``files``; FeatureFileError for one without concepts, or made by another encoder."""
+    """The encoder of all ``files``; FeatureFileError for a file without concepts or by another encoder."""
     if not files:
         raise FeatureFileError("no feature file to make a codebook from; write some with boc extract --encoder")
     first = files[0]
@@ -141,7 +143,7 @@ def check_files(files: Sequence[FeatureFile], modalities: Sequence[Modality] = M
 
 
 def check_alone(files: Sequence[FeatureFile]) -> None:
-    """FeatureFileError unless the concepts of all files are without context."""
+    """FeatureFileError unless the concepts of all files have no context."""
     for file in files:
         if variant(file.header.identity) != "alone":
             spec = file.header.spec.partition("?")[0]
@@ -162,9 +164,9 @@ def cluster(
     spherical: bool = False,
     tell: Callable[[str], None] = lambda stage: None,
 ) -> Codebook:
-    """The k-means codebook of a sample of the concepts in ``files`` (BoC, section III-B1).
+    """Make a codebook by k-means over a sample of the concepts in ``files`` (BoC, section III-B1).
 
-    ``tell`` is told what is being done. See ``sample_concepts`` for the other options.
+    ``tell`` is called with the name of each stage. See ``sample_concepts`` for the other options.
     """
     import faiss
 
@@ -199,17 +201,17 @@ def sample_concepts(
     drop_stopwords: bool = False,
     balanced: bool = False,
 ) -> NDArray[np.float32]:
-    """At most ``size`` concept vectors of all files, float32 (m, d); no row of a file twice, in the order of the files.
+    """At most ``size`` concept vectors of all files, float32 (m, d), without repetition, in the order of the files.
 
-    Every concept is equally likely: a uniform sample of the union of all visual and textual concepts, which is what
-    the paper says. ``balanced`` takes equally many of both modalities instead, as far as there are. Files are
-    memory-mapped; only the chosen rows are read. Stop-words, if dropped, are left out before the choice.
+    Every concept is equally likely: a uniform sample of the union of all visual and textual concepts, as in
+    the paper. ``balanced`` takes equally many of both modalities instead, as far as possible. Files are
+    memory-mapped; only the chosen rows are read. Stop-words are dropped before the choice, if at all.
     """
     if size < 1:
         raise BocError(f"the sample must hold at least 1 concept, got {size}")
     groups = [(m,) for m in modalities] if balanced else [tuple(modalities)]
     pools = [[pool for m in group for pool in _pools(files, m, drop_stopwords)] for group in groups]
-    pools.sort(key=_size)  # what the smaller one lacks, the larger one gives
+    pools.sort(key=_size)  # what the smaller pool lacks, the larger one provides
     rng = np.random.default_rng(seed)
     taken: list[NDArray[np.float32]] = []
     for i, pool in enumerate(pools):
@@ -223,11 +225,11 @@ def sample_concepts(
 def dictionary(
     files: Sequence[FeatureFile], clusters: int = 1000, *, tell: Callable[[str], None] = lambda stage: None
 ) -> Codebook:
-    """The codebook of the ``clusters`` most frequent words of the captions that are English and no stop-words.
+    """Make a codebook of the ``clusters`` most frequent words of the captions that are English and no stop-words.
 
-    The centroid of a word is the mean of its concept vectors, all of its pieces and occurrences taken; without
-    context, hence one and the same vector an occurrence, if the files are of an encoder variant ``?alone``. Equally
-    frequent words go by the alphabet. BocError if there is no such word.
+    The centroid of a word is the mean of its concept vectors over all its pieces and occurrences. With files of an
+    encoder variant ``?alone`` they have no context, so every occurrence has the same vector. Ties are broken
+    alphabetically. BocError if there is no such word.
     """
     identity = check_files(files, ("text",))
     tell("counting words")
@@ -259,7 +261,7 @@ def _word_sums(
 
 
 def _word_spread(centroids: NDArray[np.float32]) -> float:
-    """Words have no clusters about them: the root mean square distance to the centre of all stands in."""
+    """The spread in dictionary mode, where there are no clusters: the root mean square distance to the mean."""
     return float(np.sqrt(centroids.var(axis=0, dtype=np.float64).sum()))
 
 
@@ -274,7 +276,7 @@ def _sentences(files: Sequence[FeatureFile]) -> Iterator[tuple[list[str], NDArra
 
 @dataclass(frozen=True)
 class _Pool:
-    """The concepts of one modality in one file, memory-mapped: how many may be chosen, and which rows, if not all."""
+    """The concepts of one modality in one file, memory-mapped: how many can be chosen, and which rows, if not all."""
 
     data: NDArray[Any]
     size: int
@@ -297,7 +299,7 @@ def _size(pools: Sequence[_Pool]) -> int:
 
 
 def _draw(pools: Sequence[_Pool], size: int, rng: np.random.Generator) -> Iterator[NDArray[np.float32]]:
-    """``size`` vectors of all pools without repetition, an array a pool."""
+    """Draw ``size`` vectors from all pools without repetition, one array per pool."""
     chosen = np.sort(rng.choice(_size(pools), size, replace=False)) if size else np.empty(0, np.int64)
     start = 0
     for pool in pools:
@@ -327,7 +329,7 @@ def _sources(files: Sequence[FeatureFile]) -> tuple[str, ...]:
 
 
 def _checked(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Codebook:
-    """The codebook in the entries of a file, each of the kind it should be."""
+    """Make a codebook from the entries of a file, after checking their types."""
     names = {f.name for f in fields(Codebook)} - set(ARRAYS) | {"kind", "format"}
     words, labels = arrays.get("words"), arrays.get("labels")
     try:

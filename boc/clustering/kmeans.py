@@ -1,4 +1,4 @@
-"""Centroids of many points, the nearest of them, and distances to all."""
+"""k-means, nearest centroids, and distances to centroids."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.vectors import unit_rows
+
 Floats: TypeAlias = NDArray[np.float32]
 
-DISTANCES = 1 << 23  # held at a time, 64 MB as float64
+DISTANCES = 1 << 23  # distances in memory at a time, 64 MB as float64
 ROWS = 1 << 14  # concepts assigned at a time
-SMALL = 1 << 20  # distances below which loading faiss does not pay
+SMALL = 1 << 20  # number of distances below which loading faiss does not pay
 
 
 def kmeans(X: Floats, clusters: int, *, seed: int = 0, spherical: bool = False, rounds: int = 25) -> Floats:
     """At most ``clusters`` centroids (p, d) of the points ``X`` (n, d) by Lloyd's algorithm; p = n if n is smaller.
 
-    ``spherical`` clusters directions, and gives centroids of unit length.
+    ``spherical`` clusters by cosine and gives centroids of unit length.
     """
-    from sklearn.preprocessing import normalize
-
-    points = np.ascontiguousarray(normalize(X) if spherical else X, dtype=np.float32)
+    points = np.ascontiguousarray(unit_rows(X) if spherical else X, dtype=np.float32)
     if clusters >= len(points):
         return points.copy()
     if spherical and not points.any():
@@ -53,27 +53,25 @@ def squared_distances(X: Floats, centroids: Floats) -> Floats:
 
 def spread(X: Floats, centroids: Floats, *, spherical: bool = False) -> float:
     """Root mean square distance of the rows of ``X`` to their nearest centroids."""
-    from sklearn.preprocessing import normalize
-
     size = row_block(centroids, 1)
     total = 0.0
     for start in range(0, len(X), size):
-        block = normalize(X[start : start + size]) if spherical else X[start : start + size]
+        block = unit_rows(X[start : start + size]) if spherical else X[start : start + size]
         apart = block - centroids[nearest(block, centroids, 1)[0][:, 0]]
         total += float((apart * apart).sum(dtype=np.float64))
     return float(np.sqrt(total / len(X)))
 
 
 def row_block(centroids: Floats, z: int | None) -> int:
-    """Rows assigned at a time, which have at most ``DISTANCES`` distances to hold."""
+    """Rows to assign at a time, so that at most ``DISTANCES`` distances are in memory."""
     p = len(centroids)
     return max(1, min(DISTANCES // (p if z is None else min(z, p)), ROWS))
 
 
 def lloyd(X: Floats, k: int, *, seed: int, rounds: int, spherical: bool, crowd: int = 256) -> Floats:
-    """``k`` centroids (k, d) of more than ``k`` points (n, d) by Lloyd's algorithm: faiss, on a GPU where there is one.
+    """``k`` centroids (k, d) of more than ``k`` points (n, d) by Lloyd's algorithm: by faiss, on a GPU if there is one.
 
-    At most ``crowd`` points a centroid are looked at. ``spherical`` gives centroids of unit length.
+    At most ``crowd`` points per centroid are used. ``spherical`` gives centroids of unit length.
     """
     import faiss
 

@@ -1,6 +1,6 @@
-"""What terms stand for: the words and pictures that are typical of a term, or of a codeword of a codebook.
+"""Labels of terms: the words and pictures that are typical of a term, or of a centroid of a codebook.
 
-Typical are the words that are more frequent around a term than in general, by the z-score of their log-odds ratio with
+A word is typical if it is more frequent around a term than in general, by the z-score of their log-odds ratio with
 an informative Dirichlet prior (Monroe, Colaresi & Quinn, Fightin' Words, Political Analysis 2008, eqs. 16 and 22).
 """
 
@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.preprocessing import normalize
 
 from boc.clustering.kmeans import nearest
 from boc.clustering.wordpieces import continues, join_pieces, stop_words
@@ -26,20 +25,21 @@ from boc.errors import ManifestError
 from boc.inputs.features import FeatureFile
 from boc.plugins import Index
 from boc.types import MODALITIES, Item, Modality, Rows
+from boc.vectors import unit_rows
 
-WORDS = 5  # of a label
+WORDS = 5  # words per label
 EXAMPLES = 3
-CAPTIONS = 50  # asked of an index for a term
-BACKGROUND = 10_000  # captions that tell what is frequent in general
-PRIOR = 10.0  # captions' worth of the background that each side has seen before
-SIGNIFICANT = 1.64  # z-score below which a word is no label (5 %, one-sided)
+CAPTIONS = 50  # captions searched per term
+BACKGROUND = 10_000  # captions of the background sample
+PRIOR = 10.0  # weight of the prior, in captions of the background
+SIGNIFICANT = 1.64  # smallest z-score of a word in a label (5 %, one-sided)
 BATCH = 1024  # items read at a time
 
 _WORD = re.compile(r"(?<![\w\[])[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 
 
 class Box(NamedTuple):
-    """A part of a picture, in [0, 1] of its width and height."""
+    """A region of a picture, as fractions of its width and height."""
 
     x1: float
     y1: float
@@ -49,7 +49,7 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class Example:
-    """A picture that shows what a term stands for; with ``box``, that part of it."""
+    """A picture that is typical of a term; with ``box``, this region of it."""
 
     id: str
     content: str
@@ -58,15 +58,15 @@ class Example:
 
 @dataclass(frozen=True)
 class Label:
-    """What a term stands for, most typical first. Either part may be empty: nothing was typical."""
+    """Words and pictures that are typical of a term, most typical first. Either may be empty."""
 
     words: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
 
 
 def content_words(sentence: str) -> list[str]:
-    """The words of a sentence in lower case, in order, without numbers, single letters, stop-words and marks such as
-    "[UNK]" of a tokenizer.
+    """The words of a sentence in lower case, in order, without numbers, single letters, stop-words and special tokens
+    such as "[UNK]".
 
     >>> content_words("Two dogs are on the dog's sled .")
     ['dogs', "dog's", 'sled']
@@ -77,7 +77,7 @@ def content_words(sentence: str) -> list[str]:
 
 
 def whole_words(pieces: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
-    """The words that word-pieces make up, and for each piece the number of its word.
+    """Join word-pieces to words; also return for each piece the number of its word.
 
     >>> words, of = whole_words(["snow", "##board", "##ing", "dogs"])
     >>> words, of.tolist()
@@ -89,7 +89,7 @@ def whole_words(pieces: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
 
 
 def distinctive(found: Mapping[str, int], size: float, general: Mapping[str, int], total: float) -> list[str]:
-    """The words of ``found`` that are over-represented, most significantly first, ties by the alphabet.
+    """The words of ``found`` that are over-represented, most significant first, ties alphabetical.
 
     ``found`` counts words among ``size`` captions (or occurrences), ``general`` among ``total`` of the background.
     """
@@ -110,10 +110,10 @@ def _log_odds(count: float, total: float) -> float:
 
 
 class IndexLabels:
-    """Labels of the terms of any code, from the index itself: a term asks for the items that have most of it.
+    """Labels of the terms of any code, from the index itself: each term is searched for the items with most of it.
 
-    Words are told from a background of up to 10,000 captions, evenly spread over the index; without captions a label
-    has pictures only. Items are read once, in full, when the first label is asked.
+    The background is a sample of up to 10,000 captions, spread evenly over the index; without captions a label has
+    pictures only. Items are read once, in full, for the first label.
     """
 
     def __init__(self, index: Index, n_terms: int) -> None:
@@ -130,7 +130,7 @@ class IndexLabels:
 
     @property
     def background(self) -> tuple[Counter[str], int]:
-        """How many captions of the sample hold each word, and how many captions it has."""
+        """The number of captions of the sample with each word, and the size of the sample."""
         if self._background is None:
             captions = (item.content for item in self._index.items() if item.modality == "text")
             step = math.ceil(max(1, self._index.manifest.items["text"]) / BACKGROUND)
@@ -150,18 +150,18 @@ def codebook_labels(
     spherical: bool = False,
     names: Sequence[str] | None = None,
 ) -> list[Label]:
-    """One label for each of the ``centroids`` (k, d): its words, of the concepts of sentences, and its nearest
-    regions, one a picture.
+    """One label per row of ``centroids`` (k, d): words from the concepts of sentences, and its nearest regions, at most
+    one per picture.
 
-    Concepts belong to the nearest centroid, by direction if ``spherical``. A word-piece counts for the whole word;
-    words are ranked against their number in all codewords, behind the ``names`` (k,) that centroids have already.
-    ``files`` hold embeddings; those without concepts add nothing, nor do sentences without words. They are read in
-    batches; what stays in memory is one number for each pair of a codeword and a different word in it.
+    Concepts belong to the nearest centroid, by cosine if ``spherical``. A word-piece counts for its whole word. Words
+    are ranked by their frequency against that in all centroids, after the ``names`` (k,) that centroids already have.
+    ``files`` hold embeddings; files without concepts and sentences without words add nothing. Files are read in
+    batches; memory holds one number per pair of a centroid and a word.
     """
     words, regions = _WordCounts(len(centroids)), _NearestRegions(len(centroids))
 
     def assign(concepts: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        columns, squared = nearest(normalize(concepts) if spherical else concepts, centroids, 1)
+        columns, squared = nearest(unit_rows(concepts) if spherical else concepts, centroids, 1)
         return columns[:, 0], squared[:, 0]
 
     for file in files:
@@ -186,7 +186,7 @@ def codebook_labels(
 
 
 class _WordCounts:
-    """How often each word is in each codeword."""
+    """The frequency of each word in each centroid."""
 
     def __init__(self, n_codewords: int) -> None:
         self._n = n_codewords
@@ -194,7 +194,7 @@ class _WordCounts:
         self._counts: Counter[tuple[int, int]] = Counter()
 
     def add(self, sentences: Sequence[Sequence[str]], codewords: NDArray[np.int64]) -> None:
-        """Count the words of sentences (lists of pieces); ``codewords`` are those of all their pieces, in order."""
+        """Count the words of sentences (lists of pieces); ``codewords`` are the centroids of all pieces, in order."""
         place = 0
         for pieces in sentences:
             words, of = whole_words(pieces)
@@ -216,13 +216,13 @@ class _WordCounts:
 
 
 class _NearestRegions:
-    """The regions that are closest to each codeword, at most one of a picture; ties to the one seen first."""
+    """The regions nearest to each centroid, at most one per picture; ties to the first one seen."""
 
     def __init__(self, n_codewords: int) -> None:
         self._best: list[list[tuple[float, Example]]] = [[] for _ in range(n_codewords)]
 
     def add(self, rows: Rows, codewords: NDArray[np.int64], distances: NDArray[np.float32]) -> None:
-        """Take in all regions of a batch of pictures."""
+        """Add all regions of a batch of pictures."""
         sets, boxes = rows.ragged["concepts"], rows.ragged.get("boxes")
         owner = np.repeat(np.arange(len(sets)), np.diff(sets.offsets))
         order = np.lexsort((distances, codewords))
@@ -242,13 +242,13 @@ class _NearestRegions:
 
 
 def pack_labels(labels: Sequence[Label]) -> NDArray[np.uint8]:
-    """Labels as the bytes of a JSON text, uint8 (n,): an array that can be stored without pickle."""
+    """Labels as the bytes of a JSON text, uint8 (n,), which can be stored without pickle."""
     rows = [{"words": label.words, "examples": [[e.id, e.content, e.box] for e in label.examples]} for label in labels]
     return np.frombuffer(json.dumps(rows, ensure_ascii=False).encode("utf-8"), dtype=np.uint8)
 
 
 def unpack_labels(packed: NDArray[np.uint8]) -> list[Label]:
-    """The inverse of ``pack_labels``; no labels for an empty array. ManifestError if the bytes are something else."""
+    """The inverse of ``pack_labels``; no labels for an empty array. ManifestError for other bytes."""
     if not packed.size:
         return []
     try:

@@ -1,4 +1,4 @@
-"""Words out of word-pieces, stop-words, and the words of the English dictionary."""
+"""Words from word-pieces, stop-words, and English words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from boc.errors import BocError
 def stop_words() -> frozenset[str]:
     """English stop-words, in lower case: scikit-learn's list of 318.
 
-    The paper (BoC, section IV) names no list. This one also holds some words that pictures do show, such as "fire",
+    The paper (BoC, section IV) names no list. This one also has some words that pictures can show, such as "fire",
     "front" and "two".
     """
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
@@ -21,8 +21,7 @@ def stop_words() -> frozenset[str]:
 
 
 def english_words(words: Iterable[str]) -> set[str]:
-    """Those of ``words`` (lower case) that an English dictionary has, inflected forms included; single letters are
-    none.
+    """The ``words`` (lower case) in an English dictionary, including inflected forms, without single letters.
 
     BocError without the package pyspellchecker, whose list of 160,000 words decides.
     """
@@ -35,7 +34,7 @@ def english_words(words: Iterable[str]) -> set[str]:
 
 
 def join_pieces(pieces: Sequence[str]) -> list[str]:
-    """The whole word, in lower case, that each word-piece is part of: a piece "##..." goes on the one before it.
+    """The whole word, in lower case, that each word-piece is part of: a piece "##..." continues the previous one.
 
     >>> join_pieces(["a", "snow", "##board", "##er", "jumps"])
     ['a', 'snowboarder', 'snowboarder', 'snowboarder', 'jumps']
@@ -53,11 +52,11 @@ def join_pieces(pieces: Sequence[str]) -> list[str]:
 
 
 def continues(piece: str) -> bool:
-    """Whether a word-piece goes on the word of the one before it."""
+    """Whether a word-piece continues the word of the previous one."""
     return piece.startswith("##") and len(piece) > 2
 
 
 def carries_content(pieces: Sequence[str]) -> list[bool]:
-    """For each word-piece of a sentence whether its word is no stop-word."""
+    """For each word-piece of a sentence, whether its word is not a stop-word."""
     stops = stop_words()
     return [word not in stops for word in join_pieces(pieces)]

@@ -6,7 +6,7 @@ from boc.codecs.codec import STEPS, SurrogateCodec
 from boc.codecs.crelu import CReLU
 from boc.codecs.dictionary import Dictionary, dictionary_steps
 from boc.codecs.permutation import DeepPermutation
-from boc.codecs.presets import CONCEPT_CODES, GLOBAL_CODES, concept_code, global_code
+from boc.codecs.presets import concept_code, global_code
 from boc.codecs.quantizers import BitQuantizer, ScalarQuantizer
 from boc.codecs.rotation import RandomRotation
 from boc.codecs.shifted_crelu import ShiftedCReLU
@@ -14,8 +14,6 @@ from boc.codecs.topz import TopZ
 from boc.codecs.unit_norm import UnitNorm
 
 __all__ = [
-    "CONCEPT_CODES",
-    "GLOBAL_CODES",
     "STEPS",
     "BitQuantizer",
     "CReLU",

@@ -5,8 +5,8 @@ For item i with concepts v_1 ... v_m and centroids c_1 ... c_p::
     hard   h_i[k] = number of v_l whose nearest centroid is c_k                       (L2)
     soft   a_i[k] = aggr_l s(l, k),   s(l, k) = similarity(|v_l - c_k|),   aggr = sum or max
 
-with the z highest similarities of each concept kept, if z is given, before the aggregation. ``UnitNorm`` and
-``ScalarQuantizer`` follow: the paper compares by cosine.
+If z is given, only the z highest similarities of each concept are kept before the aggregation. ``UnitNorm`` and
+``ScalarQuantizer`` follow, since the paper compares by cosine.
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ from boc.codecs.quantizers import ScalarQuantizer
 from boc.codecs.unit_norm import UnitNorm
 from boc.errors import BocError
 from boc.types import Embeddings, Modality, Ragged
+from boc.vectors import unit_rows
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
 __all__ = ["HardAssignment", "SoftAssignment", "concept_steps", "nearest"]
 
-POLE = 1e-6  # the printed similarity is cut to 1 / POLE
+POLE = 1e-6  # the printed similarity is limited to 1 / POLE
 SCALE = 1e5
 NO_LABELS = np.empty(0, np.uint8)
 
 
 class _Assignment(Step):
-    """What hard and soft assignment share: the codebook, and what they read."""
+    """Base of hard and soft assignment: the codebook, and reading of concept sets."""
 
-    learned: ClassVar[tuple[str, ...]] = ("centroids_", "labels_")
+    learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_")
     reads_concepts: ClassVar[bool] = True
     clusters: int
     seed: int
     spherical: bool
     drop_stopwords: bool
     centroids_: Floats
-    labels_: NDArray[np.uint8]
+    term_labels_: NDArray[np.uint8]
 
     def read(self, embeddings: Embeddings) -> Ragged:
-        """The concept sets, without those of stop-words if so asked. BocError where there are none."""
+        """The concept sets, without concepts of stop-words if ``drop_stopwords``. BocError if there are no sets."""
         concepts = embeddings.concepts
         if concepts is None:
             raise BocError("no concept vectors here; boc extract keeps them unless it is told --no-concepts")
@@ -63,7 +64,8 @@ class _Assignment(Step):
         return Ragged(concepts.values[flat], np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
 
     def fit(self, X: Any, y: object = None) -> _Assignment:
-        """Learn at most ``clusters`` centroids from the concepts of ``X``: sets, or an array (n, d), n sets of one."""
+        """Learn at most ``clusters`` centroids from the concepts of ``X``: sets, or an array (n, d) of n sets with one
+        row each."""
         self._learn(X)
         return self
 
@@ -72,24 +74,24 @@ class _Assignment(Step):
         return len(self.centroids_)
 
     def _learn(self, X: Any) -> Floats:
-        """Set the centroids; the concepts they were learned from."""
+        """Learn the centroids, and return the concepts that they were learned from."""
         if self.clusters < 1:
             raise ValueError(f"clusters must be at least 1, got {self.clusters}")
         points = self._sets(X, reset=True).values
         if not len(points):
             raise ValueError("0 concepts found, at least 1 is needed to learn a codebook")
         self.centroids_ = kmeans(points, self.clusters, seed=self.seed, spherical=self.spherical)
-        self.labels_ = NO_LABELS
+        self.term_labels_ = NO_LABELS
         return points
 
     def _take(self, codebook: Codebook) -> None:
         self.centroids_ = codebook.centroids
-        self.labels_ = NO_LABELS if codebook.labels is None else codebook.labels
+        self.term_labels_ = NO_LABELS if codebook.labels is None else codebook.labels
         self.n_features_in_ = codebook.centroids.shape[1]
         self.frozen = True
 
     def _sets(self, X: Any, *, reset: bool = False) -> Ragged:
-        """``X`` checked. An array is sets of one row each."""
+        """Validate ``X``. An array becomes sets of one row each."""
         from sklearn.utils.validation import check_is_fitted, validate_data
 
         if not reset:
@@ -100,38 +102,36 @@ class _Assignment(Step):
         return Ragged(values, X.offsets if isinstance(X, Ragged) else np.arange(len(values) + 1))
 
     def _blocks(self, sets: Ragged, size: int) -> Iterator[Ragged]:
-        """Runs of whole sets, of at most ``size`` rows unless a single set has more."""
-        from sklearn.preprocessing import normalize
-
+        """Yield runs of whole sets with at most ``size`` rows, unless a single set has more."""
         start = 0
         while start < len(sets):
             stop = int(np.searchsorted(sets.offsets, sets.offsets[start] + size, side="right")) - 1
             stop = max(stop, start + 1)
             low, high = sets.offsets[start], sets.offsets[stop]
             values = sets.values[low:high]
-            yield Ragged(normalize(values) if self.spherical else values, sets.offsets[start : stop + 1] - low)
+            yield Ragged(unit_rows(values) if self.spherical else values, sets.offsets[start : stop + 1] - low)
             start = stop
 
 
 class HardAssignment(_Assignment):
-    """Histogram of nearest centroids: tf_k = number of the item's concepts that are nearer to c_k than to any other.
+    """Histogram of nearest centroids: tf_k = number of concepts of the item whose nearest centroid is c_k.
 
     Parameters
     ----------
     clusters : int, default=1000
-        Centroids that ``fit`` learns, fewer if there are fewer concepts.
+        Number of centroids that ``fit`` learns; fewer if there are fewer concepts.
     seed : int, default=0
-        Of the clustering.
+        Seed of the clustering.
     spherical : bool, default=False
-        Compare directions: concepts are scaled to unit length, centroids too.
+        Compare by cosine: concepts and centroids are scaled to unit length.
     drop_stopwords : bool, default=False
-        Leave the concepts of English stop-words out.
+        Leave out the concepts of English stop-words.
 
     Attributes
     ----------
     centroids_ : ndarray of float32 (p, d)
-    labels_ : ndarray of uint8
-        What the centroids stand for, packed by ``boc.clustering.term_labels``; empty unless a codebook brings it along.
+    term_labels_ : ndarray of uint8
+        Labels of the centroids, packed by ``boc.clustering.term_labels``; empty unless they come from a codebook.
 
     Examples
     --------
@@ -152,13 +152,13 @@ class HardAssignment(_Assignment):
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, *, drop_stopwords: bool = False) -> HardAssignment:
-        """The step over a codebook made elsewhere; it is not fitted again."""
+        """The step with the centroids of ``codebook``; it is not fitted again."""
         step = cls(len(codebook), spherical=codebook.spherical, drop_stopwords=drop_stopwords)
         step._take(codebook)
         return step
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """n sets -> int32 csr (n, p); a row counts its set, an empty set has an empty row."""
+        """n sets -> int32 csr (n, p); one histogram per set; an empty set has an empty row."""
         sets = self._sets(X)
         parts = []
         for block in self._blocks(sets, row_block(self.centroids_, 1)):
@@ -178,24 +178,24 @@ class SoftAssignment(_Assignment):
     clusters, seed, spherical, drop_stopwords
         As in ``HardAssignment``.
     similarity : {"inverse", "gaussian", "printed"}, default="inverse"
-        Of the distance D: 1 / (1 + D); exp(-D**2 / (2 sigma**2)); or 1 / |1 - D|. The paper prints 1 / (1 - D), which
-        rises to a pole at D = 1 and is negative beyond it, where TERN's concepts are. A negative frequency cannot be
-        stored, so the sign is left out (of sums, the cosine does not see it as long as all D > 1), and near the pole
-        the value is cut to 10**6.
+        A function of the distance D: 1 / (1 + D); exp(-D**2 / (2 sigma**2)); or 1 / |1 - D|. The paper prints
+        1 / (1 - D), which has a pole at D = 1 and is negative beyond it, where TERN's concepts are. A negative
+        frequency cannot be stored, so the sign is dropped (the cosine of sums does not change as long as all D > 1),
+        and near the pole the value is limited to 10**6.
     aggregate : {"sum", "max"}, default="sum"
     z : int or None, default=None
-        Centroids kept for each concept of a document, the nearest; None keeps all. At most p have an effect.
+        Number of nearest centroids kept per concept of a document, at most p; None keeps all.
     query_z : int or None, default=None
-        The same for a query; None means ``z``.
+        Number of nearest centroids kept per concept of a query; None means ``z``.
     sigma : float or None, default=None
-        Of "gaussian"; None takes the root mean square distance of the concepts in ``fit`` to their nearest centroid
-        (1 where that is 0), which a codebook brings along.
+        Width of "gaussian"; None takes the root mean square distance of the concepts in ``fit`` to their nearest
+        centroid (1 if that is 0), which a codebook stores.
 
     Attributes
     ----------
     centroids_ : ndarray of float32 (p, d)
-    labels_ : ndarray of uint8
-        What the centroids stand for, packed by ``boc.clustering.term_labels``; empty unless a codebook brings it along.
+    term_labels_ : ndarray of uint8
+        Labels of the centroids, packed by ``boc.clustering.term_labels``; empty unless they come from a codebook.
     sigma_ : ndarray of float32 (1,)
 
     Examples
@@ -207,7 +207,7 @@ class SoftAssignment(_Assignment):
     [1.25, 0.125]
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("centroids_", "labels_", "sigma_")
+    learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_", "sigma_")
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "similarity": ("inverse", "gaussian", "printed"),
         "aggregate": ("sum", "max"),
@@ -238,8 +238,8 @@ class SoftAssignment(_Assignment):
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, **options: Any) -> SoftAssignment:
-        """The step over a codebook made elsewhere; it is not fitted again. ``options`` are parameters but ``clusters``,
-        ``seed`` and ``spherical``; ValueError for one out of its range."""
+        """The step with the centroids of ``codebook``; it is not fitted again. ``options`` are parameters except
+        ``clusters``, ``seed`` and ``spherical``; ValueError for one out of its range."""
         step = cls(len(codebook), spherical=codebook.spherical, **options)
         step._check()
         step._take(codebook)
@@ -284,16 +284,16 @@ class SoftAssignment(_Assignment):
         return _stacked(parts, p, np.float32)
 
     def _dense(self, block: Ragged) -> sparse.csr_array:
-        """Every similarity counts: one column of the block for each centroid."""
+        """The similarities to all centroids, aggregated per set."""
         similar = self._similar(squared_distances(block.values, self.centroids_))
         result = np.zeros((len(block), similar.shape[1]), np.float32)
         filled = np.diff(block.offsets) > 0
-        if filled.any():  # an empty set has no range of rows of its own
+        if filled.any():  # reduceat cannot handle empty sets
             result[filled] = self._ufunc.reduceat(similar, block.offsets[:-1][filled], axis=0)
         return sparse.csr_array(result)
 
     def _kept(self, block: Ragged, columns: NDArray[np.int64], similar: Floats) -> sparse.csr_array:
-        """``columns`` and ``similar`` (rows, z) of the centroids kept, aggregated where a set has one repeatedly."""
+        """The similarities ``similar`` (rows, z) to the kept centroids ``columns`` (rows, z), aggregated per set."""
         entries = (similar.ravel(), columns.ravel(), block.offsets * columns.shape[1])
         rows = sparse.csr_array(entries, shape=(len(block), len(self.centroids_)))
         rows.sort_indices()
@@ -328,13 +328,13 @@ def concept_steps(
     seed: int = 0,
     **options: Any,
 ) -> list[Step]:
-    """The chain of a Bag of Concepts: assignment ``hard`` or ``soft``, unit norm, scalar quantiser.
+    """The chain of a Bag of Concepts: ``hard`` or ``soft`` assignment, unit norm, scalar quantiser.
 
     ``options`` are those of ``HardAssignment`` or ``SoftAssignment`` (similarity, aggregate, z, query_z, sigma,
-    drop_stopwords). Without a codebook the chain learns ``clusters`` centroids from what it is fitted on.
+    drop_stopwords). Without a codebook the chain learns ``clusters`` centroids in ``fit``.
 
-    The scale is 100 times that of the global codes: all components of a dense row are alike, 0.03 +- 0.003 for 1,000
-    centroids, and the differences that order the items need more than the 6 levels that a scale of 1,000 leaves.
+    The scale is 100 times that of the global codes: the components of a dense row are nearly equal, 0.03 +- 0.003 for
+    1,000 centroids, and their differences need more than the 6 levels that a scale of 1,000 gives.
     BocError for an unknown assignment, ValueError for an option out of its range.
     """
     kinds: dict[str, type[HardAssignment] | type[SoftAssignment]] = {"hard": HardAssignment, "soft": SoftAssignment}

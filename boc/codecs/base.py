@@ -1,4 +1,4 @@
-"""What every codec step has in common."""
+"""Base classes of the codec steps."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FLOAT32 = np.dtype(np.float32)
 class Step:
     """A scikit-learn transformer that can be saved by name: parameters from ``get_params``, arrays from ``learned``.
 
-    It does what scikit-learn asks of its transformers without being a child of theirs: to import scikit-learn takes
-    longer than a search. So it is imported where rows are validated, which most queries pass at a glance.
+    It has the interface of scikit-learn transformers without deriving from their base class, because importing
+    scikit-learn takes longer than a search. It is imported to validate rows, which most queries do not need.
 
-    A step whose two sides differ overrides ``encode_queries``; one that treats the modalities apart overrides
-    ``encode_documents``. Everything else is an ordinary transformer.
+    A step that encodes queries differently overrides ``encode_queries``; one that treats modalities differently
+    overrides ``encode_documents``. Everything else is an ordinary transformer.
     """
 
     n_features_in_: int
@@ -33,20 +33,20 @@ class Step:
     reads_concepts: ClassVar[bool] = False
     """Whether a chain that begins with this step works on concept sets."""
     rows_together: ClassVar[int] = 1024
-    """Rows that a chain takes at a time, if there are many: so few that what is between steps stays in the cache."""
+    """Rows per block of a chain; few enough that the arrays between steps stay in the cache."""
     frozen = False
-    """Whether the step has all it needs, a codebook made elsewhere, and is not fitted again with its chain."""
+    """Whether the step is complete, with a given codebook, and is not fitted again with its chain."""
 
     @classmethod
     def _parameters(cls) -> list[str]:
         return sorted(name for name in signature(cls).parameters)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name. None of them is an estimator, so ``deep`` makes no difference."""
+        """The parameters by name. ``deep`` has no effect, since none of them is an estimator."""
         return {name: getattr(self, name) for name in self._parameters()}
 
     def set_params(self, **params: Any) -> Step:
-        """Set parameters by name; ValueError for one that there is not."""
+        """Set parameters by name; ValueError for an unknown name."""
         for name, value in params.items():
             if name not in self._parameters():
                 raise ValueError(f"no parameter {name!r} of {self}; it has {', '.join(self._parameters())}")
@@ -58,17 +58,16 @@ class Step:
         return f"{type(self).__name__}({told})"
 
     def read(self, embeddings: Embeddings) -> NDArray[np.float32] | Ragged:
-        """What a chain that begins with this step works on: the global vectors (n, d) unless the step says
-        otherwise."""
+        """The input of a chain that begins with this step: the global vectors (n, d), unless overridden."""
         return embeddings.vectors
 
     def fit(self, X: Any, y: object = None) -> Step:
-        """Check ``X`` (n, d) and the parameters; learn nothing unless the step says so."""
+        """Check ``X`` (n, d) and the parameters; subclasses may learn arrays."""
         self._validated(X, reset=True)
         return self
 
     def transform(self, X: Any) -> Any:
-        """The rows of ``X`` (n, d) as the step turns them."""
+        """Transform the rows of ``X`` (n, d)."""
         raise NotImplementedError
 
     def fit_transform(self, X: Any, y: object = None) -> Any:
@@ -76,22 +75,24 @@ class Step:
         return self.fit(X, y).transform(X)
 
     def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
-        """Names of the columns of ``transform``: the name of the step in lower case, and a number."""
+        """Names of the output columns: the name of the step in lower case, and a number."""
         from sklearn.utils.validation import check_is_fitted
 
         check_is_fitted(self)
         name = type(self).__name__.lower()
         return np.array([f"{name}{i}" for i in range(self._n_features_out)], dtype=object)
 
-    def prepare(self, n: int) -> int:
-        """Called before ``fit`` with the number of items of the collection; how many rows ``fit`` should see at least.
-
-        A step whose size follows from the collection's fixes it here: ``fit`` sees a sample only."""
+    def sample_rows(self, n_items: int) -> int:
+        """How many rows ``fit`` should see at least, of a collection of ``n_items``."""
         return 0
+
+    def fit_sample(self, X: Any, y: object, n_items: int | None) -> Step:
+        """``fit`` to a sample of a collection of ``n_items``, for steps whose size follows from the collection's."""
+        return self.fit(X, y)
 
     @property
     def _n_features_out(self) -> int:
-        """Columns of what the step gives, where they are not those it takes."""
+        """Number of output columns, if it differs from the number of input columns."""
         return int(self.n_features_in_)
 
     def encode_documents(self, X: Any, modality: Modality) -> Any:
@@ -113,7 +114,7 @@ class Step:
         return validate_data(self, X, reset=reset, dtype=(np.float32, np.float64), accept_sparse=accept)
 
     def _plainly_valid(self, X: Any) -> bool:
-        """What most rows are, seen at a glance: for one query the full validation takes longer than its code."""
+        """A fast check that most rows pass; for one query the full validation would take longer than its encoding."""
         return (
             type(X) is np.ndarray
             and X.dtype == FLOAT32
@@ -140,7 +141,7 @@ class Step:
 
 
 class SparseStep(Step):
-    """A step that takes dense and sparse rows, and gives sparse ones."""
+    """A step that takes dense or sparse rows and returns sparse rows."""
 
     def _plainly_valid(self, X: Any) -> bool:
         if type(X) is not sparse.csr_array:
@@ -160,7 +161,7 @@ class SparseStep(Step):
 
 
 def terms_of(frequencies: NDArray[np.int32], columns: NDArray[np.int32], n_terms: int) -> sparse.csr_array:
-    """Term matrix (n, n_terms) of rows of ``z`` terms each: ``frequencies`` and ascending ``columns`` (n, z)."""
+    """Term matrix (n, n_terms) from ``frequencies`` and ascending ``columns``, both (n, z)."""
     n, z = columns.shape
     if n == 1:
         return one_row(frequencies[0], columns[0], n_terms)
@@ -185,7 +186,7 @@ def _empty_row(width: int, dtype: np.dtype[Any]) -> sparse.csr_array:
 
 
 def frequencies(values: NDArray[Any], rows: sparse.csr_array) -> sparse.csr_array:
-    """Term matrix with the pattern of ``rows`` and ``values`` as int32 frequencies, without the entries below 1.
+    """Term matrix with the pattern of ``rows`` and ``values`` as int32 frequencies; entries below 1 are dropped.
 
     Raises ValueError for a frequency beyond int32.
     """
@@ -203,7 +204,7 @@ def frequencies(values: NDArray[Any], rows: sparse.csr_array) -> sparse.csr_arra
 
 
 def as_rows(X: Any) -> sparse.csr_array:
-    """Dense or sparse ``X`` as a csr_array with sorted indices, not to be written to; explicit zeros are dropped."""
+    """Dense or sparse ``X`` as a read-only csr_array with sorted indices and without explicit zeros."""
     if type(X) is sparse.csr_array and X.shape[0] == 1 and X.has_sorted_indices and X.data.all():
         return X
     rows = sparse.csr_array(X, copy=True)
@@ -213,7 +214,7 @@ def as_rows(X: Any) -> sparse.csr_array:
 
 
 def stacked(parts: Sequence[sparse.csr_array]) -> sparse.csr_array:
-    """Blocks of rows as one csr_array; older versions of scipy stack arrays to a matrix."""
+    """Stack blocks of rows to one csr_array; older versions of scipy would return a matrix."""
     if len(parts) == 1:
         return parts[0]
     return sparse.csr_array(sparse.vstack(parts, format="csr"))

@@ -1,4 +1,4 @@
-"""Centring: one mean a modality."""
+"""Centring: one mean per modality."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from boc.types import Modality
 class Center(Step):
     """Subtract the mean vector of the item's modality.
 
-    Pictures and sentences lie in two distant cones of the common space. Without their means the components of a code
-    are balanced: fewer postings are touched at the same recall. Distances between items of one modality stay as
-    they are; dot products do not, so the final order wants the original vectors (re-ranking).
+    Pictures and sentences lie in two distant cones of the common space. Without their means the components of a
+    code are balanced, and fewer postings are read at the same recall. Distances between items of one modality do not
+    change; dot products do, so the final order needs the original vectors (re-ranking).
 
     Attributes
     ----------
     labels_ : ndarray of str (m,)
-        The modalities seen in ``fit`` (``y``, one label a row), sorted; one empty label without ``y``.
+        The modalities seen in ``fit`` (``y``, one label per row), sorted; one empty label without ``y``.
     means_ : ndarray of float32 (m, d)
         Their means.
 

@@ -1,4 +1,4 @@
-"""A code is a chain of steps with two sides: one for what is indexed, one for what is asked."""
+"""A code: chains of steps that encode items and queries as term frequencies."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ STEPS: dict[str, type[Step]] = {
 
 
 class SurrogateCodec:
-    """Turns embeddings into term matrices; ``encode_documents`` and ``encode_queries`` are its two sides.
+    """Turns embeddings into term matrices: ``encode_documents`` for items, ``encode_queries`` for queries.
 
     Parameters
     ----------
     chains : sequences of Step
-        The steps of a chain are applied in order; its last gives term frequencies (int32 csr). The first decides what
-        is read: global vectors or concept sets. Several chains give their terms side by side, in one document and
-        one query; the score is the sum of theirs.
+        The steps of a chain are applied in order; the last one gives term frequencies (int32 csr). The first decides
+        the input: global vectors or concept sets. The terms of several chains are concatenated, so the score is the
+        sum of their scores.
     """
 
     def __init__(self, *chains: Sequence[Step]) -> None:
@@ -60,12 +60,12 @@ class SurrogateCodec:
 
     @property
     def steps(self) -> list[Step]:
-        """The steps of all chains, one chain behind the other."""
+        """The steps of all chains, chain by chain."""
         return [step for chain in self.chains for step in chain]
 
     @property
     def reads_concepts(self) -> bool:
-        """Whether some chain works on concept sets."""
+        """Whether any chain reads concept sets."""
         return any(chain[0].reads_concepts for chain in self.chains)
 
     @property
@@ -73,18 +73,25 @@ class SurrogateCodec:
         """Number of terms of each chain, once fitted."""
         return [chain[-1]._n_features_out for chain in self.chains]
 
-    def fit(self, *samples: Embeddings) -> SurrogateCodec:
-        """Learn all steps from embeddings of one or both modalities. ValueError for a parameter out of its range."""
+    def sample_rows(self, n_items: int) -> int:
+        """How many rows ``fit`` should see at least, of a collection of ``n_items``."""
+        return max((step.sample_rows(n_items) for step in self.steps if not step.frozen), default=0)
+
+    def fit(self, *samples: Embeddings, n_items: int | None = None) -> SurrogateCodec:
+        """Learn all steps from embeddings of one or both modalities, samples of a collection of ``n_items``.
+
+        Without ``n_items`` the samples are the collection. ValueError for a parameter out of its range.
+        """
         samples = tuple(sample for sample in samples if len(sample))
         if not samples:
             raise BocError("no vectors to fit a code on; index at least one item")
         for chain in self.chains:
-            _fit_chain(chain, samples)
+            _fit_chain(chain, samples, n_items)
         self.n_terms = sum(self.widths)
         return self
 
     def budgeted(self, z: int, query_z: int) -> SurrogateCodec:
-        """This code, from now on with other budgets of documents and of queries; nothing is learned anew."""
+        """This code with other budgets for documents and queries; nothing is learned again."""
         for step in self.steps:
             if "query_z" in step.get_params(deep=False):
                 step.set_params(z=z, query_z=query_z)
@@ -99,16 +106,16 @@ class SurrogateCodec:
         return self._joined(self._parts(embeddings, "encode_queries"))
 
     def document_parts(self, embeddings: Embeddings) -> list[TermMatrix]:
-        """The term matrices of the chains, which ``encode_documents`` puts side by side."""
+        """The term matrices of the chains, which ``encode_documents`` concatenates."""
         return self._parts(embeddings, "encode_documents")
 
     def config(self) -> dict[str, Any]:
-        """Names and parameters of the steps, the number of steps of each chain, ready for JSON."""
+        """Names and parameters of the steps, and the number of steps per chain, for JSON."""
         steps = [{"name": type(step).__name__, "params": step.get_params(deep=False)} for step in self.steps]
         return {"steps": steps, "chains": [len(chain) for chain in self.chains], "n_terms": self.n_terms}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What the steps learned, by ``number.name``."""
+        """The learned arrays of the steps, by ``number.name``."""
         learned = {}
         for i, step in enumerate(self.steps):
             for name in step.learned:
@@ -118,8 +125,7 @@ class SurrogateCodec:
 
     @classmethod
     def restore(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> SurrogateCodec:
-        """The codec that gave ``config()`` and ``arrays()``. BocError for a step unknown to this version, or an array
-        that is missing."""
+        """Restore a codec from its ``config()`` and ``arrays()``. BocError for an unknown step or a missing array."""
         for entry in config["steps"]:
             if entry["name"] not in STEPS:
                 raise BocError(f"unknown codec step {entry['name']!r} (known: {', '.join(STEPS)}); upgrade boc")
@@ -130,12 +136,12 @@ class SurrogateCodec:
             for name in step.learned:
                 if f"{i}.{name}" not in arrays:
                     raise BocError(f"codec array {i}.{name} of {type(step).__name__} is missing; make the index anew")
-                setattr(step, name, np.asarray(arrays[f"{i}.{name}"]))  # slices of a memory map cost more
+                setattr(step, name, np.asarray(arrays[f"{i}.{name}"]))  # slicing a memory map is slower
         codec.n_terms = int(config["n_terms"])
         return codec
 
     def _joined(self, parts: Sequence[TermMatrix]) -> TermMatrix:
-        # Older scipy stacks arrays to a matrix.
+        # Older versions of scipy would return a matrix.
         return parts[0] if len(parts) == 1 else sparse.csr_array(sparse.hstack(parts, format="csr"))
 
     def _parts(self, embeddings: Embeddings, side: str) -> list[TermMatrix]:
@@ -169,8 +175,8 @@ def _through(chain: Sequence[Step], X: Any, side: str, modality: Modality) -> An
     return X
 
 
-def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings]) -> None:
-    """Fit the steps of one chain, each to what the ones before it make of the samples."""
+def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings], n_items: int | None) -> None:
+    """Fit the steps of one chain, each on the samples as transformed by the steps before it."""
     if all(step.frozen for step in chain):
         return
     modalities = [sample.modality for sample in samples]
@@ -178,9 +184,9 @@ def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings]) -> None:
     last = max((number for number, step in enumerate(chain) if step.learned and not step.frozen), default=-1)
     for number, step in enumerate(chain):
         if number > last:
-            parts = [_head(X) for X in parts]  # what is left learns its width only
+            parts = [_head(X) for X in parts]  # the remaining steps learn their width only
         if not step.frozen:
-            step.fit(_stack(parts), np.repeat(modalities, [_length(X) for X in parts]))
+            step.fit_sample(_stack(parts), np.repeat(modalities, [_length(X) for X in parts]), n_items)
         if step is not chain[-1]:
             parts = [step.encode_documents(X, modality) for X, modality in zip(parts, modalities, strict=True)]
 

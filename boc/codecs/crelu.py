@@ -1,4 +1,4 @@
-"""Concatenated rectifier: signed components to non-negative ones."""
+"""Concatenated rectifier: maps signed components to non-negative ones."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from boc.codecs.base import Step
 class CReLU(Step):
     """Append the negated vector and clip at zero: v -> max([v, -v], 0).
 
-    Term frequencies cannot be negative; a component and its opposite become two terms. The dot product of two images
-    under this map is that of the originals, less what components of opposite sign contributed (BoC, section IV).
+    Term frequencies cannot be negative; a component and its opposite become two terms. The dot product of two rows
+    after this map is the original one without the products of opposite signs (BoC, section IV).
 
     Examples
     --------

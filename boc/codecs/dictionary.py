@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.cell_index import Centroids, spherical_kmeans, unit
+from boc.clustering.cell_index import Centroids, spherical_kmeans
 from boc.codecs.base import FLOAT32, Step, stacked, terms_of
 from boc.codecs.center import Center
 from boc.types import Modality
+from boc.vectors import unit_rows
 
 try:
-    from boc.codecs import _quantize
+    from boc.codecs._quantize import quantize as _quantize
 except ImportError:  # not built here: numpy stands in
     _quantize = None  # type: ignore[assignment]
 
@@ -45,8 +46,7 @@ class Dictionary(Step):
     ----------
     terms : int or None, default=None
         Size V of the vocabulary, 1 to 262,144; None means the power of two near 50 sqrt(n), or near n / 4 if that is
-        less, for the n items named to ``prepare``, or rows in ``fit``. Fewer come out where the rows have fewer
-        distinct directions.
+        less, for n items (see ``fit``). Fewer come out where the rows have fewer distinct directions.
     z : int, default=2
         Terms of a document, 1 to 16. Budgets beyond V mean V.
     query_z : int, default=64
@@ -93,14 +93,18 @@ class Dictionary(Step):
         self.bits = bits
         self.seed = seed
 
-    def prepare(self, n: int) -> int:
-        """Fix the size of the vocabulary by the number of items; 16 rows a centroid are enough to place it."""
-        if self.terms is None:
-            self.terms = vocabulary_size(n)
-        return ROWS_PER_TERM * self.terms
+    def sample_rows(self, n_items: int) -> int:
+        """16 rows per centroid are enough to place it."""
+        return ROWS_PER_TERM * (self.terms or vocabulary_size(n_items))
 
-    def fit(self, X: NDArray[Any], y: object = None) -> Dictionary:
-        """Learn the vocabulary from ``X`` (n, d). ValueError for a parameter out of its range."""
+    def fit_sample(self, X: NDArray[Any], y: object, n_items: int | None) -> Dictionary:
+        return self.fit(X, y, n_items)
+
+    def fit(self, X: NDArray[Any], y: object = None, n_items: int | None = None) -> Dictionary:
+        """Learn the vocabulary from ``X`` (n, d), a sample of ``n_items`` rows (default: all of them).
+
+        ValueError for a parameter out of its range.
+        """
         limits = {"terms": (self.terms, MOST_TERMS), "z": (self.z, MOST_PER_DOCUMENT), "bits": (self.bits, 15)}
         for name, (value, most) in limits.items():
             if value is not None and not 1 <= value <= most:
@@ -109,8 +113,8 @@ class Dictionary(Step):
             raise ValueError(f"query_z must be at least 1, got {self.query_z}")
         if not 0 < self.temperature < np.inf:
             raise ValueError(f"temperature must be a number greater than 0, got {self.temperature}")
-        rows = unit(self._validated(X, reset=True))
-        found = spherical_kmeans(rows, self.terms or vocabulary_size(len(rows)), self.seed)
+        rows = unit_rows(self._validated(X, reset=True))
+        found = spherical_kmeans(rows, self.terms or vocabulary_size(n_items or len(rows)), self.seed)
         self.centroids_, self.scales_ = found.vectors, found.scales
         self.heads_, self.head_scales_, self.starts_ = found.heads, found.head_scales, found.starts
         return self
@@ -133,7 +137,7 @@ class Dictionary(Step):
 
     def _directions(self, X: NDArray[Any]) -> NDArray[np.float32]:
         X = self._validated(X, reset=False)
-        return X if X.dtype == FLOAT32 else unit(X)  # before they leave the range of float32
+        return X if X.dtype == FLOAT32 else unit_rows(X)  # before they leave the range of float32
 
     def _document_terms(self, rows: NDArray[np.float32]) -> sparse.csr_array:
         candidates, cosines = self._nearest(rows, CHOICE * self.z, DOCUMENT_CELLS)
@@ -196,7 +200,7 @@ def quantized(weights: NDArray[np.float32], top: int, temperature: float = 0) ->
     """
     if _quantize is not None:
         frequencies = np.empty(weights.shape, np.int32)
-        _quantize.quantize(np.ascontiguousarray(weights), frequencies, temperature, top)
+        _quantize(np.ascontiguousarray(weights), frequencies, temperature, top)
         return frequencies
     exact = weights.astype(np.float64)
     if temperature:

@@ -1,4 +1,4 @@
-"""Deep permutation: a component becomes a term frequency by its rank."""
+"""Deep permutation: the frequency of a component follows from its rank."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def permutation(v: NDArray[Any]) -> NDArray[np.int64]:
 class DeepPermutation(SparseStep):
     """tf_j = m - rank_j, where rank 0 is the largest of the m components of the row, ties to the lower index.
 
-    Of a dense row all components are ranked, of a sparse row the stored ones: behind ``TopZ(z)`` frequencies run
-    from z down to 1, the truncated permutation. All rows with the same m have the same length, so the dot product
-    orders as the cosine does, and as Spearman's rho on the ranks does (BoC, eq. 1; Amato et al., Deep Permutations,
+    In a dense row all components are ranked, in a sparse row the stored ones: after ``TopZ(z)`` the frequencies are
+    z ... 1, the truncated permutation. All rows with the same m have the same length, so the dot product
+    gives the same order as the cosine, and as Spearman's rho of the ranks (BoC, eq. 1; Amato et al., Deep Permutations,
     SISAP 2016).
 
     Examples
@@ -43,7 +43,7 @@ class DeepPermutation(SparseStep):
         rows.sort_indices()
         lengths = np.diff(rows.indptr)
         row_of = np.repeat(np.arange(rows.shape[0]), lengths)
-        # lexsort is stable: equal values stay in the order of their columns.
+        # lexsort is stable, so equal values stay in the order of their columns.
         order = np.lexsort((-rows.data, row_of))
         values = np.empty(len(rows.data), dtype=np.int64)
         values[order] = np.repeat(rows.indptr[1:], lengths) - np.arange(len(rows.data))
@@ -51,6 +51,6 @@ class DeepPermutation(SparseStep):
 
 
 def _full_rows(X: NDArray[Any]) -> sparse.csr_array:
-    """Every component of ``X`` stored, zeros too."""
+    """``X`` as a csr_array that stores every component, including zeros."""
     n, d = X.shape
     return sparse.csr_array((X.ravel(), np.tile(np.arange(d), n), np.arange(n + 1) * d), shape=(n, d))

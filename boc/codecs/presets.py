@@ -19,6 +19,7 @@ from boc.codecs.shifted_crelu import ShiftedCReLU
 from boc.codecs.topz import TopZ
 from boc.codecs.unit_norm import UnitNorm
 from boc.errors import BocError
+from boc.names import CONCEPT_CODES, GLOBAL_CODES
 
 if TYPE_CHECKING:
     pass
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
-GLOBAL_CODES = ("scalar", "bits", "permutation", "dictionary")
-CONCEPT_CODES = ("hard", "soft", "mixed")
 MIXED_SCALE = 100
 SHIFTED_SCALE = 10_000  # rounding is all that a shifted code loses
 

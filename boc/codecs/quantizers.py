@@ -1,4 +1,4 @@
-"""Scalar quantisation: a component becomes a term frequency in proportion."""
+"""Scalar quantisation: the frequency of a component is proportional to its value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ScalarQuantizer(SparseStep):
     Parameters
     ----------
     scale : float, default=1000
-        Greater than 0. Components of unit vectors below 1 / scale vanish.
+        Greater than 0. Components below 1 / scale become 0.
 
     Examples
     --------
@@ -43,9 +43,9 @@ class ScalarQuantizer(SparseStep):
 
 
 class BitQuantizer(SparseStep):
-    """tf = ceil((2**bits - 1) * v / peak), at most 2**bits - 1: few-bit frequencies that index small.
+    """tf = ceil((2**bits - 1) * v / peak), at most 2**bits - 1: few-bit frequencies for a small index.
 
-    A positive component always keeps its term (frequency 1 at least), so the budget of ``TopZ`` is used in full;
+    A positive component always keeps its term (frequency at least 1), so the budget of ``TopZ`` is fully used;
     ``bits=1`` gives binary codes.
 
     Parameters
@@ -56,7 +56,7 @@ class BitQuantizer(SparseStep):
     Attributes
     ----------
     peak_ : ndarray of float32 (1,)
-        The largest component seen in ``fit``; larger ones are cut to it.
+        The largest component seen in ``fit``; larger components are clipped to it.
     """
 
     learned: ClassVar[tuple[str, ...]] = ("peak_",)

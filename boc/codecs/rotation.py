@@ -13,12 +13,12 @@ from boc.codecs.base import Step
 class RandomRotation(Step):
     """Multiply by a random orthogonal matrix, or by several side by side.
 
-    Dot products stay; the energy of a vector spreads evenly over the components, so no posting list grows much longer
-    than the others, and ranks of components weigh alike.
+    Dot products do not change. The energy of a vector is spread evenly over the components, so no posting list grows
+    much longer than the others, and ranks of components have equal weight.
 
-    ``CReLU`` drops the products of opposite signs, which disturbs the order the more, the fewer components there are.
-    Under random directions the expectation of what it keeps grows with the cosine (Cho & Saul, Kernel Methods for Deep
-    Learning, 2009), so with ``expand`` rotations the disturbance falls as one over its square root.
+    ``CReLU`` drops the products of opposite signs. This disturbs the order more if there are fewer components. Under
+    random directions the expectation of the remaining products grows with the cosine (Cho & Saul, Kernel Methods for
+    Deep Learning, 2009), so the disturbance falls as 1 / sqrt(``expand``).
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ class ShiftedCReLU(Step):
     """Documents become [c + v, c - v], clipped at zero; queries the plain c-ReLU max([q, -q], 0).
 
     With c at least the largest |v| nothing is clipped, and the dot product of the two is q.v + c |q|_1: the second
-    part is the same for all documents, so they come in the order of q.v. The price is that a document has every
+    part is the same for all documents, so their order is that of q.v. The price is that a document has every
     term and a query reads half of all postings.
 
     Attributes

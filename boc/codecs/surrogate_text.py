@@ -1,6 +1,6 @@
-"""Term matrix <-> {term: frequency} <-> surrogate text, loss-free.
+"""Lossless conversion between term matrices, {term: frequency} and surrogate text.
 
-Surrogate text writes term j, of frequency f, as the word ``tj`` repeated f times: what any text engine counts.
+Surrogate text has term j with frequency f as the word ``tj`` repeated f times, which any text engine can count.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ _WORD = re.compile(r"t(0|[1-9][0-9]*)")
 
 
 def to_counts(terms: TermMatrix) -> list[dict[str, int]]:
-    """One {term: frequency} a row of ``terms`` (n, V), in the order of the columns."""
+    """One {term: frequency} per row of ``terms`` (n, V), in the order of the columns."""
     pairs = zip(terms.indices.tolist(), terms.data.tolist(), strict=True)
     words = [(f"t{j}", int(f)) for j, f in pairs]
     return [dict(words[a:b]) for a, b in zip(terms.indptr[:-1], terms.indptr[1:], strict=True)]
 
 
 def from_counts(counts: Sequence[Mapping[str, int]], n_terms: int) -> TermMatrix:
-    """The inverse of ``to_counts``. ValueError for a word that is no term below ``n_terms`` or a frequency below 1."""
+    """The inverse of ``to_counts``. ValueError for a word that is no term below ``n_terms``, or for a frequency below
+    1."""
     columns = [sorted((_column(word, n_terms), _positive(word, f)) for word, f in row.items()) for row in counts]
     indptr = np.cumsum([0, *map(len, columns)])
     flat = np.array([pair for row in columns for pair in row], dtype=np.int32).reshape(-1, 2)
@@ -38,7 +39,7 @@ def to_text(terms: TermMatrix) -> list[str]:
 
 
 def from_text(texts: Sequence[str], n_terms: int) -> TermMatrix:
-    """The inverse of ``to_text``; the order of the words is free."""
+    """The inverse of ``to_text``; words may be in any order."""
     return from_counts([Counter(text.split()) for text in texts], n_terms)
 
 

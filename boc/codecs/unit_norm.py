@@ -1,4 +1,4 @@
-"""Unit length of what is kept."""
+"""Scaling of rows to unit length."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from boc.codecs.base import SparseStep, as_rows, one_row
 class UnitNorm(SparseStep):
     """Scale each row to unit Euclidean length, so that the dot product of two codes is their cosine.
 
-    The papers compare codes by cosine, an inverted index by dot product; after this step they agree. Placed behind
-    ``TopZ`` it evens out how much of a vector the kept terms hold. Zero rows stay zero.
+    The papers compare codes by cosine, an inverted index by dot product; after this step they agree. After ``TopZ`` it
+    corrects for how much of a vector the kept terms hold. Zero rows stay zero.
     """
 
     def transform(self, X: Any) -> sparse.csr_array:

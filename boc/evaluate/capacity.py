@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from boc import plugins
-from boc.build import build_index
 from boc.codecs import SurrogateCodec
 from boc.errors import BackendError, BocError
 from boc.inputs.features import FeatureFiles
 from boc.inputs.metadata import Metadata
+from boc.load import load_index
 from boc.manifest import Manifest
 from boc.plugins import Backend
 from boc.types import MODALITIES, Modality, Rows
@@ -171,7 +171,7 @@ def _timed(
     file: FeatureFiles, at: str, name: str, codec: SurrogateCodec, manifest: Manifest, tick: Callable[[int], object]
 ) -> float:
     start, before = time.perf_counter(), 0
-    for done in build_index(file, at, name, codec, manifest):
+    for done in load_index(file, at, name, codec, manifest):
         tick(done - before)
         before = done
     return time.perf_counter() - start

@@ -5,7 +5,7 @@ Rankings come as scores (n_texts, n_images), an array or a memory-mapped file, o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BocError
+from boc.topk import topk_of_blocks
 
 CUTOFFS = (1, 5, 10)
 FOLD = 1000  # pictures of a fold of the "1K" protocol
@@ -182,7 +183,7 @@ def ndcg(
         part = slice(start, start + BLOCK)
         asked = scores[part]
         known = np.nan_to_num(relevance[part], nan=0.0)
-        rows, _ = _unkeyed(_best((asked[:, i : i + ITEMS] for i in range(0, m, ITEMS)), p))
+        rows, _ = topk_of_blocks((asked[:, i : i + ITEMS] for i in range(0, m, ITEMS)), p)
         found = np.take_along_axis(known, rows, axis=1)
         best = np.sort(np.partition(known, -p, axis=1)[:, -p:], axis=1)[:, ::-1]
         dcg, ideal = (_gains(relevances, gain) @ discounts for relevances in (found, best))
@@ -199,11 +200,12 @@ def exact_top_k(
     """
     if not 1 <= k <= len(items):
         raise BocError(f"k must be between 1 and the number of items, {len(items)}; got {k}")
-    keys = np.empty((len(queries), k), dtype=np.uint64)
+    rows, scores = np.empty((len(queries), k), np.int64), np.empty((len(queries), k), np.float32)
     for start in range(0, len(queries), BLOCK):
-        asked = queries[start : start + BLOCK]
-        keys[start : start + BLOCK] = _best((asked @ items[i : i + block].T for i in range(0, len(items), block)), k)
-    return _unkeyed(keys)
+        part = slice(start, start + BLOCK)
+        products = (queries[part] @ items[i : i + block].T for i in range(0, len(items), block))
+        rows[part], scores[part] = topk_of_blocks(products, k)
+    return rows, scores
 
 
 def exact_recall(
@@ -257,36 +259,6 @@ def _folds(owners: NDArray[np.int64], n: int, fold: int | None) -> Iterator[tupl
         yield slice(start, start + fold), np.flatnonzero((owners >= start) & (owners < start + fold))
 
 
-def _best(blocks: Iterable[NDArray[np.float32]], k: int) -> NDArray[np.uint64]:
-    """``_keys`` (n, k) of the k best items, best first, from the scores (n, b) of one block of items after another."""
-    kept: list[NDArray[np.uint64]] = []
-    first = 0
-    for scores in blocks:
-        best = np.concatenate([*kept, _keys(scores, first)], axis=1)
-        kept = [np.partition(best, -k, axis=1)[:, -k:] if best.shape[1] > k else best]
-        first += scores.shape[1]
-    return np.sort(kept[0], axis=1)[:, ::-1]
-
-
 def _gains(relevance: NDArray[np.float32], gain: Gain) -> NDArray[np.float64]:
     exact = relevance.astype(np.float64)
     return exact if gain == "linear" else np.exp2(exact) - 1
-
-
-def _keys(scores: NDArray[np.float32], first: int) -> NDArray[np.uint64]:
-    """Whole numbers ordered as (score, -row): no two are equal, so the k largest are one set, ties or not.
-
-    The bits of a positive float32 are ordered as it is, those of a negative one the other way round.
-    """
-    bits = np.add(scores, 0, dtype=np.float32).view(np.uint32)  # -0 becomes 0
-    ordered = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31)).astype(np.uint64)
-    rows = np.arange(first, first + scores.shape[1], dtype=np.uint64)
-    return (ordered << np.uint64(32)) | (np.uint64(2**32 - 1) - rows)
-
-
-def _unkeyed(keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Rows and scores of ``_keys``."""
-    rows = (np.uint64(2**32 - 1) - (keys & np.uint64(2**32 - 1))).astype(np.int64)
-    ordered = (keys >> np.uint64(32)).astype(np.uint32)
-    bits = np.where(ordered >> 31, ordered & np.uint32(2**31 - 1), ~ordered)
-    return rows, bits.view(np.float32)

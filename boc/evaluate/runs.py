@@ -15,9 +15,11 @@ from boc.errors import FeatureFileError
 from boc.evaluate.metrics import BLOCK, CUTOFFS, Recall, Recalls, check_relevance, owners_of
 from boc.evaluate.relevance import read_relevance, rouge_l_matrix, spice_file
 from boc.inputs.features import FeatureFile, embeddings
+from boc.names import Metric
+from boc.rerank import check_metric
 from boc.rerank.alignment import alignments
-from boc.rerank.dot import check_metric
 from boc.search import Searcher
+from boc.search_options import SearchOptions
 from boc.types import MODALITIES, Hit, Item, Modality
 
 DEEPEST = 100  # hits looked at for a median rank
@@ -108,7 +110,7 @@ def evaluate_index(
     name: str,
     at: str,
     rm: float | None = None,
-    rerank: str | None = None,
+    rerank: Metric | None = None,
     *,
     tick: Callable[[int], None] = lambda done: None,
 ) -> Recalls:
@@ -119,13 +121,14 @@ def evaluate_index(
     """
     Gallery.of(path)
     searcher = Searcher.open(name, at)
+    options = SearchOptions(rm=rm, rerank=rerank)
     with FeatureFile(path) as file:
 
         def recall(asking: Modality, target: Modality) -> Recall:
             columns = []
             for rows in file.batches(asking, QUERIES):
                 asked = embeddings(rows, asking)
-                found = [searcher.search_vectors(asked, k=k, rm=rm, find=target, rerank=rerank) for k in CUTOFFS]
+                found = [searcher.search_vectors(asked, options, k=k, find=target) for k in CUTOFFS]
                 found.append(searcher.search_vectors(asked, k=DEEPEST, rm=1, find=target, rerank="dot"))
                 columns.append([[_rank(h, q) for h, q in zip(hits, rows.items, strict=True)] for hits in found])
                 tick(len(rows.items))

@@ -16,6 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from boc.codecs import SurrogateCodec
+from boc.codecs.topz import heaviest
 from boc.errors import BocError, EncoderError
 from boc.inputs.features import FeatureFiles, embeddings
 from boc.plugins import Index
@@ -139,7 +140,7 @@ def _ask(
         return []
     each = min(PER_QUERY, len(sample))
     queries = chance.sample(sample, min(len(sample), math.ceil(pairs / each)))
-    codes = _heaviest(source.queries(queries), QUERY_TERMS)
+    codes = heaviest(source.queries(queries), QUERY_TERMS)
     asked = []
     for i, query in enumerate(queries):
         hits = index.search(codes[[i]], k)[0]
@@ -317,12 +318,3 @@ def _rounded(index: Index, source: _Source, items: Sequence[Item]) -> list[Item]
     apart.eliminate_zeros()
     near = (apart.max(axis=1).toarray().ravel() == 1) & (np.diff(apart.indptr) <= ROUNDED)
     return [item for item, is_near in zip(items, near.tolist(), strict=True) if is_near]
-
-
-def _heaviest(queries: TermMatrix, n: int) -> TermMatrix:
-    """Each row with its n largest frequencies only, ties to the lower term."""
-    rows = np.repeat(np.arange(queries.shape[0]), np.diff(queries.indptr))
-    order = np.lexsort((queries.indices, -queries.data, rows))
-    rank = np.arange(len(order)) - np.repeat(queries.indptr[:-1], np.diff(queries.indptr))
-    kept = np.sort(order[rank < n])
-    return sparse.csr_array((queries.data[kept], (rows[kept], queries.indices[kept])), shape=queries.shape)

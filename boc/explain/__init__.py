@@ -1,1 +1,1 @@
-"""Why a hit has its score, and which region each word is closest to."""
+"""Explanations: the terms behind a score, and the region that each word is closest to."""

@@ -1,4 +1,4 @@
-"""What ties the words of a sentence to the regions of a picture, and which regions the picture's own vector attends to.
+"""The alignment of the words of a sentence with the regions of a picture, and the attention of the picture's vector.
 
 Sources: the alignment of TERAN (Messina et al., TOMM 2021, section 8.5 and fig. 7), the attention map of VSRN++
 (Li et al., TPAMI 2022, section 4.5).
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.preprocessing import normalize
 
 from boc.clustering.term_labels import content_words, whole_words
 from boc.errors import BocError
 from boc.types import ImageRef
+from boc.vectors import unit_rows
 
 if TYPE_CHECKING:
     from boc.plugins import Encoder
@@ -27,11 +27,12 @@ EMPHASIS = 50  # lambda of VSRN++
 
 @dataclass(frozen=True)
 class Alignment:
-    """A sentence against a picture.
+    """The alignment of a sentence with a picture.
 
-    ``words`` are the whole words of the sentence, ``boxes`` float32 (n, 4) those of the regions, x1 y1 x2 y2 in [0, 1]
-    of the picture (values a little outside are kept). ``cosines`` float32 (words, n), a word's being the largest of its
-    word-pieces; ``scores`` int64 (n,) say how much the picture's vector attends to each region.
+    ``words`` are the whole words of the sentence, ``boxes`` float32 (n, 4) those of the regions, x1 y1 x2 y2 as
+    fractions of the picture (values slightly outside [0, 1] are kept). ``cosines`` float32 (words, n) are those of
+    words and regions, the maximum over the word-pieces of a word. ``scores`` int64 (n,) are the attention of the
+    picture's vector to each region.
     """
 
     words: list[str]
@@ -41,23 +42,24 @@ class Alignment:
 
     @cached_property
     def best(self) -> NDArray[np.int64]:
-        """The number (words,) of each word's region of largest cosine, ties to the earlier region."""
+        """The index (words,) of the region with the largest cosine for each word, ties to the earlier region."""
         best: NDArray[np.int64] = self.cosines.argmax(axis=1)
         return best
 
     @cached_property
     def content(self) -> list[int]:
-        """Numbers of the words that are no stop-words, numbers or marks, in the sentence's order."""
+        """Indices of the words that are not stop-words, numbers or punctuation, in order."""
         return [i for i, word in enumerate(self.words) if content_words(word)]
 
     def attention(self, width: int, height: int) -> NDArray[np.int64]:
         """The attention map (height, width): at each pixel the sum of the scores of the regions that cover it."""
         rows, columns = covered(self.boxes, width, height)
-        sums: NDArray[np.float64] = (rows.T * self.scores) @ columns  # whole numbers far below 2 ** 53: exact
+        # exact, since all values are integers far below 2 ** 53
+        sums: NDArray[np.float64] = (rows.T * self.scores) @ columns
         return sums.astype(np.int64)
 
     def heat(self, word: int, width: int, height: int) -> NDArray[np.float64]:
-        """The mean cosine (height, width) of ``word`` with the regions that cover a pixel; NaN where none does."""
+        """The mean cosine (height, width) of ``word`` with the regions that cover a pixel; NaN if none does."""
         rows, columns = covered(self.boxes, width, height)
         sums, counts = (rows.T * self.cosines[word].astype(np.float64)) @ columns, rows.T @ columns
         means: NDArray[np.float64] = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
@@ -67,7 +69,7 @@ class Alignment:
 def align(images: Embeddings, texts: Embeddings) -> Alignment:
     """The alignment of the only picture of ``images`` with the only sentence of ``texts``.
 
-    BocError where regions, their boxes or words are missing.
+    BocError if regions, their boxes or words are missing.
     """
     if images.concepts is None or texts.concepts is None:
         raise BocError("the encoder gives vectors of whole pictures and sentences only; use one that gives concepts")
@@ -80,7 +82,7 @@ def align(images: Embeddings, texts: Embeddings) -> Alignment:
     if not len(pieces):
         raise BocError("the encoder reads no word in this sentence; write what the picture shows")
     words, of = whole_words(texts.words[0])
-    cosines: NDArray[np.float32] = normalize(pieces) @ normalize(regions).T
+    cosines: NDArray[np.float32] = unit_rows(pieces) @ unit_rows(regions).T
     starts = np.searchsorted(of, np.arange(len(words)))
     scores = attention_scores(regions, images.vectors[0])
     return Alignment(words, images.boxes[0], np.maximum.reduceat(cosines, starts, axis=0), scores)
@@ -89,7 +91,7 @@ def align(images: Embeddings, texts: Embeddings) -> Alignment:
 def show(encoder: Encoder, image: ImageRef, text: str) -> Alignment:
     """The alignment of a sentence with a picture by ``encoder``.
 
-    ImageError where the picture cannot be used, BocError for an empty sentence and as ``align`` does.
+    ImageError if the picture cannot be used, BocError for an empty sentence and as in ``align``.
     """
     if not text.strip():
         raise BocError("the sentence is empty; write what the picture shows")
@@ -106,9 +108,9 @@ def attention_scores(regions: NDArray[np.float32], vector: NDArray[np.float32]) 
 
 
 def covered(boxes: NDArray[np.float32], width: int, height: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Which pixel rows (n, height) and columns (n, width) each box covers, 1 or 0; a pixel that has both lies in it.
+    """Which pixel rows (n, height) and columns (n, width) each box covers, as 1 or 0.
 
-    A pixel belongs to a box that holds its centre, the right and lower edge excluded: cells of a grid share none.
+    A pixel belongs to a box that contains its centre, without the right and lower edge, so grid cells share no pixel.
     """
     x1, y1, x2, y2 = boxes.astype(np.float64).T[:, :, None]
     x, y = (np.arange(width) + 0.5) / width, (np.arange(height) + 0.5) / height

@@ -48,6 +48,7 @@ COLOURS = np.array(
     dtype=np.float64,
 )  # fmt: skip
 FALLBACKS = ("NotoSans-Regular.ttf", "DejaVuSans.ttf", "NotoSansCJK-Regular.ttc", "Arial Unicode.ttf")
+BEGINS = {"PNG": b"\x89PNG", "JPEG": b"\xff\xd8", "PDF": b"%PDF"}
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".pdf": "PDF"}
 
 

@@ -1,4 +1,4 @@
-"""The explanation of a score as one self-contained page."""
+"""The explanation of a score as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from boc.explain.score import Explanation, Match, Parts
 from boc.inputs.images import thumbnail_uri
 from boc.types import Item
 
-DRAWN = 5  # regions marked on the picture
+DRAWN = 5  # regions drawn on the picture
 LARGE, MEDIUM, SMALL = 720, 240, 120  # pixels of the longer side
-COLUMNS = 12  # of the table of cosines, and its rows, if they are regions
-AROUND = 3  # sides of a box that are shown of its picture
-SMALLEST = 0.05  # side of a box that is enlarged no more
-ALIKE = 0.05  # cosines that differ by less tell little
-MAPS = 8  # words with a picture of their own
+COLUMNS = 12  # columns of the table of cosines at most, and rows, if they are regions
+AROUND = 3  # side of the shown part of a picture, in sides of the box
+SMALLEST = 0.05  # smallest side of a box that is enlarged
+ALIKE = 0.05  # range of cosines below which they say little
+MAPS = 8  # words with a separate picture
 STRONGEST = 0.8  # opacity of the largest value: text stays readable on it
 
 STYLE = """
@@ -65,7 +65,7 @@ blockquote span { background: rgb(var(--heat) / var(--v)); border-radius: 4px; p
 
 def write_page(path: Path, explanation: Explanation, top: int = 10) -> None:
     """Write an HTML page with the ``top`` terms, the regions or words behind them, and the cosines between the parts
-    of query and item. Pictures are embedded, so the file can be sent as it is; one that cannot be read is named."""
+    of query and item. Pictures are embedded, so the file can be sent as it is; an unreadable picture is named."""
     query, item = explanation.query, explanation.item
     title = escape(_title(query))
     total = len(explanation.matches)
@@ -86,7 +86,7 @@ def _title(query: Item) -> str:
 
 
 def _asked(explanation: Explanation) -> str:
-    """A picture that is the query, with the regions that are closest to a part of the item."""
+    """The query picture, with the regions that are closest to a part of the item."""
     query, parts, cosines = explanation.query, explanation.query_parts, explanation.alignment
     if query.modality == "text":
         return ""
@@ -107,7 +107,7 @@ def _item(explanation: Explanation) -> str:
 
 
 def _marks(parts: Parts, weights: NDArray[np.floating], unit: str) -> list[str]:
-    """Boxes of the regions of largest weight, under their numbers."""
+    """Boxes of the regions of largest weight, with their numbers."""
     if parts.boxes is None:
         return []
     return [
@@ -159,7 +159,7 @@ def _rest(explanation: Explanation, others: Iterable[Match]) -> str:
 
 
 def _example(example: Example) -> str:
-    """A small picture; of one with a box, the box with something around it."""
+    """A small picture; for an example with a box, the box and its surroundings."""
     if example.box is None:
         return _picture(example.content, example.id, SMALL, quiet=True)
     x1, y1, x2, y2 = _cut(example.box)
@@ -188,7 +188,7 @@ def _box(box: Iterable[float], badge: str = "", title: str = "") -> str:
 
 
 def _place(box: Iterable[float]) -> str:
-    """Where a box lies, in percent of its picture."""
+    """CSS position of a box, in percent of its picture."""
     x1, y1, x2, y2 = (100 * x for x in _cut(box))
     return f"left:{x1:.2f}%;top:{y1:.2f}%;width:{x2 - x1:.2f}%;height:{y2 - y1:.2f}%"
 
@@ -198,7 +198,7 @@ def _cut(box: Iterable[float]) -> list[float]:
 
 
 def _maps(explanation: Explanation) -> str:
-    """For each content word of the query the picture, brighter where regions are closer to the word."""
+    """One picture per content word of the query, brighter where regions are closer to the word."""
     cosines, query, parts = explanation.alignment, explanation.query_parts, explanation.item_parts
     if cosines is None or query is None or parts is None or parts.boxes is None or explanation.query.modality != "text":
         return ""
@@ -223,7 +223,7 @@ def _map(item: Item, word: str, boxes: NDArray[np.float32], cosines: NDArray[np.
 
 
 def _table(explanation: Explanation) -> str:
-    """The cosines as numbers: words in their order, regions by weight."""
+    """The table of cosines: words in order, regions by weight."""
     cosines, query, parts = explanation.alignment, explanation.query_parts, explanation.item_parts
     if cosines is None or query is None or parts is None or explanation.weights is None:
         return ""
@@ -252,18 +252,18 @@ def _cells(values: NDArray[np.float32], shades: NDArray[np.float64]) -> str:
 
 
 def _shown(item: Item, weights: NDArray[np.floating]) -> list[int]:
-    """All words in their order, or the heaviest regions."""
+    """Indices of all words in order, or of the regions of largest weight."""
     return list(range(len(weights))) if item.modality == "text" else _strongest(weights, COLUMNS)
 
 
 def _strongest(weights: NDArray[np.floating], most: int) -> list[int]:
-    """Numbers of the largest weights but zeros, largest first, ties to the lower."""
+    """Indices of the largest non-zero weights, largest first, ties to the lower index."""
     order = np.argsort(-weights, kind="stable")[:most]
     return [int(i) for i in order if weights[i]]
 
 
 def _shades(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Opacities from 0 for the smallest to ``STRONGEST`` for the largest value; none where all are equal."""
+    """Opacities from 0 for the smallest to ``STRONGEST`` for the largest value; all 0 if all values are equal."""
     span = float(values.max() - values.min())
     shades: NDArray[np.float64] = STRONGEST * (values - values.min()).astype(np.float64) / (span or 1.0)
     return shades

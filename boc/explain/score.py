@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.preprocessing import normalize
 
 from boc.clustering.term_labels import IndexLabels, Label, content_words, unpack_labels, whole_words
 from boc.codecs.topz import heaviest
 from boc.errors import BocError, ImageError
 from boc.types import Embeddings, ImageRef, Item, Ragged, TermMatrix
+from boc.vectors import unit_rows
 
 if TYPE_CHECKING:
     from boc.codecs import SurrogateCodec
@@ -90,8 +90,8 @@ class Explanation:
         """Cosines (query parts, item parts) of concept vectors; a word's is the largest of its word-pieces."""
         if self.query_parts is None or self.item_parts is None:
             return None
-        cosines = normalize(self.query_parts.vectors) @ normalize(self.item_parts.vectors).T
-        return _largest(_largest(cosines, self.query_parts).T, self.item_parts).T
+        cosines = unit_rows(self.query_parts.vectors) @ unit_rows(self.item_parts.vectors).T
+        return _max_per_name(_max_per_name(cosines, self.query_parts).T, self.item_parts).T
 
     @property
     def weighed_by(self) -> Literal["terms", "alignment"]:
@@ -219,9 +219,11 @@ def _carried(
     words = [[parts.names[i]] for i in parts.of] if encoded.words is not None else None
     sets = Ragged(parts.vectors, np.arange(n + 1))
     singles = Embeddings(encoded.modality, np.repeat(encoded.vectors, n, axis=0), sets, words=words)
-    by_chain = zip(codec.chains, codec.document_parts(singles), strict=True)
-    alone = [chain[0].reads_concepts * matrix for chain, matrix in by_chain]
-    frequencies = sparse.hstack(alone, format="csr")[:, list(terms)].toarray().astype(np.float64)
+    matrices = codec.document_parts(singles)
+    for i, chain in enumerate(codec.chains):
+        if not chain[0].reads_concepts:  # its terms come from the whole vector, not from one part
+            matrices[i] = sparse.csr_array(matrices[i].shape, dtype=np.int32)
+    frequencies = sparse.hstack(matrices, format="csr")[:, list(terms)].toarray().astype(np.float64)
     carried = np.zeros((len(terms), len(parts.names)))
     np.add.at(carried.T, parts.of, frequencies)
     sums = carried.sum(axis=1, keepdims=True)
@@ -229,7 +231,7 @@ def _carried(
 
 
 class TermLabels(Mapping[int, Label]):
-    """Labels of terms: what a step of the term's chain holds as ``labels_``; what is missing there, from the index.
+    """Labels of terms: the ``term_labels_`` of a step of their chain; what is missing there, from the index.
 
     Each is made when it is first asked for, and kept.
     """
@@ -243,8 +245,8 @@ class TermLabels(Mapping[int, Label]):
         start = 0
         for chain, width in zip(codec.chains, codec.widths, strict=True):
             for step in chain:
-                packed = getattr(step, "labels_", None)
-                if isinstance(packed, np.ndarray) and packed.dtype == np.uint8:  # Center names modalities so
+                packed = getattr(step, "term_labels_", None)
+                if packed is not None:
                     self._stored.update(enumerate(unpack_labels(packed), start))
             start += width
 
@@ -267,7 +269,7 @@ class TermLabels(Mapping[int, Label]):
         return Label(stored.words or asked.words, stored.examples or asked.examples)
 
 
-def _largest(rows: NDArray[np.float32], parts: Parts) -> NDArray[np.float32]:
+def _max_per_name(rows: NDArray[np.float32], parts: Parts) -> NDArray[np.float32]:
     """The largest of the ``rows`` of each name: (pieces, n) -> (names, n)."""
     found = np.full((len(parts.names), rows.shape[1]), -np.inf, dtype=np.float32)
     np.maximum.at(found, parts.of, rows)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -60,9 +60,10 @@ class FeatureWriter:
                 failed += file.failed
         with replacing(self.path) as temporary:
             _write(temporary, self.header, lambda: _part_rows(parts), failed)
-        for part in reversed(parts):
-            part.unlink()
-        shutil.rmtree(self.folder)
+        for made in (*reversed(parts), self.folder / "header.json", self.folder / ".lock"):
+            made.unlink()
+        with suppress(OSError):  # what somebody else has put there stays
+            self.folder.rmdir()
         sync(self.folder.parent)
 
     def _parts(self) -> list[Path]:

@@ -30,7 +30,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.errors import FeatureFileError
+from boc.errors import FeatureFileError, check_system
 from boc.instances import instances
 from boc.types import MODALITIES, Embeddings, Identity, Item, Modality, Ragged, Regions, Rows
 
@@ -79,6 +79,7 @@ class FeatureFile:
         except FileNotFoundError:
             raise FeatureFileError(f"{self.path}: {_absent(self.path)}") from None
         except OSError as error:
+            check_system(self.path, error, FeatureFileError)
             raise FeatureFileError(f"{self.path}: not a readable HDF5 file; make it with boc extract") from error
         try:
             self.header = _read_header(self.path, self._file.attrs)
@@ -254,6 +255,15 @@ def _check_distinct(files: Sequence[FeatureFile]) -> None:
                 "shards"
             )
         place.update(dict.fromkeys(ids, file))
+
+
+def is_feature_file(path: Path) -> bool:
+    """Whether there is a feature file that can be read."""
+    try:
+        FeatureFile(path).close()
+    except FeatureFileError:
+        return False
+    return True
 
 
 def is_embeddings(path: Path) -> bool:

@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
 
-from boc.errors import BocError, SourceError
+from boc.errors import BocError, SourceError, check_system
 from boc.types import FieldType, Filter, Item
 
 Value: TypeAlias = str | int | float | bool
@@ -70,6 +70,7 @@ class Metadata:
                             raise SourceError(f"{where}: the id {key!r} stands here a second time; give one line an id")
                         rows[key] = fields
         except (UnicodeDecodeError, csv.Error, OSError) as error:
+            check_system(path, error, SourceError)
             raise SourceError(f"{path}: not a readable CSV file ({error}); its first line is like {EXAMPLE}") from error
         if not rows:
             raise SourceError(f"{path}: no rows below the header; give one line an item")

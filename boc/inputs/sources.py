@@ -6,14 +6,20 @@ import csv
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from boc.errors import SourceError
+from boc.errors import BocWarning, SourceError, check_system
 from boc.inputs.features import FeatureFile
 from boc.inputs.images import SUFFIXES
+from boc.inputs.text_lines import read_ids
 from boc.types import Item
+
+OTHERS = frozenset({".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf"})
+"""Suffixes of pictures that are not read."""
 
 ADVICE = "give a folder of pictures, a CSV with the columns image,caption, or a feature file (.h5)"
 
@@ -90,7 +96,9 @@ def open_source(path: Path, ids: Path | None = None, images: Path | None = None)
 
 def _folder(folder: Path) -> list[Item]:
     # A dangling link is listed: whoever reads it says what it lacks.
-    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and not p.is_dir())
+    inside = sorted(folder.rglob("*"))
+    paths = [path for path in inside if path.suffix.lower() in SUFFIXES and not path.is_dir()]
+    _tell_left_out(folder, inside)
     if not paths:
         raise SourceError(f"{folder}: no pictures in this folder ({', '.join(sorted(SUFFIXES))}); {ADVICE}")
     names = [path.relative_to(folder).as_posix() for path in paths]
@@ -99,6 +107,18 @@ def _folder(folder: Path) -> list[Item]:
         raise SourceError(f"{folder}: the file name {odd!a} is not UTF-8; rename that file")
     root = folder.resolve()
     return [Item(name, "image", str(root / name), name) for name in names]
+
+
+def _tell_left_out(folder: Path, inside: Sequence[Path]) -> None:
+    """Name what a user may take for pictures of the folder: other formats, and folders that are links."""
+    others = Counter(path.suffix.lower() for path in inside if path.suffix.lower() in OTHERS)
+    if others:
+        counts = ", ".join(f"{count} {suffix}" for suffix, count in sorted(others.items()))
+        warnings.warn(BocWarning(f"{folder}: left out {counts}; convert them to JPEG or PNG"), stacklevel=2)
+    links = [path for path in inside if path.is_symlink() and path.is_dir()]
+    if links:
+        told = f"{folder}: left out {len(links)} folders that are links (such as {links[0].name!a})"
+        warnings.warn(BocWarning(f"{told}; give the folder a link leads to as a source of its own"), stacklevel=2)
 
 
 def _table(path: Path, images: Path | None) -> list[Item]:
@@ -119,6 +139,7 @@ def _table(path: Path, images: Path | None) -> list[Item]:
                     )
                 captions.setdefault(row["image"], []).append(row["caption"])
     except (UnicodeDecodeError, csv.Error, OSError) as error:
+        check_system(path, error, SourceError)
         raise SourceError(f"{path}: not a UTF-8 CSV file ({error}); {ADVICE}") from error
     if not captions:
         raise SourceError(f"{path}: no rows; {ADVICE}")
@@ -150,12 +171,7 @@ def _picture_root(table: Path, first: str, images: Path | None) -> Path:
 
 
 def _keep(items: Iterable[Item], ids: Path) -> list[Item]:
-    try:
-        wanted = {line.strip() for line in ids.read_text(encoding="utf-8-sig").splitlines() if line.strip()}
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{ids}: not a readable list of picture ids ({error}); give one id a line") from error
-    if not wanted:
-        raise SourceError(f"{ids}: lists no picture ids; give one id a line")
+    wanted = set(read_ids(ids))
     kept = [item for item in items if (item.group or item.id) in wanted]
     missing = wanted - {item.group or item.id for item in kept}
     if missing:

@@ -1,1 +1,26 @@
-"""Scores of candidates by their dense vectors or concept sets."""
+"""Scores of candidates by their dense vectors or concept sets.
+
+An alignment pools the cosines A of a picture's regions i and a sentence's words j (TERAN: Messina et al., Fine-grained
+Visual Textual Alignment, TOMM 2021):
+
+    mrsw    sum over words of the maximum over regions (eq. 3)
+    mwsr    sum over regions of the maximum over words (eq. 3)
+    symm    mrsw + mwsr (eq. 4)
+    mravgw  mrsw / number of words (eq. 8)
+
+These are the paper's equations. The authors' code also lets the zeros of padded positions compete in a maximum, which
+in their evaluation bounds each region's maximum in mwsr, and in that part of symm, below by 0: scores differ where a
+region is unlike every word. Here nothing is padded. An alignment with an empty set is 0.
+"""
+
+from __future__ import annotations
+
+from boc.errors import BocError
+from boc.names import METRICS, Metric
+
+
+def check_metric(metric: str) -> Metric:
+    """Return ``metric``; BocError listing the known metrics if it is unknown."""
+    if metric not in METRICS:
+        raise BocError(f"no re-rank metric {metric!r}; known: {', '.join(METRICS)}")
+    return metric

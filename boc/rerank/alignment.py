@@ -7,8 +7,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.rerank.dot import check_metric, products, unit_rows
-from boc.types import Ragged, StoredConcepts
+from boc.rerank import check_metric
+from boc.rerank.dot import products
+from boc.types import Modality, Ragged, Rescore, StoredConcepts
+from boc.vectors import unit_rows
 
 CELLS = 1 << 22  # cosines pooled at a time: they stay in the cache
 
@@ -28,6 +30,17 @@ def align(
     whole = np.array([0, len(query)])
     scores: NDArray[np.float32] = _pool(cosines, whole, candidates.offsets, metric, words_in_rows=asks_by_words)[0]
     return scores
+
+
+def rescored(rescore: Rescore, i: int, candidates: StoredConcepts, modality: Modality) -> NDArray[np.float32]:
+    """Alignment scores (n,) of query number ``i`` with n candidates of one ``modality``.
+
+    Between two pictures, or two sentences, the query's concepts play the words.
+    """
+    sets = rescore.queries.concepts
+    assert sets is not None
+    by_words = (rescore.queries.modality, modality) != ("image", "text")
+    return align(sets[i], candidates, rescore.metric, asks_by_words=by_words)
 
 
 def alignments(words: Ragged, regions: Ragged, metric: str) -> NDArray[np.float32]:

@@ -1,17 +1,4 @@
-"""Scores of candidates anew: the dot product of dense vectors, or late interaction over concept sets.
-
-An alignment pools the cosines A of a picture's regions i and a sentence's words j (TERAN: Messina et al., Fine-grained
-Visual Textual Alignment, TOMM 2021):
-
-    mrsw    sum over words of the maximum over regions (eq. 3)
-    mwsr    sum over regions of the maximum over words (eq. 3)
-    symm    mrsw + mwsr (eq. 4)
-    mravgw  mrsw / number of words (eq. 8)
-
-These are the paper's equations. The authors' code also lets the zeros of padded positions compete in a maximum, which
-in their evaluation bounds each region's maximum in mwsr, and in that part of symm, below by 0: scores differ where a
-region is unlike every word. Here nothing is padded. An alignment with an empty set is 0.
-"""
+"""Dot products of one query with many stored vectors, and the largest of them."""
 
 from __future__ import annotations
 
@@ -22,22 +9,13 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.errors import BocError
+from boc.topk import topk
 from boc.types import Hit
 
 try:
     from boc.rerank import _rescore
 except ImportError:  # not built here: ``products`` stands in
     _rescore = None  # type: ignore[assignment]
-
-METRICS = ("dot", "mrsw", "mwsr", "symm", "mravgw")
-
-
-def check_metric(metric: str) -> str:
-    """``metric`` if there is such a one; BocError names those there are."""
-    if metric not in METRICS:
-        raise BocError(f"no re-rank metric {metric!r}; known: {', '.join(METRICS)}")
-    return metric
 
 
 def reorder(hits: Sequence[Hit], scores: NDArray[np.float32], k: int) -> list[Hit]:
@@ -70,7 +48,7 @@ def best(
     the row chosen first."""
     if _rescore is None or not vectors.flags.c_contiguous:
         scores = dot(query, vectors, chosen)
-        order = np.argsort(-scores, kind="stable")[:k]
+        order = topk(scores, k)
         return chosen[order], scores[order]
     k = min(k, len(chosen))
     found, scores = np.empty(k, np.int64), np.empty(k, np.float32)
@@ -86,15 +64,6 @@ def _gathered(
         raise IndexError(f"no row {chosen.min()} among {len(vectors)}")
     found: NDArray[np.float32] = products(query[None], vectors if chosen is None else vectors[chosen])[0]
     return found
-
-
-def unit_rows(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows (n, d) scaled to length 1; zero rows stay."""
-    peaks = np.abs(rows).max(axis=1, initial=0, keepdims=True)
-    scaled = rows / np.where(peaks > 0, peaks, 1)  # first, or the squares of tiny and huge rows leave float32
-    lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
-    unit: NDArray[np.float32] = (scaled / np.where(lengths > 0, lengths, 1)).astype(np.float32, copy=False)
-    return unit
 
 
 def products(queries: NDArray[np.float32], rows: NDArray[np.generic]) -> NDArray[np.float32]:

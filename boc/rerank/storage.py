@@ -8,10 +8,8 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.rerank.dot import unit_rows
 from boc.types import Ragged, StoredConcepts
-
-CONCEPT_DTYPES = ("float16", "int8")
+from boc.vectors import unit_rows
 
 
 def store(concepts: Ragged, dtype: str) -> StoredConcepts:

@@ -1,4 +1,4 @@
-"""A gallery of painted scenes with captions: drawn from a seed alone, for demonstrations and for tests."""
+"""Galleries of painted scenes with captions, drawn from a seed, for demonstrations and tests."""
 
 from boc.scenes.scene import (
     Scene,

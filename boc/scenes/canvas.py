@@ -1,7 +1,7 @@
-"""The surface that scenes are painted on, and the notation of what is painted.
+"""The canvas that scenes are painted on, and the notation of drawings.
 
-Things and landscapes are kept as text: entries "verb words numbers" set apart by semicolons. Numbers are hundredths of
-the unit square (of the thing, or of the picture), y downwards.
+Things and landscapes are stored as text: entries "verb words numbers" separated by semicolons. Numbers are hundredths
+of the unit square (of the thing, or of the picture), y downwards.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageColor, ImageDraw
 
 RGB = tuple[int, int, int]
-Box = tuple[float, float, float, float]  # left, top, right, bottom in shares of the picture's side
+Box = tuple[float, float, float, float]  # left, top, right, bottom as fractions of the side of the picture
 Points = NDArray[np.float64]  # (n, 2)
 
 OVERSAMPLING = 3
 
 
 class Sky(NamedTuple):
-    """What is overhead: colours from the top down, the light that falls on the land, and the clouds."""
+    """A sky: its colours from the top down, the light that falls on the land, and the clouds."""
 
     stops: str
     tint: tuple[float, float, float]
@@ -39,7 +39,7 @@ SKIES = {
 
 
 class Canvas:
-    """A square surface, three times as large as the picture; coordinates are shares of its side, y downwards."""
+    """A square surface, three times as large as the picture; coordinates are fractions of its side, y downwards."""
 
     def __init__(self, size: int, sky: str, rng: np.random.Generator) -> None:
         self.side = size * OVERSAMPLING
@@ -50,7 +50,7 @@ class Canvas:
         self._glaze = ImageDraw.Draw(self.image, "RGBA")
 
     def shade(self, colour: RGB, share: float = 1.0) -> RGB:
-        """``colour`` in the light of the sky; ``share`` says how much of that light counts."""
+        """``colour`` in the light of the sky; ``share`` is the strength of the light, 0 to 1."""
         red, green, blue = (int(c * (1 + share * (t - 1))) for c, t in zip(colour, self.sky.tint, strict=True))
         return red, green, blue
 
@@ -78,12 +78,12 @@ class Canvas:
         (self._solid if alpha == 255 else self._glaze).ellipse(box, (*colour, alpha))
 
     def glow(self, x: float, y: float, rx: float, ry: float, colour: RGB, alpha: int) -> None:
-        """Paint a soft spot: nine ellipses within each other, each of them nearly clear."""
+        """Paint a soft spot: nine nested, nearly transparent ellipses."""
         for share in np.linspace(0.36, 1, 9):
             self.oval(x, y, rx * share, ry * share, colour, alpha)
 
     def picture(self, size: int) -> Image.Image:
-        """The surface reduced to ``size`` x ``size`` pixels, with darker corners and a little grain."""
+        """The canvas reduced to ``size`` x ``size`` pixels, with darker corners and a little grain."""
         small = np.asarray(self.image.resize((size, size), Image.Resampling.LANCZOS, reducing_gap=1.5), np.float32)
         grain = self.rng.integers(-3, 4, (size, size, 1)).astype(np.float32)
         return Image.fromarray(np.clip(small * _vignette(size) + grain, 0, 255).astype(np.uint8))
@@ -98,7 +98,7 @@ def _vignette(size: int) -> NDArray[np.float32]:
 class Entry(NamedTuple):
     verb: str
     words: tuple[str, ...]
-    numbers: tuple[float, ...]  # shares, no longer hundredths
+    numbers: tuple[float, ...]  # fractions, not hundredths
 
 
 @lru_cache(maxsize=64)

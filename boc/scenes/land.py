@@ -11,7 +11,7 @@ from boc.scenes.canvas import RGB, Canvas, Points, entries, rgb
 
 
 class Place(NamedTuple):
-    """Where the sky of a landscape ends, and where the feet of things on land and on water may be."""
+    """A landscape: where its sky ends, and where the lower edges of things on land and on water may be."""
 
     horizon: float
     land: tuple[float, float] | None = (0.80, 0.95)
@@ -62,7 +62,7 @@ PLACE_ART = {
 
 
 def paint_sky(canvas: Canvas, name: str, bottom: float) -> None:
-    """Paint the sky down to ``bottom``, with what belongs to it: sun, moon, stars or clouds."""
+    """Paint the sky down to ``bottom``, with its sun, moon, stars or clouds."""
     rng, x = canvas.rng, canvas.rng.uniform(0.14, 0.86)
     canvas.gradient(0, bottom, [rgb(stop) for stop in canvas.sky.stops.split()])
     if name == "sunset":
@@ -104,7 +104,7 @@ def paint_rain(canvas: Canvas) -> None:
 
 
 def paint_land(canvas: Canvas, place: str) -> None:
-    """Paint the landscape in front of the sky. KeyError for a place unknown."""
+    """Paint the landscape in front of the sky. KeyError for an unknown place."""
     for entry in entries(PLACE_ART[place]):
         LAND[entry.verb](canvas, [canvas.shade(rgb(word)) for word in entry.words], *entry.numbers)
 
@@ -139,7 +139,8 @@ def _specks(canvas: Canvas, colours: list[RGB], count: float, top: float, radius
         canvas.oval(x, y, radius * (0.4 + y), radius * (0.3 + 0.7 * y), colours[0])
 
 
-FIR = ((0, -1), (0.2, -0.62), (0.1, -0.64), (0.3, -0.3), (0.16, -0.32), (0.38, 0))  # its right half, from the tip down
+# right half of a fir, from the tip down
+FIR = ((0, -1), (0.2, -0.62), (0.1, -0.64), (0.3, -0.3), (0.16, -0.32), (0.38, 0))
 
 
 def _pines(canvas: Canvas, colours: list[RGB], count: float, far: float, near: float, low: float, high: float) -> None:
@@ -158,7 +159,7 @@ def _peaks(canvas: Canvas, colours: list[RGB], count: float, base: float, low: f
 
 
 def _peak(canvas: Canvas, foot: Points, tall: float, rock: RGB) -> None:
-    """One mountain: a lit side, a side in the shade, and snow on the top of both."""
+    """Paint a mountain: a lit side, a shaded side, and snow on top."""
     dark = (rock[0] * 4 // 5, rock[1] * 4 // 5, rock[2] * 5 // 6)
     snow = np.array([[0, -1], [0.34, -0.6], [0.2, -0.68], [0.1, -0.56], [-0.06, -0.68], [-0.2, -0.56], [-0.34, -0.6]])
     canvas.fill(foot + tall * np.array([[0, -1], [0.85, 0], [-0.85, 0]]), rock)

@@ -1,11 +1,12 @@
-"""Scenes: what is in them, where it stands, how they are captioned, and how alike two of them are."""
+"""Scenes: their things, layout, captions, and the similarity of two scenes."""
 
 from __future__ import annotations
 
 import csv
 import json
 import math
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from itertools import permutations
 from pathlib import Path
@@ -14,14 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from boc.outputs import MadeFiles
 from boc.scenes.canvas import SKIES, Box, Canvas
 from boc.scenes.land import PLACES, paint_land, paint_rain, paint_sky
 from boc.scenes.things import ART, COLOURS, paint_base, paint_thing
 
-SIZES = {"small": 0.21, "": 0.33, "big": 0.48}  # side of a thing as a share of the side of the picture
-RELATIONS = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}  # each and its inverse
+SIZES = {"small": 0.21, "": 0.33, "big": 0.48}  # side of a thing as a fraction of the side of the picture
+# each relation and its inverse
+RELATIONS = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 FLYERS, SWIMMERS = ("balloon", "kite", "rocket", "butterfly"), ("boat", "fish")
-ROOM = 0.93  # share of the width, or of the height, that things side by side may take up
+ROOM = 0.93  # fraction of the width, or of the height, that things side by side may fill
 
 NOUNS: dict[str, tuple[str, ...]] = {kind: (kind,) for kind in ART} | {
     "balloon": ("balloon", "hot-air balloon"),
@@ -84,7 +87,7 @@ TEMPLATES_OF_A_RELATION = (
 
 @dataclass(frozen=True)
 class Thing:
-    """One thing in a scene. ValueError for a kind, colour or size ("small", "", "big") that is not known."""
+    """One thing in a scene. ValueError for a kind, colour or size ("small", "", "big") that is unknown."""
 
     kind: str
     colour: str
@@ -98,9 +101,9 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a picture shows; ``relation`` says where the first of two things is, seen from the second.
+    """The contents of a picture; ``relation`` is the position of the first of two things relative to the second.
 
-    ValueError unless there are one to three things, and two where there is a relation.
+    ValueError unless there are one to three things, and exactly two if there is a relation.
     """
 
     background: str
@@ -129,7 +132,7 @@ def _pick(rng: np.random.Generator, choices: Sequence[str]) -> str:
 
 
 def sample_scene(rng: np.random.Generator) -> Scene:
-    """A sensible scene: boats are on water, cats are not in the air, and no kind comes twice."""
+    """Draw a plausible scene: boats are on water, cats are not in the air, and no kind occurs twice."""
     background = _pick(rng, list(PLACES))
     sky = _pick(rng, [sky for sky in SKIES if sky != "rainy" or background not in ("desert", "snow")])
     number = int(rng.choice(3, p=(0.4, 0.4, 0.2))) + 1
@@ -147,7 +150,7 @@ def _kinds(background: str) -> list[str]:
 
 
 def _sizes(rng: np.random.Generator, number: int) -> list[str]:
-    """Sizes of things that fit beside each other without being drawn much smaller than they are called."""
+    """Draw sizes of things that fit beside each other without being drawn much smaller than named."""
     while True:
         sizes = [_pick(rng, list(SIZES)) for _ in range(number)]
         if sum(SIZES[size] for size in sizes) < 1.06:
@@ -164,7 +167,7 @@ def boxes(scene: Scene, rng: np.random.Generator) -> list[Box]:
 
 
 def _seeds(rng: np.random.Generator) -> list[int]:
-    """Seeds of the backdrop, of the layout, and of the looks of the things."""
+    """Seeds of the background, the layout, and the looks of the things."""
     return [int(seed) for seed in rng.integers(2**63, size=3)]
 
 
@@ -180,7 +183,7 @@ def _layout(scene: Scene, rng: np.random.Generator) -> list[Box]:
 
 
 def _foot(background: str, kind: str, side: float, rng: np.random.Generator) -> float:
-    """How far down the lower edge of a thing is."""
+    """The y position of the lower edge of a thing."""
     place = PLACES[background]
     if kind in FLYERS:
         return side + float(rng.uniform(0.03, max(0.06, place.horizon + 0.06 - side)))
@@ -214,7 +217,7 @@ def _stacked(
 def draw(scene: Scene, rng: np.random.Generator, size: int = 224, hide: Container[int] = ()) -> Image.Image:
     """Paint a scene on ``size`` x ``size`` pixels (RGB), without the things at the indices in ``hide``.
 
-    Hidden things leave all else as it was. ValueError for a size below 32.
+    Hiding a thing does not change the rest of the picture. ValueError for a size below 32.
     """
     _at_least("size", size, 32)
     backdrop, layout, looks = _seeds(rng)
@@ -255,11 +258,12 @@ def captions(scene: Scene, rng: np.random.Generator, n: int = 5) -> list[str]:
 
 
 def _words(scene: Scene, rng: np.random.Generator) -> dict[str, str]:
-    """What the blanks of a template may be filled with."""
+    """Values for the blanks of a template."""
     named = [_name(thing, rng, len(scene.things) < 3) for thing in scene.things]
     place = _pick(rng, PLACE_WORDS[scene.background][1:])
     words = {"all": " and ".join([", ".join(named[:-1]), named[-1]] if named[1:] else named), "a": named[0]}
-    words |= {"place": place, "where": f"{_preposition(scene)} {place}", "when": _pick(rng, SKY_WORDS[scene.sky])}
+    where = f"{preposition(scene.background, [thing.kind for thing in scene.things])} {place}"
+    words |= {"place": place, "where": where, "when": _pick(rng, SKY_WORDS[scene.sky])}
     words["verb"] = _pick(rng, VERBS.get(scene.things[0].kind, ("stands",)))
     if scene.relation:
         words["relation"] = _pick(rng, RELATION_WORDS[scene.relation])
@@ -267,12 +271,12 @@ def _words(scene: Scene, rng: np.random.Generator) -> dict[str, str]:
     return words
 
 
-def _preposition(scene: Scene) -> str:
-    kinds = {thing.kind for thing in scene.things}
-    if kinds <= set(FLYERS):
+def preposition(background: str, kinds: Collection[str]) -> str:
+    """Where things of these kinds are, seen from a background: "in", "on", "at", "near" or "over" it."""
+    if set(kinds) <= set(FLYERS):
         return "over"
-    afloat = {"beach": "near", "lake": "on"} if kinds <= set(SWIMMERS) else {}
-    return afloat.get(scene.background, PLACE_WORDS[scene.background][0])
+    afloat = {"beach": "near", "lake": "on"} if set(kinds) <= set(SWIMMERS) else {}
+    return afloat.get(background, PLACE_WORDS[background][0])
 
 
 def _name(thing: Thing, rng: np.random.Generator, sized: bool) -> str:
@@ -288,7 +292,7 @@ def relevance(a: Scene, b: Scene) -> float:
     """How much two scenes have in common, from 0 (nothing) to 1 (all); symmetric, whatever the order of the things.
 
     A quarter for the background, 0.15 for the sky, the rest for the things, matched as well as can be: kind, then
-    colour, then size, and what they are to each other.
+    colour, then size, and their relation.
     """
     longer, shorter = (a, b) if len(a.things) >= len(b.things) else (b, a)
     setting = 0.25 * (a.background == b.background) + 0.15 * (a.sky == b.sky)
@@ -308,10 +312,12 @@ def _alike(one: Thing, other: Thing) -> float:
 
 
 def draw_gallery(folder: Path, count: int, seed: int, size: int = 224) -> Iterator[int]:
-    """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv`` and ``scenes.json``.
+    """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv``, and in ``scenes.json``
+    what is in each of them and where.
 
     An iterator over the number of pictures done; the two tables are written at its end. The same arguments give the
-    same bytes, and scene k is the same in a gallery of any length. ValueError for count < 1, seed < 0, size < 32.
+    same bytes, and scene k is the same in a gallery of any length. ValueError for count < 1, seed < 0, size < 32;
+    BocError, before anything is written, if the folder holds files of these names that this function did not make.
     """
     _at_least("count", count, 1)
     _at_least("seed", seed, 0)
@@ -325,18 +331,21 @@ def _at_least(what: str, value: int, least: int) -> None:
 
 
 def _gallery(folder: Path, count: int, seed: int, size: int) -> Iterator[int]:
+    names, made = ["captions.csv", "scenes.json", *(f"images/{k:05d}.jpg" for k in range(count))], MadeFiles(folder)
+    made.begin(names)
     (folder / "images").mkdir(parents=True, exist_ok=True)
     scenes, rows = [], [("image", "caption")]
     for k in range(count):
         rng, name = np.random.default_rng([seed, k]), f"{k:05d}.jpg"
         scene = sample_scene(rng)
+        scenes.append(json.dumps(asdict(scene) | {"boxes": boxes(scene, deepcopy(rng))}))
         draw(scene, rng, size).save(folder / "images" / name, quality=90)
         rows += [(name, caption) for caption in captions(scene, rng)]
-        scenes.append(json.dumps(asdict(scene)))
         yield k + 1
     with (folder / "captions.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
     (folder / "scenes.json").write_text("[\n" + ",\n".join(scenes) + "\n]\n", encoding="utf-8", newline="\n")
+    made.finish(names)
 
 
 def read_scenes(path: Path) -> list[Scene]:
@@ -347,5 +356,7 @@ def read_scenes(path: Path) -> list[Scene]:
         raise ValueError(f"{path} is not a table of scenes: {error}") from error
 
 
-def _scene(background: str, sky: str, things: list[dict[str, str]], relation: str | None) -> Scene:
+def _scene(
+    background: str, sky: str, things: list[dict[str, str]], relation: str | None, boxes: list[Box] | None = None
+) -> Scene:
     return Scene(background, sky, tuple(Thing(**thing) for thing in things), relation)

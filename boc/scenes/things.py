@@ -1,4 +1,4 @@
-"""The things in scenes: their shapes and colours, and how one is painted."""
+"""The things in scenes: their shapes and colours, and painting them."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _hsv(hue: float, saturation: float, value: float) -> RGB:
 
 
 def _tones(colour: str, rng: np.random.Generator) -> dict[str, RGB]:
-    """The shades of a thing of this colour: its own, in the shadow, in the light, and of its trimmings."""
+    """The shades of a thing of this colour: base, shadow, light, and trimmings."""
     hue, saturation, value = COLOURS[colour]
     shift, value = rng.uniform(-5, 5), value + rng.uniform(-0.03, 0.02)
     return {
@@ -161,7 +161,7 @@ def _tones(colour: str, rng: np.random.Generator) -> dict[str, RGB]:
 
 
 def paint_thing(canvas: Canvas, kind: str, colour: str, box: Box, rng: np.random.Generator) -> None:
-    """Paint one thing into ``box``, perhaps turned a little or mirrored. KeyError for a kind or colour unknown."""
+    """Paint one thing into ``box``, perhaps slightly rotated or mirrored. KeyError for an unknown kind or colour."""
     tones, side = _tones(colour, rng), box[2] - box[0]
     angle = np.radians(TILT.get(kind, 0.0) * rng.uniform(-1, 1))
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
@@ -176,7 +176,7 @@ def paint_thing(canvas: Canvas, kind: str, colour: str, box: Box, rng: np.random
 
 
 def paint_base(canvas: Canvas, box: Box, wet: bool) -> None:
-    """Paint what a thing does to the ground under it: a soft shadow, or ripples where that is water."""
+    """Paint the ground under a thing: a soft shadow, or ripples on water."""
     x, bottom, half = (box[0] + box[2]) / 2, box[3], (box[2] - box[0]) / 2
     if not wet:
         canvas.glow(x, bottom - 0.004, half * 1.06, half * 0.17, (22, 26, 44), 15)

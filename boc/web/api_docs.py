@@ -1,4 +1,4 @@
-"""The interface as one plain page, from what OpenAPI says of it; nothing of it comes from elsewhere."""
+"""The reference page of the JSON interface, made from its OpenAPI description, without external resources."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def page(api: Mapping[str, Any]) -> str:
-    """An HTML page of an OpenAPI description."""
+    """The HTML page of an OpenAPI description."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

@@ -1,4 +1,4 @@
-"""The application: the page, what it loads, and the JSON interface behind it."""
+"""The application: the page, its static files, and the JSON interface."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from boc.web.errors import answer_problems
 from boc.web.limits import Bodies, Crowd
 from boc.web.live_index import Library
 from boc.web.responses import Checked, Compressed
+from boc.web.search import Search
 from boc.web.settings import Settings
 from boc.web.thumbnails import Thumbnails
 
@@ -23,8 +24,8 @@ HERE = Path(__file__).resolve().parent
 
 
 def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
-    """The server of one index, as an ASGI application. Loads nothing: what ``searcher`` has not loaded yet, the first
-    request waits for."""
+    """The server of one index as an ASGI application. It loads nothing itself: the first request waits for what
+    ``searcher`` has not loaded yet."""
     app = FastAPI(
         title=f"boc: {settings.name}",
         version=__version__,
@@ -33,8 +34,9 @@ def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     answer_problems(app)
-    library = Library(searcher, settings)
-    app.include_router(routes.router(library, Thumbnails(settings.cache, settings.cache_bytes), settings))
+    library, thumbnails = Library(searcher, settings), Thumbnails(settings.cache, settings.cache_bytes)
+    app.state.service = routes.Service(library, thumbnails, settings, Search(library, thumbnails))
+    app.include_router(routes.api)
     app.mount("/static", Checked(directory=HERE / "static"), "static")
     pages = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=select_autoescape(default=True))
 
@@ -48,6 +50,6 @@ def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
         return HTMLResponse(api_docs.page(app.openapi()))
 
     app.add_middleware(Compressed)
-    for layer in (Crowd, Bodies, Guard):  # the last is the first to be asked
+    for layer in (Crowd, Bodies, Guard):  # the last layer added sees a request first
         app.add_middleware(layer, settings=settings)
     return app

@@ -1,4 +1,4 @@
-"""Who may ask: by the name of the host, the origin of the page, and the token; and what browsers are told to refuse."""
+"""Access control: checks the host name, the origin of the page, and the token, and adds security headers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COOKIE = "boc_token"
 
 
 class Guard:
-    """Lets through what may ask, and gives every answer the headers that keep a page to itself."""
+    """Rejects requests that may not pass, and adds the security headers to every answer."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -48,7 +48,7 @@ class Guard:
         await (answer or self._app)(scope, receive, guarded)
 
     def _checked(self, scope: Scope, headers: Headers) -> Response | None:
-        """None for a request that may pass; an answer of its own to one that hands in the token."""
+        """None for a request that may pass; the redirect that sets the cookie for one with the token in its address."""
         self._check_host(headers)
         data = path_of(scope).startswith("/api/")
         if data or scope["method"] not in ("GET", "HEAD"):
@@ -62,7 +62,7 @@ class Guard:
         return None
 
     def _check_host(self, headers: Headers) -> None:
-        """A stranger's name that points here is how a web page gets at a server of this machine (DNS rebinding)."""
+        """Reject unknown host names: a foreign name that points here is how DNS rebinding reaches a local server."""
         given = headers.getlist("host")
         name = _host(given[0]) if len(given) == 1 else None
         if name is None or not (name in self._hosts or (self._anywhere and _is_address(name))):
@@ -72,7 +72,7 @@ class Guard:
             )
 
     def _handed_in(self, query: list[tuple[str, str]], home: str) -> Response | None:
-        """The cookie for a token in the address, and the address without it."""
+        """Set the cookie for a token in the address, and redirect to the address without it."""
         given = dict(query).get("token")
         if given is None:
             return None
@@ -94,7 +94,7 @@ class Guard:
 
 
 def _check_origin(headers: Headers) -> None:
-    """Data is for our own page and for programs, which send no such headers."""
+    """Data is for our own page and for programs; programs send no Origin or Sec-Fetch headers."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     ours = headers.get("host", "").lower()
     if site not in (None, "same-origin", "none") or (origin is not None and urlsplit(origin).netloc.lower() != ours):
@@ -109,12 +109,12 @@ def _unauthorized() -> ProblemError:
 
 
 def _same(given: str, wanted: str) -> bool:
-    """Compare in a time that tells nothing of where they differ."""
+    """Compare in constant time, so that timing does not reveal where they differ."""
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), wanted.encode("utf-8", "surrogatepass"))
 
 
 def _ticket(token: str) -> str:
-    """What the cookie holds: not the token, since cookies go to every port of a host."""
+    """The value of the cookie: a digest, not the token, since browsers send cookies to every port of a host."""
     return hashlib.sha256(f"boc cookie\0{token}".encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Everything that goes wrong, as an answer: ``{"error": "one line"}`` and a status."""
+"""Errors as answers: ``{"error": "one line"}`` and a status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from boc.web.headers import HEADERS
 
 
 class ProblemError(Exception):
-    """An answer that is an error. ``message`` names the value, the rule and the next step."""
+    """An error to answer with. ``message`` names the value, the rule and the next step."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -25,18 +25,18 @@ class ProblemError(Exception):
 
 
 def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer to a request that went wrong."""
+    """The answer to a failed request."""
     body = orjson.dumps({"error": " ".join(message.split())})
     return Response(body, status, {"Cache-Control": "no-store", **(headers or {})}, "application/json")
 
 
 def unknown(id: str) -> ProblemError:
-    """There is no such item."""
+    """The 404 error for an unknown item ``id``."""
     return ProblemError(404, f"no item {id[:200]!r} in the index; give an id as a search gives it")
 
 
 def answer_problems(app: FastAPI) -> None:
-    """Let ``app`` answer every error in one way."""
+    """Make ``app`` answer every error in this form."""
 
     @app.exception_handler(ProblemError)
     def problem(_: Request, error: ProblemError) -> Response:
@@ -59,7 +59,8 @@ def answer_problems(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     def fault(_: Request, error: Exception) -> Response:
-        return refusal(500, "the server failed at this; its terminal tells more", HEADERS)  # no layer is outside
+        # this handler runs outside the layers, which would add the headers
+        return refusal(500, "the server failed at this; its terminal tells more", HEADERS)
 
 
 def _told(error: Mapping[str, Any]) -> str:

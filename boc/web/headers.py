@@ -1,4 +1,4 @@
-"""What browsers are told to refuse, so that a page of ours stays what it is, and with itself."""
+"""Security headers of all answers, and helpers for mount paths."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ HEADERS = {
 
 
 def root_of(scope: Mapping[str, Any]) -> str:
-    """The prefix that the app is mounted below; nothing for a server of its own."""
+    """The prefix that the app is mounted at; empty for a separate server."""
     return str(scope.get("root_path", ""))
 
 
 def path_of(scope: Mapping[str, Any]) -> str:
-    """The path of a request below the place where the app is mounted."""
+    """The path of a request below the mount prefix."""
     path, root = str(scope["path"]), root_of(scope)
     return path[len(root) :] if root and path.startswith(f"{root}/") else path

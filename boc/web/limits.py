@@ -1,4 +1,4 @@
-"""How much is taken in at a time: requests, and the bytes of their bodies."""
+"""Load limits: requests at a time, and bytes and seconds of their bodies."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from boc.web.errors import ProblemError, refusal
 from boc.web.headers import path_of
 from boc.web.settings import Settings
 
-FORM = 65_536  # bytes of a form around its picture
+FORM = 65_536  # bytes that a form may have beside its picture
 
 
 class Bodies:
-    """Reads a body whole before anything is done about it, and refuses one that is too long or too slow."""
+    """Reads the whole body before a request is handled, and rejects bodies that are too long or too slow."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -47,7 +47,7 @@ class Bodies:
         await self._app(scope, replay, send)
 
     async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
-        """The body; None if the client has gone."""
+        """The body; None if the client disconnected."""
         told = headers.get("content-length", "0")
         if not told.isdecimal() or int(told[:20]) > self._most:
             raise self._too_long()
@@ -70,9 +70,9 @@ class Bodies:
 
 
 class Crowd:
-    """Works on some requests at a time, lets some others wait, and asks all further ones to come again.
+    """Limits the requests in progress and those that wait; further ones are answered with 503 and Retry-After.
 
-    Pictures and questions have a queue each, so that a page full of pictures does not hold up the next keystroke.
+    Pictures and searches have separate queues, so that a page full of pictures does not delay the next search.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:

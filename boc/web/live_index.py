@@ -1,4 +1,4 @@
-"""The index behind the server: opened anew when it was replaced or had been out of reach."""
+"""The index of the server, reopened after it was replaced or unreachable, and a cache of encoded queries."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from boc.web.uploads import Upload
 
 T = TypeVar("T")
 
-AGAIN = 1.0  # seconds until an index that could not be opened is tried again
-SENTENCES = 1024  # encoded, that are remembered
+AGAIN = 1.0  # seconds after which an index that could not be opened is opened again
+SENTENCES = 1024  # encoded sentences in the cache
 PICTURES = 64
-BEGIN = 1000  # items that examples are taken from
+BEGIN = 1000  # first items of the index, from which examples are taken
 EXAMPLES = 6
-SHORT = 60  # characters
+SHORT = 60  # characters of an example at most
 AWAY = (BackendError, ManifestError, OSError)
-"""What an index says that has gone, or whose server does not answer."""
+"""Errors of an index that was removed, or whose server does not answer."""
 
 
 class Recent(Generic[T]):
-    """The ``size`` values that were asked for last. Thread-safe; a value may be made twice."""
+    """A cache of the ``size`` values used last. Thread-safe; a value may be made twice."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -45,7 +45,7 @@ class Recent(Generic[T]):
         self._values: OrderedDict[Hashable, T] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of ``key``, made now if it is not there."""
+        """The value of ``key``, made if it is not in the cache."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
@@ -60,7 +60,7 @@ class Recent(Generic[T]):
 
 @dataclass(frozen=True)
 class Opened:
-    """An index as it was at a moment. ``frequencies`` int64 (V,): how many items have each term."""
+    """A snapshot of the index. ``frequencies`` int64 (V,) are the numbers of items with each term."""
 
     searcher: Searcher
     frequencies: NDArray[np.int64]
@@ -72,20 +72,20 @@ class Opened:
 
     @cached_property
     def examples(self) -> list[str]:
-        """Some short sentences of the index, spread over its beginning."""
+        """Some short sentences from the beginning of the index, as examples of queries."""
         begin = islice(self.searcher.index.items(), BEGIN)
         short = [item.content for item in begin if item.modality == "text" and len(item.content) <= SHORT]
         return list(dict.fromkeys(short[:: max(1, len(short) // EXAMPLES)]))[:EXAMPLES]
 
     def postings(self, terms: TermMatrix) -> int:
-        """How long the posting lists of some terms are, all together."""
+        """The total length of the posting lists of ``terms``."""
         return int(self.frequencies[terms.indices].sum())
 
 
 class Library:
-    """The index that requests are answered from, and its encoder. Thread-safe.
+    """The current index of the server and its encoder. Thread-safe.
 
-    An index that is replaced is seen within seconds; until then, and while it is opened, the old one answers.
+    A replaced index is noticed within seconds. Until it is open, the old one answers.
     """
 
     def __init__(self, searcher: Searcher, settings: Settings) -> None:
@@ -99,7 +99,7 @@ class Library:
         self._pictures: Recent[Embeddings] = Recent(PICTURES)
 
     def do(self, work: Callable[[Opened], T]) -> T:
-        """What ``work`` gives for the index. ProblemError 503 if it is out of reach, and stays so."""
+        """Run ``work`` on the current index. ProblemError 503 if the index is and stays unreachable."""
         opened = self._current()
         try:
             return work(opened)
@@ -111,7 +111,7 @@ class Library:
             raise ProblemError(503, str(error), {"Retry-After": "1"}) from error
 
     def sentence(self, opened: Opened, text: str) -> Embeddings:
-        """A sentence, encoded now or lately."""
+        """The embedding of a sentence, from the cache if possible."""
         if not text.strip():
             raise BocError("the sentence is empty; write what the picture shows")
         encoder = opened.searcher.encoder
@@ -119,13 +119,13 @@ class Library:
         return self._sentences.get(key, lambda: self._together(encoder.encode_texts, text))
 
     def picture(self, opened: Opened, path: Path, name: str, key: Hashable) -> Embeddings:
-        """The picture in the file ``path``, encoded now or lately; ``key`` changes when its contents do."""
+        """The embedding of the picture at ``path``, from the cache if possible; ``key`` changes with its contents."""
         encoder = opened.searcher.encoder
 
         def make() -> Embeddings:
             try:
                 prepared = encoder.prepare(ImageRef(name, path))
-            except ImageError as error:  # where pictures lie on this disk is nobody's business
+            except ImageError as error:  # the answer must not reveal paths of this disk
                 raise ImageError(str(error).replace(str(path), name)) from error
             with self._together.alone():
                 return encoder.encode_images([prepared])
@@ -133,25 +133,25 @@ class Library:
         return self._pictures.get((encoder.identity.digest, key), make)
 
     def upload(self, opened: Opened, sent: Upload) -> Embeddings:
-        """A picture that was sent, encoded now or lately."""
+        """The embedding of an uploaded picture, from the cache if possible."""
         return self.picture(opened, sent.path, sent.name, sent.key)
 
     def item(self, opened: Opened, item: Item) -> Embeddings:
-        """An item of the index, encoded anew: with the regions or words that the index does not hold."""
+        """An item of the index, encoded again to get the regions or words that the index does not store."""
         if item.modality == "text":
             return self.sentence(opened, item.content)
         path = Path(item.content)
         return self.picture(opened, path, item.group or path.name, (item.content, *_stamp(path)))
 
     def stored(self, opened: Opened, item: Item) -> Embeddings:
-        """An item as the index holds it; encoded anew, beside its vector, if the code reads regions or words."""
+        """An item as the index stores it; if the code reads regions or words, it is also encoded again."""
         found = opened.searcher.stored(item.id)
         return (
             replace(self.item(opened, item), vectors=found.vectors) if opened.searcher.codec.reads_concepts else found
         )
 
     def shown(self, opened: Opened, item: Item) -> Embeddings:
-        """The stored vector of an item with all that there is to show of it; without, if its picture has gone."""
+        """The stored vector of an item with its regions or words; without these if its picture is missing."""
         found = opened.searcher.stored(item.id)
         try:
             return replace(self.item(opened, item), vectors=found.vectors)
@@ -169,7 +169,7 @@ class Library:
         return self._opened
 
     def _look(self) -> None:
-        """Open the index anew if it was replaced; note if it has gone."""
+        """Reopen the index if it was replaced; record if it is gone."""
         try:
             self._take(self._opened.searcher.renewed())
         except (BocError, OSError) as error:
@@ -178,7 +178,7 @@ class Library:
             self._looking.release()
 
     def _renewed(self) -> Opened:
-        """The index opened now. ProblemError 503 if it cannot be."""
+        """Open the index now. ProblemError 503 if that fails."""
         with self._looking:
             try:
                 self._take(self._opened.searcher.renewed(force=True))
@@ -196,7 +196,7 @@ class Library:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """What changes when a file does; nothing for one that is not there."""
+    """Values that change when a file does; empty for a missing file."""
     try:
         found = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Sentences that wait at the same time are encoded in one go: eight cost about as much as three."""
+"""Micro-batching: sentences that wait at the same time are encoded as one batch; eight cost about as much as three."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 from boc.types import Embeddings, Ragged
 
-MOST = 32  # sentences encoded at a time
+MOST = 32  # sentences per batch
 
 
 class _Waiting:
@@ -18,7 +18,7 @@ class _Waiting:
 
 
 class Together:
-    """Encodes one sentence for each of several threads. One thread encodes at a time, for all that wait by then."""
+    """Encodes sentences for several threads. One thread at a time encodes, for all threads that wait by then."""
 
     def __init__(self) -> None:
         self._encoding = threading.Lock()
@@ -26,12 +26,12 @@ class Together:
         self._waiting: list[_Waiting] = []
 
     def alone(self) -> AbstractContextManager[object]:
-        """Keeps the encoder to one thread, for something else than sentences."""
+        """A lock that gives one thread the encoder, for other work than sentences."""
         return self._encoding
 
     def __call__(self, encode: Callable[[Sequence[str]], Embeddings], text: str) -> Embeddings:
-        """``text`` by ``encode``. If that fails for several it fails for the thread that did it; the others then try
-        each its own."""
+        """Encode ``text`` with ``encode``. If a batch fails, the error goes to the thread that encoded it; the other
+        threads then try their own sentences."""
         mine = _Waiting(text)
         with self._list:
             self._waiting.append(mine)
@@ -40,7 +40,7 @@ class Together:
                 return mine.found
             others: list[_Waiting] = []
             with self._list:
-                if mine in self._waiting:  # otherwise it was tried with others, and that failed
+                if mine in self._waiting:  # else it was in a batch that failed
                     self._waiting.remove(mine)
                     others, self._waiting = self._waiting[: MOST - 1], self._waiting[MOST - 1 :]
             encoded = encode([mine.text, *(other.text for other in others)])

@@ -1,4 +1,4 @@
-"""How files and texts go out: checked for changes each time, and compressed where that helps."""
+"""Responses: files that are revalidated on each use, and compression."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from boc.web.headers import path_of
 
-SMALL = 1000  # bytes that are sent as they are
+SMALL = 1000  # bytes below which an answer is not compressed
 LEVEL = 5
 
 
 def as_json(value: Any) -> Response:
-    """An answer that is of this moment."""
+    """A JSON answer that must not be cached."""
     return Response(orjson.dumps(value), 200, {"Cache-Control": "no-store"}, "application/json")
 
 
 class Checked(StaticFiles):
-    """Files that browsers keep, but ask after each time: an upgrade never mixes old and new ones."""
+    """Static files that browsers cache but revalidate each time, so an upgrade never mixes old and new files."""
 
     def file_response(self, *given: Any, **options: Any) -> Response:
-        """The file, or that it has not changed."""
+        """The file, or status 304 if it has not changed."""
         answer = super().file_response(*given, **options)
         answer.headers["Cache-Control"] = "no-cache"
         return answer
 
 
 class Compressed:
-    """Compresses everything but pictures, which are so already."""
+    """Compresses all answers but pictures, which are compressed already."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._plain = app

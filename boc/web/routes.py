@@ -1,14 +1,15 @@
-"""The JSON interface."""
+"""The JSON interface: one handler per route, over the index that the application serves."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, File, Query, Request, UploadFile
+from fastapi import APIRouter, Depends, File, Query, Request, UploadFile
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
@@ -49,126 +50,168 @@ Terms = Annotated[int | None, Query(ge=1, le=MOST, description="Terms of the que
 Side = Annotated[int, Query(description=f"Pixels of the longer side: one of {', '.join(map(str, SIDES))}.")]
 
 
-def router(library: Library, thumbnails: Thumbnails, settings: Settings) -> APIRouter:
-    """The routes over one index."""
-    api = APIRouter(prefix="/api", responses=ERRORS)
-    search = Search(library, thumbnails)
+@dataclass(frozen=True)
+class Service:
+    """What the routes of one application share."""
 
-    @api.get("/info", response_model=schemas.Info)
-    async def info() -> Response:
-        """What the index holds, and what may be asked of it."""
-        return await run_in_threadpool(told, lambda opened: _info(opened, settings))
+    library: Library
+    thumbnails: Thumbnails
+    settings: Settings
+    search: Search
 
-    @api.get("/search", response_model=schemas.SearchAnswer)
-    async def by_sentence(request: Request, asked: Annotated[Sentence, Query()]) -> Response:
-        """Search by a sentence."""
-        query = {"kind": "text", "text": asked.q}
+    async def answer(self, work: Callable[[Opened], serialize.Json]) -> Response:
+        """What ``work`` gives for the index, as JSON; runs in a thread."""
+        return await run_in_threadpool(lambda: as_json(self.library.do(work)))
 
-        def work() -> Response:
-            return search(request, query, asked, lambda opened: library.sentence(opened, asked.q), text=asked.q)
-
-        return await run_in_threadpool(work)
-
-    @api.post("/search", response_model=schemas.SearchAnswer)
-    async def by_picture(request: Request, image: Picture, asked: Annotated[Asked, Query()]) -> Response:
-        """Search by a picture."""
-
-        def work(sent: Upload) -> Response:
-            return search(request, {"kind": "image"}, asked, partial(library.upload, sent=sent))
-
-        return await uploaded(image, work)
-
-    @api.get("/similar/{id:path}", response_model=schemas.SearchAnswer)
-    async def by_item(request: Request, id: str, asked: Annotated[Asked, Query()]) -> Response:
-        """Search by an item of the index, which itself is left out."""
-
-        def encode(opened: Opened) -> Embeddings:
-            return library.stored(opened, _item(opened, id))
-
-        query = {"kind": "item", "id": id}
-        return await run_in_threadpool(lambda: search(request, query, asked, encode, without=id))
-
-    @api.get("/explain/{id:path}", response_model=schemas.Explanation)
-    async def why(request: Request, id: str, asked: Annotated[Why, Query()]) -> Response:
-        """Why an item has its score for a sentence, or for another item."""
-        q, like, root = asked.q, asked.like, root_of(request.scope)
-        if (q is None) == (like is None):
-            raise BocError("give either q, a sentence, or like, the id of an item")
-
-        def work(opened: Opened) -> serialize.Json:
-            if like is not None:
-                other = _item(opened, like)
-                return explained(opened, id, other, library.shown(opened, other), asked.z, "item", root)
-            sentence = Item("query", "text", str(q))
-            return explained(opened, id, sentence, library.sentence(opened, str(q)), asked.z, "sentence", root)
-
-        return await run_in_threadpool(told, work)
-
-    @api.post("/explain/{id:path}", response_model=schemas.Explanation)
-    async def why_picture(request: Request, id: str, image: Picture, z: Terms = None) -> Response:
-        """Why an item has its score for a picture."""
-
-        def work(sent: Upload) -> Response:
-            query, root = Item("query", "image", sent.name), root_of(request.scope)
-            encode = partial(library.upload, sent=sent)
-            return told(lambda opened: explained(opened, id, query, encode(opened), z, "image", root))
-
-        return await uploaded(image, work)
-
-    def explained(
-        opened: Opened, id: str, query: Item, asked: Embeddings, z: int | None, of: str, root: str
-    ) -> serialize.Json:
-        item, searcher, labels = _item(opened, id), opened.searcher, opened.labels
-        anew = partial(library.item, opened)
-        found = explain_item(searcher, query, asked, item, anew, labels, labelled=LABELLED, query_z=z)
-        return serialize.explanation(found, searcher.index.terms([id]), of, captions(opened, item), root)
-
-    @api.get("/item/{id:path}", response_model=schemas.WholeItem)
-    async def item(request: Request, id: str) -> Response:
-        """One item."""
-
-        def work(opened: Opened) -> serialize.Json:
-            found = _item(opened, id)
-            shown = serialize.item(found, thumbnails, root_of(request.scope))
-            return {**shown, "captions": captions(opened, found)}
-
-        return await run_in_threadpool(told, work)
-
-    @api.get("/thumb/{id:path}", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
-    async def thumb(request: Request, id: str, side: Side = 240) -> Response:
-        """A small picture: of a picture of the index, or of the one that a sentence describes."""
-        if side not in SIDES:
-            raise BocError(f"side must be one of {', '.join(map(str, SIDES))} (pixels), got {side}")
-        return await run_in_threadpool(drawn, id, side, request.headers.get("if-none-match", ""))
-
-    def drawn(id: str, side: int, known: str) -> Response:
-        def picture(opened: Opened) -> Item:
-            found = _item(opened, id)
-            return found if found.modality == "image" else _item(opened, found.group)
-
-        path = Path(library.do(picture).content)
-        try:
-            tag = f'"{thumbnails.tag(path, side)}"'
-            headers = {"ETag": tag, "Cache-Control": KEPT}
-            if tag in known:
-                return Response(None, 304, headers)
-            return Response(thumbnails.get(path, side).data, 200, headers, "image/jpeg")
-        except ImageError as error:
-            raise ProblemError(404, str(error)) from error
-
-    def told(work: Callable[[Opened], serialize.Json]) -> Response:
-        return as_json(library.do(work))
-
-    async def uploaded(image: UploadFile, work: Callable[[Upload], Response]) -> Response:
+    async def with_upload(self, image: UploadFile, work: Callable[[Upload], Response]) -> Response:
+        """What ``work`` gives for a picture that was sent; runs in a thread."""
         data = await image.read()
 
-        def kept() -> Response:
-            with uploads.kept(data, image.filename, settings.upload, settings.pixels) as sent:
+        def run() -> Response:
+            with uploads.kept(data, image.filename, self.settings.upload, self.settings.pixels) as sent:
                 return work(sent)
 
-        return await run_in_threadpool(kept)
+        return await run_in_threadpool(run)
 
-    return api
+
+async def service_of(request: Request) -> Service:
+    """The service that ``create_app`` keeps in the application."""
+    service: Service = request.app.state.service
+    return service
+
+
+Served = Annotated[Service, Depends(service_of)]
+api = APIRouter(prefix="/api", responses=ERRORS)
+
+
+@api.get("/info", response_model=schemas.Info)
+async def info(service: Served) -> Response:
+    """What the index holds, and what may be asked of it."""
+    return await service.answer(lambda opened: _info(opened, service.settings))
+
+
+@api.get("/search", response_model=schemas.SearchAnswer)
+async def by_sentence(request: Request, service: Served, asked: Annotated[Sentence, Query()]) -> Response:
+    """Search by a sentence."""
+
+    def encode(opened: Opened) -> Embeddings:
+        return service.library.sentence(opened, asked.q)
+
+    query = {"kind": "text", "text": asked.q}
+    return await run_in_threadpool(lambda: service.search(request, query, asked, encode, text=asked.q))
+
+
+@api.post("/search", response_model=schemas.SearchAnswer)
+async def by_picture(request: Request, service: Served, image: Picture, asked: Annotated[Asked, Query()]) -> Response:
+    """Search by a picture."""
+
+    def work(sent: Upload) -> Response:
+        return service.search(request, {"kind": "image"}, asked, partial(service.library.upload, sent=sent))
+
+    return await service.with_upload(image, work)
+
+
+@api.get("/similar/{id:path}", response_model=schemas.SearchAnswer)
+async def by_item(request: Request, service: Served, id: str, asked: Annotated[Asked, Query()]) -> Response:
+    """Search by an item of the index, which itself is left out."""
+
+    def encode(opened: Opened) -> Embeddings:
+        return service.library.stored(opened, _item(opened, id))
+
+    query = {"kind": "item", "id": id}
+    return await run_in_threadpool(lambda: service.search(request, query, asked, encode, without=id))
+
+
+@api.get("/explain/{id:path}", response_model=schemas.Explanation)
+async def why(request: Request, service: Served, id: str, asked: Annotated[Why, Query()]) -> Response:
+    """Why an item has its score for a sentence, or for another item."""
+    q, like, root, library = asked.q, asked.like, root_of(request.scope), service.library
+    if (q is None) == (like is None):
+        raise BocError("give either q, a sentence, or like, the id of an item")
+
+    def work(opened: Opened) -> serialize.Json:
+        if like is not None:
+            other = _item(opened, like)
+            query = ExplainedQuery(other, library.shown(opened, other), "item")
+        else:
+            query = ExplainedQuery(Item("query", "text", str(q)), library.sentence(opened, str(q)), "sentence")
+        return _explained(library, opened, id, query, asked.z, root)
+
+    return await service.answer(work)
+
+
+@api.post("/explain/{id:path}", response_model=schemas.Explanation)
+async def why_picture(request: Request, service: Served, id: str, image: Picture, z: Terms = None) -> Response:
+    """Why an item has its score for a picture."""
+    library, root = service.library, root_of(request.scope)
+
+    def work(sent: Upload) -> Response:
+        def explain(opened: Opened) -> serialize.Json:
+            query = ExplainedQuery(Item("query", "image", sent.name), library.upload(opened, sent), "image")
+            return _explained(library, opened, id, query, z, root)
+
+        return as_json(library.do(explain))
+
+    return await service.with_upload(image, work)
+
+
+@api.get("/item/{id:path}", response_model=schemas.WholeItem)
+async def item(request: Request, service: Served, id: str) -> Response:
+    """One item."""
+    root = root_of(request.scope)
+
+    def work(opened: Opened) -> serialize.Json:
+        found = _item(opened, id)
+        return {**serialize.item(found, service.thumbnails, root), "captions": captions(opened, found)}
+
+    return await service.answer(work)
+
+
+@api.get("/thumb/{id:path}", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
+async def thumb(request: Request, service: Served, id: str, side: Side = 240) -> Response:
+    """A small picture: of a picture of the index, or of the one that a sentence describes."""
+    if side not in SIDES:
+        raise BocError(f"side must be one of {', '.join(map(str, SIDES))} (pixels), got {side}")
+    known = request.headers.get("if-none-match", "")
+    return await run_in_threadpool(_thumbnail, service, id, side, known)
+
+
+def _thumbnail(service: Service, id: str, side: int, known: str) -> Response:
+    """The thumbnail as JPEG, or 304 if its tag is among those ``known``."""
+
+    def picture(opened: Opened) -> Item:
+        found = _item(opened, id)
+        return found if found.modality == "image" else _item(opened, found.group)
+
+    path = Path(service.library.do(picture).content)
+    try:
+        tag = f'"{service.thumbnails.tag(path, side)}"'
+        headers = {"ETag": tag, "Cache-Control": KEPT}
+        if tag in known:
+            return Response(None, 304, headers)
+        return Response(service.thumbnails.get(path, side).data, 200, headers, "image/jpeg")
+    except ImageError as error:
+        raise ProblemError(404, str(error)) from error
+
+
+@dataclass(frozen=True)
+class ExplainedQuery:
+    """What an item is explained for; ``kind`` is "sentence", "item" or "image"."""
+
+    item: Item
+    embeddings: Embeddings
+    kind: str
+
+
+def _explained(
+    library: Library, opened: Opened, id: str, query: ExplainedQuery, z: int | None, root: str
+) -> serialize.Json:
+    item, searcher = _item(opened, id), opened.searcher
+    encode = partial(library.item, opened)
+    found = explain_item(
+        searcher, query.item, query.embeddings, item, encode, opened.labels, labelled=LABELLED, query_z=z
+    )
+    return serialize.explanation(found, searcher.index.terms([id]), query.kind, captions(opened, item), root)
 
 
 def captions(opened: Opened, item: Item) -> list[str]:

@@ -1,4 +1,4 @@
-"""The shapes of all answers, as OpenAPI tells them."""
+"""Schemas of all answers, for OpenAPI."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pydantic import BaseModel
 
 Modality = Literal["image", "text"]
 Box = tuple[float, float, float, float]
-"""x1, y1, x2, y2 in [0, 1] of the picture's width and height."""
+"""x1, y1, x2, y2 as fractions of the width and height of the picture."""
 
 
 class Error(BaseModel):
-    """What was wrong, the rule, and what to do next; in one line."""
+    """An error: the value, the rule and the next step, in one line."""
 
     error: str
 
 
 class Counts(BaseModel):
-    """Items by what they are."""
+    """Number of items by modality."""
 
     image: int
     text: int
 
 
 class Limits(BaseModel):
-    """Of a request: hits, characters of a sentence, bytes of an uploaded picture, filters."""
+    """Limits of a request: hits, characters of a sentence, bytes of an uploaded picture, filters."""
 
     k: int
     sentence: int
@@ -34,8 +34,8 @@ class Limits(BaseModel):
 
 
 class Info(BaseModel):
-    """What the index is. ``query_z`` is the most terms that a query has, ``rm`` candidates re-scored for each
-    hit, ``examples`` are sentences of the index."""
+    """What the index holds. ``query_z`` is the largest number of terms of a query, ``rm`` the number of candidates
+    re-ranked per hit, ``examples`` are sentences of the index."""
 
     name: str
     at: str
@@ -56,9 +56,9 @@ class Info(BaseModel):
 
 
 class ItemAnswer(BaseModel):
-    """An item of the index. ``content`` is the sentence, or the file name of the picture; ``width`` and ``height`` are
-    the picture's, null where it is none or cannot be read; ``thumb`` is the path, on this host, of a small picture
-    of it, or of the picture that a sentence describes."""
+    """An item of the index. ``content`` is the sentence, or the file name of the picture. ``width`` and ``height`` are
+    those of the picture, null for a sentence or an unreadable picture. ``thumb`` is the path, on this host, of a
+    thumbnail of the picture, or of the picture that a sentence describes."""
 
     id: str
     modality: Modality
@@ -71,7 +71,7 @@ class ItemAnswer(BaseModel):
 
 
 class HitAnswer(ItemAnswer):
-    """An item that was found."""
+    """An item with its score."""
 
     score: float
 
@@ -83,7 +83,7 @@ class WholeItem(ItemAnswer):
 
 
 class StagesAnswer(BaseModel):
-    """Milliseconds. ``rerank_ms`` is null if the engine re-scores in one go with ``postings_ms``."""
+    """Milliseconds per stage. ``rerank_ms`` is null if the engine re-ranks within ``postings_ms``."""
 
     encode_ms: float
     code_ms: float
@@ -94,7 +94,7 @@ class StagesAnswer(BaseModel):
 
 
 class Query(BaseModel):
-    """What was asked: a sentence, an uploaded picture, or an item."""
+    """The query: a sentence, an uploaded picture, or an item."""
 
     kind: Literal["text", "image", "item"]
     text: str | None = None
@@ -102,8 +102,8 @@ class Query(BaseModel):
 
 
 class SearchAnswer(BaseModel):
-    """Hits, best first. ``postings`` is the length of the posting lists of the query's ``terms``, ``candidates`` how
-    many items were scored anew at most, ``more`` whether a larger k might find more."""
+    """Hits, best first. ``postings`` is the total length of the posting lists of the ``terms`` of the query,
+    ``candidates`` the largest number of re-ranked items, ``more`` whether a larger k might give more hits."""
 
     query: Query
     find: Modality
@@ -116,7 +116,7 @@ class SearchAnswer(BaseModel):
 
 
 class ExampleAnswer(BaseModel):
-    """A picture that is typical of a term, or a part of it."""
+    """A picture, or a region of a picture, that is typical of a term."""
 
     id: str
     thumb: str
@@ -126,8 +126,8 @@ class ExampleAnswer(BaseModel):
 class TermAnswer(BaseModel):
     """A term that query and item share: its frequency in each, their product, and its share of the score.
 
-    ``words`` and ``examples`` are typical of it; only the largest terms have them. ``parts`` is how much of it each
-    part of the item carries, in sum 1; null if no single part does.
+    ``words`` and ``examples`` are typical of it; only the largest terms have them. ``parts`` are the shares of the
+    parts of the item in it, with sum 1; null if no single part carries it.
     """
 
     term: int
@@ -141,7 +141,7 @@ class TermAnswer(BaseModel):
 
 
 class PartsAnswer(BaseModel):
-    """Words, or regions by number; ``weights`` tell how much each matters."""
+    """Words, or regions by number, with their ``weights``."""
 
     names: list[str]
     boxes: list[Box] | None
@@ -149,14 +149,14 @@ class PartsAnswer(BaseModel):
 
 
 class SurrogateAnswer(BaseModel):
-    """The terms of query and item as texts, each as often as its frequency; the beginning of what is long."""
+    """The surrogate texts of query and item: each term repeated as often as its frequency. Long texts are cut."""
 
     query: str
     item: str
 
 
 class Explanation(BaseModel):
-    """Why an item has its score: the products of ``terms`` sum to ``score``.
+    """Why an item has its score: the products of ``terms`` add up to ``score``.
 
     ``alignment`` holds the cosine of each part of the query with each part of the item.
     """

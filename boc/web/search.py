@@ -1,17 +1,18 @@
-"""A search as the interface takes it: what may be asked, and the answer with what it took."""
+"""Search requests of the interface: their parameters, and the answer with its timings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Literal
 
 from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
 from boc.errors import BocError
 from boc.inputs.metadata import parse_filter
-from boc.types import Embeddings, Modality, Stages
+from boc.names import Hybrid, Metric, Modality
+from boc.search_options import SearchOptions
+from boc.types import Embeddings, Stages
 from boc.web import schemas, serialize
 from boc.web.headers import root_of
 from boc.web.live_index import Library, Opened
@@ -19,17 +20,14 @@ from boc.web.responses import as_json
 from boc.web.settings import FILTERS, SENTENCE, K
 from boc.web.thumbnails import Thumbnails
 
-MOST = 10_000_000  # terms that anybody would ask for
+MOST = 10_000_000  # limit of the number of terms in a request
 MEASURED = [name for name in schemas.StagesAnswer.model_fields if name != "total_ms"]
-
-Find = Literal["image", "text"]
-Metric = Literal["dot", "mrsw", "mwsr", "symm", "mravgw"]
 
 
 class Asked(BaseModel):
-    """What every search may say beside its query."""
+    """The parameters of every search beside its query."""
 
-    find: Find | None = Field(None, description="Pictures or sentences; pictures, if the index has any.")
+    find: Modality | None = Field(None, description="Pictures or sentences; pictures, if the index has any.")
     k: int = Field(40, ge=1, le=K, description="Hits wanted.")
     rm: float | None = Field(
         None, ge=1, le=1000, allow_inf_nan=False, description="Candidates re-scored for each hit; the index's."
@@ -37,7 +35,7 @@ class Asked(BaseModel):
     z: int | None = Field(None, ge=1, le=MOST, description="Terms of the query that count, the heaviest.")
     rerank: Metric | None = Field(None, description="What re-scores the candidates; the index's.")
     filter: list[str] = Field([], max_length=FILTERS, description="FIELD=VALUE, or != < <= > >=. All must hold.")
-    hybrid: Literal["rrf", "sum"] | None = Field(None, description="Count the words of the sentence too.")
+    hybrid: Hybrid | None = Field(None, description="Count the words of the sentence too.")
     words_weight: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="What sum multiplies the score of the words by."
     )
@@ -50,7 +48,7 @@ class Sentence(Asked):
 
 
 class Search:
-    """Searches by whatever an encoder, or the index, gives."""
+    """Searches by embeddings from an encoder or from the index."""
 
     def __init__(self, library: Library, thumbnails: Thumbnails) -> None:
         self._library = library
@@ -66,7 +64,7 @@ class Search:
         text: str | None = None,
         without: str | None = None,
     ) -> Response:
-        """A ``SearchAnswer``. ``text`` is the sentence of the query, ``without`` an item that is not to be found."""
+        """A ``SearchAnswer``. ``text`` is the sentence of the query, ``without`` an item to leave out of the hits."""
         start: float = request.scope["state"]["start"]
         root = root_of(request.scope)
         found = self._library.do(lambda opened: self._found(opened, asked, encode, text, without, root))
@@ -91,19 +89,10 @@ class Search:
         begun = perf_counter()
         queries = encode(opened)
         stages.took("encode_ms", begun)
-        hits = searcher.search_vectors(
-            queries,
-            k=asked.k + (without is not None),
-            rm=asked.rm,
-            find=find,
-            rerank=asked.rerank,
-            filters=filters,
-            hybrid=asked.hybrid,
-            words_weight=asked.words_weight,
-            texts=None if text is None else [text],
-            query_z=asked.z,
-            stages=stages,
-        )[0]
+        k = asked.k + (without is not None)
+        options = SearchOptions(k, asked.rm, find, asked.rerank, filters, asked.hybrid, asked.words_weight, asked.z)
+        texts = None if text is None else [text]
+        hits = searcher.search_vectors(queries, options, texts=texts, stages=stages)[0]
         begun = perf_counter()
         hits = [hit for hit in hits if hit.item.id != without][: asked.k]
         shown = [{**serialize.item(hit.item, self._thumbnails, root), "score": float(hit.score)} for hit in hits]

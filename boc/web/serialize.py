@@ -1,4 +1,4 @@
-"""Items, terms and parts as answers tell them."""
+"""Items, terms and parts as JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from boc.explain.score import Explanation, Match, Parts
 from boc.types import Item, TermMatrix
 from boc.web.thumbnails import Thumbnails
 
-SURROGATE = 20_000  # characters of it that are sent
-CAPTIONS = 12  # of a picture
+SURROGATE = 20_000  # characters of a surrogate text that are sent
+CAPTIONS = 12  # captions per picture that are sent
 
 Json = dict[str, Any]
 
 
 def item(found: Item, thumbnails: Thumbnails, root: str) -> Json:
-    """An ``ItemAnswer`` below ``root``. Where a picture lies on this disk is nobody's business, its name is."""
+    """An ``ItemAnswer`` below ``root``. It has the file name of a picture, but not its path on this disk."""
     picture = found.modality == "image"
     size = thumbnails.size(Path(found.content)) if picture else None
     width, height = size or (None, None)
@@ -41,12 +41,12 @@ def item(found: Item, thumbnails: Thumbnails, root: str) -> Json:
 
 
 def thumb(id: str, root: str) -> str:
-    """Where the picture of an item is: its path on the host."""
+    """The path of the thumbnail of an item on this host."""
     return quote(f"{root}/api/thumb/{id}")
 
 
 def explanation(found: Explanation, terms: TermMatrix, of: str, captions: Sequence[str], root: str) -> Json:
-    """An ``Explanation`` below ``root``, with the ``terms`` (1, V) that the index holds of the item."""
+    """An ``Explanation`` below ``root``; ``terms`` (1, V) are those that the index stores for the item."""
     cosines = found.alignment
     return {
         "id": found.item.id,
@@ -67,7 +67,7 @@ def explanation(found: Explanation, terms: TermMatrix, of: str, captions: Sequen
 
 
 def _carried(found: Explanation) -> list[list[float] | None]:
-    """Of each term how much each part of the item carries."""
+    """For each term the shares of the parts of the item."""
     if not found.carried.any():
         return [None] * len(found.matches)
     return [_rounded(row) if row.any() else None for row in found.carried]
@@ -104,7 +104,7 @@ def _rounded(values: NDArray[Any]) -> list[Any]:
 
 
 def _text(terms: TermMatrix | None) -> str:
-    """The surrogate text of one row, as far as it is sent."""
+    """The surrogate text of one row, cut to ``SURROGATE`` characters."""
     if terms is None:
         return ""
     pairs = zip(terms.indices.tolist(), terms.data.tolist(), strict=True)

@@ -11,11 +11,11 @@ from starlette.types import ASGIApp
 from boc.errors import BocError
 
 CONNECTIONS = 1024
-GRACE = 3  # seconds that requests have to end when the server is stopped
+GRACE = 3  # seconds that open requests have to finish when the server stops
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. BocError if the port is taken, or the host is no address of this machine."""
+    """Open a listening socket. BocError if the port is taken, or the host is no address of this machine."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -38,11 +38,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(app: ASGIApp, sock: socket.socket) -> None:
-    """Answer until Ctrl-C or SIGTERM."""
+    """Answer requests until Ctrl-C or SIGTERM."""
     config = uvicorn.Config(
         app,
         log_level="warning",
-        access_log=False,  # addresses may hold a token
+        access_log=False,  # addresses may contain a token
         server_header=False,
         limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=GRACE,

@@ -1,33 +1,38 @@
-"""What a server of one index may do, and how much of it at a time."""
+"""Settings and limits of a server of one index."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 
 def default_cache() -> Path:
-    """Where thumbnails are kept: ``boc/thumbnails`` in XDG_CACHE_HOME, or in ~/.cache."""
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(home).expanduser() / "boc" / "thumbnails"
+    """The default folder of thumbnails: ``boc/thumbnails`` in XDG_CACHE_HOME, or in ~/.cache, or in the folder of
+    temporary files for a user without a home."""
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError:  # a user without a home, as in a container
+        home = Path(tempfile.gettempdir()) / f"boc-{os.getuid()}"
+    return home / "boc" / "thumbnails"
 
 
-K = 1000  # hits of one search
-SENTENCE = 1000  # characters
+K = 1000  # hits per search at most
+SENTENCE = 1000  # characters of a sentence at most
 FILTERS = 16
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Of index ``name`` at ``at``. With a ``token`` every request for data needs it.
+    """Settings of the server of index ``name`` at ``at``. With a ``token``, every request for data needs it.
 
-    ``hosts`` are further names that the server may be called by, beside loopback and ``host``; without that check a
-    stranger's page could reach it through a name of its own that points here. ``upload`` is in bytes, ``pixels`` of
-    an uploaded picture, ``cache_bytes`` of all thumbnails. ``active`` requests are worked on at a time while
-    ``waiting`` others wait; all further ones are sent away. ``patience`` is how many seconds a body may take to arrive,
-    ``look_every`` after how many the index is looked at again.
+    ``hosts`` are further host names that requests may use, beside loopback and ``host``; without this check a foreign
+    page could reach the server through a name that points here. ``upload`` limits the bytes, ``pixels`` the pixels of
+    an uploaded picture, ``cache_bytes`` all thumbnails. ``active`` requests are processed at a time and ``waiting``
+    more may wait; further ones are rejected. ``patience`` is the number of seconds in which a body must arrive,
+    ``look_every`` the number of seconds between checks whether the index was replaced.
     """
 
     name: str
@@ -46,5 +51,5 @@ class Settings:
 
     @property
     def private(self) -> bool:
-        """Whether only this machine can reach the server."""
+        """Whether the server listens on this machine only."""
         return self.host in LOOPBACK

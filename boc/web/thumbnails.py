@@ -1,4 +1,4 @@
-"""Small pictures of large ones, kept in a folder."""
+"""Thumbnails of pictures, cached in a folder."""
 
 from __future__ import annotations
 
@@ -11,28 +11,27 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from boc.errors import ImageError
-from boc.inputs.images import read_image
+from boc.errors import BocError, ImageError
+from boc.inputs.images import image_size, read_image
 
 SIDES = (240, 480, 960)
 QUALITY = 82
-ORIENTATION = 0x0112  # the EXIF tag; from 5 on the picture lies on its side
-KNOWN = 200_000  # pictures whose size is remembered
+KNOWN = 200_000  # pictures whose size is cached
 
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """A JPEG, and a name that changes when the picture does."""
+    """A JPEG, and a tag that changes when the picture does."""
 
     data: bytes
     tag: str
 
 
 class Thumbnails:
-    """JPEGs at most ``side`` pixels wide and high of pictures on this disk, in ``folder``. Thread-safe.
+    """JPEGs of pictures on this disk, at most ``side`` pixels wide and high, cached in ``folder``. Thread-safe.
 
-    Named by path, size and time of the picture, so that a changed picture is made anew. Beyond ``most`` bytes those
-    made first are removed. Where the folder cannot be written they are made each time.
+    Names are digests of path, size and time of a picture, so a changed picture gets a new thumbnail. Above ``most``
+    bytes the oldest are removed. If the folder is not writable, thumbnails are made each time.
     """
 
     def __init__(self, folder: Path, most: int) -> None:
@@ -44,7 +43,7 @@ class Thumbnails:
         self._sizes: dict[tuple[str, int, int], tuple[int, int] | None] = {}
 
     def tag(self, path: Path, side: int) -> str:
-        """The name of the thumbnail of a picture. ImageError if the picture is not there."""
+        """The name of the thumbnail of a picture. ImageError if the picture is missing."""
         try:
             found = path.stat()
         except OSError as error:
@@ -59,7 +58,7 @@ class Thumbnails:
         with suppress(OSError):
             return Thumbnail(file.read_bytes(), tag)
         with self._making:
-            with suppress(OSError):  # another thread has made it meanwhile
+            with suppress(OSError):  # another thread made it meanwhile
                 return Thumbnail(file.read_bytes(), tag)
             data = _drawn(path, side)
         with suppress(OSError):
@@ -67,7 +66,7 @@ class Thumbnails:
         return Thumbnail(data, tag)
 
     def size(self, path: Path) -> tuple[int, int] | None:
-        """Width and height of a picture as it is seen; None if it cannot be read. Reads its header, once."""
+        """Width and height of a picture as displayed; None if it cannot be read. Reads its header once."""
         try:
             found = path.stat()
         except OSError:
@@ -93,7 +92,7 @@ class Thumbnails:
                 self._shrink()
 
     def _shrink(self) -> None:
-        """Remove the oldest until four fifths of the room are taken."""
+        """Remove the oldest until four fifths of the limit are used."""
         left = 0
         for _, size, path in sorted(self._files(), reverse=True):
             left += size
@@ -103,7 +102,7 @@ class Thumbnails:
         self._total = left
 
     def _files(self) -> list[tuple[int, int, Path]]:
-        """Time, size and path of everything that is kept."""
+        """Time, size and path of every cached thumbnail."""
         found = []
         for path in self._folder.glob("*/*"):
             with suppress(OSError):
@@ -124,12 +123,7 @@ def _drawn(path: Path, side: int) -> bytes:
 
 
 def _size(path: Path) -> tuple[int, int] | None:
-    from PIL import Image
-
     try:
-        with Image.open(path) as image:
-            width, height = image.size
-            turned = image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError):
+        return image_size(path)
+    except BocError:
         return None
-    return (height, width) if turned else (width, height)

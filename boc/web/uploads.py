@@ -1,25 +1,23 @@
-"""Pictures that somebody sends: looked at before they are decoded."""
+"""Uploaded pictures: checked before they are decoded."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import tempfile
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from boc.errors import ImageError
+from boc.inputs.images import FORMATS, opened
 from boc.web.errors import ProblemError
-
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A picture in a file of its own while it is asked about. ``key`` is the digest of its bytes."""
+    """An uploaded picture in a temporary file. ``key`` is the digest of its bytes."""
 
     path: Path
     name: str
@@ -28,10 +26,10 @@ class Upload:
 
 @contextmanager
 def kept(data: bytes, name: str | None, most: int, pixels: int) -> Iterator[Upload]:
-    """The picture in a temporary file.
+    """Keep an uploaded picture in a temporary file.
 
-    ProblemError 400 for no bytes, or a picture that is damaged; 415 for what is no picture; 413 for more than
-    ``most`` bytes, or ``pixels``, which its header tells before anything is decoded.
+    ProblemError 400 for an empty or damaged picture; 415 for a file that is no picture; 413 for more than ``most``
+    bytes, or more ``pixels``, which are read from the header before anything is decoded.
     """
     if len(data) > most:
         raise ProblemError(413, f"the picture has {len(data):,} bytes, the limit is {most:,}; reduce it")
@@ -48,21 +46,24 @@ def kept(data: bytes, name: str | None, most: int, pixels: int) -> Iterator[Uplo
 
 
 def _suffix(data: bytes, pixels: int) -> str:
-    from PIL import Image, UnidentifiedImageError
-
     if not data:
         raise ProblemError(400, "the picture is empty (0 bytes); send a JPEG or PNG")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit here is ``pixels``
-            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                (width, height), kind = image.size, str(image.format).lower()
-    except UnidentifiedImageError:
-        raise ProblemError(415, f"this is no picture in a known format; send one of {', '.join(FORMATS)}") from None
-    except Image.DecompressionBombError:
-        raise ProblemError(413, f"too many pixels, the limit is {pixels:,}; reduce the picture") from None
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
-        raise ProblemError(400, f"the picture cannot be read ({error}); send another copy of it") from None
+        with opened(io.BytesIO(data), "the picture") as image:
+            (width, height), kind = image.size, str(image.format).lower()
+    except ImageError as error:
+        raise _refusal(error, pixels) from None
     if width * height > pixels:
         raise ProblemError(413, f"{width} x {height} pixels, the limit is {pixels:,}; reduce the picture")
     return f".{kind}"
+
+
+def _refusal(error: ImageError, pixels: int) -> ProblemError:
+    """What to answer for a picture whose header cannot be read."""
+    from PIL import Image, UnidentifiedImageError
+
+    if isinstance(error.__context__, UnidentifiedImageError):
+        return ProblemError(415, f"this is no picture in a known format; send one of {', '.join(FORMATS)}")
+    if isinstance(error.__context__, Image.DecompressionBombError):
+        return ProblemError(413, f"too many pixels, the limit is {pixels:,}; reduce the picture")
+    return ProblemError(400, str(error))

@@ -1,1 +1,1 @@
-"""Published checkpoints to model folders."""
+"""Conversion of published checkpoints to model folders."""

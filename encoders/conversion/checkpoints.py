@@ -1,5 +1,5 @@
-"""Checkpoints as the authors of TERN, TERAN and VSRN publish them: read without running anything in them, every tensor
-accounted for."""
+"""Reads checkpoints published by the authors of TERN, TERAN and VSRN. Nothing in them is executed, and every tensor
+must be used."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ PREFIX = "img_txt_enc."
 BERT = "txt_enc.bert_model."
 WORDS = f"{BERT}embeddings.word_embeddings.weight"
 ALIAS = "txt_enc.word_embeddings.weight"
-# Weights that no output depends on: the heads of other aggregations, BERT's pooler, and a list of positions.
+# Weights that do not affect the output: heads of other aggregations, BERT's pooler, and a list of positions.
 UNUSED = re.compile(r"txt_enc\.map\.|img_enc\.fc\.|txt_enc\.bert_model\.(pooler\.|embeddings\.position_ids$)")
-ATTENTION_HEADS = 12  # of BERT: no tensor tells
+ATTENTION_HEADS = 12  # of BERT; the tensors do not show it
 SETTINGS = {
     ("model", "text-aggregation"): ("first",),
     ("model", "image-aggregation"): ("first",),
@@ -44,27 +44,28 @@ SETTINGS = {
     ("image-model", "pos-encoding"): ("concat-and-process",),
     ("training", "measure"): ("dot", "cosine"),
 }
-"""What the networks here do, by section and key of a published configuration; other values are refused."""
+"""Supported settings by section and key of a published configuration; other values are errors."""
 
 UNREADABLE = (
     OSError, EOFError, UnpicklingError, RuntimeError, ValueError, TypeError, LookupError, AttributeError,
     AssertionError, ArithmeticError, MemoryError, struct.error, tarfile.TarError, zlib.error,
 )  # fmt: skip
-"""What torch, zipfile and tarfile raise over damaged files."""
+"""Errors that torch, zipfile and tarfile raise for damaged files."""
 
 
 def read_published(path: Path) -> dict[str, Any]:
-    """A published checkpoint as it is, tensors on the CPU: ``model``, one or two mappings of names to tensors, and
-    either ``config`` (TERN, TERAN) or ``opt`` (VSRN). Of a tar archive, packed or not, the one checkpoint in it.
+    """Read a published checkpoint unchanged, tensors on the CPU: ``model``, one or two mappings of names to tensors,
+    and either ``config`` (TERN, TERAN) or ``opt`` (VSRN). From a tar archive, compressed or not, the single checkpoint
+    in it.
 
-    Nothing in the file is executed: torch's restricted unpickler admits tensors and a fixed list of plain types.
-    Raises EncoderError for a file that holds anything else.
+    Nothing in the file is executed: torch's restricted unpickler accepts tensors and a fixed list of plain types.
+    Raises EncoderError for a file with anything else.
     """
     if not path.is_file():
         raise EncoderError(f"{path}: no such file; name a checkpoint, for example model_best_ndcg.pth")
     try:
         with _unpacked(path) as file, torch.serialization.safe_globals(_plain_types()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd files, which raise errors as well
+            warnings.simplefilter("ignore")  # warnings about unusual files, which raise errors as well
             found = torch.load(file, map_location="cpu", weights_only=True)
     except UNREADABLE as error:
         raise EncoderError(f"{path}: {_reason(error)}") from error
@@ -79,7 +80,8 @@ def read_published(path: Path) -> dict[str, Any]:
 def kind_of(checkpoint: Mapping[str, Any]) -> str:
     """``tern``, ``teran`` or ``vsrn``. EncoderError if a checkpoint is none of them.
 
-    Two last layers are TERAN's alone. A TERAN that shares them has the very tensors of a TERN; its configuration tells.
+    Only TERAN has two separate last layers. A TERAN that shares them has the same tensors as a TERN, so its
+    configuration decides.
     """
     if isinstance(checkpoint["model"], (list, tuple)):
         return "vsrn"
@@ -94,9 +96,9 @@ def kind_of(checkpoint: Mapping[str, Any]) -> str:
 
 
 def tern_from_published(checkpoint: Mapping[str, Any]) -> Network:
-    """The TERN of a checkpoint that ``read_published`` read; its sizes are read off the tensors.
+    """The TERN in a checkpoint from ``read_published``; its sizes are read from the tensors.
 
-    EncoderError for settings that this network does not know, and for tensors that are missing or left over.
+    EncoderError for unsupported settings, and for missing or unused tensors.
     """
     if kind_of(checkpoint) != "tern":
         raise EncoderError("this checkpoint holds no TERN: it has two joint encoders, or was trained to align")
@@ -104,7 +106,7 @@ def tern_from_published(checkpoint: Mapping[str, Any]) -> Network:
 
 
 def teran_from_published(checkpoint: Mapping[str, Any]) -> Network:
-    """The TERAN of a checkpoint, its last layers shared or not as the tensors are. Errors as of TERN."""
+    """The TERAN in a checkpoint, with shared last layers if the tensors show it. Errors as for TERN."""
     if kind_of(checkpoint) != "teran":
         raise EncoderError("this checkpoint holds no TERAN")
     shared = not any(name.removeprefix(PREFIX).startswith("transformer_encoder_2.") for name in checkpoint["model"])
@@ -113,7 +115,7 @@ def teran_from_published(checkpoint: Mapping[str, Any]) -> Network:
 
 
 def pooling(checkpoint: Mapping[str, Any]) -> str | None:
-    """What the published network was trained to align by, in the names of ``_alignment``; None if it was not."""
+    """The pooling that the published network was trained with, as in ``networks.alignment``; None without alignment."""
     mode = _setting(checkpoint, "training", "alignment-mode", None)
     return None if mode is None else str(mode).lower().replace("scan-sentences", "scan")
 
@@ -143,7 +145,7 @@ def _network(kind: str, checkpoint: Mapping[str, Any], options: Mapping[str, Any
 
 
 def _state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors that the network has, by its own names."""
+    """The tensors of the network, by the names used here."""
     state = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
     alias = state.pop(ALIAS, None)
     if alias is not None and not torch.equal(alias, state[WORDS]):
@@ -184,7 +186,7 @@ def _shape(state: Mapping[str, Tensor], name: str) -> tuple[int, int]:
 
 
 def _count(state: Mapping[str, Tensor], start: str) -> int:
-    """Number of layers whose tensors' names are ``start``, a number, and more."""
+    """Number of layers: tensor names are ``start``, the number of the layer, and a suffix."""
     return len({name.removeprefix(start).partition(".")[0] for name in state if name.startswith(start)})
 
 
@@ -197,7 +199,7 @@ def _section(checkpoint: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _setting(checkpoint: Mapping[str, Any], section: str, key: str, default: Any) -> Any:
-    """A setting of the published configuration; older files lack the newer ones."""
+    """A setting of the published configuration, or ``default`` in older files that lack it."""
     return _section(checkpoint, section).get(key, default)
 
 
@@ -206,7 +208,7 @@ def _is_named_tensor(pair: tuple[Any, Any]) -> bool:
 
 
 def _plain_types() -> list[Any]:
-    """What published files hold besides tensors and containers: options, and scores as numpy's numbers."""
+    """Types in published files beside tensors and containers: options, and scores as numpy scalars."""
     dtypes = [np.dtypes.Float64DType, np.dtypes.Float32DType, np.dtypes.Int64DType]
     scalars = [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]  # numpy 2 renamed it
     return [argparse.Namespace, np.dtype, *dtypes, *scalars]
@@ -214,9 +216,9 @@ def _plain_types() -> list[Any]:
 
 @contextmanager
 def _unpacked(path: Path) -> Iterator[Path]:
-    """``path`` itself, or of a tar archive a temporary copy of the one checkpoint in it.
+    """``path`` itself, or for a tar archive a temporary copy of the single checkpoint in it.
 
-    A name says nothing: VSRN's files end in .tar and are none.
+    The suffix does not decide: VSRN's files end in .tar and are no archives.
     """
     if not tarfile.is_tarfile(path):
         yield path
@@ -234,7 +236,7 @@ def _unpacked(path: Path) -> Iterator[Path]:
 
 
 def _reason(error: BaseException) -> str:
-    """One line on why a file was not read; what a hostile one wants to call is named."""
+    """One line on why a file was rejected; it names what a hostile file tries to call."""
     stranger = re.search(r"GLOBAL (\S+)", str(error))
     if stranger:
         return f"refused: it wants to call {stranger[1]}, which no checkpoint needs; nothing of it was run"

@@ -1,4 +1,4 @@
-"""From a published checkpoint to a model folder: what ``boc convert`` does."""
+"""Conversion of a published checkpoint to a model folder, for ``boc convert``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from tokenizers.implementations import BertWordPieceTokenizer
+from tokenizers import BertWordPieceTokenizer
 
 from boc.atomic_files import sole_writer
 from boc.errors import EncoderError
@@ -17,8 +17,8 @@ from boc.plugins import RegionSource
 
 from ..networks import text_towers
 from ..networks.base import Network
-from ..networks.word_tokenizer import Words
-from ..runtime.model_folder import create_folder, save_weights
+from ..networks.word_tokenizer import Vocabulary
+from ..runtime.model_folder import check_model_folder, create_folder, save_weights
 from . import checkpoints
 from .checkpoints import teran_from_published, tern_from_published
 from .vsrn_checkpoints import check_vocabulary, read_vocabulary, vsrn_from_published
@@ -33,13 +33,13 @@ NOTES = (
     "config.json",
     "training.json",
     "history.json",
-)  # what says of a folder that it holds a model, and how it was made
+)  # these files show that a folder holds a model, and how it was made
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What was found: the kind of network, its settings, the number of its parameters, and what the file told of its
-    training: epoch, best scores, the pooling of alignments."""
+    """The result of a conversion: the kind of network, its settings, its number of parameters, and what the file says
+    of its training (epoch, best scores, pooling of alignments)."""
 
     kind: str
     settings: dict[str, Any]
@@ -51,11 +51,12 @@ def convert(checkpoint: Path, folder: Path, tokens: Path, source: RegionSource, 
     """Write the network in ``checkpoint`` with its tokens and region source into the model folder ``folder``.
 
     ``tokens`` is BERT's vocab.txt or tokenizer.json for a TERN or TERAN, the vocabulary (pickle or JSON) for a VSRN.
-    Raises EncoderError for files that are not what they should be or do not belong together, and if the folder holds a
-    model and ``replace`` is not set. Nothing is written then.
+    Raises EncoderError, and writes nothing, for files of the wrong kind or that do not belong together, and if the
+    folder holds a model and ``replace`` is not set.
     """
     if (folder / "config.json").exists() and not replace:
         raise EncoderError(f"{folder} holds a model already; choose another folder with -o, or replace it: --replace")
+    check_model_folder(folder)
     if not tokens.is_file():
         raise EncoderError(f"{tokens}: no such file; name the vocabulary that the checkpoint came with")
     found = checkpoints.read_published(checkpoint)
@@ -78,20 +79,20 @@ def convert(checkpoint: Path, folder: Path, tokens: Path, source: RegionSource, 
 
 
 def from_published(checkpoint: Mapping[str, Any]) -> tuple[str, Network]:
-    """Kind and network of a checkpoint that ``read_published`` read. EncoderError says what does not fit."""
+    """Kind and network of a checkpoint from ``read_published``. EncoderError says what does not fit."""
     kind = checkpoints.kind_of(checkpoint)
     return kind, MAKERS[kind](checkpoint)
 
 
-def _words(path: Path, network: Network) -> Words:
+def _words(path: Path, network: Network) -> Vocabulary:
     words = read_vocabulary(path)
     check_vocabulary(words, network, path)
-    return Words(words)
+    return Vocabulary(words)
 
 
 def _word_pieces(path: Path, network: Network) -> text_towers.WordPieces:
-    """The tokens of an uncased BERT: of a tokenizer.json only the vocabulary counts, for the published networks know
-    one way to cut words."""
+    """The tokenizer of an uncased BERT. Only the vocabulary of a tokenizer.json is used, since all published networks
+    split words in the same way."""
     config = network.txt_enc.bert_model.config
     pieces = _read_pieces(path)
     if len(pieces) != config.vocab_size:
@@ -105,7 +106,7 @@ def _word_pieces(path: Path, network: Network) -> text_towers.WordPieces:
 
 
 def _read_pieces(path: Path) -> dict[str, int]:
-    """Word-pieces and their ids, which are 0, 1, 2 ..., of a vocab.txt (one a line) or a tokenizer.json."""
+    """Word-pieces and their ids, which are 0, 1, 2 ..., from a vocab.txt (one per line) or a tokenizer.json."""
     try:
         text = path.read_text(encoding="utf-8")
         found = json.loads(text)["model"]["vocab"] if path.suffix == ".json" else _numbered(text)

@@ -1,4 +1,4 @@
-"""The files that the authors of VSRN published: checkpoints and vocabularies."""
+"""Reads the files that the authors of VSRN published: checkpoints and vocabularies."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from torch import Tensor
 
 from boc.errors import EncoderError
 
+from ..networks.base import Network
 from ..networks.vsrn import Vsrn, VsrnConfig
 from ..networks.word_tokenizer import is_words
 
 CONVOLUTION = re.compile(r"img_enc\.Rs_GCN_\d+\.(?:g|theta|phi|W\.0)\.weight")
 TEXT = {"embed.": "txt_enc.embed.", "rnn.": "txt_rnn."}
-# What a damaged or foreign file may make its reader raise.
+# Errors of the readers for damaged or foreign files.
 DAMAGE = (
     UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, OverflowError, MemoryError,
     RecursionError,
@@ -27,9 +28,9 @@ DAMAGE = (
 
 
 def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
-    """The network of a published VSRN, every tensor accounted for; sizes and variant are read off the tensors.
+    """The network of a published VSRN; sizes and variant are read from the tensors.
 
-    EncoderError lists tensors that are missing or left over.
+    EncoderError lists missing and unused tensors.
     """
     model = checkpoint.get("model")
     if not isinstance(model, Sequence) or len(model) != 2 or not all(isinstance(part, Mapping) for part in model):
@@ -49,7 +50,7 @@ def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
         region_dim=region_dim,
         width=width,
         reasoning_layers=max([int(n) for name in state for n in re.findall(r"Rs_GCN_(\d+)", name)], default=0),
-        # Not by the data set's name: checkpoints older than the variant have it too.
+        # The name of the data set does not decide: checkpoints older than the variant have it too.
         variant="f30k" if any(name.startswith("img_enc.bn.") for name in state) else "coco",
     )
     network = Vsrn(config, {"kind": "embedding", "vocabulary": vocabulary, "width": word_width})
@@ -66,7 +67,7 @@ def read_vocabulary(path: Path) -> list[str]:
     """The words of a published vocabulary, by id: a Python 2 pickle of the class Vocabulary, or JSON.
 
     JSON is a list of words, or an object with the entries of that class. Nothing in a pickle is executed: it may name
-    that one class, for which an empty one stands in. EncoderError names what else a file asks for.
+    only that class, which is replaced by an empty one. EncoderError names anything else that a file requires.
     """
     try:
         data = path.read_bytes()
@@ -83,11 +84,12 @@ def read_vocabulary(path: Path) -> list[str]:
         ) from error
     if not is_words(found):
         raise EncoderError(f"{path}: not a vocabulary (it must hold words by number)")
-    return found
+    words: list[str] = found
+    return words
 
 
-def check_vocabulary(words: Sequence[str], network: Vsrn, path: Path) -> None:
-    """EncoderError unless there is one word for each row of the network's embedding."""
+def check_vocabulary(words: Sequence[str], network: Network, path: Path) -> None:
+    """EncoderError unless there is one word per row of the embedding of the network."""
     rows = len(network.txt_enc.embed.weight)
     if len(words) != rows:
         raise EncoderError(
@@ -109,7 +111,7 @@ def _unpickled(data: bytes) -> Any:
 
 
 def _linear(name: str, tensor: Tensor) -> Tensor:
-    """Convolutions with a kernel of one place are linear maps."""
+    """A convolution with a kernel of size one as a linear layer."""
     return tensor.squeeze(-1) if CONVOLUTION.fullmatch(name) and tensor.ndim == 3 else tensor
 
 

@@ -1,1 +1,1 @@
-"""Networks of the encoders, apart from how they are loaded and run."""
+"""The networks of the encoders as torch modules; loading and running them is elsewhere."""

@@ -1,6 +1,6 @@
 """Scores of pictures and sentences from the cosines of their regions and words (TERAN, section 4).
 
-Of A, the cosines of regions and words with those of special and padding rows set to 0:
+The scores pool A, the cosines of regions and words, with those of special and padding rows set to 0:
 
     mrsw    sum over words of the maximum over regions (eq. 3)
     mwsr    sum over regions of the maximum over words (eq. 3)
@@ -10,8 +10,8 @@ Of A, the cosines of regions and words with those of special and padding rows se
     mean    sum / number of cells, padding included
     scan    sum over regions of the cosine of a region and the words that it attends to (after SCAN, ECCV 2018)
 
-The zeros are part of the published networks: a maximum over a padded set never falls below 0. So mwsr and symm depend a
-little on what is padded, and ``mean`` on how much.
+The zeros are part of the published networks: a maximum over a padded set is never below 0. So mwsr and symm depend
+slightly on whether a set is padded, and ``mean`` on the amount of padding.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ POOLINGS = ("mrsw", "mwsr", "symm", "mravgw", "sum", "mean", "scan")
 
 
 def check_pooling(pooling: str) -> str:
-    """``pooling`` if there is such a one; EncoderError names those there are."""
+    """Return ``pooling``; raise EncoderError listing the known poolings if it is unknown."""
     if pooling not in POOLINGS:
         raise EncoderError(f"no pooling {pooling!r} of alignments; known: {', '.join(POOLINGS)}")
     return pooling
 
 
 def pooled(regions: Tensor, region_mask: Tensor, words: Tensor, word_mask: Tensor, pooling: str) -> Tensor:
-    """Scores (images, sentences).
+    """Alignment scores (images, sentences).
 
-    ``regions`` (B, n, d) and ``words`` (T, L, d) have unit rows; the boolean masks (B, n) and (T, L) say which
-    take part.
+    ``regions`` (B, n, d) and ``words`` (T, L, d) have unit rows; the boolean masks (B, n) and (T, L) are true
+    for rows that take part.
     """
     cosines = torch.einsum("bnd,tld->btnl", regions, words)
     cosines = cosines.to(torch.promote_types(cosines.dtype, torch.float32))  # sums are taken in full precision

@@ -1,4 +1,4 @@
-"""What the networks have in common: images as sets of regions, sentences as sequences of words, into one space."""
+"""Base of the networks, which map images (sets of regions) and sentences (sequences of words) into one space."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ from . import text_towers
 
 
 class Encoded(NamedTuple):
-    """``vectors`` (B, dim), unit rows; ``sets`` (B, rows, dim), contextualized, rows behind an item's length without
-    meaning."""
+    """Outputs of a network: ``vectors`` (B, dim) with unit rows; contextualised ``sets`` (B, rows, dim), whose rows
+    beyond the length of an item are undefined."""
 
     vectors: Tensor
     sets: Tensor
 
 
 class Network(nn.Module):
-    """Base of the networks, made of a configuration of sizes and a description of the text tower (see
-    ``_text.build``).
+    """Base of the networks, made from a configuration of sizes and a description of the text tower (see
+    ``text_towers.build``).
 
-    A derived class names its configuration, and says which rows of its sets are special: ``region_margins`` and
-    ``word_margins`` count those before and behind the regions and words.
+    A derived class names its configuration class and the special rows of its sets: ``region_margins`` and
+    ``word_margins`` are their numbers before and after the regions and words.
     """
 
     Config: ClassVar[type]
     region_margins: tuple[int, int] = (0, 0)
     word_margins: tuple[int, int] = (1, 1)
+    txt_enc: Any
+    region_mean: Tensor
+    region_deviation: Tensor
 
     def __init__(self, config: Any, text: Mapping[str, Any]) -> None:
         super().__init__()
@@ -47,11 +50,11 @@ class Network(nn.Module):
         raise NotImplementedError
 
     def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encoded:
-        """features (B, n, region_dim), boxes (B, n, 4) in parts of width and height, lengths (B,) of the n."""
+        """features (B, n, region_dim), boxes (B, n, 4) as fractions of width and height, lengths (B,), the true n."""
         raise NotImplementedError
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
-        """hidden (B, L, h) that the text tower gave, lengths (B,)."""
+        """hidden (B, L, h), the output of the text tower, lengths (B,)."""
         raise NotImplementedError
 
     def texts(self, ids: Tensor, lengths: Tensor) -> Encoded:

@@ -1,4 +1,4 @@
-"""Layers that the encoders share."""
+"""Layers that several networks use."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ import torch
 from torch import Tensor, nn
 
 
-def transformer(width: int, heads: int, feedforward: int, layers: int, dropout: float) -> nn.TransformerEncoder:
-    """Stack of post-norm transformer encoder layers with ReLU, batch first, without a final norm.
+def transformer(width: int, heads: int, feedforward: int, layers: int, dropout: float) -> nn.Module:
+    """Stack of post-norm transformer encoder layers with ReLU, batch first, without a final norm; of no layers, rows
+    stay as they are.
 
-    Nested tensors stay off: their fast path gives zeros instead of values on padding, and would make the output
-    depend on the mode.
+    Nested tensors are disabled: their fast path writes zeros on padding, so the output would depend on the mode.
     """
+    if not layers:
+        return _NoLayers()
     layer = nn.TransformerEncoderLayer(width, heads, feedforward, dropout, batch_first=True)
     return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
 
+class _NoLayers(nn.Module):
+    layers: tuple[nn.TransformerEncoderLayer, ...] = ()
+
+    def forward(self, rows: Tensor, src_key_padding_mask: Tensor | None = None) -> Tensor:
+        return rows
+
+
 def padding_mask(lengths: Tensor, size: int) -> Tensor:
-    """Boolean (B, size), true behind the length of each row."""
+    """Boolean (B, size), true beyond the length of each row."""
     return torch.arange(size, device=lengths.device)[None, :] >= lengths[:, None]

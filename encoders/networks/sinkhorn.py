@@ -11,14 +11,14 @@ from boc.errors import EncoderError
 def sinkhorn(scores: Tensor, iterations: int = 20, temperature: float = 1.0, scaled: bool = True) -> Tensor:
     """The doubly stochastic form of exp(scores / temperature), rows and columns normalised in turn (eq. 10-11).
 
-    ``scores`` (pictures, sentences), of any sign: hence the exponential, which the paper does not print. All is done
-    with logarithms, in float32 at least. Columns sum to one: each sentence is shared out among the pictures. Rows tend
-    to sentences / pictures, which is one for a square: each picture gets as many as it would on average.
+    ``scores`` (pictures, sentences) may have any sign; hence the exponential, which the paper does not print. All sums
+    are computed with logarithms, in float32 at least. Columns sum to one: each sentence is distributed over the
+    pictures. Rows tend to sentences / pictures, which is one for a square matrix.
 
-    With ``scaled`` all is multiplied by the number of pictures, so that the mean entry is one; to first order, an entry
-    is then one plus the score less the means of its row and column, over the temperature, and a margin means what it
-    does without Sinkhorn. As printed, entries are about 1 / pictures, and the margin dwarfs them. Lower temperatures
-    sharpen. EncoderError where there is no iteration or the temperature is not positive.
+    With ``scaled`` the result is multiplied by the number of pictures, so that the mean entry is one. To first order,
+    an entry is then one plus the score minus the means of its row and column, divided by the temperature, and a margin
+    means the same as without Sinkhorn. Without it, as printed, entries are about 1 / pictures, far below the margin.
+    Lower temperatures sharpen. EncoderError if ``iterations`` is below 1 or the temperature is not positive.
     """
     if iterations < 1 or not temperature > 0:
         raise EncoderError(

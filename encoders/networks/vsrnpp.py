@@ -1,6 +1,6 @@
 """VSRN++ (Li et al., TPAMI 2022): VSRN with reasoning about locations and words, over a frozen BERT; the network.
 
-There is no published code. What the paper leaves open is a field of the configuration.
+There is no published code. Every choice that the paper leaves open is a field of the configuration.
 """
 
 from __future__ import annotations
@@ -17,21 +17,24 @@ from .base import Encoded
 from .layers import padding_mask
 from .vsrn import Reasoning, Residual, Vsrn, VsrnConfig, one_of
 
-THINNEST = 1e-3  # of a region's sides, as parts of the picture's, where distances are counted in them
+# lower bound of the sides of a region, as fractions of the picture, when they are the unit of distances
+THINNEST = 1e-3
 
 
 @dataclass(frozen=True)
 class VsrnPlusPlusConfig(VsrnConfig):
-    """VsrnConfig and the choices of location and word reasoning. Sizes are the paper's; it leaves the others open.
+    """VsrnConfig with the choices of location and word reasoning. Sizes are those of the paper; the rest it leaves
+    open.
 
-    ``norm_axis`` is ``row`` here: the paper prints "L2 normalization" of region features and no axis. ``variant``
-    keeps its meaning. Location reasoning has ``kernels`` Gaussians over the distance and angle from region to region,
-    their ``covariance`` ``diagonal`` (as MoNet's, which the paper follows) or ``full``, between the ``points``
-    ``centre`` or ``corner`` (the first one) of the boxes, in ``units`` of the ``picture``'s sides or of those of the
-    ``region`` that looks. ``neighbours`` are ``all`` regions of the picture or the ``others`` only; with
-    ``normalised_kernels`` the weights of a region's neighbours sum to one. It reads the regions before reasoning
-    (``location_input`` ``features``) or what came of it (``reasoned``). ``batch_norm`` is that of location and word
-    reasoning, as in region reasoning. With ``special_words`` [CLS] and [SEP] reason and are read like words.
+    ``norm_axis`` is ``row`` here: the paper prints "L2 normalization" of region features and no axis. ``variant`` is
+    that of VSRN. Location reasoning has ``kernels`` Gaussians over the distance and angle between regions, with a
+    ``diagonal`` ``covariance`` (as in MoNet, which the paper follows) or a ``full`` one. Distances are between the
+    ``points`` ``centre`` or ``corner`` (the first one) of the boxes, in ``units`` of the sides of the ``picture`` or of
+    the ``region`` from which they are measured. ``neighbours`` are ``all`` regions of the picture or the ``others``
+    only; with ``normalised_kernels`` the weights of the neighbours of a region sum to one. The input
+    (``location_input``) is the regions before reasoning (``features``) or after it (``reasoned``). ``batch_norm``
+    applies to location and word reasoning, as in region reasoning. With ``special_words``, [CLS] and [SEP] take part in
+    reasoning and in the GRU.
     """
 
     norm_axis: str = "row"
@@ -57,7 +60,7 @@ class VsrnPlusPlusConfig(VsrnConfig):
 class Kernels(nn.Module):
     """Gaussian kernels with learned means and covariances over polar coordinates (MoNet; VSRN++, section 3.3).
 
-    Means start spread over distances up to half the picture and evenly over the circle.
+    The initial means are spread over distances up to half the picture and evenly over the circle.
     """
 
     def __init__(self, config: VsrnPlusPlusConfig) -> None:
@@ -70,9 +73,9 @@ class Kernels(nn.Module):
         self.tilts = nn.Parameter(torch.zeros(M)) if config.covariance == "full" else None
 
     def forward(self, boxes: Tensor, real: Tensor) -> Tensor:
-        """boxes (B, n, 4), real (B, n) boolean -> weights (B, M, n, n): of region j, last, for region i.
+        """boxes (B, n, 4), real (B, n) boolean -> weights (B, M, n, n) of region j (last axis) for region i.
 
-        Zero for a j that is padding.
+        They are zero if j is padding.
         """
         apart = polar(boxes, self.config.points, self.config.units)[..., None, :] - self.means
         distance, angle = apart.unbind(-1)
@@ -86,7 +89,7 @@ class Kernels(nn.Module):
             near = near & ~torch.eye(real.shape[1], dtype=torch.bool, device=real.device)
         if not self.config.normalised_kernels:
             return exponents.exp() * near
-        # Not minus infinity: a lone region has no other, and its row of weights must be zero and no NaN.
+        # Not minus infinity: the row of a single region without others must be zero, not NaN.
         return exponents.masked_fill(~near, torch.finfo(exponents.dtype).min).softmax(dim=-1) * near
 
 
@@ -112,7 +115,8 @@ class LocationReasoning(nn.Module):
 
 
 class VsrnPlusPlus(Vsrn):
-    """VSRN whose regions also reason about locations, and whose words, hidden states of a BERT, reason before the GRU.
+    """VSRN with location reasoning over regions, and with reasoning over words (hidden states of a BERT) before the
+    GRU.
 
     Sets are those of ``Vsrn``, with [CLS] and [SEP] for <start> and <end>.
     """
@@ -135,7 +139,7 @@ class VsrnPlusPlus(Vsrn):
 
 
 def polar(boxes: Tensor, points: str, units: str) -> Tensor:
-    """Distance and angle of region j seen from region i: boxes (B, n, 4) -> (B, i, j, 2), angles in [-pi, pi]."""
+    """Polar coordinates of region j relative to region i: boxes (B, n, 4) -> (B, i, j, 2), angles in [-pi, pi]."""
     corner, size = boxes[..., :2], boxes[..., 2:] - boxes[..., :2]
     at = corner + size / 2 if points == "centre" else corner
     offset = at[:, None] - at[:, :, None]

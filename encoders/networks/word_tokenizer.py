@@ -1,4 +1,4 @@
-"""Whole words as tokens, of a learned or a published vocabulary (VSRN, section 3.2)."""
+"""Tokenizer of whole words with a learned or a published vocabulary (VSRN, section 3.2)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from boc.errors import EncoderError
 
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
 START, END, UNKNOWN = 1, 2, 3
-LIMIT = 512  # ids of a text; the network has no bound of its own
+LIMIT = 512  # ids per text; the network itself has no limit
 
-# Stands in for the Punkt model of nltk's word_tokenize, which is a download: a sentence ends before a space at . ! or ?
-# that does not close a single letter ("a.m.", an initial) or one of few abbreviations.
+# Replaces the Punkt model of nltk's word_tokenize, which is a download: a sentence ends at . ! or ? before a space,
+# unless it closes a single letter ("a.m.", an initial) or one of a few abbreviations.
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b\w\.)(?<!\b(?:mr|ms|dr|st|jr|sr|vs)\.)(?<!\b(?:mrs|etc)\.)\s+")
 
 
 def tokenize(text: str) -> list[str]:
-    """Treebank tokens of a lower-cased text, as nltk's ``word_tokenize`` gives them, but for rare sentence ends.
+    """Treebank tokens of a lower-cased text, as nltk's ``word_tokenize`` gives them, except at rare sentence ends.
 
     EncoderError without nltk.
     """
@@ -29,10 +29,10 @@ def tokenize(text: str) -> list[str]:
     return [token for sentence in _SENTENCE_END.split(text.lower()) for token in treebank.tokenize(sentence)]
 
 
-class Words:
+class Vocabulary:
     """A vocabulary: ``words[i]`` is the word of id i, the first four are <pad>, <start>, <end> and <unk>.
 
-    EncoderError for a vocabulary that begins otherwise or names a word twice.
+    EncoderError for a vocabulary that begins differently or names a word twice.
     """
 
     def __init__(self, words: Sequence[str], limit: int = LIMIT) -> None:
@@ -46,8 +46,9 @@ class Words:
             raise EncoderError(f"{repeated!r} is twice in the vocabulary; each word needs one id")
 
     @classmethod
-    def learn(cls, captions: Iterable[str], min_count: int = 4) -> Words:
-        """The words that captions hold at least ``min_count`` times, the most frequent first, ties by the alphabet."""
+    def learn(cls, captions: Iterable[str], min_count: int = 4) -> Vocabulary:
+        """Learn the words that occur at least ``min_count`` times in captions, most frequent first, ties
+        alphabetical."""
         counts = Counter(token for caption in captions for token in tokenize(caption))
         frequent = (word for word, count in counts.items() if count >= min_count)
         return cls([*SPECIALS, *sorted(frequent, key=lambda word: (-counts[word], word))])
@@ -57,14 +58,14 @@ class Words:
         return len(self.words)
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """<start>, the words of each text, and <end>; words in excess of ``limit`` ids are left out."""
+        """<start>, the words of each text, and <end>; words beyond ``limit`` ids are cut."""
         return [
             [START, *(self._ids.get(token, UNKNOWN) for token in tokenize(text)[: self.limit - 2]), END]
             for text in texts
         ]
 
     def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
-        """The word of each id; <unk> for those that are not in the vocabulary."""
+        """The word of each id; <unk> for unknown words."""
         return [[self.words[number] for number in row] for row in ids]
 
     def dump(self) -> str:
@@ -72,8 +73,8 @@ class Words:
         return json.dumps({"kind": "words", "words": self.words, "limit": self.limit}, ensure_ascii=False)
 
     @classmethod
-    def load(cls, text: str) -> Words:
-        """What ``dump`` gave. EncoderError for anything else."""
+    def load(cls, text: str) -> Vocabulary:
+        """Restore a vocabulary from ``dump``. EncoderError for anything else."""
         try:
             found = json.loads(text)
         except ValueError as error:
@@ -84,13 +85,13 @@ class Words:
 
 
 def is_words(value: Any) -> bool:
-    """Whether this is a list of strings."""
+    """Whether ``value`` is a list of strings."""
     return isinstance(value, list) and all(isinstance(word, str) for word in value)
 
 
 @cache
 def _treebank() -> Any:
-    # Importing any part of nltk imports all of it, which takes seconds: not before a text is read.
+    # Importing a part of nltk imports all of it, which takes seconds, so it is imported with the first text.
     try:
         from nltk.tokenize.destructive import NLTKWordTokenizer
     except ImportError as error:

@@ -48,7 +48,7 @@ def _said(kind: str) -> dict[str, str]:
     """The plain values that a module binds to names, read without an import: what it needs may be missing."""
     tree = ast.parse((Path(__file__).parent / f"{kind}.py").read_text(encoding="utf-8"))
     return {
-        node.targets[0].id: node.value.value
+        node.targets[0].id: str(node.value.value)
         for node in tree.body
         if isinstance(node, ast.Assign)
         and isinstance(node.targets[0], ast.Name)

@@ -17,7 +17,7 @@ def parse(argument: str, kind: type[T]) -> tuple[str, T]:
     A value is read as the type of its field's default. EncoderError for an unknown, repeated or unreadable parameter.
     """
     name, mark, query = argument.partition("?")
-    defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
+    defaults: dict[str, Any] = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
     given: dict[str, Any] = {}
     for part in query.split("&") if mark else []:
         key, equals, text = part.partition("=")

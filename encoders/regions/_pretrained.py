@@ -118,7 +118,8 @@ def _config(folder: Path) -> Any:
     backbone = stored.get("backbone")
     if backbone is not None and not stored.get("backbone_config") and not stored.get("use_timm_backbone", True):
         raise ValueError(f"its backbone {backbone!r} is described elsewhere; save the model with a newer transformers")
-    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    config: Any = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    part: Any
     for part in (config, getattr(config, "backbone_config", None)):
         if getattr(part, "use_pretrained_backbone", False):
             part.use_pretrained_backbone = False

@@ -60,7 +60,8 @@ class DetectorRegions:
     def _detect(self, picture: Image.Image) -> tuple[Tensor, Tensor, Tensor]:
         """Of every query: its state (q, d), confidence (q,), and corners (q, 4) in parts of the picture."""
         found = self._model.network(**self._model.inputs(picture))
-        logits, config = found.logits[0].float(), self._model.network.config
+        logits = found.logits[0].float()
+        config: Any = self._model.network.config
         softmax = logits.shape[1] > config.num_labels or not getattr(config, "use_focal_loss", True)
         scores = logits.softmax(-1)[:, :-1] if softmax else logits.sigmoid()
         states = found.last_hidden_state[0, -len(logits) :].float()  # YOLOS: its queries stand behind the patches

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError
 
 from boc.errors import EncoderError, ImageError
+from boc.inputs.images import image_size
 from boc.types import Identity, ImageRef, Regions
 
 ARGUMENT = "DIR"
@@ -82,8 +82,6 @@ def _read(path: Path) -> NDArray[Any]:
 def _size(path: Path) -> tuple[int, int]:
     """Width and height of the picture held upright, as its orientation tag says; it is not decoded."""
     try:
-        with Image.open(path) as image:
-            width, height = image.size
-            return (height, width) if image.getexif().get(ExifTags.Base.Orientation, 1) >= 5 else (width, height)
-    except (OSError, UnidentifiedImageError) as error:
-        raise ImageError(f"{path}: its size cannot be read ({error}); boxes are in its pixels") from error
+        return image_size(path)
+    except ImageError as error:
+        raise ImageError(f"{error} (boxes are in its pixels)") from error

@@ -95,7 +95,7 @@ class TorchvisionRegions:
 def _published(name: str) -> Path:
     """The file of the published weights in the cache of torch. EncoderError says where they are to be had."""
     url = get_model_weights(name).DEFAULT.url
-    path = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
+    path: Path = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
     if not path.is_file():
         raise EncoderError(
             f"torchvision:{name}: no weights at {path}; fetch {url} where there is internet, "

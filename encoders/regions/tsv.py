@@ -26,7 +26,7 @@ from boc.types import Identity, ImageRef, Regions
 
 ARGUMENT = "FILE"
 EXTRA = "encoders"
-WIDE = {6: ("id", "width", "height", "count", "boxes", "features")}
+WIDE: dict[int, tuple[str, ...]] = {6: ("id", "width", "height", "count", "boxes", "features")}
 WIDE[10] = ("id", "height", "width", "", "", "", "", "count", "boxes", "features")
 HEADERS = frozenset({b"image_id", b"img_id"})
 LONGEST = 1 << 26  # bytes of a row; 100 boxes of 2048 numbers take 1.1 MB

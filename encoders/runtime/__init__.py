@@ -1,1 +1,1 @@
-"""What runs a network: model folders, batches, devices."""
+"""Running a network: model folders, batches, devices, and the encoder around it."""

@@ -1,4 +1,4 @@
-"""Many items through a network, a batch at a time: sorted by length, in a chosen precision, within the memory."""
+"""Batched inference: items are sorted by length, in a chosen precision, and a batch that exceeds memory is halved."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from boc.types import Ragged
 T = TypeVar("T")
 Encode = Callable[[Sequence[T]], tuple[Tensor, Sequence[Tensor]]]
 
-SIZE = 64  # items of a batch
-EXHAUSTED = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")  # of a plain RuntimeError
+SIZE = 64  # items per batch
+# in the message of a plain RuntimeError
+EXHAUSTED = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
 
 
 def in_batches(
@@ -29,12 +30,12 @@ def in_batches(
     encode: Encode[T],
     size: int = SIZE,
 ) -> tuple[NDArray[np.float32], Ragged]:
-    """Vectors float32 (n, dim) and n sets of rows float32 (m_i, dim), in the order of the n ``inputs``.
+    """Encode ``inputs`` in batches: vectors float32 (n, dim) and n sets of rows float32 (m_i, dim), in their order.
 
-    ``encode`` turns b inputs into a tensor (b, dim) and b tensors (m_i, dim) on ``device``. It is given at most
-    ``size`` inputs of similar ``lengths``, the longest first, so that little is padding and the most memory is asked
-    for at once; matrix products run in ``precision`` (float32, bfloat16 or float16). Where memory runs out the batch
-    is halved, and so are those behind it; EncoderError if not even one input fits.
+    ``encode`` turns b inputs into a tensor (b, dim) and b tensors (m_i, dim) on ``device``. It gets at most ``size``
+    inputs of similar ``lengths``, the longest first, so that there is little padding and the first batch needs the
+    most memory. Matrix products run in ``precision`` (float32, bfloat16 or float16). If memory runs out, this batch and
+    all later ones are halved; EncoderError if a single input does not fit.
     """
     order = sorted(range(len(inputs)), key=lambda i: -lengths[i])
     vectors = np.empty((len(inputs), dim), np.float32)
@@ -56,7 +57,7 @@ def in_batches(
                     torch.cuda.empty_cache()
                 continue
             if pending is not None:
-                pending.store(vectors, sets)  # while the device computes the batch behind it
+                pending.store(vectors, sets)  # while the device computes the next batch
             pending = result
             start += len(places)
     if pending is not None:
@@ -65,7 +66,7 @@ def in_batches(
 
 
 def to_device(tensor: Tensor, device: str) -> Tensor:
-    """``tensor`` on ``device``; to CUDA through pinned memory, so that nobody waits for the copy."""
+    """``tensor`` on ``device``; to CUDA through pinned memory, so that the copy is asynchronous."""
     return tensor.pin_memory().to(device, non_blocking=True) if device == "cuda" else tensor.to(device)
 
 
@@ -77,7 +78,7 @@ def _dtype(precision: str) -> torch.dtype:
 
 
 class _Result:
-    """What came of a batch, on its way from the device."""
+    """The result of a batch, while it is copied from the device."""
 
     def __init__(self, vectors: Tensor, sets: Sequence[Tensor], places: Sequence[int]) -> None:
         self._places = places
@@ -98,7 +99,7 @@ class _Result:
 
 
 def _attempt(encode: Encode[T], batch: Sequence[T], places: Sequence[int]) -> _Result | None:
-    """None where memory ran out; whatever had been allocated by then is free again."""
+    """The result of a batch; None if memory ran out, after everything allocated is free again."""
     try:
         return _Result(*encode(batch), places)
     except torch.OutOfMemoryError:

@@ -1,4 +1,4 @@
-"""Where tensors are computed."""
+"""The device that networks run on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from boc.errors import EncoderError
 
 
 def pick(device: str) -> str:
-    """``cpu`` or ``cuda``; ``auto`` is CUDA where it works. EncoderError for another name or an absent device."""
+    """``cpu`` or ``cuda``; ``auto`` is CUDA if it works. EncoderError for another name or a missing device."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device not in {"cpu", "cuda"}:
@@ -21,6 +21,6 @@ def pick(device: str) -> str:
 def fast_bfloat16(device: str) -> bool:
     """Whether matrix products in bfloat16 are much faster than in float32: CUDA cards, and CPUs with AMX."""
     if device == "cuda":
-        return torch.cuda.is_bf16_supported()
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+        return bool(torch.cuda.is_bf16_supported())
+    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("amx_bf16"))

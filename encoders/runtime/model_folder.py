@@ -1,9 +1,8 @@
-"""Model folders: weights (safetensors), configuration (JSON) and tokens, and the weights of the region source where it
-has any: all that is needed to encode, wherever the folder is moved."""
+"""Model folders: weights (safetensors), configuration (JSON), tokens, and the weights of the region source if it has
+any. A folder contains everything needed to encode, and can be moved."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -15,8 +14,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from boc.atomic_files import check_writable, replacing, write_text
-from boc.errors import EncoderError
+from boc.atomic_files import check_writable, replacing, sha256, write_text
+from boc.errors import EncoderError, check_system
+from boc.outputs import check_folder
 from boc.plugins import RegionSource
 from boc.types import Identity
 
@@ -30,11 +30,14 @@ from ..networks.vsrnpp import VsrnPlusPlus
 
 FORMAT = 2
 NETWORKS: dict[str, type[Network]] = {"tern": Tern, "teran": Teran, "vsrn": Vsrn, "vsrnpp": VsrnPlusPlus}
+NAMES = ("config.json", "tokenizer.json", "model.safetensors", "training.json", "history.json", "training")
+"""What there is in a model folder, or is while it is trained."""
+
 PARTS = {"network", "text", "regions"}
 
 
 def make(kind: str, config: Mapping[str, Any], text: Mapping[str, Any]) -> Network:
-    """A network of ``kind`` with random weights. EncoderError for a setting that there is not, or of a wrong value."""
+    """A network of ``kind`` with random weights. EncoderError for an unknown setting or a wrong value."""
     network = NETWORKS[kind]
     unknown = sorted(set(config) - {f.name for f in fields(network.Config)})
     if unknown:
@@ -45,8 +48,20 @@ def make(kind: str, config: Mapping[str, Any], text: Mapping[str, Any]) -> Netwo
         raise EncoderError(f"this {kind} cannot be made: {error}") from error
 
 
+def check_model_folder(folder: Path) -> None:
+    """BocError if a model in ``folder`` would replace files that are of none."""
+    check_folder(folder, NAMES, _is_model)
+
+
+def _is_model(folder: Path) -> bool:
+    try:
+        return _read_config(folder)["kind"] in NETWORKS
+    except EncoderError:
+        return False
+
+
 def create_folder(folder: Path, kind: str, network: Network, tokens: text_towers.Tokens, source: RegionSource) -> None:
-    """Write all of a model folder but the weights, which ``save_weights`` adds and replaces."""
+    """Write a model folder without its weights, which ``save_weights`` adds and replaces."""
     check_writable(folder / "config.json")
     spec, weights = source.identity.spec, getattr(source, "weights", None)
     if weights is not None:
@@ -65,21 +80,23 @@ def create_folder(folder: Path, kind: str, network: Network, tokens: text_towers
 
 
 def save_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
-    """Replace the weights in a model folder at once."""
+    """Replace the weights in a model folder atomically."""
     with replacing(folder / "model.safetensors") as temporary:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, temporary)
 
 
 def load_folder(folder: Path, kind: str) -> tuple[Network, text_towers.Tokens, RegionSource, Identity]:
-    """What a model folder holds. EncoderError names what is missing, damaged, or of another ``kind``."""
+    """Load a model folder. EncoderError names what is missing, damaged, or of another ``kind``."""
     config = _read_config(folder)
     if config["kind"] != kind:
         raise EncoderError(f"{folder}: holds a {config['kind']}, not a {kind}; write {config['kind']}:{folder}")
     network = make(kind, config["network"], config["text"])
     try:
+        (folder / "model.safetensors").open("rb").close()  # its library takes any error for a missing file
         network.load_state_dict(load_file(folder / "model.safetensors"))
         tokens = text_towers.read_tokens(folder / "tokenizer.json", network.text)
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        check_system(folder, error, EncoderError)
         raise EncoderError(f"{folder}: damaged model ({error}); train or convert it anew") from error
     source = regions.load(config["regions"]["spec"], base=folder)
     if source.identity.digest != config["regions"]["digest"]:
@@ -88,13 +105,8 @@ def load_folder(folder: Path, kind: str) -> tuple[Network, text_towers.Tokens, R
 
 
 def folder_digest(folder: Path) -> str:
-    """SHA-256 over what decides the output: configuration, weights, tokenizer."""
-    digest = hashlib.sha256()
-    for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        with (folder / name).open("rb") as handle:
-            while block := handle.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
+    """SHA-256 over the files that determine the output: configuration, weights, tokenizer."""
+    return sha256(*(folder / name for name in ("config.json", "model.safetensors", "tokenizer.json")))
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -107,6 +119,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     try:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
+        check_system(path, error, EncoderError)
         raise EncoderError(f"{path}: damaged ({error}); train the model anew with boc train") from error
     found = config.get("format")
     if isinstance(found, int) and found != FORMAT:

@@ -1,4 +1,4 @@
-"""The encoder around a trained network: pictures through its region source, sentences through its tokens."""
+"""The encoder around a trained network: pictures go through its region source, sentences through its tokenizer."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from . import device
 from .batching import in_batches, to_device
 
 VARIANTS = ("alone", "special")
-WHOLE = np.array([[0, 0, 1, 1]], dtype=np.float32)  # the box of a special row, which gathers the picture
+WHOLE = np.array([[0, 0, 1, 1]], dtype=np.float32)  # the box of a special row: the whole picture
 
 
 class SetEncoder:
     """A trained network as an Encoder.
 
-    The concept sets are the regions and words, without special rows, unless ``special`` is set: then they keep these,
-    under the box of the whole picture and the strings of the tokens.
+    The concept sets are the regions and words without special rows. If ``special`` is set they include these, with the
+    box of the whole picture and the strings of the tokens.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class SetEncoder:
         words = self.tokens.strings([[row[i] for i in places] for row, places in zip(ids, kept, strict=True)])
         return Embeddings("text", *self.encode_ids(ids, kept), words=words)
 
-    def encode_ids(self, ids: Sequence[list[int]], kept: Sequence[Sequence[int]]) -> tuple[NDArray, Ragged]:
-        """Global vectors, and of each set the rows ``kept``, of texts that are ids already."""
+    def encode_ids(self, ids: Sequence[list[int]], kept: Sequence[Sequence[int]]) -> tuple[NDArray[np.float32], Ragged]:
+        """Encode texts that are given as ids: global vectors, and the rows ``kept`` of each set."""
         inputs = list(zip(ids, kept, strict=True))
 
         def encode(batch: Sequence[tuple[list[int], Sequence[int]]]) -> tuple[Tensor, list[Tensor]]:
@@ -91,14 +91,15 @@ class SetEncoder:
         return self._batches(inputs, [len(row) for row in ids], encode)
 
     def places(self, ids: Sequence[list[int]]) -> list[Sequence[int]]:
-        """Places of the words among the ids of each text; all places, where special ones are wanted."""
+        """Positions of the words among the ids of each text; all positions if ``special`` is set."""
         if self.special or not ids:
             return [range(len(row)) for row in ids]
-        masks = self.network.word_mask(*text_towers.pad(ids))  # on the host: nobody waits for the device
+        masks = self.network.word_mask(*text_towers.pad(ids))  # on the host, without a device synchronisation
         return [torch.nonzero(mask).flatten().tolist() for mask in masks]
 
     def _rows(self, found: Encoded, kept: Sequence[Sequence[int]]) -> tuple[Tensor, list[Tensor]]:
-        """Vectors, and the rows ``kept`` of each set: slices where they can be, which need not wait for the device."""
+        """Vectors, and the rows ``kept`` of each set, as slices where possible, which avoid a device
+        synchronisation."""
         vectors = found.vectors
         if self._precision != "float32":
             vectors = nn.functional.normalize(vectors.float(), dim=-1)
@@ -115,8 +116,8 @@ class SetEncoder:
 
 
 class AloneEncoder:
-    """An encoder whose concepts know no context: each region and each word goes through the network on its own (BoC,
-    section IV). Global vectors are those of the whole pictures and sentences."""
+    """An encoder whose concepts have no context: each region and each word goes through the network alone (BoC, section
+    IV). Global vectors are those of the whole pictures and sentences."""
 
     def __init__(self, encoder: SetEncoder, identity: Identity) -> None:
         self.encoder = encoder
@@ -131,13 +132,15 @@ class AloneEncoder:
         return self.encoder.prepare(image)
 
     def encode_images(self, prepared: Sequence[Regions]) -> Embeddings:
-        """A region on its own is the one concept of a picture with no other; costs one such picture a region."""
+        """Each region is encoded as the only region of a picture, which costs as much as a picture."""
         whole = self.encoder.encode_images(prepared)
         single = [Regions(r.features[i : i + 1], r.boxes[i : i + 1]) for r in prepared for i in range(len(r))]
-        return _with_concepts(whole, self.encoder.encode_images(single).concepts.values)
+        alone = self.encoder.encode_images(single).concepts
+        assert alone is not None
+        return _with_concepts(whole, alone.values)
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
-        """A word on its own is the one concept of a text of it alone; equal words are encoded once."""
+        """Each word is encoded as the only word of a text; equal words are encoded once."""
         whole = self.encoder.encode_texts(texts)
         ids = self.encoder.tokens.ids(texts)
         words = [np.array(row)[list(kept)] for row, kept in zip(ids, self.encoder.places(ids), strict=True)]
@@ -150,7 +153,7 @@ class AloneEncoder:
 def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder | AloneEncoder:
     """The encoder of a model folder ``FOLDER``, or a variant of it, ``FOLDER?alone`` or ``FOLDER?special``.
 
-    Raises EncoderError if the folder holds no network of this ``kind``, or there is no such variant.
+    Raises EncoderError if the folder holds no network of this ``kind``, or the variant is unknown.
     """
     from .model_folder import load_folder
 
@@ -169,4 +172,5 @@ def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder | Alo
 
 
 def _with_concepts(whole: Embeddings, values: NDArray[np.float32]) -> Embeddings:
+    assert whole.concepts is not None
     return replace(whole, concepts=Ragged(values, whole.concepts.offsets))

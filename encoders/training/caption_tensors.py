@@ -17,7 +17,7 @@ from boc.atomic_files import replacing
 from boc.types import Item
 
 from ..networks.base import Encoded, Network
-from ..networks.text_towers import Tokens, pad
+from ..networks.text_towers import Tokens, pad, stop_ids
 from ..runtime.device import fast_bfloat16
 
 BATCH = 256
@@ -48,6 +48,7 @@ class Captions:
 
     def __init__(self, captions: Sequence[Item], tokens: Tokens, width: int, *, frozen: bool, folder: Path) -> None:
         self.ids = tokens.ids([caption.content for caption in captions])
+        self.stops = stop_ids(tokens)
         self.size = tokens.size
         self.frozen = frozen
         self._path = folder / "words.npy"
@@ -73,24 +74,41 @@ class Captions:
                 del out
         yield len(self.ids)
 
-    def encode(self, network: Network, numbers: Sequence[int], device: str) -> list[Chunk]:
-        """The captions ``numbers``. Those of like length go together: little padding is computed."""
-        order = sorted(range(len(numbers)), key=lambda i: len(self.ids[numbers[i]]))
-        parts = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
-        return [self._encode(network, part, [numbers[i] for i in part], device) for part in parts]
+    def encode(
+        self,
+        network: Network,
+        numbers: Sequence[int] | NDArray[np.int64],
+        device: str,
+        rows: Sequence[list[int]] | None = None,
+    ) -> list[Chunk]:
+        """The captions ``numbers``, or in their place the ids ``rows``, which only a tower that learns reads.
 
-    def _encode(self, network: Network, places: list[int], numbers: Sequence[int], device: str) -> Chunk:
-        ids, lengths = (t.to(device) for t in pad([self.ids[i] for i in numbers]))
+        Those of like length go together: little padding is computed.
+        """
+        known = [self.ids[i] for i in numbers] if rows is None else rows
+        order = sorted(range(len(known)), key=lambda i: len(known[i]))
+        parts = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
+        return [self._encode(network, part, numbers, [known[i] for i in part], device) for part in parts]
+
+    def _encode(
+        self,
+        network: Network,
+        places: list[int],
+        numbers: Sequence[int] | NDArray[np.int64],
+        rows: Sequence[list[int]],
+        device: str,
+    ) -> Chunk:
+        ids, lengths = (t.to(device) for t in pad(rows))
         mask = network.word_mask(ids, lengths)
         if not self.frozen:
             return Chunk(places, network.texts(ids, lengths), mask)
         words = np.load(self._path, mmap_mode="r", allow_pickle=False)
-        rows = [torch.from_numpy(words[self._offsets[i] : self._offsets[i + 1]].copy()) for i in numbers]
-        hidden = pad_sequence(rows, batch_first=True).float()
+        spans = [(self._offsets[numbers[i]], self._offsets[numbers[i] + 1]) for i in places]
+        hidden = pad_sequence([torch.from_numpy(words[a:b].copy()) for a, b in spans], batch_first=True).float()
         return Chunk(places, network.words(hidden.to(device), lengths), mask)
 
     @torch.inference_mode()
-    def means(self, network: Network, numbers: Sequence[int], device: str) -> Tensor:
+    def means(self, network: Network, numbers: Sequence[int] | NDArray[np.int64], device: str) -> Tensor:
         """Mean output of the text tower over the tokens of each caption, float32 (len(numbers), h)."""
         if self.frozen:
             words = np.load(self._path, mmap_mode="r", allow_pickle=False)
@@ -108,7 +126,7 @@ class Captions:
             found |= dict(zip(part, means, strict=True))
         return torch.stack([found[int(i)] for i in numbers])
 
-    def bags(self, numbers: Sequence[int]) -> sparse.csr_array:
+    def bags(self, numbers: Sequence[int] | NDArray[np.int64]) -> sparse.csr_array:
         """How often each caption has each id, as shares of its length: float64 (len(numbers), size)."""
         rows = np.repeat(np.arange(len(numbers)), [len(self.ids[i]) for i in numbers])
         shares = np.concatenate([np.full(len(self.ids[i]), 1 / len(self.ids[i])) for i in numbers])

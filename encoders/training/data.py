@@ -38,7 +38,7 @@ class Pairs:
 
     def batches(
         self, size: int, per_picture: int, rng: np.random.Generator
-    ) -> Iterator[tuple[NDArray, NDArray, Tensor]]:
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Tensor]]:
         """One pass in random order: picture numbers, numbers of ``per_picture`` captions of each, who owns what."""
         order = rng.permutation(len(self))
         for start in range(0, len(order) - size + 1, size):
@@ -66,7 +66,7 @@ class RegionReader:
             self.features = file.mapped("image", "ragged/features")
             self.boxes = file.mapped("image", "ragged/boxes")
 
-    def __call__(self, pictures: Sequence[int], keep: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(self, pictures: Sequence[int] | NDArray[np.int64], keep: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
         """Padded features (B, n, d), boxes (B, n, 4), lengths (B,).
 
         Each region stays with probability ``keep`` (torch's generator decides), at least one of each picture's.

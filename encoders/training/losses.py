@@ -1,4 +1,8 @@
-"""The loss of image-sentence matching."""
+"""The losses of image-sentence matching.
+
+They take ``scores`` (images, sentences) and booleans of the same shape: ``positive``, which sentences describe which
+picture, and ``apart``, which do not; what is neither counts nowhere. Without ``apart``, all that is not positive is.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,34 @@ import torch
 from torch import Tensor
 
 
-def hinge(scores: Tensor, positive: Tensor, margin: float = 0.2, negatives: int = 1) -> Tensor:
+def hinge(
+    scores: Tensor, positive: Tensor, margin: float = 0.2, negatives: int = 1, apart: Tensor | None = None
+) -> Tensor:
     """Hinge-based triplet loss (VSE++; TERN, section IV), both directions, summed over the batch.
 
-    ``scores`` (images, sentences); ``positive`` is boolean of the same shape: which sentences describe which picture.
     Each positive pair (i, j) pays the mean of max(0, margin + s - s_ij) over its ``negatives`` hardest negative
     sentences s in row i, and the same over pictures in column j. With one, the published loss, only the hardest counts;
     with more, learning from random weights does not collapse.
     """
-    others = scores.masked_fill(positive, -torch.inf)
+    others = _others(scores, positive, apart)
     images, sentences = positive.nonzero(as_tuple=True)
     own = scores[images, sentences][:, None]
     by_row = (margin + others[images] - own).clamp(min=0)
     by_column = (margin + others[:, sentences].T - own).clamp(min=0)
     costs = (rows.topk(min(negatives, rows.shape[1]), dim=1).values.mean(dim=1).sum() for rows in (by_row, by_column))
     return sum(costs, scores.new_zeros(()))
+
+
+def contrast(scores: Tensor, positive: Tensor, temperature: float, apart: Tensor | None = None) -> Tensor:
+    """Cross entropy of each positive pair against its negatives, both directions, summed over the batch (InfoNCE: van
+    den Oord et al., 2018; as in CLIP, Radford et al., ICML 2021). Scores are divided by ``temperature``."""
+    others = _others(scores, positive, apart) / temperature
+    images, sentences = positive.nonzero(as_tuple=True)
+    own = scores[images, sentences] / temperature
+    costs = (torch.logaddexp(own, rows.logsumexp(dim=1)) - own for rows in (others[images], others[:, sentences].T))
+    return sum((cost.sum() for cost in costs), scores.new_zeros(()))
+
+
+def _others(scores: Tensor, positive: Tensor, apart: Tensor | None) -> Tensor:
+    """The scores of negatives, and -inf elsewhere."""
+    return scores.masked_fill(positive if apart is None else positive | ~apart, -torch.inf)

@@ -16,7 +16,7 @@ from ..networks.base import Encoded, Network
 from ..networks.sinkhorn import sinkhorn
 from .caption_tensors import Captions, Chunk, in_order
 from .captioning import CaptionBranch, caption_targets
-from .losses import hinge
+from .losses import contrast, hinge
 
 if TYPE_CHECKING:
     from .trainer import TrainConfig
@@ -28,7 +28,7 @@ class Objective(nn.Module):
     """The loss of a batch, and the scores that rank pictures and sentences. It may have weights of its own, which
     training needs and retrieval does not.
 
-    ``config.objective`` joins by + what counts: ``matching``, the triplet loss of dot products of the global vectors
+    ``config.objective`` joins by + what counts: ``matching``, the loss of dot products of the global vectors
     (TERN, VSRN; through Sinkhorn normalisation in VSRN++); ``alignment``, that of pooled region-word cosines (TERAN);
     ``generation``, the negative log-likelihood of a caption given the regions (VSRN).
     """
@@ -44,6 +44,7 @@ class Objective(nn.Module):
                 f"objective must join matching or alignment (and generation) by +, got {config.objective!r}"
             )
         check_pooling(config.pooling)
+        self._margins = network.region_margins
         if config.uncertainty:
             self.log_variances = nn.Parameter(torch.zeros(len(self.parts)))
         if "generation" in self.parts:
@@ -58,26 +59,40 @@ class Objective(nn.Module):
         numbers: Sequence[int],
         positive: Tensor,
         negatives: int,
+        apart: Tensor | None = None,
     ) -> Tensor:
         """The loss of pictures with ``lengths`` regions and the captions ``numbers``; ``positive`` (pictures, captions)
-        says who belongs to whom, ``negatives`` how many count (see ``hinge``)."""
+        says who belongs to whom, and may have columns of further sentences that belong to none, ``apart`` who does not
+        (see losses.py), ``negatives`` how many count (see ``hinge``)."""
         losses = []
         for part in self.parts:
             if part == "generation":
                 with torch.autocast(lengths.device.type, dtype=torch.bfloat16, enabled=self.mixed):
-                    loss = self.config.generation_weight * self.generation(images.sets, lengths, numbers, positive)
+                    owned = positive[:, : len(numbers)]
+                    told = self.generation(self._regions(images.sets), lengths, numbers, owned)
+                losses.append(self.config.generation_weight * told)
             else:
-                scores = self.scores(part, images, region_mask, chunks)
-                if part == "matching" and self.config.sinkhorn:
-                    scores = sinkhorn(scores, self.config.sinkhorn, self.config.sinkhorn_temperature)
-                margin = self.config.margin if part == "matching" else self.config.alignment_margin
-                loss = hinge(scores, positive, margin, negatives)
-                loss = loss if self.config.summed else loss / len(numbers)
-            losses.append(loss)
+                loss = self._ranked(part, self.scores(part, images, region_mask, chunks), positive, negatives, apart)
+                losses.append(loss if self.config.summed else loss / len(numbers))
         if not self.config.uncertainty:
             return torch.stack(losses).sum()
         weighted = torch.exp(-self.log_variances) * torch.stack(losses) + self.log_variances
         return 0.5 * weighted.sum()
+
+    def _regions(self, sets: Tensor) -> Tensor:
+        """The rows of ``sets`` that are regions, without those before and behind them."""
+        before, behind = self._margins
+        return sets[:, before : sets.shape[1] - behind]
+
+    def _ranked(self, part: str, scores: Tensor, positive: Tensor, negatives: int, apart: Tensor | None) -> Tensor:
+        """The loss of the scores of ``matching`` or ``alignment``."""
+        config, matching = self.config, part == "matching"
+        if matching and config.sinkhorn:
+            scores = sinkhorn(scores, config.sinkhorn, config.sinkhorn_temperature)
+        if config.loss == "contrast":
+            temperature = config.temperature if matching else config.alignment_temperature
+            return contrast(scores, positive, temperature, apart)
+        return hinge(scores, positive, config.margin if matching else config.alignment_margin, negatives, apart)
 
     def scores(self, part: str, images: Encoded, region_mask: Tensor, chunks: Sequence[Chunk]) -> Tensor:
         """Scores (pictures, captions) by ``matching`` or ``alignment``."""
@@ -115,4 +130,5 @@ class _Generation(nn.Module):
     def forward(self, regions: Tensor, lengths: Tensor, numbers: Sequence[int], positive: Tensor) -> Tensor:
         rows = [[self._number[id] for id in self._ids[number]] for number in numbers]
         targets = caption_targets(rows, self._longest).to(regions.device)
-        return self.branch(regions, lengths, targets, positive.int().argmax(dim=0))
+        loss: Tensor = self.branch(regions, lengths, targets, positive.int().argmax(dim=0))
+        return loss

@@ -19,7 +19,7 @@ from boc.plugins import RegionSource
 from ..networks import text_towers
 from ..networks.base import Network
 from ..runtime.device import pick
-from ..runtime.model_folder import NETWORKS, create_folder, make
+from ..runtime.model_folder import NETWORKS, check_model_folder, create_folder, make
 from .caption_tensors import Captions
 from .data import RegionReader, read_pairs
 from .recipes import RECIPES
@@ -76,6 +76,11 @@ def describe(recipe: Recipe, items: str, source: RegionSource) -> dict[str, Any]
     """
     text_towers.check_tower(recipe.text)
     return {"recipe": asdict(recipe), "items": items, "regions": source.identity.digest}
+
+
+def check_place(folder: Path) -> None:
+    """BocError if a run into ``folder`` would replace files that are of no model."""
+    check_model_folder(folder)
 
 
 def finished(folder: Path, run: Mapping[str, Any]) -> bool:

@@ -29,11 +29,14 @@ from ..runtime.device import fast_bfloat16
 from ..runtime.model_folder import save_weights
 from .caption_tensors import Captions
 from .data import Pairs, RegionReader
+from .exchanges import Exchanges
+from .fragments import Fragments
 from .objectives import Objective
-from .warmstart import latent_semantics, warm_start
+from .warmstart import latent_semantics, scale, warm_start
 
 SAVE_SECONDS = 120.0
 EVAL_BATCH = 128
+SCALED = 1_000  # pictures whose regions tell how features vary
 WARM_START = 20_000  # pictures that the closed form looks at
 
 
@@ -47,6 +50,10 @@ class TrainConfig:
     pooling : how the cosines of regions and words become a score, for the alignment (see _alignment.py)
     uncertainty : 1 to weigh the parts of the objective by learned uncertainties (Kendall et al., CVPR 2018), as the
         paper of TERAN does for "TERN w. Align"; 0 to add them up
+    loss : ``hinge``, the triplet loss, or ``contrast``, cross entropy against all negatives of the batch
+    temperature, alignment_temperature : what ``contrast`` divides the scores by
+    fragments : probability with which a run of words stands in for its caption (see fragments.py)
+    exchanges : 1 for a wrong caption beside each, by exchanged words (see exchanges.py), else 0
     margin, alignment_margin : of the triplet losses of dot products, which are cosines, and of alignments, which are
         sums of them over words or regions
     negatives_first, negatives_last : negatives of a pair that count at the start, and in the last third of the epochs;
@@ -77,6 +84,11 @@ class TrainConfig:
     objective: str = "matching"
     pooling: str = "mrsw"
     uncertainty: int = 0
+    loss: str = "hinge"
+    temperature: float = 0.05
+    alignment_temperature: float = 0.1
+    fragments: float = 0.0
+    exchanges: int = 0
     margin: float = 0.2
     alignment_margin: float = 0.2
     negatives_first: int = 100
@@ -110,6 +122,10 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.schedule not in {"cosine", "steps"}:
             raise EncoderError(f"schedule must be cosine or steps, got {self.schedule!r}")
+        if self.loss not in {"hinge", "contrast"}:
+            raise EncoderError(f"loss must be hinge or contrast, got {self.loss!r}")
+        if (self.fragments or self.exchanges) and self.text_lr == 0:
+            raise EncoderError("fragments and exchanges need a text tower that learns; set text_lr, or both to 0")
 
 
 @dataclass(frozen=True)
@@ -169,6 +185,7 @@ class Trainer:
                 f"{len(self.train)} pictures to learn from, batches have {config.batch_size}; "
                 "give more pictures or a smaller --batch-size"
             )
+        self.fragments, self.exchanges = self._sentences()
         self.steps_per_epoch = len(self.train) // config.batch_size
         self.optimizer = torch.optim.AdamW(self._groups(), lr=config.lr, weight_decay=config.weight_decay)
         whole = torch.nn.ModuleDict({"network": self.network, "objective": self.objective})
@@ -176,6 +193,15 @@ class Trainer:
         self.buffers = dict(whole.named_buffers())  # of batch normalisation
         self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
         self.state = RunState()
+
+    def _sentences(self) -> tuple[Fragments | None, Exchanges | None]:
+        """What is done to captions before they are read."""
+        config, ids = self.config, self.captions.ids
+        if not config.fragments and not config.exchanges:
+            return None, None
+        known = [[ids[number] for number in numbers] for numbers in self.train.captions]
+        fragments = Fragments(ids, self.train, self.captions.stops, config.fragments)
+        return fragments, Exchanges(known) if config.exchanges else None
 
     @property
     def steps(self) -> int:
@@ -185,8 +211,8 @@ class Trainer:
         """Train to the end. The best weights so far stand in the folder after each validation."""
         if self._saved.exists():
             self.state = restore(self._saved, self._tensors, self.optimizer)
-        elif self.config.warm_start:
-            self._warm_start()
+        else:
+            self._begin()
         saved_at = time.monotonic()
         while not self.state.over(self.config, self.steps):
             epoch, done = divmod(self.state.step, self.steps_per_epoch)
@@ -238,11 +264,13 @@ class Trainer:
             group["lr"] = group["share"] * self.config.lr * self._factor(step)
         features, boxes, lengths = (t.to(self.device) for t in self.regions(pictures, self.config.region_keep))
         features = torch.nn.functional.dropout(features, 1 - self.config.feature_keep)
+        rows, positive, apart = self._read(pictures, numbers, positive, step)
         with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.mixed):
             images = self.network.images(features, boxes, lengths)
             mask = self.network.region_mask(lengths, images.sets.shape[1])
-            chunks = self.captions.encode(self.network, numbers, self.device)
-        loss = self.objective(images, lengths, mask, chunks, numbers, positive.to(self.device), self._negatives(step))
+            chunks = self.captions.encode(self.network, numbers, self.device, rows)
+        belongs = positive.to(self.device), self._negatives(step), None if apart is None else apart.to(self.device)
+        loss = self.objective(images, lengths, mask, chunks, numbers, *belongs)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(
@@ -251,6 +279,23 @@ class Trainer:
         self.optimizer.step()
         update_average(self.average, self.learned, self.config.average, step)
         return float(loss.detach())
+
+    def _read(self, pictures: Any, numbers: Any, positive: Tensor, step: int) -> tuple[Any, Tensor, Tensor | None]:
+        """What is read in the place of the captions and, behind it, of wrong ones; which are positive; which are
+        negative."""
+        if self.fragments is None:
+            return None, positive, None
+        rng = np.random.default_rng((self.config.seed, step, 1))
+        rows = self.fragments.cut(numbers, rng)
+        apart = self.fragments.apart(pictures, rows)
+        if self.exchanges is None:
+            return rows, positive, apart
+        owners = positive.int().argmax(dim=0).tolist()
+        own = [self.fragments.known(int(pictures[i])) for i in owners]
+        wrong = [self.exchanges.wrong(row, known, rng) for row, known in zip(rows, own, strict=True)]
+        changed = torch.tensor([one != other for one, other in zip(rows, wrong, strict=True)])
+        both = torch.cat([positive, torch.zeros_like(positive)], dim=1)
+        return [*rows, *wrong], both, torch.cat([apart, (apart | positive) & changed], dim=1)
 
     def _factor(self, step: int) -> float:
         """Of the learning rate."""
@@ -262,7 +307,16 @@ class Trainer:
 
     def _negatives(self, step: int) -> int:
         first, last = self.config.negatives_first, self.config.negatives_last
-        return round(first * (last / first) ** min(1.0, 1.5 * step / self.steps))
+        return round(float(first * (last / first) ** min(1.0, 1.5 * step / self.steps)))
+
+    def _begin(self) -> None:
+        """What the weights are before the first step."""
+        power = self.network.config.region_power
+        if getattr(self.network.config, "scaled", False):
+            pictures = self.train.sample(SCALED, self.config.seed).pictures
+            scale(self.network, torch.cat([raised(self.regions([i])[0][0], power) for i in pictures]))
+        if self.config.warm_start:
+            self._warm_start()
 
     def _warm_start(self) -> None:
         pairs = self.train.sample(WARM_START, self.config.seed)

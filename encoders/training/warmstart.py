@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ IMAGE_RIDGE = 2.0  # in units of the mean variance
 TEXT_RIDGE = 0.2
 REGIONS, WORDS = 100.0, 30.0  # steps over which the states of VSRN fade: twice the usual length
 LINEAR = 0.4  # size of what goes through a tanh that should pass it nearly as it is
+LEAST = 0.01  # deviation of a feature, as a share of the mean one, below which it counts less
 QUIET = 0.3  # what is left of random weights that would disturb the start
 
 
@@ -73,6 +75,15 @@ def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
 
 
 @torch.no_grad()
+def scale(network: Network, regions: Tensor) -> None:
+    """Let ``network`` centre and scale features by those of ``regions`` (n, region_dim), raised to its power. What
+    hardly varies is not blown up."""
+    deviation, mean = torch.std_mean(regions, dim=0, correction=0)
+    network.region_mean.copy_(mean)
+    network.region_deviation.copy_(deviation + LEAST * deviation.mean())
+
+
+@torch.no_grad()
 def warm_start(network: Network, regions: Tensor, words: Tensor, averaging: float) -> None:
     """Set ``network`` so that it answers about as CCA of the paired rows does.
 
@@ -95,9 +106,11 @@ def _start_tern(network: Tern, regions: Tensor, words: Tensor, averaging: float)
     _split_rectified(network.img_enc.pos_encoding_image.map, images, half, rank)
     _identity(network.img_proj, rank)
     _project(network.cap_proj.weight, network.cap_proj.bias, texts)
-    for layer in network.img_enc.transformer_encoder.layers:
+    layers: Any = network.img_enc.transformer_encoder.layers
+    for layer in layers:
         _quieten(layer)
         layer.self_attn.out_proj.weight.mul_(QUIET)
+    stack: Any
     for stack in {network.transformer_encoder_1, network.image_joint}:
         for layer in stack.layers:
             _quieten(layer)
@@ -119,10 +132,11 @@ def _whitening(X: Tensor, ridge: float) -> Tensor:
     """Inverse square root of the covariance of the centred X, plus ``ridge`` times its mean variance."""
     C = X.T @ X / len(X)
     values, vectors = torch.linalg.eigh(C + ridge * C.diagonal().mean() * torch.eye(len(C), dtype=C.dtype))
-    return vectors / values.clamp(min=1e-12).sqrt() @ vectors.T
+    root: Tensor = vectors / values.clamp(min=1e-12).sqrt() @ vectors.T
+    return root
 
 
-def _split_rectified(fusion: nn.Sequential, projection: Projection, half: int, rank: int) -> None:
+def _split_rectified(fusion: Any, projection: Projection, half: int, rank: int) -> None:
     """Pass a projection through Linear, ReLU, Linear: as its positive and its negative part, joined again."""
     first, last = fusion[0], fusion[2]
     width = len(projection.mean)
@@ -149,7 +163,7 @@ def _project(weight: Tensor, bias: Tensor, projection: Projection) -> None:
     bias[:rank] = -(projection.mean @ projection.matrix)
 
 
-def _accumulate(rnn: nn.GRU, projection: Projection, length: float, scale: float) -> None:
+def _accumulate(rnn: Any, projection: Projection, length: float, scale: float) -> None:
     """A GRU whose state is an average, fading over ``length`` steps, of its projected inputs, ``scale`` times."""
     width = rnn.hidden_size
     update, new = slice(width, 2 * width), slice(2 * width, 3 * width)
@@ -168,7 +182,7 @@ def _identity(linear: nn.Linear, rank: int) -> None:
     linear.weight[torch.arange(rank), torch.arange(rank)] = 1
 
 
-def _quieten(layer: nn.TransformerEncoderLayer) -> None:
+def _quieten(layer: Any) -> None:
     """Nearly uniform attention, nearly silent feed-forward."""
     width = layer.self_attn.embed_dim
     layer.self_attn.in_proj_weight[: 2 * width] *= QUIET

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from boc.atomic_files import sole_writer, sync
-from boc.errors import BackendError, ManifestError
+from boc.errors import BackendError, ManifestError, advice
 from boc.manifest import Manifest
 
 from . import commits
@@ -57,15 +57,26 @@ class EmbeddedBackend:
         }
 
     def open(self, name: str) -> EmbeddedIndex:
+        home = self.folder / name
         while True:
             self._check(name)
-            home = self.folder / name
+            current = self._current(home)
             try:
-                current = commits.current(home)
                 return EmbeddedIndex(home)
             except (ManifestError, OSError):
-                if self.exists(name) and current == commits.current(home):
+                if self.exists(name) and current == self._current(home):
                     raise  # damaged; otherwise it was replaced while being opened
+
+    def _current(self, home: Path) -> str | None:
+        """What ``home`` names as its index; None if it was removed a moment ago."""
+        try:
+            return commits.current(home)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise BackendError(
+                f"{home / 'CURRENT'}: cannot be read ({error.strerror or error}); {advice(error)}"
+            ) from error
 
     def _check(self, name: str) -> None:
         if not self.exists(name):

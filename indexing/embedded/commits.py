@@ -28,11 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.atomic_files import sha256
-from boc.errors import ManifestError
+from boc.errors import BackendError, ManifestError, check_system
 from boc.manifest import Manifest
 
 from . import fs
-from .npy_files import DAMAGED, Files, load_array, name_of
+from .npy_files import DAMAGED, Files, Hashed, load_array, name_of
 
 _COMMIT = re.compile(r"commit-[0-9a-f]{16}\.json")
 LOADING = "loading.json"
@@ -59,7 +59,7 @@ class Commit:
 
     def to_json(self) -> str:
         raw = {
-            "manifest": json.loads(self.manifest.to_json()),
+            "manifest": asdict(self.manifest),
             "codec": self.codec,
             "segments": [asdict(entry) for entry in self.segments],
             "files": self.files,
@@ -71,10 +71,11 @@ def read(path: Path) -> Commit:
     """ManifestError if the commit is damaged, or of a newer format."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        manifest = Manifest.from_json(json.dumps(raw["manifest"]), where=str(path))
+        manifest = Manifest.from_dict(raw["manifest"], where=str(path))
         files = {name: (int(size), str(digest)) for name, (size, digest) in raw["files"].items()}
         return Commit(manifest, raw["codec"], [Entry(**entry) for entry in raw["segments"]], files)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        check_system(path, error, BackendError)
         raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
 
 
@@ -93,6 +94,7 @@ def read_current(home: Path) -> tuple[str, Commit]:
     try:
         found = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
+        check_system(path, error, BackendError)
         raise ManifestError(f"{path}: cannot be read ({error}), which CURRENT names; {DAMAGED}") from error
     if name != f"commit-{found[:16]}.json":
         raise ManifestError(f"{path}: its bytes have changed, or CURRENT is damaged; {DAMAGED}")
@@ -158,6 +160,10 @@ def keep_array(home: Path, kind: str, array: NDArray[Any]) -> tuple[str, Files]:
 
 def keep_codec(home: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, Files]:
     """The learned arrays of a codec in a folder named by their contents."""
+    told = {f"{name}.npy": _told(array) for name, array in arrays.items()}
+    kept = f"codec-{name_of(told)}"
+    if (home / kept).is_dir() and _whole(home / kept, told):
+        return kept, {f"{kept}/{file}": each for file, each in told.items()}  # a full disk has no room for it again
     stage = home / "building-codec"
     fs.remove(stage)
     fs.make(stage)
@@ -169,6 +175,13 @@ def keep_codec(home: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, Fil
         files[path.name] = (path.stat().st_size, sha256(path))
     fs.sync(stage)
     return keep_folder(stage, "codec", files)
+
+
+def _told(array: NDArray[Any]) -> tuple[int, str]:
+    """Size and digest of the file that an array would be written to."""
+    file = Hashed()
+    np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+    return file.size, file.digest.hexdigest()
 
 
 def keep_folder(stage: Path, kind: str, files: Files) -> tuple[str, Files]:
@@ -226,8 +239,11 @@ def stamp(path: Path) -> list[int]:
     """Size of a file, and what changes whenever it is written to; a missing one has no size."""
     try:
         found = path.stat()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return [-1]
+    except OSError as error:
+        check_system(path, error, BackendError)
+        raise
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 

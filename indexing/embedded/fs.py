@@ -1,7 +1,7 @@
-"""All that the embedded engine does to files, in one place: what is named is whole, and on the disk.
+"""All file operations of the embedded engine, in one place, so that crash tests can replace them.
 
-``create`` and ``adopt`` leave bytes that outlast a power cut, but not yet the name of the file: that needs ``sync`` of
-its folder.
+After ``create`` and ``adopt`` the bytes of a file survive a power cut, but its name does only after ``sync`` of its
+folder.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from pathlib import Path
 from typing import BinaryIO
 
 from boc.atomic_files import sync as _sync
-from boc.errors import BackendError
+from boc.errors import BackendError, advice
 
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """BackendError in place of what the system says of a file that cannot be written."""
+    """Turn system errors about a file that cannot be written into BackendError."""
     try:
         yield
     except OSError as error:
-        raise BackendError(f"{path}: cannot be written ({error.strerror or error}); check space, and repeat") from error
+        raise BackendError(
+            f"{path}: cannot be written ({error.strerror or error}); {advice(error)}, and repeat"
+        ) from error
 
 
 @contextmanager
 def create(path: Path) -> Iterator[BinaryIO]:
-    """A new file to write; its bytes are on the disk when the block ends well. BackendError if they cannot be."""
+    """Open a new file for writing; its bytes are synced when the block succeeds. BackendError if that fails."""
     with _told(path), path.open("wb") as handle:
         yield handle
         handle.flush()
@@ -36,28 +38,28 @@ def create(path: Path) -> Iterator[BinaryIO]:
 
 
 def adopt(path: Path) -> None:
-    """Bring the bytes of a file that something else wrote to the disk. BackendError if they cannot be."""
+    """Sync the bytes of a file that other code wrote. BackendError if that fails."""
     with _told(path):
         _sync(path)
 
 
 def sync(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
+    """Sync the names in a folder."""
     _sync(folder)
 
 
 def make(folder: Path) -> None:
-    """A new folder."""
+    """Make a new folder."""
     folder.mkdir()
 
 
 def rename(old: Path, new: Path) -> None:
-    """Give a file or folder another name, in place of a file of that name."""
+    """Rename a file or folder, replacing a file with the new name."""
     old.replace(new)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with all in it; nothing if it is not there."""
+    """Remove a file, or a folder with its contents, if it exists."""
     if path.is_dir():
         shutil.rmtree(path)
     else:

@@ -23,12 +23,14 @@ from boc.errors import BackendError
 from boc.inputs.metadata import check_filter
 from boc.instances import instances
 from boc.rerank import dot
-from boc.types import MODALITIES, Filter, Hit, Item, Modality, Rescore, Stages, StoredConcepts, TermMatrix, Words
+from boc.rerank.alignment import rescored
+from boc.topk import topk, topk_positive
+from boc.types import MODALITIES, Filter, Hit, Item, Modality, Rescore, Stages, StoredConcepts, TermMatrix, TextScore
 
+from .._validate import check_rescore, no_concepts
 from . import bm25, commits
 from .live_segments import Part, open_current
 from .npy_files import fetch
-from .postings import top_k
 from .segment import side_by_side, take_sets
 
 _Found: TypeAlias = tuple[Part, NDArray[np.int64], NDArray[Any]]
@@ -76,7 +78,7 @@ class EmbeddedIndex:
         *,
         filters: Sequence[Filter] = (),
         rescore: Rescore | None = None,
-        words: Words | None = None,
+        words: TextScore | None = None,
         stages: Stages | None = None,
     ) -> list[list[Hit]]:
         if k < 1:
@@ -84,6 +86,8 @@ class EmbeddedIndex:
         n_terms = self.manifest.codec["n_terms"]
         if queries.shape[1] != n_terms:
             raise BackendError(f"queries have {queries.shape[1]} terms, the index has {n_terms}")
+        if rescore is not None:
+            check_rescore(rescore, modality, self.manifest, f"the index in {self._home}")
         stages, begun = Stages() if stages is None else stages, perf_counter()
         found = self._candidates(queries, k, modality, tuple(filters), words, by_row=rescore is not None)
         begun = stages.took("postings_ms", begun)
@@ -92,7 +96,7 @@ class EmbeddedIndex:
             for one in found:
                 for _, rows, _ in one:
                     stages.candidates += len(rows)
-            found = [_rescored(one, vector, k) for one, vector in zip(found, rescore.vectors, strict=True)]
+            found = [_rescored(one, rescore, i, modality) for i, one in enumerate(found)]
             begun = stages.took("rerank_ms", begun)
         hits = [_hits(one, k) for one in found]
         stages.took("content_ms", begun)
@@ -104,7 +108,7 @@ class EmbeddedIndex:
         k: int,
         modality: Modality | None,
         filters: tuple[Filter, ...],
-        words: Words | None,
+        words: TextScore | None,
         *,
         by_row: bool,
     ) -> list[list[_Found]]:
@@ -131,7 +135,7 @@ class EmbeddedIndex:
         query: TermMatrix,
         k: int,
         masks: Sequence[NDArray[np.uint8] | None],
-        words: Words,
+        words: TextScore,
         i: int,
         *,
         by_row: bool,
@@ -178,10 +182,7 @@ class EmbeddedIndex:
 
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
         if self.manifest.concept_dtype is None:
-            raise BackendError(
-                f"the index in {self._home} holds no concept sets; make it anew with boc index --concepts "
-                "float16, or re-rank by dot"
-            )
+            raise no_concepts(f"the index in {self._home}")
         return self._sets(ids)
 
     def _sets(self, ids: Sequence[str]) -> StoredConcepts:
@@ -259,14 +260,30 @@ def _mask(part: Part, modality: Modality | None, filters: Sequence[Filter]) -> N
 
 def _best(part: Part, rows: NDArray[np.int64], scores: NDArray[np.float64], k: int, *, by_row: bool = False) -> _Found:
     """The k rows of largest positive score, the best first or ``by_row``; ``rows`` ascend."""
-    chosen = np.sort(top_k(scores, k)) if by_row else top_k(scores, k)
+    chosen = np.sort(topk_positive(scores, k)) if by_row else topk_positive(scores, k)
     return part, rows[chosen], scores[chosen]
 
 
-def _rescored(found: Sequence[_Found], query: NDArray[np.float32], k: int) -> list[_Found]:
-    """The k rows of every part with the largest dot products of their vectors and ``query``, and these: of ascending
-    rows, so that they are read in the order of the file."""
-    return [(part, *_best_by_vectors(query, part.segment.vectors, rows, k)) for part, rows, _ in found]
+def _rescored(found: Sequence[_Found], rescore: Rescore, i: int, modality: Modality | None) -> list[_Found]:
+    """The k best rows of every part for query number ``i``, and their scores by the metric, the best first.
+
+    ``found`` has ascending rows, so that they are read in the order of the file and ties go to the smaller id.
+    """
+    if rescore.metric == "dot":
+        query, k = rescore.queries.vectors[i], rescore.k
+        return [(part, *_best_by_vectors(query, part.segment.vectors, rows, k)) for part, rows, _ in found]
+    return [(part, *_best_by_concepts(rescore, i, part, rows, modality)) for part, rows, _ in found]
+
+
+def _best_by_concepts(
+    rescore: Rescore, i: int, part: Part, rows: NDArray[np.int64], modality: Modality | None
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Of some ascending ``rows`` those of the largest alignment scores, and these."""
+    assert part.segment.concepts is not None
+    assert modality is not None
+    scores = rescored(rescore, i, take_sets(part.segment.concepts, rows), modality)
+    best = topk(scores, rescore.k)
+    return rows[best], scores[best]
 
 
 def _best_by_vectors(
@@ -283,27 +300,22 @@ def _best_by_vectors(
 
 
 def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
-    """The k of all parts' rows that have the largest scores, ties to the smaller id, in the order that they have in
-    each part; a part alone has its best rows first, or k at most. Ids are in the order of rows."""
-    if len(found) == 1:
-        part, rows, scores = found[0]
-        return [(part, rows[:k], scores[:k])]
-    kept = [one for one in found if len(one[1])]
-    total = sum(len(rows) for _, rows, _ in kept)
-    if total <= k:
-        return kept
-    scores = np.concatenate([scores for _, _, scores in kept])
-    least = np.partition(scores, total - k)[total - k]
-    missing = k - int(np.count_nonzero(scores > least))
-    equal = [
-        (part.segment.texts["ids"][row], i, row)
-        for i, (part, rows, scores) in enumerate(kept)
-        for row in np.sort(rows[scores == least])[:missing].tolist()
-    ]
-    taken = heapq.nsmallest(missing, equal)
-    last = [[row for _, i, row in taken if i == j] for j in range(len(kept))]
-    chosen = [(scores > least) | np.isin(rows, more) for (_, rows, scores), more in zip(kept, last, strict=True)]
-    return [(part, rows[those], scores[those]) for (part, rows, scores), those in zip(kept, chosen, strict=True)]
+    """The k best rows of all parts by (-score, id), in the order that they have in each part.
+
+    Ids are read only of rows whose score is that of the k-th best.
+    """
+    counts = [len(rows) for _, rows, _ in found]
+    if len(found) == 1 or sum(counts) <= k:
+        return [(part, rows[:k], scores[:k]) for part, rows, scores in found]
+    scores = np.concatenate([scores for _, _, scores in found])
+    owners = np.repeat(np.arange(len(found)), counts)
+    rows = np.concatenate([rows for _, rows, _ in found])
+    least = np.partition(scores, -k)[-k]
+    above, tied = scores > least, np.flatnonzero(scores == least)
+    by_id = sorted(tied.tolist(), key=lambda at: found[int(owners[at])][0].segment.texts["ids"][int(rows[at])])
+    above[by_id[: k - np.count_nonzero(above)]] = True
+    kept = [above & (owners == i) for i in range(len(found))]
+    return [(part, rows[mine], scores[mine]) for (part, _, _), mine in zip(found, kept, strict=True)]
 
 
 def _hits(found: Sequence[_Found], k: int) -> list[Hit]:

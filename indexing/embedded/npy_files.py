@@ -1,4 +1,4 @@
-"""Files of arrays and strings: written with their digests, then read by memory-mapping them."""
+"""Files of arrays and strings, written with their digests and read by memory-mapping."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.errors import ManifestError
+from boc.errors import BackendError, ManifestError, check_system
 
 from . import fs
 from .string_column import Strings
@@ -23,7 +23,7 @@ Files: TypeAlias = dict[str, tuple[int, str]]
 """Size and SHA-256 of files, by name."""
 
 Sets: TypeAlias = tuple[NDArray[Any], NDArray[np.int64]]
-"""Entries of some sets side by side, and how many each set has."""
+"""The concatenated entries of sets, and the size of each set."""
 
 DAMAGED = "make the index anew with boc index --replace"
 _HEADER = re.compile(
@@ -33,7 +33,7 @@ _HEADER = re.compile(
 
 
 class Output:
-    """Files of a folder as they are written, each on the disk when its method returns."""
+    """Writes the files of a folder; each is synced to disk when its method returns."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,17 +55,17 @@ class Output:
         self.array(name, np.int64, offsets.shape, [offsets])
 
     @contextmanager
-    def file(self, name: str) -> Iterator[_Hashed]:
+    def file(self, name: str) -> Iterator[Hashed]:
         with ExitStack() as stack:
-            handle = _Hashed(stack.enter_context(fs.create(self.folder / name)))
+            handle = Hashed(stack.enter_context(fs.create(self.folder / name)))
             yield handle
         self.files[name] = (handle.size, handle.digest.hexdigest())
 
 
-class _Hashed:
-    """A file that knows the digest of what was written to it."""
+class Hashed:
+    """A file that computes the digest of its bytes while it is written."""
 
-    def __init__(self, handle: BinaryIO) -> None:
+    def __init__(self, handle: BinaryIO | None = None) -> None:
         self._handle = handle
         self.digest = hashlib.sha256()
         self.size = 0
@@ -73,15 +73,16 @@ class _Hashed:
     def write(self, data: Any) -> int:
         written = memoryview(data).cast("B") if len(data) else b""
         self.digest.update(written)
-        self._handle.write(written)
+        if self._handle is not None:
+            self._handle.write(written)
         self.size += len(written)
         return len(written)
 
 
 def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
-    """A memory-mapped .npy file, written by rows. ManifestError if it is none, or cut short.
+    """Memory-map a .npy file in row-major order. ManifestError if it is no such file, or cut short.
 
-    numpy itself reads the header as a Python expression, which takes longer, and may fail in several threads at once
+    numpy would parse the header as a Python expression, which takes longer and may fail in concurrent threads
     (CPython 3.11).
     """
     try:
@@ -94,15 +95,16 @@ def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
         dtype = np.dtype(header[1].decode())
         array = np.frombuffer(mapped, dtype, math.prod(shape), header.end()).reshape(shape)
     except (OSError, ValueError, TypeError) as error:
+        check_system(path, error, BackendError)
         raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
     if scattered and hasattr(mmap, "MADV_RANDOM"):
-        mapped.madvise(mmap.MADV_RANDOM)  # or each row that is read brings a hundred kilobytes of neighbours along
+        mapped.madvise(mmap.MADV_RANDOM)  # else the system reads 100 kB around each row
     return array
 
 
 def fetch(array: NDArray[Any], rows: NDArray[np.int64]) -> None:
-    """Have the system read some ``rows`` of a mapped array from the disk, all at once: one after the other takes some
-    times as long. Nothing happens for an array in memory, or where the system takes no such advice."""
+    """Ask the system to read ``rows`` of a mapped array from disk all at once, which is several times as fast as one by
+    one. It has no effect on arrays in memory, or on systems without madvise."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
@@ -117,19 +119,20 @@ def fetch(array: NDArray[Any], rows: NDArray[np.int64]) -> None:
 
 
 def load_strings(folder: Path, name: str) -> Strings:
-    """Memory-mapped strings. ManifestError naming the file that is damaged."""
+    """Memory-map a column of strings. ManifestError naming a damaged file."""
     offsets, path = load_array(folder / f"{name}.npy"), folder / f"{name}.bin"
     try:
         with path.open("rb") as handle:
             size = path.stat().st_size
             mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
     except (OSError, ValueError) as error:
+        check_system(path, error, BackendError)
         raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
     return Strings(np.frombuffer(mapped, np.uint8), offsets)
 
 
 def name_of(files: Files) -> str:
-    """Of what holds these files: the same bytes, the same name."""
+    """The name for a set of files: the same bytes give the same name."""
     listed = "".join(f"{name} {size} {digest}\n" for name, (size, digest) in sorted(files.items()))
     return hashlib.sha256(listed.encode()).hexdigest()[:12]
 
@@ -140,13 +143,13 @@ def write_header(handle: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
 
 
 def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where sets of these lengths begin and end, side by side: int64 (n + 1,)."""
+    """Offsets of concatenated sets of these lengths, int64 (n + 1,)."""
     found: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return found
 
 
 def spans(counts: NDArray[np.integer[Any]], most: int) -> Iterator[tuple[int, int]]:
-    """Ranges of lists of lengths ``counts`` with at most ``most`` entries in all, or of a single longer list."""
+    """Yield ranges of lists with at most ``most`` entries in total, or a single longer list; ``counts`` are lengths."""
     ends, first = np.cumsum(counts), 0
     while first < len(counts):
         before = ends[first - 1] if first else 0

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import BackendError
+from boc.topk import topk_positive
 from boc.types import TermMatrix
 
 try:
@@ -146,7 +147,7 @@ class Postings:
         scores = self.scores(queries.indices[span], queries.data[span])
         if mask is not None:
             scores[mask == 0] = 0
-        rows = np.sort(top_k(scores, k)) if by_row else top_k(scores, k)
+        rows = np.sort(topk_positive(scores, k)) if by_row else topk_positive(scores, k)
         return rows, scores[rows]
 
     def scores(self, terms: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.float64]:
@@ -247,12 +248,3 @@ class Postings:
         if len(self.frequencies):
             return self.frequencies[span].astype(np.int32)
         return np.ones(span.stop - span.start, np.int32)
-
-
-def top_k(scores: NDArray[np.float64], k: int) -> NDArray[np.int64]:
-    """Rows of the at most k largest positive scores, best first, ties to the lower row."""
-    found = np.flatnonzero(scores > 0)
-    if len(found) > k:
-        threshold = np.partition(scores[found], -k)[-k]
-        found = found[scores[found] >= threshold]
-    return found[np.lexsort((found, -scores[found]))][:k]

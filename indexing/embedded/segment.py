@@ -37,7 +37,7 @@ from .npy_files import DAMAGED, Files, Output, Sets, load_array, load_strings, o
 from .postings import BLOCK as ROWS
 from .postings import Postings
 from .string_column import Strings, taken
-from .text_index import Words
+from .text_index import TextIndex
 
 _Lists: TypeAlias = tuple[int, int, NDArray[np.int64], NDArray[np.int32]]
 """All postings of the terms from one to before another: keys, ``term << TERM | row``, ascending, and frequencies."""
@@ -58,7 +58,7 @@ class Segment:
     concepts: StoredConcepts | None
     modality: NDArray[np.uint8]
     texts: Mapping[str, Strings]
-    words: Words | None = None
+    words: TextIndex | None = None
     held: Sequence[Item] | None = None
     """The items of all rows, of a segment that was just made of them."""
 
@@ -186,7 +186,7 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     names = TEXTS if manifest.fields else TEXTS[:-1]
     texts = {name: load_strings(folder, name) for name in names}
     words = folder / "words.sqlite"
-    searched = Words(words, n) if words.exists() else None
+    searched = TextIndex(words, n) if words.exists() else None
     return Segment(postings, mapped("vectors"), concepts, mapped("modality"), texts, searched)
 
 
@@ -233,7 +233,7 @@ def merge(
     return out.files, merged.moved
 
 
-def _words_of(part: Segment, types: Mapping[str, FieldType]) -> Words | text_index_writer.Found | None:
+def _words_of(part: Segment, types: Mapping[str, FieldType]) -> TextIndex | text_index_writer.Found | None:
     """What a part has, in its file, or found now if it is in memory."""
     if part.words is not None or not (types or part.counts["text"]):
         return part.words

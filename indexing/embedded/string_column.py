@@ -1,4 +1,4 @@
-"""n UTF-8 strings side by side in one array of bytes."""
+"""A column of n UTF-8 strings, concatenated in one array of bytes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 try:
     from . import _strings
-except ImportError:  # no C compiler where it was installed
+except ImportError:  # installed without a C compiler
     _strings = None  # type: ignore[assignment]
 
 
 class Strings:
-    """String i is ``data[offsets[i]:offsets[i + 1]]``, found by its number, or by its value where they are sorted.
+    """String i is ``data[offsets[i]:offsets[i + 1]]``; sorted strings can also be found by value.
 
     ``data`` is uint8, ``offsets`` int64 (n + 1,); both may be memory-mapped.
     """
@@ -22,7 +22,7 @@ class Strings:
     def __init__(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
         self.data = data
         self.offsets = offsets
-        # Views: slicing an array costs ten times the slice.
+        # Memory views, since slicing an array is ten times as slow.
         self._bytes = data.data
         self._ends = offsets.data
 
@@ -39,11 +39,11 @@ class Strings:
         return str(self._bytes[self._ends[i] : self._ends[i + 1]], "utf-8")
 
     def take(self, rows: NDArray[np.int64]) -> list[str]:
-        """Some strings, in the order asked."""
+        """The strings of ``rows``, in that order."""
         return taken([self], rows)[0]
 
     def find(self, value: str) -> int | None:
-        """The number of a value among sorted strings."""
+        """The row of ``value`` among sorted strings, or None."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -55,7 +55,7 @@ class Strings:
 
 
 def taken(columns: Sequence[Strings], rows: NDArray[np.int64]) -> list[list[str]]:
-    """Of each column the strings of some rows, in the order asked."""
+    """For each column the strings of ``rows``, in that order."""
     if _strings is None:
         return [[column[row] for row in rows.tolist()] for column in columns]
     arrays = [array for column in columns for array in (column.data, column.offsets)]

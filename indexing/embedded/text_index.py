@@ -1,14 +1,14 @@
-"""Words and metadata values of a segment: one SQLite file, made by ``_wording`` and only read from then on.
+"""Text and metadata index of a segment: one SQLite file, written by ``text_index_writer`` and read here.
 
-Rows are numbered from 0, as the segment has them::
+Rows are those of the segment, from 0::
 
-    words    word, documents, gaps, frequencies   posting list of a word: its rows, each as the difference to the one
-                                                  before, and how often each has it, or nothing if all have it once
-    lengths  words                                (n,) how many words each row has
-    fields   field, name, rows                    metadata: the rows of all values of a field, ordered by value
-    edges    field, value, stop                   where among them those of a value end; strings are UTF-8
+    words    word, documents, gaps, frequencies   posting list of a word: its rows as differences, and the frequency in
+                                                  each, or nothing if all are 1
+    lengths  words                                (n,) number of words of each row
+    fields   field, name, rows                    the rows of all values of a metadata field, ordered by value
+    edges    field, value, stop                   the end of the rows of a value; strings are UTF-8
 
-Arrays are little-endian unsigned integers of the fewest bytes that hold the largest.
+Arrays are little-endian unsigned integers, as narrow as their largest value allows.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from .bm25 import Occurrences
 Ints: TypeAlias = NDArray[np.int64]
 
 
-class Words:
-    """The file of a segment of ``n`` rows. Several threads can use it, and it may be unlinked once it is open.
+class TextIndex:
+    """The file of a segment of ``n`` rows. Thread-safe; the file may be unlinked once it is open.
 
-    ManifestError for a file that is damaged, here or when more of it is read.
+    ManifestError for a damaged file, here or when more of it is read.
     """
 
     def __init__(self, path: Path, n: int) -> None:
@@ -56,7 +56,7 @@ class Words:
         }
 
     def passing(self, condition: Filter) -> NDArray[np.bool_]:
-        """(n,): the rows that ``boc.inputs.metadata.holds`` is true of. The field is of any type but text."""
+        """Mask (n,) of the rows for which ``boc.inputs.metadata.holds``. The field has any type but text."""
         mask = np.zeros(self.n, np.bool_)
         if condition.field in self._fields and condition.value == condition.value:
             start, stop = self._span(condition)
@@ -66,7 +66,7 @@ class Words:
         return ~mask if condition.op == "!=" else mask
 
     def occurrences(self, word: str) -> Occurrences:
-        """The rows that have ``word``, as ``tokens`` gives it, and how often each has it."""
+        """The rows with ``word``, a token from ``tokens``, and its frequency in each."""
         found = self._read("SELECT documents, gaps, frequencies FROM words WHERE word = ?", (word,))
         if not found:
             return np.empty(0, np.int64), np.empty(0, np.uint8)
@@ -75,13 +75,13 @@ class Words:
         return rows, _unpacked(frequencies, len(frequencies) // n) if frequencies else np.ones(n, np.uint8)
 
     def vocabulary(self) -> dict[str, int]:
-        """How many rows have each word."""
+        """The number of rows with each word."""
         return dict(self._read("SELECT word, documents FROM words"))
 
     def lists(self, first: str, last: str) -> tuple[list[str], Ints, Ints, Ints]:
-        """The posting lists of the words from ``first`` to ``last``, sorted by word, one list behind the other.
+        """The concatenated posting lists of the words from ``first`` to ``last``, sorted by word.
 
-        The words, how many rows each has, these rows, ascending, and how often each has it.
+        Returns the words, the number of rows of each, these rows (ascending), and the frequencies.
         """
         sql = "SELECT word, documents, gaps, frequencies FROM words WHERE word BETWEEN ? AND ? ORDER BY word"
         found = self._read(sql, (first, last))
@@ -103,7 +103,8 @@ class Words:
         return [word for word, _, _, _ in found], documents, rows, frequencies
 
     def values(self, field: str) -> tuple[list[Any], Ints, Ints]:
-        """The values of a field, ascending, the rows of all of them in this order, and where those of each end."""
+        """The values of a field, ascending, the rows of all values in this order, and the end of the rows of each
+        value."""
         if field not in self._fields:
             return [], np.zeros(0, np.int64), np.zeros(0, np.int64)
         number = self._fields[field][0]
@@ -114,12 +115,12 @@ class Words:
 
     @cached_property
     def lengths(self) -> NDArray[Any]:
-        """(n,) unsigned integers: how many words each row has."""
+        """Number of words of each row (n,), unsigned integers."""
         data: bytes = self._read("SELECT words FROM lengths")[0][0]
         return _unpacked(data, len(data) // self.n)
 
     def _span(self, condition: Filter) -> tuple[int, int]:
-        """From where to where the rows of a field have a value as asked, or, for "!=", the one not asked for."""
+        """Start and end of the rows whose value fulfils the condition; for "!=", of those that do not."""
         field, end = self._fields[condition.field]
         value, between = _storable(condition.value)
         upto = self._stop(field, "<=", value)
@@ -149,12 +150,12 @@ class Words:
 
 
 def encoded(value: Any) -> Any:
-    """Strings as bytes: of the order of their code points, and whatever they hold."""
+    """Strings as bytes, in the order of their code points, including lone surrogates."""
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
 
 
 def _storable(value: str | float) -> tuple[bytes | float, bool]:
-    """``value`` as it would be stored, or, with True, a float below it with no storable number between the two."""
+    """``value`` as it would be stored; or, with True, the largest storable float below it."""
     if not isinstance(value, int) or -(2**63) <= value < 2**63:
         return encoded(value), False
     try:
@@ -171,7 +172,7 @@ def _smallest(largest: int) -> np.dtype[Any]:
 
 
 def packed(values: NDArray[Any], largest: int) -> bytes:
-    """Whole numbers up to ``largest``, in the fewest bytes that hold it."""
+    """The bytes of integers up to ``largest``, as narrow as it allows."""
     return values.astype(_smallest(largest)).tobytes()
 
 

@@ -1,6 +1,6 @@
-"""Making the file of words and metadata values of a segment: of its items, or of what segments have that it merges.
+"""Writes the text and metadata index of a segment, from its items or by merging those of other segments.
 
-What the file holds is in ``_words``. Both ways give the same bytes, as far as equal values are written alike.
+The format is described in ``text_index``. Both ways give the same bytes, if equal values are written in the same way.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from boc.types import FieldType, Item
 
 from .bm25 import spaced
 from .npy_files import spans
-from .text_index import Words, encoded, packed
+from .text_index import TextIndex, encoded, packed
 
 try:
     from . import _strings
-except ImportError:  # no C compiler where it was installed
+except ImportError:  # installed without a C compiler
     _strings = None  # type: ignore[assignment]
 
 Ints: TypeAlias = NDArray[np.int64]
 _Rows: TypeAlias = "defaultdict[Any, array[int]]"
 
-ITEMS = 1024  # whose words are found at a time
-OCCURRENCES = 1 << 20  # of words, sorted at a time
-MOST_TEXT = (1 << 32) - 1  # bytes of it, less than which are numbered in C
-ROW = 32  # bits of a key that hold a row, below those of a word or value
-_SIZES = [1 << 8, 1 << 16, 1 << 32]  # numbers from there on take 2, 4 and 8 bytes
+ITEMS = 1024  # items tokenized at a time
+OCCURRENCES = 1 << 20  # occurrences of words sorted at a time
+MOST_TEXT = (1 << 32) - 1  # bytes of text; longer texts are not numbered in C
+ROW = 32  # low bits of a key, which hold a row; the high bits hold a word or value
+_SIZES = [1 << 8, 1 << 16, 1 << 32]  # from these values on, numbers take 2, 4 and 8 bytes
 
 _SETTINGS = ("page_size = 4096", "auto_vacuum = NONE", "journal_mode = OFF", "synchronous = OFF")
 _TABLES = (
@@ -49,8 +49,8 @@ _TABLES = (
 
 
 class _Lists(NamedTuple):
-    """The posting lists of some words, one list behind the other: how many rows each word has, these rows, ascending,
-    and how often each has it."""
+    """The concatenated posting lists of some words: the number of rows of each word, these rows (ascending), and the
+    frequencies."""
 
     words: Sequence[str]
     documents: Ints
@@ -59,7 +59,7 @@ class _Lists(NamedTuple):
 
 
 class _Values(NamedTuple):
-    """The values of a field, ascending, the rows of all of them in this order, and where those of each end."""
+    """The values of a field, ascending, the rows of all values in this order, and the end of the rows of each value."""
 
     values: Sequence[Any]
     rows: Ints
@@ -67,9 +67,9 @@ class _Values(NamedTuple):
 
 
 class Found:
-    """The words and values of some items, in memory, as ``Words`` has those of a file.
+    """The text and metadata index of some items in memory, with the interface of the one in a file.
 
-    Full text is sentences and the fields of type text; ``types`` are those of all fields. Each item is looked at once.
+    Full text is sentences and the fields of type text; ``types`` are the types of all fields. Each item is read once.
     """
 
     def __init__(self, items: Iterable[Item], types: Mapping[str, FieldType]) -> None:
@@ -82,7 +82,7 @@ class Found:
             for name, rows in fields.items():
                 for row, item in some:
                     for value in _values(item, name):
-                        if value == value:  # NaN equals nothing
+                        if value == value:  # skips NaN, which equals nothing
                             rows[encoded(value)].append(row)
         words, numbers, self.lengths = _numbered(lines)
         self._fields = fields
@@ -90,11 +90,11 @@ class Found:
         self._words = [words[i] for i in order]
         rank = np.empty(len(words), np.uint32)
         rank[order] = np.arange(len(words))
-        self._ranks = rank[numbers]  # of the words of all rows, one row behind the other
+        self._ranks = rank[numbers]  # ranks of the words of all rows, row by row
         self._ends = np.cumsum(self.lengths)
 
     def vocabulary(self) -> dict[str, int]:
-        """How often each word occurs."""
+        """The frequency of each word."""
         return dict(zip(self._words, np.bincount(self._ranks, minlength=len(self._words)).tolist(), strict=True))
 
     def lists(self, first: str, last: str) -> _Lists:
@@ -107,7 +107,7 @@ class Found:
         return _Lists(self._words[low:high], documents, pairs & (1 << ROW) - 1, frequencies)
 
     def values(self, name: str) -> _Values:
-        """The values of a field that filters ask for."""
+        """The values of a field that can be filtered by."""
         rows = self._fields[name]
         values = sorted(rows)
         stops = np.cumsum([len(rows[value]) for value in values], dtype=np.int64)
@@ -115,7 +115,8 @@ class Found:
 
 
 def write(path: Path, items: Iterable[Item], types: Mapping[str, FieldType]) -> bool:
-    """Make the file of ``items``, whose fields are of ``types``; False, and no file, if there is nothing to write.
+    """Write the file of ``items``, whose fields have ``types``; return False, without a file, if there is nothing to
+    write.
 
     The same items give the same bytes, not yet synced. BackendError if the file cannot be written, or for an integer
     beyond 64 bits.
@@ -128,12 +129,12 @@ def write(path: Path, items: Iterable[Item], types: Mapping[str, FieldType]) -> 
 
 
 def merge(
-    path: Path, parts: Sequence[Words | Found | None], moved: Sequence[Ints], n: int, types: Mapping[str, FieldType]
+    path: Path, parts: Sequence[TextIndex | Found | None], moved: Sequence[Ints], n: int, types: Mapping[str, FieldType]
 ) -> bool:
-    """Make the file of ``n`` rows out of what ``parts`` have; False, and no file, if there is nothing to write.
+    """Write the file of ``n`` rows by merging ``parts``; return False, without a file, if there is nothing to write.
 
     ``moved`` is, for each part, the new row of each of its rows, or -1 for those left out. None is a part without words
-    and values. BackendError if the file cannot be written, or for an integer beyond 64 bits.
+    or values. BackendError if the file cannot be written, or for an integer beyond 64 bits.
     """
     held = [(part, places) for part, places in zip(parts, moved, strict=True) if part is not None]
     lengths = np.zeros(n, np.int64)
@@ -170,7 +171,7 @@ def _store(path: Path, lists: Iterable[_Lists], lengths: Ints, fields: Mapping[s
 
 
 def _numbered(lines: Sequence[bytes]) -> tuple[list[str], NDArray[np.uint32], Ints]:
-    """The distinct words of blocks of lines, the numbers of all words, and how many each line has."""
+    """The distinct words of blocks of lines, the numbers of all words in order, and the number of words per line."""
     if not lines:
         return [], np.zeros(0, np.uint32), np.zeros(0, np.int64)
     text = b"\n".join(lines)
@@ -179,13 +180,13 @@ def _numbered(lines: Sequence[bytes]) -> tuple[list[str], NDArray[np.uint32], In
         found = distinct.decode("utf-8", "surrogatepass").split(" ") if distinct else []
         return found, np.frombuffer(numbers, np.uint32), np.frombuffer(lengths, np.uint32).astype(np.int64)
     rows = [line.split() for line in text.decode("utf-8", "surrogatepass").split("\n")]
-    known: defaultdict[str, int] = defaultdict(count().__next__)  # as they come
+    known: defaultdict[str, int] = defaultdict(count().__next__)  # numbered in order of occurrence
     numbered = np.fromiter(map(known.__getitem__, chain.from_iterable(rows)), np.uint32)
     return list(known), numbered, np.array([len(row) for row in rows], np.int64)
 
 
 def _filtered(types: Mapping[str, FieldType]) -> list[str]:
-    """The fields that filters ask for."""
+    """The fields that can be filtered by."""
     return sorted(name for name, kind in types.items() if kind != "text")
 
 
@@ -201,8 +202,8 @@ def _values(item: Item, name: str) -> Sequence[Any]:
     return found if isinstance(found, (list, tuple)) else [found]
 
 
-def _merged(parts: Sequence[tuple[Words | Found, Ints]]) -> Iterator[_Lists]:
-    """The posting lists of all words of some parts, sorted, many at a time."""
+def _merged(parts: Sequence[tuple[TextIndex | Found, Ints]]) -> Iterator[_Lists]:
+    """Yield the merged posting lists of all words of the parts, sorted, many words at a time."""
     counts: Counter[str] = Counter()
     for part, _ in parts:
         counts.update(part.vocabulary())
@@ -217,7 +218,7 @@ def _merged(parts: Sequence[tuple[Words | Found, Ints]]) -> Iterator[_Lists]:
             keys.append(key[places >= 0])
             frequencies.append(found[places >= 0])
         key = np.concatenate(keys)
-        order = np.argsort(key, kind="stable")  # merges what ascends already
+        order = np.argsort(key, kind="stable")  # a stable sort merges ascending runs fast
         documents = np.bincount(key >> ROW, minlength=last)[first:]
         there = np.flatnonzero(documents)
         if len(there):
@@ -225,7 +226,7 @@ def _merged(parts: Sequence[tuple[Words | Found, Ints]]) -> Iterator[_Lists]:
             yield _Lists(words, documents[there], key[order] & (1 << ROW) - 1, np.concatenate(frequencies)[order])
 
 
-def _merged_values(parts: Sequence[tuple[Words | Found, Ints]], name: str) -> _Values:
+def _merged_values(parts: Sequence[tuple[TextIndex | Found, Ints]], name: str) -> _Values:
     found = [(part.values(name), moved) for part, moved in parts]
     ordered = sorted(set(chain.from_iterable(values for (values, _, _), _ in found)))
     rank = {value: i for i, value in enumerate(ordered)}
@@ -241,7 +242,7 @@ def _merged_values(parts: Sequence[tuple[Words | Found, Ints]], name: str) -> _V
 
 
 def _rows_of(lists: _Lists) -> Iterator[tuple[str, int, bytes, bytes]]:
-    """What the file holds of some words, each of which occurs."""
+    """Yield the table rows of some words, each of which occurs."""
     starts = np.cumsum(lists.documents) - lists.documents
     gaps = np.diff(lists.rows, prepend=0)
     gaps[starts] = lists.rows[starts]
@@ -251,7 +252,7 @@ def _rows_of(lists: _Lists) -> Iterator[tuple[str, int, bytes, bytes]]:
 
 
 def _cut(values: Ints, starts: Ints) -> list[bytes]:
-    """Each of the lists in ``values``, which begin at ``starts``, in the fewest bytes that hold its largest value."""
+    """Each list in ``values``, which begin at ``starts``, as bytes as narrow as its largest value allows."""
     ends = np.append(starts[1:], len(values))
     sizes = 1 << np.searchsorted(_SIZES, np.maximum.reduceat(values, starts), "right")
     found = [b""] * len(starts)

@@ -1,4 +1,4 @@
-"""Writers of the embedded index: new rows wait in memory, become segments, and count when a commit names them."""
+"""Writers of the embedded index: rows are buffered, flushed as segments, and published by a commit."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from .live_segments import Part, listed, open_current, open_parts
 from .merge import Merger
 from .segment import Segment, gathered, side_by_side
 
-FEW = 4  # times the last rows of a load: with so many others they are merged from memory
-WAITING = 48 << 20  # bytes of rows that wait; while they become a segment they take twice that, and more come in
+FEW = 4  # the last buffer is merged from memory if the stored rows are at most so many times as many
+WAITING = 48 << 20  # bytes of a full buffer; a flush takes twice that while the next buffer fills
 
 
 class _Buffer:
-    """Rows that wait; of an id that comes again the last row counts."""
+    """The buffer: rows in memory. If an id occurs again, its last row counts."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
@@ -62,16 +62,16 @@ class _Buffer:
         self.size += sum([len(item.content) for item in items])
 
     def segment(self) -> Segment:
-        """The rows that count, in memory."""
+        """A segment in memory of the current rows."""
         terms = sparse.vstack(self._terms, format="csr")
         concepts = side_by_side(self._concepts) if self._concepts else None
-        self._terms.clear()  # now, or all is in memory three times
+        self._terms.clear()  # freed now, else everything would be in memory three times
         self._concepts.clear()
         return gathered(self._items, terms, self._vectors, concepts, self._manifest.fields, self.place.values())
 
 
 class _Writing:
-    """What writers share: the lock, rows that wait, parts, and the commit at the end."""
+    """Base of the writers: the lock, the buffer, the segments, and the final commit."""
 
     _manifest: Manifest
     _arrays: Mapping[str, NDArray[Any]]
@@ -81,7 +81,7 @@ class _Writing:
         self._held = ExitStack()
 
     def _begin(self) -> None:
-        """Hold the folder, and start from what is there."""
+        """Lock the folder, and open the segments to start from."""
         try:
             self._held.enter_context(sole_writer(self._home))
         except OSError as error:
@@ -98,7 +98,7 @@ class _Writing:
             held.pop_all()
 
     def _found(self) -> list[Part]:
-        """The parts to go on from."""
+        """The segments to start from."""
         raise NotImplementedError
 
     def _store(
@@ -124,13 +124,13 @@ class _Writing:
             self._concept_dim = concepts.values.shape[1]
 
     def _flush(self) -> None:
-        """Make a segment of the rows that wait."""
+        """Flush the buffer as a segment."""
         if self._buffer.place:
             self._merger.add(self._buffer.segment())
         self._buffer = _Buffer(self._manifest)
 
     def _commit(self) -> Commit:
-        """What the parts are, with files for the rows of theirs that do not count."""
+        """The commit of the current segments; writes the files of their tombstones."""
         parts = self._merger.parts
         codec, files = commits.keep_codec(self._home, self._arrays)
         entries, named = listed(self._home, parts)
@@ -145,19 +145,19 @@ class _Writing:
 
 
 class EmbeddedWriter(_Writing):
-    """Writes an index of what is added, in place of an older one.
+    """Writes a new index from the added rows, which replaces an older one.
 
-    What became a segment before the process was killed is found again by the next load of the same contents.
+    Segments flushed before the process was killed are used by the next load of the same contents.
     """
 
     def __init__(self, home: Path, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> None:
         super().__init__(home)
         self._manifest = manifest
         self._arrays = arrays
-        self._hashes = np.empty(0, np.int64)  # of the ids that became segments, sorted
+        self._hashes = np.empty(0, np.int64)  # hashes of the ids in segments, sorted
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="flush")
-        self._left: Future[None] | None = None  # rows that become a segment
-        self._goes_on = False  # with what an earlier load has left
+        self._left: Future[None] | None = None  # the flush in progress
+        self._goes_on = False  # whether it continues an earlier load
         self._committed = False
 
     def __enter__(self) -> EmbeddedWriter:
@@ -167,10 +167,12 @@ class EmbeddedWriter(_Writing):
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         with self._held:
             self._pool.shutdown()
-            if self._committed or kind is None or issubclass(kind, Exception):  # else the load is to go on
+            if self._committed or kind is None or issubclass(kind, Exception):  # after a kill the load continues later
                 self._merger.close()
                 fs.remove(self._home / LOADING)
                 _sweep(self._home)
+                if {path.name for path in self._home.iterdir()} <= {".lock"}:
+                    fs.remove(self._home)  # there was no index before, and there is none now
 
     def has(self, ids: Sequence[str]) -> bool:
         return self._goes_on and len(self._known(ids)) == len(ids)
@@ -191,9 +193,9 @@ class EmbeddedWriter(_Writing):
         self._wait()
         others = sum(map(len, self._merger.parts))
         if 0 < others <= FEW * len(self._buffer.place):
-            self._merger.hold(self._buffer.segment())  # much of what is merged at once need not be stored before
+            self._merger.hold(self._buffer.segment())  # merged at once, so it need not be stored first
         else:
-            super()._flush()  # or it would take memory beside what merging many rows takes
+            super()._flush()  # stored first, since merging many rows needs the memory
         self._merger.compact()
         if not self._merger.parts:
             raise BackendError(f"nothing was added to {self._home}; an index needs at least one item")
@@ -215,7 +217,7 @@ class EmbeddedWriter(_Writing):
         return parts
 
     def _flush(self) -> None:
-        """Begin to make a segment of the rows that wait, while others are added."""
+        """Flush the buffer in the background, while more rows are added."""
         self._wait()
         self._remember(self._buffer.place)
         leaving, self._buffer = self._buffer, _Buffer(self._manifest)
@@ -226,7 +228,7 @@ class EmbeddedWriter(_Writing):
         commits.note_load(self._home, self._commit())
 
     def _wait(self) -> None:
-        """Until what was flushed is a segment."""
+        """Wait for the flush in progress."""
         if self._left is not None:
             self._left.result()
             self._left = None
@@ -235,7 +237,7 @@ class EmbeddedWriter(_Writing):
         self._hashes = np.sort(np.concatenate([self._hashes, [hash(key) for key in ids]]).astype(np.int64))
 
     def _known(self, ids: Sequence[str]) -> list[str]:
-        """Those of some ids that are there already."""
+        """The ids among ``ids`` that were added already."""
         asked = np.array([hash(key) for key in ids], dtype=np.int64)
         places = np.searchsorted(self._hashes, asked)
         near = places < len(self._hashes)
@@ -254,7 +256,7 @@ class EmbeddedWriter(_Writing):
 
 
 class EmbeddedEditor(_Writing):
-    """Adds segments to an index, and lets rows of the others count no longer."""
+    """Adds segments to an index, and marks rows of the others as deleted."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home)
@@ -291,7 +293,7 @@ class EmbeddedEditor(_Writing):
         self._finish(source)
 
     def compact(self) -> None:
-        """Make one segment of all, of nothing but what counts."""
+        """Merge everything into one segment without tombstones."""
         self._merger.compact()
         self._finish(self._manifest.source)
 
@@ -303,7 +305,7 @@ class EmbeddedEditor(_Writing):
         self._publish()
 
     def _found(self) -> list[Part]:
-        opened = open_current(self._home)  # anew: nobody can replace it from here on
+        opened = open_current(self._home)  # opened again: under the lock nobody else can replace it
         self._manifest, self._arrays = opened.manifest, opened.arrays
         commits.forget_done_load(self._home, opened.manifest)
         _sweep(self._home)
@@ -315,7 +317,7 @@ class EmbeddedEditor(_Writing):
 
 
 def _sweep(home: Path) -> None:
-    """Remove what neither the index that is there now needs, nor a load that was broken off."""
+    """Remove files that neither the current commit nor an unfinished load needs."""
     names, kept = {"CURRENT", LOADING}, []
     try:
         if (home / "CURRENT").is_file():
@@ -325,5 +327,5 @@ def _sweep(home: Path) -> None:
         if (home / LOADING).is_file():
             kept.append(commits.read(home / LOADING))
     except ManifestError:
-        return  # what a damaged index needs is not known
+        return  # unknown what a damaged index needs
     commits.sweep(home, kept, names)

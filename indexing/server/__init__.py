@@ -1,1 +1,1 @@
-"""What back ends of search servers share."""
+"""The client of search servers, shared by Elasticsearch and OpenSearch."""

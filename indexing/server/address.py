@@ -1,4 +1,4 @@
-"""What the address of a cluster says: hosts, how to reach and trust them, and how indexes are made there."""
+"""The address of a cluster: hosts, how to connect to and trust them, and how indexes are made there."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ FIELDS = ("sparse_vector", "rank_features", "counted_text", "text")
 
 @dataclass(frozen=True)
 class Address:
-    """An address like ``elastic+https://user@one:9200,two:9200/prefix?shards=2``, taken apart.
+    """A parsed address like ``elastic+https://user@one:9200,two:9200/prefix?shards=2``.
 
-    Secrets come from the environment, never from the address: BOC_PASSWORD goes with the user named in it, BOC_API_KEY
-    with none. The options that concern the connection are called as the servers' own clients call them; of an index
-    being made, ``field`` is how the codes are stored (what the server has and does best, if None),
-    ``vectors`` those for re-ranking, and ``patience`` how many seconds a load waits for a server that takes nothing.
+    Secrets come from the environment, never from the address: BOC_PASSWORD if it names a user, else BOC_API_KEY. The
+    options of the connection have the names that the clients of the servers use. The others apply to a new index:
+    ``field`` is how its codes are stored (None: the best that the server supports), ``vectors`` how its vectors for
+    re-ranking are stored, and ``patience`` how many seconds a load retries without progress.
     """
 
     hosts: tuple[str, ...]
@@ -43,17 +43,17 @@ class Address:
 
     @property
     def shown(self) -> str:
-        """The hosts, for messages: no secret is in it."""
+        """The hosts without secrets, for messages."""
         return ",".join(self.hosts)
 
     @property
     def layout(self) -> tuple[str | None, str, int]:
-        """What cannot be changed of an index once it is made."""
+        """The options that cannot change once an index is made."""
         return self.field, self.vectors, self.shards
 
 
 def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
-    """BackendError for an address that cannot be one, naming the part that is wrong; never its secrets."""
+    """Parse an address. BackendError names the part that is wrong, never a secret."""
     scheme = url.partition(":")[0].partition("+")[0]
     example = EXAMPLE.format(scheme=scheme)
     protocol, separator, authority = url.removeprefix(f"{scheme}+").partition("://")
@@ -61,7 +61,7 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
         raise BackendError(f"an address of {scheme} starts with {scheme}+http:// or {scheme}+https://, like {example}")
     netloc = re.split("[/?#]", authority, maxsplit=1)[0]
     behind = authority[len(netloc) :]
-    if "@" in behind or "#" in behind or "//" in behind:  # a password may hold them: nothing of it is shown
+    if "@" in behind or "#" in behind or "//" in behind:  # a password may contain them, so nothing of it is shown
         raise BackendError(
             "an @, # or // behind the hosts of an address is written %40, %23 or %2F%2F; a password does not stand "
             f"there, but in the environment variable BOC_PASSWORD: {example}"

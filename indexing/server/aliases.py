@@ -1,10 +1,10 @@
 """The indexes of a cluster behind their names.
 
-The name of an index is an alias. It points to a generation, an index ``NAME-boc-DIGEST-N`` of its own: DIGEST follows
-from what is loaded and how, N counts. A generation being loaded has no alias NAME, so nobody sees it; it can be written
-through an alias of its own, never by its name: a server makes a missing index anew, with fields of its own guessing,
-and refuses a missing alias. Publishing swaps the alias in one request. The generation before stays until the next load
-begins, so that readers that have it open can go on.
+The name of an index is an alias. It points to a generation, a separate index ``NAME-boc-DIGEST-N``: DIGEST is computed
+from what is loaded and how, N counts up. A generation that is being loaded has no alias NAME, so no search sees it. It
+is written through another alias, never by its own name: a server creates a missing index again, with guessed fields,
+but refuses a missing alias. Publishing swaps the alias in one request. The previous generation stays until the next
+load begins, so that readers that have it open can continue.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PHYSICAL = re.compile(r"(?P<name>.+)-boc-(?P<digest>[0-9a-f]{12})-(?P<number>[1-
 
 @dataclass(frozen=True)
 class State:
-    """What an index on a server says of itself beside its manifest.
+    """The state of an index on a server, stored beside its manifest.
 
     ``state`` is loading, complete, or editing (an edit was begun and not finished). ``field`` names the strategy,
-    ``digits`` how many of them its frequencies have at most, ``vectors`` the layout of the vectors and ``unit`` whether
-    none is longer than 1, ``concept_dim`` the width of concept sets, ``blocks`` the number of documents that hold the
-    codec's arrays.
+    ``digits`` is the largest number of digits of its frequencies, ``vectors`` the layout of the vectors, ``unit``
+    whether no vector is longer than 1, ``concept_dim`` the width of concept sets, and ``blocks`` the number of
+    documents that hold the arrays of the codec.
     """
 
     state: str
@@ -47,7 +47,7 @@ class State:
 
 @dataclass(frozen=True)
 class Generation:
-    """An index on the server: ``physical`` is its own name."""
+    """One version of an index: ``physical`` is the name of the index on the server, ``name`` its alias."""
 
     physical: str
     name: str
@@ -67,7 +67,7 @@ class Generation:
 
 
 def digest_of(manifest: Manifest, how: Sequence[Any]) -> str:
-    """12 hex digits that tell loads of other contents apart, or of the same made otherwise."""
+    """12 hex digits that differ for other contents, or for the same contents stored in another way."""
     contents = {**asdict(manifest), "how": list(how)}
     for part in ("items", "postings", "created", "maker"):
         contents.pop(part)
@@ -75,7 +75,7 @@ def digest_of(manifest: Manifest, how: Sequence[Any]) -> str:
 
 
 def meta(manifest: Manifest, state: State) -> Json:
-    """The ``_meta`` of a generation's mapping."""
+    """The ``_meta`` of the mapping of a generation."""
     return {"boc": json.loads(manifest.to_json()), "server": asdict(state)}
 
 
@@ -85,7 +85,7 @@ def generations(transport: Transport, name: str) -> list[Generation]:
 
 
 def published(transport: Transport, name: str) -> Generation:
-    """The generation that ``name`` points to. BackendError if there is none, or the name is somebody else's."""
+    """The generation that ``name`` points to. BackendError if there is none, or if ``name`` is another index."""
     found = _behind(transport, name)
     if found is None:
         known = names(transport)
@@ -97,7 +97,7 @@ def published(transport: Transport, name: str) -> Generation:
 
 
 def check_free(transport: Transport, name: str) -> None:
-    """BackendError if the name is somebody else's."""
+    """BackendError if ``name`` is an index that boc did not make."""
     _behind(transport, name)
 
 
@@ -121,13 +121,13 @@ def names(transport: Transport) -> list[str]:
 
 
 def remember(transport: Transport, generation: Generation) -> None:
-    """Write down the manifest and state of a generation."""
+    """Store the manifest and state of a generation on the server."""
     body = {"_meta": meta(generation.manifest, generation.state)}
     transport.request("PUT", f"/{generation.physical}/_mapping", body)
 
 
 def publish(transport: Transport, generation: Generation, before: list[Generation]) -> Generation:
-    """Point the name to ``generation`` and nothing else, in one request."""
+    """Point the name to ``generation`` only, in one request."""
     actions: list[Json] = [
         {"remove": {"index": old.physical, "alias": old.name, "must_exist": False}} for old in before if old.live
     ]
@@ -138,7 +138,7 @@ def publish(transport: Transport, generation: Generation, before: list[Generatio
 
 
 def drop(transport: Transport, unwanted: list[Generation]) -> None:
-    """Remove generations."""
+    """Delete generations from the server; missing ones are no error."""
     for generation in unwanted:
         try:
             transport.request("DELETE", f"/{generation.physical}")
@@ -176,7 +176,7 @@ def _parsed(indices: Json, name: str) -> list[Generation]:
                 match["digest"],
                 int(match["number"]),
                 name in entry.get("aliases", {}),
-                Manifest.from_json(json.dumps(told["boc"]), where=physical),
+                Manifest.from_dict(told["boc"], where=physical),
                 state,
             )
         )

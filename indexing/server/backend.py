@@ -1,4 +1,4 @@
-"""What Elasticsearch and OpenSearch have in common: a place of indexes, over a ``Transport``."""
+"""The back end of Elasticsearch and OpenSearch: the indexes of a cluster, over a ``Transport``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .score_check import self_test
 from .transport import Json, RefusedError, Transport
 from .writer import ServerEditor, ServerWriter
 
-EXACT = "exact"  # said of a way to store codes that passed its test
+EXACT = "exact"  # in ``about``: this field type passed its test
 
 
 class ServerBackend:
-    """The indexes of one cluster. ``order`` names its ways to store codes, best first."""
+    """The indexes of one cluster. ``order`` lists the names of its field types for codes, best first."""
 
     def __init__(self, transport: Transport, address: Address, order: Sequence[str]) -> None:
         self.transport = transport
@@ -60,11 +60,11 @@ class ServerBackend:
     def remove(self, name: str) -> None:
         there = generations(self.transport, name)
         if not there:
-            published(self.transport, name)  # says what there is
+            published(self.transport, name)  # raises an error that lists the indexes
         drop(self.transport, there)
 
     def about(self) -> dict[str, str]:
-        """Engine, version, and how codes can be stored there: tried with a small index that is removed again."""
+        """Engine, version, and the supported field types for codes, each tested with a small index that is removed."""
         found = {"engine": self.transport.engine, "address": self.transport.shown, "version": self._version()}
         tried = {field: self._tried(field) for field in term_fields.STRATEGIES}
         default = next((field for field in self._order if tried[field] == EXACT), None)

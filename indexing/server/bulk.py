@@ -1,7 +1,6 @@
-"""Loading with acknowledgement: rows are sent, and sent again, until the server has said of each that it is kept.
+"""Bulk loading with acknowledgement: a row is sent again until the server acknowledges it.
 
-Every row is addressed by its id, so that doing one twice changes nothing; this is why an answer that got lost may be
-asked for again.
+Every row has an id, so sending it twice changes nothing. That is why a request whose answer was lost can be repeated.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ from boc.errors import BackendError, BocWarning
 from .transport import Json, RefusedError, Transport, UnfinishedError, UnreachableError
 
 LATER = {408, 429, 502, 503, 504}
-"""HTTP statuses that say: not now."""
+"""HTTP statuses after which a request may succeed later."""
 SHORTEST, LONGEST = 0.1, 10.0  # pauses between attempts, in seconds
-SMALL = 1 << 16  # bytes: no lost connection was for a request of this size being too large
-NOTICE = 10.0  # seconds without an answer after which people are told what is waited for
+SMALL = 1 << 16  # bytes; a connection lost below this size was not lost because the request was too large
+NOTICE = 10.0  # seconds without an answer after which a note says what the load waits for
 
 
 class Bulk:
-    """Rows on their way to one index: at most ``in_flight`` requests while the next is being filled.
+    """Sends rows to one index: at most ``in_flight`` requests are open while the next is being filled.
 
-    A request holds at most ``max_bytes`` and ``max_rows``, but at least one row; 413 halves ``max_bytes``. What the
-    server refuses for now (429, 502, 503, 504, of a request or of one row in it) and what got no answer is sent again
-    after pauses that grow to 10 seconds, until ``patience`` seconds have passed without any row acknowledged. Two
-    operations on one id never overtake each other: the second waits until all before it are acknowledged.
+    A request holds at most ``max_bytes`` and ``max_rows``, but at least one row; 413 halves ``max_bytes``. Rows that
+    the server rejects temporarily (429, 502, 503, 504, for a request or for one row in it) and rows without an answer
+    are sent again after pauses that grow to 10 seconds, until ``patience`` seconds pass without an acknowledged row.
+    Two operations on one id keep their order: the second waits until all before it are acknowledged.
 
-    RefusedError, naming the id, if a row is refused for good; BackendError when patience is at its end; all methods
-    raise it again from then on. Leaving the context flushes; leaving it by an error gives up what was not acknowledged.
-    For one thread.
+    RefusedError, naming the id, if a row is rejected permanently; BackendError when ``patience`` has passed. All
+    methods raise the same error from then on. Leaving the context flushes; leaving it by an error drops rows that are
+    not acknowledged. Not thread-safe.
     """
 
     def __init__(
@@ -81,21 +80,22 @@ class Bulk:
                 self.flush()
         finally:
             self._stop.set()
-        if kind is not None and issubclass(kind, Exception):  # nothing is written later on; an interrupt does not wait
+        # no request may go on in the background; an interrupt does not wait for them
+        if kind is not None and issubclass(kind, Exception):
             wait(self._sent)
 
     def index(self, id: str, document: bytes) -> None:
-        """Store a document, JSON in UTF-8 without a line break, in place of an older one of that id."""
+        """Store a document (JSON in UTF-8 without a line break), replacing an older one with this id."""
         self._put(id, b"%b\n%b\n" % (orjson.dumps({"index": {"_id": id}}), document))
 
     def delete(self, id: str) -> None:
-        """Remove a document; one that is not there is no error."""
+        """Delete a document; a missing one is no error."""
         self._put(id, orjson.dumps({"delete": {"_id": id}}) + b"\n")
 
     def flush(self) -> int:
-        """Wait until all rows are acknowledged; how many deletes found something since the last flush.
+        """Wait until all rows are acknowledged; return how many deletes removed a document since the last flush.
 
-        A delete whose first answer got lost finds nothing when repeated, and is not counted.
+        A delete whose first answer was lost removes nothing when repeated, and is not counted.
         """
         if self._rows:
             self._dispatch()
@@ -114,7 +114,7 @@ class Bulk:
         self._bytes += len(row)
 
     def _dispatch(self) -> None:
-        """Hand the rows to a thread as soon as there is room. A daemon, so that an interrupted process can end."""
+        """Hand the rows to a thread as soon as a request is free. It is a daemon, so an interrupted process can end."""
         self._settle(self._in_flight)
         future: Future[int] = Future()
         threading.Thread(target=self._run, args=(future, self._rows), daemon=True).start()
@@ -122,7 +122,7 @@ class Bulk:
         self._rows, self._bytes = {}, 0
 
     def _settle(self, room: int) -> None:
-        """Wait until fewer than ``room`` batches are on their way. One that failed stays, and with it the error."""
+        """Wait until fewer than ``room`` batches are in flight. A failed batch stays, so its error is raised again."""
         while len(self._sent) >= room:
             done, _ = wait(self._sent, NOTICE, return_when=FIRST_COMPLETED)
             for future in done:
@@ -137,11 +137,11 @@ class Bulk:
         except BackendError as error:
             future.set_exception(error)
         finally:
-            if not future.done():  # a mistake in the code, which Python reports; nobody shall wait for it
+            if not future.done():  # a programming error, which Python reports; do not wait for this batch
                 future.set_exception(sys.exc_info()[1])
 
     def _deliver(self, rows: dict[str, bytes]) -> int:
-        """Send rows until all are acknowledged; how many of them are deletes that found something."""
+        """Send rows until all are acknowledged; return how many deletes removed a document."""
         left, found = list(rows), 0
         limit, pause, begun = self._max_bytes, SHORTEST, time.monotonic()
         while left:
@@ -170,7 +170,7 @@ class Bulk:
         return found
 
     def _read(self, ids: Sequence[str], answer: Json) -> tuple[list[str], int, str]:
-        """Of an answer: the rows to be sent again, how many deletes found something, and why not all were taken."""
+        """Parse an answer: the ids to send again, the number of effective deletes, and why rows were rejected."""
         items = answer.get("items", ())
         if len(items) != len(ids):
             raise BackendError(
@@ -204,7 +204,7 @@ class Bulk:
         return self._max_bytes
 
     def _wait(self, pause: float, since: float, trouble: str) -> None:
-        """Pause before an attempt; BackendError once nothing has gone forward for too long ``since``."""
+        """Pause before an attempt; BackendError if ``patience`` has passed without progress since ``since``."""
         self._trouble = trouble
         if time.monotonic() - since >= self._patience:
             full = "read_only_allow_delete" in trouble or "read-only-allow-delete" in trouble
@@ -227,14 +227,14 @@ def _within(ids: Sequence[str], rows: dict[str, bytes], limit: int) -> Iterator[
 
 
 class Ledger:
-    """The ids of one load, in a temporary file: what an earlier load has left, and what is part of this one.
+    """The ids of one load, in a temporary database: those left by an earlier load, and those of this one.
 
-    The file has no name, so that nothing remains of it however the process ends. BackendError where it cannot grow.
+    The file has no name, so it disappears however the process ends. BackendError if it cannot grow.
     """
 
     def __init__(self) -> None:
         self._db = sqlite3.connect("")
-        self._db.execute("PRAGMA journal_mode = OFF")  # nothing is ever undone
+        self._db.execute("PRAGMA journal_mode = OFF")  # no rollback is needed
         self._db.execute("PRAGMA cache_size = -16000")  # KiB
         self._db.execute("CREATE TABLE ids (id TEXT PRIMARY KEY, found INT, ours INT, seen INT) WITHOUT ROWID")
         self._length = 0
@@ -253,13 +253,13 @@ class Ledger:
         self._db.close()
 
     def found(self, ids: Iterable[str]) -> None:
-        """Note what an earlier load has left on the server."""
+        """Record the ids that an earlier load left on the server."""
         self._write("INSERT INTO ids VALUES (?, 1, 0, 0) ON CONFLICT DO UPDATE SET found = 1", ids)
 
     def has(self, ids: Sequence[str]) -> bool:
-        """Whether an earlier load has left all of these; if so, they are part of this load from now on.
+        """Whether an earlier load left all of these ids; if so, they become part of this load.
 
-        BackendError for an id that is part of it already.
+        BackendError for an id that is part of this load already.
         """
         if self._among(ids, "found") < set(ids):
             return False
@@ -267,7 +267,7 @@ class Ledger:
         return True
 
     def add(self, ids: Sequence[str]) -> None:
-        """Make ids part of this load: all of them, or none and BackendError if one is already, or occurs twice."""
+        """Make ids part of this load. BackendError, and no change, if one is part of it already or occurs twice."""
         seen = self._among(ids, "ours")
         for id in ids:
             if id in seen:
@@ -277,7 +277,7 @@ class Ledger:
         self._length += len(ids)
 
     def strays(self) -> Iterator[str]:
-        """Ids that an earlier load has left and that are not part of this one, in order."""
+        """Ids that an earlier load left and that are not part of this load, sorted."""
         for (id,) in self._db.execute("SELECT id FROM ids WHERE found AND NOT ours ORDER BY id"):
             yield id
 
@@ -289,9 +289,9 @@ class Ledger:
         return [id for (id,) in rows]
 
     def _among(self, ids: Sequence[str], mark: str) -> set[str]:
-        """Those of some ids that have a mark."""
+        """The ids among ``ids`` whose column ``mark`` is set."""
         known: set[str] = set()
-        for start in range(0, len(ids), 1000):  # SQLite takes some thousand variables
+        for start in range(0, len(ids), 1000):  # SQLite limits the variables of a statement
             part = ids[start : start + 1000]
             places = ",".join("?" * len(part))
             known.update(

@@ -1,4 +1,4 @@
-"""How many clauses a query may have."""
+"""The clause limit of a server, and queries cut to it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from boc.errors import BocWarning
 from .requests import strongest
 
 SAFE = 1000
-"""Every server takes 1,024 clauses, filters among them."""
-NEAR = 16  # clauses by which the limit may be underestimated
+"""Clauses that every server accepts: the lowest limit is 1,024, including filters."""
+NEAR = 16  # clauses: by so much the limit may be underestimated
 
 
 class Budget:
-    """The limit of one server, found out when a query is larger than is safe: no server tells it.
+    """The clause limit of one server, measured when a query exceeds ``SAFE``, since no server reports it.
 
-    ``takes`` asks the server whether it takes a query of so many clauses; ``shown`` names it.
+    ``takes`` tries whether the server accepts a query of so many clauses; ``shown`` is its address for messages.
     """
 
     def __init__(self, takes: Callable[[int], bool], shown: str) -> None:
@@ -27,7 +27,7 @@ class Budget:
         self._too_many: int | None = None
 
     def kept(self, features: Mapping[str, int], others: int) -> dict[str, int]:
-        """The features that can be asked for beside ``others`` clauses: all, or those of largest weight with a
+        """The features that fit into a query beside ``others`` clauses: all of them, or those of largest weight with a
         BocWarning."""
         limit = self._limit(len(features) + others) - others
         if len(features) <= limit:
@@ -42,7 +42,7 @@ class Budget:
         return strongest(features, limit)
 
     def _limit(self, wanted: int) -> int:
-        """How many of ``wanted`` clauses the server takes."""
+        """How many of ``wanted`` clauses the server accepts."""
         while wanted > self._most and (self._too_many is None or self._too_many - self._most > NEAR):
             untried = self._too_many is None or wanted < self._too_many
             tried = wanted if untried else (self._most + (self._too_many or 0)) // 2

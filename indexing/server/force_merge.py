@@ -1,4 +1,4 @@
-"""Making an index small after a load, before anybody searches it."""
+"""Force-merging an index on a server after a load, before it is published."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from contextlib import suppress
 
 from .transport import RefusedError, Transport
 
-PATIENCE = 24 * 3600.0  # seconds that a merge may take
+PATIENCE = 24 * 3600.0  # timeout of a merge, in seconds
 
 
 def refresh(transport: Transport, index: str) -> None:
-    """Let searches see all that was written."""
+    """Make all writes visible to searches."""
     transport.request("POST", f"/{index}/_refresh", timeout=PATIENCE)
 
 
 def compact(transport: Transport, index: str, alias: str) -> None:
-    """One segment a shard, without what servers keep for recovery.
+    """Merge an index into one segment per shard, without the copies that servers keep for recovery.
 
-    Of documents whose _source is not whole a server keeps a copy, two thirds of all bytes, until a merge that has
-    something to rewrite after no copy of the shard can need it. So there are two merges, the second of a document that
-    is only there to be deleted; closing the index between them lets go of the copies at once, which servers otherwise
-    do within half a minute. The segments from before stay on the disk until nothing searches them and no commit names
-    them. Documents are written by ``alias``: a removed index would be made anew by its name.
+    A server keeps a copy of every document whose _source is incomplete, two thirds of all bytes. It drops the copies in
+    the next merge that has something to rewrite, once no replica can need them. So there are two merges, and a dummy
+    document is written and deleted for the second. Closing the index between them releases the copies at once; servers
+    otherwise do so within half a minute. The old segments stay on disk until no search and no commit uses them.
+    Documents are written through ``alias``, because writing by name would create a removed index again.
     """
     dummy = f"/{alias}/_doc/boc:dummy"
     merge(transport, index)
     transport.request("PUT", dummy, {}, require_alias="true")
     transport.request("POST", f"/{index}/_flush", timeout=PATIENCE)
-    with suppress(RefusedError):  # a managed service may not let an index be closed; it gets small by later merges
+    with suppress(RefusedError):  # a managed service may forbid closing an index; later merges drop the copies
         transport.request("POST", f"/{index}/_close", timeout=PATIENCE)
     reopen(transport, index)
     transport.request("DELETE", dummy)
@@ -37,11 +37,11 @@ def compact(transport: Transport, index: str, alias: str) -> None:
 
 
 def reopen(transport: Transport, index: str) -> None:
-    """Open an index that was closed; an open one stays so."""
+    """Open a closed index; an open one stays open."""
     transport.request("POST", f"/{index}/_open", wait_for_active_shards=1, timeout=PATIENCE)
 
 
 def merge(transport: Transport, index: str) -> None:
-    """One segment a shard, while the index goes on answering."""
+    """Merge an index into one segment per shard, while it answers searches."""
     refresh(transport, index)
     transport.request("POST", f"/{index}/_forcemerge", max_num_segments=1, timeout=PATIENCE)

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from boc.errors import BackendError
 from boc.manifest import Manifest
+from boc.rerank.alignment import rescored
 from boc.rerank.dot import dot, reorder
-from boc.types import Filter, Hit, Item, Modality, Rescore, Stages, StoredConcepts, TermMatrix, Words
+from boc.types import Filter, Hit, Item, Modality, Rescore, Stages, StoredConcepts, TermMatrix, TextScore
 
+from .._validate import check_rescore, no_concepts
 from . import requests
 from .aliases import Generation
 from .clause_limit import SAFE, Budget
@@ -77,13 +79,17 @@ class ServerIndex:
         *,
         filters: Sequence[Filter] = (),
         rescore: Rescore | None = None,
-        words: Words | None = None,
+        words: TextScore | None = None,
         stages: Stages | None = None,
     ) -> list[list[Hit]]:
         if k < 1:
             raise BackendError(f"k must be at least 1, got {k}")
         if queries.shape[1] != self._n_terms:
             raise BackendError(f"queries have {queries.shape[1]} terms, the index has {self._n_terms}")
+        if rescore is not None:
+            check_rescore(rescore, modality, self.manifest, f"the index {self.generation.name}")
+            if rescore.metric != "dot":
+                return self._aligned(queries, k, modality, filters, rescore, Stages() if stages is None else stages)
         asked, bodies = [], []
         only = self._only(modality)
         for i in range(queries.shape[0]):
@@ -127,7 +133,7 @@ class ServerIndex:
             found = [[Hit(_item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
             stages.took("content_ms", begun)
             return found
-        queries = [rescore.vectors[i] for i in numbers]
+        queries = [rescore.queries.vectors[i] for i in numbers]
         if self._scripts and rescore.k <= requests.WINDOW:
             try:
                 return self._rescored(bodies, k, queries, rescore.k, stages)
@@ -136,6 +142,27 @@ class ServerIndex:
                     raise
                 self._scripts = False  # the server has no scripts, or its owner forbids them
         return self._fetched(bodies, k, queries, rescore.k, stages)
+
+    def _aligned(
+        self,
+        queries: TermMatrix,
+        k: int,
+        modality: Modality | None,
+        filters: Sequence[Filter],
+        rescore: Rescore,
+        stages: Stages,
+    ) -> list[list[Hit]]:
+        """Candidates whose concept sets are fetched, and aligned here."""
+        assert modality is not None
+        found = self.search(queries, k, modality, filters=filters, stages=stages)
+        stages.candidates += sum(map(len, found))
+        begun = perf_counter()
+        ranked = [
+            reorder(hits, rescored(rescore, i, self.concepts([hit.item.id for hit in hits]), modality), rescore.k)
+            for i, hits in enumerate(found)
+        ]
+        stages.took("rerank_ms", begun)
+        return ranked
 
     def _rescored(
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
@@ -206,10 +233,7 @@ class ServerIndex:
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
         dtype, width = self.manifest.concept_dtype, self.generation.state.concept_dim or 0
         if dtype is None:
-            raise BackendError(
-                f"the index {self.generation.name} holds no concept sets; make it anew with boc index --concepts "
-                "float16, or re-rank by dot"
-            )
+            raise no_concepts(f"the index {self.generation.name}")
         raw = [requests.decoded(value[0]) if value else b"" for value in self._fields(ids, "concepts")]
         scaled = dtype == "int8"
         lengths = [len(row) // (width * np.dtype(dtype).itemsize + 4 * scaled) if width else 0 for row in raw]

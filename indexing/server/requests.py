@@ -1,17 +1,18 @@
-"""What servers are sent: mappings, documents and queries, as plain data. Nothing here speaks to anybody.
+"""Mappings, documents and queries for servers, as plain data. No request is sent here.
 
 A document holds one item::
 
-    id        keyword    the item's id, which orders ties
+    id        keyword    the item's id, which breaks ties
     modality  keyword    image or text
-    size      integer    how many terms it has, digits how many digits the largest of its frequencies has
-    terms                term frequencies, as a ``Strategy`` writes them
-    vector               for re-ranking, as ``VECTORS`` has it
+    size      integer    number of terms
+    digits    byte       number of digits of its largest frequency
+    terms                term frequencies, in the format of a ``Strategy``
+    vector               vector for re-ranking, in a layout of ``VECTORS``
     concepts             binary: base64 of the rows of its concept set
     words     text       what full-text search reads: a sentence, text fields of the metadata
     meta.*               metadata, typed as the manifest declares
-    content, group       only kept in _source
-    block     binary     of documents that are no items: a piece of the codec's arrays, in order
+    content, group       in _source only
+    block     binary     in documents that are no items: a block of the codec's arrays
 
 Codes, vectors and concepts are left out of ``_source``, which would double them.
 """
@@ -37,7 +38,7 @@ from .transport import Json
 ITEM = ["id", "modality", "content", "group", "meta"]
 HIDDEN = ["terms", "vector", "concepts", "block"]
 LONGEST = 512  # bytes of an _id
-WINDOW = 10_000  # hits that a server ranks without paging, index.max_result_window, or scores anew
+WINDOW = 10_000  # hits that a server ranks without paging (index.max_result_window), or re-ranks
 
 TYPES: dict[FieldType, Json] = {
     "keyword": {"type": "keyword"},
@@ -59,8 +60,8 @@ for (int i = 0; i < n; ++i) {
 }
 return sum * 5.192296858534828E33 + params.offset;
 """
-"""The dot product with a float16 vector in a binary field: its bits moved to where float32 has exponent and fraction
-make a number 2**112 times too small, subnormal ones too."""
+"""The dot product with a float16 vector in a binary field. The bits are shifted to the exponent and fraction of a
+float32, which gives numbers 2**112 times too small, also for subnormal ones; the last line corrects this."""
 FLOAT32 = """
 List query = params.query; BytesRef vector = doc['vector'].value; byte[] data = vector.bytes; int at = vector.offset;
 double sum = 0; int n = query.size();
@@ -77,30 +78,30 @@ float[] vector = doc['vector'].vectorValue; List found = new ArrayList();
 for (float value : vector) { found.add(value); }
 return found;
 """
-"""The components of a dense_vector, copied: the server fills the same array for the next document."""
+"""The components of a dense_vector, as a copy: the server reuses its array for the next document."""
 SLACK = 1.01
-"""Norm that no vector reaches: scores must not be negative, so this much of the query's norm is added to them."""
+"""A norm that no unit vector reaches. Scores must not be negative, so this times the norm of the query is added."""
 VECTORS = ("binary", "float", "bfloat16")
-"""Layouts of the vectors for re-ranking: bytes of float16 or float32, exactly as given, which every server has; or
-Elasticsearch's dense_vector, twice the size of float16 but scored by compiled code; or that in 16 bits, 8 of which are
-the number's."""
+"""Layouts of the vectors for re-ranking. binary: the bytes of float16 or float32, exact, on every server. float:
+Elasticsearch's dense_vector, twice the size of float16 but scored by compiled code. bfloat16: the same in 16 bits, 8
+of which are significant."""
 
 
 def document_id(id: str) -> str:
-    """The _id of an item: its own id, as far as servers take it."""
+    """The _id of an item: its id, or a digest of an id that servers do not accept."""
     if id.startswith("boc:") or len(id.encode()) > LONGEST:
         return f"boc:sha256:{hashlib.sha256(id.encode()).hexdigest()}"
     return id
 
 
 def index_body(strategy: Strategy, manifest: Manifest, vectors: str, state: Json, *, shards: int) -> Json:
-    """What creates an index that is being loaded: nothing refreshed, no copies."""
+    """The body that creates an index for loading: without refresh and replicas."""
     return {
         "settings": {
             "number_of_shards": shards,
             "number_of_replicas": 0,
             "refresh_interval": "-1",
-            "sort.field": "id",  # once merged, equal scores are in the order of ids without asking for it
+            "sort.field": "id",  # after merging, equal scores are in the order of ids without a sort
             **strategy.settings,
         },
         "mappings": {
@@ -124,20 +125,20 @@ def index_body(strategy: Strategy, manifest: Manifest, vectors: str, state: Json
 
 
 def vector_mapping(layout: str, dim: int) -> Json:
-    """Of the field ``vector``."""
+    """The mapping of the field ``vector``."""
     if layout == "binary":
         return {"type": "binary", "doc_values": True}
     return {"type": "dense_vector", "dims": dim, "index": False, "element_type": layout}
 
 
 def rescored(body: Json, vector: NDArray[np.float32], candidates: int, layout: str, dtype: str) -> Json:
-    """The search ``body`` with its best ``candidates`` of each shard scored anew: dot product + ``offset(vector)``.
+    """The search ``body``, with the best ``candidates`` per shard re-ranked by dot product + ``offset(vector)``.
 
-    Where that is more than a server ranks at a time, all that share a term with the query are scored so.
+    If ``candidates`` exceeds ``WINDOW``, all documents that share a term with the query are re-ranked.
     """
     source = DENSE if layout != "binary" else FLOAT16 if dtype == "float16" else FLOAT32
     script = {"source": source, "params": {"query": vector, "offset": offset(vector)}}
-    kept = {name: value for name, value in body.items() if name != "sort"}  # a sort would win over it
+    kept = {name: value for name, value in body.items() if name != "sort"}  # a server ignores rescore beside sort
     if candidates > WINDOW:
         return {**kept, "query": {"script_score": {"query": body["query"], "script": script}}}
     again = {"script_score": {"query": {"match_all": {}}, "script": script}}
@@ -146,7 +147,7 @@ def rescored(body: Json, vector: NDArray[np.float32], candidates: int, layout: s
 
 
 def offset(vector: NDArray[np.float32]) -> float:
-    """What is added to a dot product with ``vector`` so that it is not negative."""
+    """The number added to dot products with ``vector`` so that they are not negative."""
     return SLACK * float(np.linalg.norm(vector))
 
 
@@ -157,7 +158,7 @@ def search_body(
     filters: Sequence[Filter] = (),
     words: Json | None = None,
 ) -> Json:
-    """The k best by ``query`` (and ``words``, whose score is added), ties by id."""
+    """The search for the k best by ``query`` (plus the score of ``words``), ties by id."""
     conditions = [condition(f) for f in filters]
     if modality is not None:
         conditions.append({"term": {"modality": modality}})
@@ -174,7 +175,7 @@ def search_body(
 
 
 def condition(wanted: Filter) -> Json:
-    """The filter clause of a condition on metadata."""
+    """The filter clause for a condition on metadata."""
     name = f"meta.{wanted.field}"
     if wanted.op == "=":
         return {"term": {name: wanted.value}}
@@ -185,18 +186,18 @@ def condition(wanted: Filter) -> Json:
 
 
 def match_body(text: str, boost: float = 1.0) -> Json:
-    """The query by words, under the server's own BM25."""
+    """The query for words, scored by the server's BM25."""
     return {"match": {"words": {"query": text, "boost": boost}}}
 
 
 def strongest(features: Mapping[str, int], limit: int) -> dict[str, int]:
-    """At most ``limit`` features, those of largest weight, ties to the earlier one."""
+    """The ``limit`` features of largest weight, ties to the earlier one."""
     kept = sorted(features, key=lambda feature: -features[feature])[:limit]
     return {feature: features[feature] for feature in kept}
 
 
 def decode_terms(found: Sequence[Mapping[str, float]], base: int, n_terms: int) -> TermMatrix:
-    """Term frequencies of rows of {feature: value}: digits put together."""
+    """Term frequencies from rows of {feature: value}, with digits combined."""
     rows, columns, values = [], [], []
     for row, features in enumerate(found):
         for feature, value in features.items():
@@ -212,7 +213,7 @@ def decode_terms(found: Sequence[Mapping[str, float]], base: int, n_terms: int) 
 
 
 def dumps(body: Json) -> bytes:
-    """JSON. float32 is written as such: half the digits of the float64 that it would become."""
+    """JSON bytes. float32 is written with its own digits, half as many as those of a float64."""
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -222,10 +223,10 @@ def raw(values: NDArray[Any]) -> bytes:
 
 
 def encoded(data: bytes) -> str:
-    """Base64, as binary fields take it."""
+    """Base64, the format of binary fields."""
     return base64.b64encode(data).decode("ascii")
 
 
 def decoded(text: str) -> bytes:
-    """The bytes of a binary field: OpenSearch answers in the alphabet of URLs, and without padding."""
+    """The bytes of a binary field. OpenSearch answers in the URL alphabet without padding."""
     return base64.b64decode(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4))

@@ -1,7 +1,7 @@
-"""Does an index score as it should? Asked before anything is loaded into it.
+"""Known-answer test of the scores of a new index, before anything is loaded into it.
 
-First what the server says of the field is held against what it must be, for faults that no score shows; then a dozen
-documents are indexed whose scores are known, asked for, and removed.
+First the mapping and settings that the server reports are compared with those required, for faults that no score
+shows. Then a dozen documents with known scores are indexed, searched, and removed.
 """
 
 from __future__ import annotations
@@ -22,32 +22,31 @@ from .term_fields import Strategy
 from .transport import Json, RefusedError, Transport
 
 COMMON = [1, 2, 3, 5, 7, 9, 12, 15, 100, 300, 511, 70_000]
-"""Frequencies of term 0, which every document has: the smallest and the largest that are stored as one number, and
-more."""
-ONE_DIGIT = 8  # of them are one number under every strategy
+"""Frequencies of term 0 in the test documents: from the smallest to the largest that one number holds, and larger."""
+ONE_DIGIT = 8  # so many of ``COMMON`` have one digit in every field type
 OWN = 4
-"""Terms that a document has alone. So many, and a term that all have, make a server that prunes show it: it leaves out
-what is five times as frequent as the average term, and weighs at most 0.4 of the heaviest."""
+"""Terms that only one document has. So many, beside one term in all documents, reveal a server that prunes: it drops
+terms that are five times as frequent as the average term and weigh at most 0.4 of the heaviest."""
 QUERIES = [{0: 1}, {0: 1, 21: 511}, {0: 127, 1: 1, 6: 64, 13: 511, 48: 3}]
 MUST: dict[str, Json] = {
     "text": {"norms": False, "index_options": "freqs"},
     "rank_features": {"positive_score_impact": True},
 }
-"""Of a field of each type, whatever else is asked."""
+"""Required settings of each field type, beside those of its mapping."""
 WHY = {
     "similarity": "BM25 and its like do not give the dot product",
     "norms": "norms on: the length of a document would count",
     "index_options": "positions are not needed, and refuse counted words",
     "positive_score_impact": "larger frequencies would score less",
 }
-PATIENCE = 30.0  # seconds: nothing is lost by beginning another time
-ROUTING = "boc"  # to one shard: pruning counts by shard
+PATIENCE = 30.0  # seconds; little is lost by starting again
+ROUTING = "boc"  # sends all test documents to one shard, since pruning counts per shard
 
 
 def self_test(transport: Transport, index: str, strategy: Strategy) -> str | None:
-    """None if ``index``, made for ``strategy``, scores exactly; what the server lacks, if it cannot store or ask so.
+    """None if ``index``, made for ``strategy``, scores exactly; the reason if the server does not support the strategy.
 
-    BackendError if it scores otherwise, naming the setting at fault. Leaves no document behind if all is well.
+    BackendError if it scores differently, naming the setting at fault. Leaves no document behind on success.
     """
     terms, queries = _documents(), _queries()
     documents = list(strategy.documents(terms))
@@ -78,7 +77,7 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
 
 
 def _documents() -> TermMatrix:
-    """One row a document: int32 (12, V)."""
+    """The term frequencies of the test documents, int32 (12, V)."""
     n = len(COMMON)
     rows = np.zeros((n, 1 + OWN * n), np.int32)
     rows[:, 0] = COMMON
@@ -88,7 +87,7 @@ def _documents() -> TermMatrix:
 
 
 def _queries() -> TermMatrix:
-    """One row a query, of ``QUERIES``."""
+    """The weights of ``QUERIES``, one row per query."""
     rows = np.zeros((len(QUERIES), _documents().shape[1]), np.int32)
     for row, query in zip(rows, QUERIES, strict=True):
         row[list(query)] = list(query.values())
@@ -107,7 +106,7 @@ def _dots(named: Sequence[Mapping[str, int]]) -> Iterator[str]:
 
 
 def _mapping(transport: Transport, index: str, strategy: Strategy) -> Iterator[str]:
-    """What of the field is otherwise than asked, or than it must be."""
+    """Yield the differences between the field and what was requested or is required."""
     answer = transport.request("GET", f"/{index}/_mapping/field/terms", include_defaults="true")
     mapped = next(iter(answer.values()))["mappings"].get("terms", {}).get("mapping", {}).get("terms", {})
     kind = mapped.get("type")
@@ -126,7 +125,7 @@ def _mapping(transport: Transport, index: str, strategy: Strategy) -> Iterator[s
 
 
 def _settings(transport: Transport, index: str, strategy: Strategy) -> Iterator[str]:
-    """What of the index is otherwise than asked; servers answer in strings."""
+    """Yield the differences between the index settings and those requested; servers answer in strings."""
     answer = transport.request("GET", f"/{index}/_settings", flat_settings="true")
     found = next(iter(answer.values()))["settings"]
     for name, wanted in _flat(strategy.settings, "index"):
@@ -143,7 +142,7 @@ def _flat(settings: Json, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _analysis(transport: Transport, index: str, strategy: Strategy, mapped: Json) -> Iterator[str]:
-    """Words are to be read once: counts where documents are, nothing where queries are."""
+    """Yield faults of the analyzers: documents must be read as words with frequencies, queries as plain words."""
     features = {"t0": 3, "t1a": 2}
     for side, text, wanted in (
         ("analyzer", strategy.field(features), list(features)),
@@ -160,7 +159,7 @@ def _analysis(transport: Transport, index: str, strategy: Strategy, mapped: Json
 
 
 def _bulk(transport: Transport, index: str, documents: Iterable[Json | None]) -> str | None:
-    """Index test documents, or delete them where they are None; why one is refused, if any is."""
+    """Index test documents, or delete those that are None; return why one is rejected, or None."""
     try:
         with Bulk(transport, index, routing=ROUTING, patience=PATIENCE) as bulk:
             for i, document in enumerate(documents):
@@ -175,7 +174,7 @@ def _bulk(transport: Transport, index: str, documents: Iterable[Json | None]) ->
 
 
 def _scores(transport: Transport, index: str, query: Json, n: int) -> NDArray[np.float64]:
-    """Of test documents 0 to n - 1, 0 for those that are not found."""
+    """Scores of the test documents 0 to n - 1; 0 for those that are not among the hits."""
     answer = transport.request(
         "POST",
         f"/{index}/_search",
@@ -190,7 +189,7 @@ def _scores(transport: Transport, index: str, query: Json, n: int) -> NDArray[np
 
 
 def _pruned(query: Mapping[str, int], documents: Sequence[Mapping[str, int]], got: NDArray[np.float64]) -> str | None:
-    """Whether the scores are those without the frequent terms of low weight."""
+    """The fault, if ``got`` are the scores without frequent terms of low weight; else None."""
     heavy = 0.4 * max(query.values())
     kept = {f: w for f, w in query.items() if w > heavy or not all(f in document for document in documents)}
     left = [sum(weight * document.get(f, 0) for f, weight in kept.items()) for document in documents]
@@ -202,7 +201,7 @@ def _pruned(query: Mapping[str, int], documents: Sequence[Mapping[str, int]], go
 
 
 def _saturated(strategy: Strategy, got: NDArray[np.float64]) -> str | None:
-    """Whether ``got``, the scores of term 0 alone, are a * f / (f + p) of its frequency f: f / score is a line then."""
+    """The fault, if ``got``, the scores of term 0, are a * f / (f + p) of its frequency f (f / score is linear)."""
     f, s = np.array(COMMON[:ONE_DIGIT], np.float64), got[:ONE_DIGIT]
     if not (s > 0).all():
         return None

@@ -1,4 +1,4 @@
-"""How terms are stored on a server: fields whose scores are integer dot products, and how a query asks for them."""
+"""Field types that store term frequencies on a server so that scores are integer dot products."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from boc.types import TermMatrix
 from .transport import Json
 
 EXACT = 1 << 24
-"""Servers add scores as float32: whole numbers below are exact."""
+"""Servers add scores as float32, where integers below this are exact."""
 
 
-DIGITS = "abcdefgh"  # behind the first
+DIGITS = "abcdefgh"  # suffixes of the second and later digits
 
 
 class Strategy(ABC):
     """A way to store term frequencies in one field so that a query's score is the sum of weight times frequency.
 
-    Frequencies that the field cannot hold, or only dearly, are written as digits to the base ``base``: digit i of term
-    j is the feature "t<j>" (i = 0) or "t<j>a", "t<j>b", ..., and a query asks for it with base**i times its weight.
+    Frequencies that the field cannot hold, or only at high cost, are written as digits to the base ``base``: digit i of
+    term j is the feature "t<j>" (i = 0) or "t<j>a", "t<j>b", ..., whose query weight is base**i times that of the term.
     """
 
     name: str
@@ -33,11 +33,11 @@ class Strategy(ABC):
     @property
     @abstractmethod
     def mapping(self) -> Json:
-        """Of the field ``terms``."""
+        """The mapping of the field ``terms``."""
 
     @property
     def settings(self) -> Json:
-        """Of the index."""
+        """The index settings that the field needs."""
         return {}
 
     @abstractmethod
@@ -53,7 +53,7 @@ class Strategy(ABC):
         return {"bool": {"should": [self.clause(feature, weight) for feature, weight in features.items()]}}
 
     def documents(self, terms: TermMatrix) -> list[dict[str, int]]:
-        """The features of each row with their values; digits of 0 are not there."""
+        """The features of each row with their values; digits that are 0 are left out."""
         values, bounds = terms.data, terms.indptr.tolist()
         found = [dict(row) for row in _rows(terms.indices, values % self.base, bounds)]
         if values.max(initial=0) < self.base:
@@ -68,25 +68,25 @@ class Strategy(ABC):
         return found
 
     def digits(self, largest: int) -> int:
-        """How many digits a frequency of ``largest`` has."""
+        """Number of digits of the frequency ``largest``."""
         return 1 if largest < self.base else 1 + self.digits(largest // self.base)
 
     def features(self, columns: Sequence[int], weights: Sequence[int], digits: int) -> dict[str, int]:
-        """What a query asks for where frequencies have up to so many digits."""
+        """The features of a query and their weights, where frequencies have up to ``digits`` digits."""
         powers = [(suffix, self.base**i) for i, suffix in enumerate(["", *DIGITS][:digits])]
         pairs = zip(columns, weights, strict=True)
         return {f"t{column}{suffix}": weight * power for column, weight in pairs for suffix, power in powers}
 
 
 def _rows(columns: NDArray[Any], values: NDArray[Any], bounds: Sequence[int]) -> Iterator[Iterator[tuple[str, int]]]:
-    """(feature, value) pairs of each row."""
+    """The (feature, value) pairs of each row."""
     flat = values.tolist()
     features = [f"t{column}" for column in columns.tolist()]
     return (zip(features[a:b], flat[a:b], strict=True) for a, b in pairwise(bounds))
 
 
 class SparseVector(Strategy):
-    """Elasticsearch's ``sparse_vector``. Pruning would drop frequent terms of low weight, so every query says no."""
+    """Elasticsearch's ``sparse_vector``. Every query disables pruning, which drops frequent terms of low weight."""
 
     name = "sparse_vector"
     base = 512  # features keep 9 significant bits
@@ -106,10 +106,10 @@ class SparseVector(Strategy):
 
 
 class RankFeatures(Strategy):
-    """``rank_features``, asked by ``linear``: the default, saturation, depends on the other documents."""
+    """``rank_features``, queried with ``linear``: the default, saturation, depends on the other documents."""
 
     name = "rank_features"
-    base = 512  # as above
+    base = 512  # features keep 9 significant bits
 
     @property
     def mapping(self) -> Json:
@@ -125,7 +125,7 @@ class RankFeatures(Strategy):
 class Text(Strategy):
     """Surrogate text under a similarity that is the dot product: query boost times term frequency.
 
-    The server counts words one by one, so digits keep them few.
+    A frequency is a number of repeated words, so a small base keeps the text short.
     """
 
     name = "text"
@@ -159,7 +159,7 @@ class Text(Strategy):
 
 
 class CountedText(Text):
-    """The same where the server reads the frequency behind a word: "t5|37"."""
+    """Surrogate text where the server reads the frequency behind a word: "t5|37"."""
 
     name = "counted_text"
     base = EXACT
@@ -187,5 +187,6 @@ STRATEGIES: dict[str, Strategy] = {s.name: s for s in (SparseVector(), RankFeatu
 
 
 def preferred(names: Sequence[str], largest: int) -> list[str]:
-    """Ways to store frequencies up to about ``largest``: those that need fewest digits first, then as they come."""
+    """The names sorted by the number of digits for frequencies up to about ``largest``, fewest first, else
+    unchanged."""
     return sorted(names, key=lambda name: STRATEGIES[name].digits(largest))

@@ -1,4 +1,4 @@
-"""How the server back ends speak to a server: one request, one answer, one of two errors."""
+"""The connection to a server: one request, one answer, one of two errors."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ class RefusedError(BackendError):
 
 
 class UnreachableError(BackendError):
-    """No whole answer came: no connection, no trust, no time left, or cut off. What was asked may have been done."""
+    """No complete answer: no connection, no trust, a timeout, or a cut-off answer. The server may have executed the
+    request."""
 
 
 class UnfinishedError(BackendError):
-    """A load cannot go on for now. What was acknowledged stays on the server, and the same load goes on from there."""
+    """A load cannot continue now. Acknowledged rows stay on the server, and the same load continues from there."""
 
 
 class Transport(Protocol):
-    """A connection to one cluster. Thread-safe. Never retries: callers know what may be repeated."""
+    """A connection to one cluster. Thread-safe. It never retries: callers know which requests can be repeated."""
 
     engine: str
     """elasticsearch or opensearch."""
@@ -37,21 +38,21 @@ class Transport(Protocol):
     """The address without secrets, for messages."""
 
     def open_pit(self, index: str, keep_alive: str) -> str:
-        """The id of a point in time of ``index``, which searches see whatever is written meanwhile."""
+        """Open a point in time of ``index`` and return its id; searches of it ignore later writes."""
 
     def close_pit(self, pit: str) -> None:
-        """Give it back."""
+        """Close a point in time."""
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None, **params: Any) -> Json:
-        """The parsed answer to one request; a mapping is sent as JSON, bytes as they are (NDJSON).
+        """Send one request and return the parsed answer; a mapping is sent as JSON, bytes unchanged (NDJSON).
 
-        ``timeout`` among the params, in seconds, replaces the connection's own; all others go into the URL. Raises
-        RefusedError and UnreachableError, whose messages hold no secret.
+        ``timeout`` in ``params``, in seconds, replaces that of the connection; all others go into the URL. Raises
+        RefusedError and UnreachableError, whose messages contain no secret.
         """
 
 
 def refusal(shown: str, status: int, body: Any) -> RefusedError:
-    """The error for an answer of ``status`` whose parsed body is ``body``, with what to do about it."""
+    """The error for an answer with ``status`` and parsed ``body``; its message says what to do."""
     kind, reason = _cause(body)
     said = f"{kind}: {reason}" if kind and reason else kind or reason or "no reason given"
     if status == 401:
@@ -67,7 +68,7 @@ def refusal(shown: str, status: int, body: Any) -> RefusedError:
 
 
 def unreachable(shown: str, reason: str, *, tls: bool, late: bool) -> UnreachableError:
-    """The error for a request without an answer, with what to do about it."""
+    """The error for a request without an answer; its message says what to do."""
     if tls:
         advice = "its certificate is not trusted; name the file of its authority with ?ca_certs=FILE in the address"
     elif late:
@@ -78,7 +79,7 @@ def unreachable(shown: str, reason: str, *, tls: bool, late: bool) -> Unreachabl
 
 
 def _cause(body: Any) -> tuple[str, str]:
-    """Type and reason of the innermost error that a server tells of."""
+    """Type and reason of the innermost error in the body of an answer."""
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         return ("", str(error or "")[:300])

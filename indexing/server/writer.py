@@ -1,4 +1,4 @@
-"""Making an index on a server, and changing one that is there."""
+"""Writers of an index on a server: one loads a new index, one edits an existing index."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from .index import scan
 from .score_check import self_test
 from .transport import Json, RefusedError, Transport, UnfinishedError, UnreachableError
 
-BLOCK = 3 << 20  # bytes of a codec array in one document
+BLOCK = 3 << 20  # bytes of a codec array per document
 EVERYTHING = {"query": {"exists": {"field": "modality"}}, "sort": [{"id": "asc"}], "_source": False}
 
 
 OF_VECTORS = ("[vector]", "dense_vector", "element_type")
-"""What servers say when the mapping of the field ``vector`` is not theirs."""
+"""Words in the error of a server that does not know the mapping of the field ``vector``."""
 FOR_NOW = (UnreachableError, RefusedError, UnfinishedError)
-"""After which a load can go on another time."""
+"""Errors after which a load can be continued later."""
 
 
 class ServerWriter:
-    """Loads a generation that nobody sees, then points the name to it.
+    """Loads a generation that no search sees, then points the name to it.
 
-    What is acknowledged stays if this process, or its connection, dies; a load of the same contents goes on from there.
-    Left by an error of the caller, nothing stays.
+    Acknowledged rows stay if the process or its connection dies; a load of the same contents continues from there. If
+    the caller leaves the context by another error, nothing stays.
     """
 
     def __init__(
@@ -72,10 +72,12 @@ class ServerWriter:
         self._ledger = Ledger()
         self._load = _Load(self._transport, left[0], self._address.patience) if left else None
         for generation in left:
-            reopen(self._transport, generation.physical)  # it may have ended while it was compacted
+            # the earlier load may have died while the index was closed for merging
+            reopen(self._transport, generation.physical)
             refresh(self._transport, generation.physical)
             self._ledger.found(hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING))
-        if left and next(self._ledger.strays(), None) is None:  # without a row: it may have ended amid its test
+        # no row: the earlier load may have died during the score check
+        if left and next(self._ledger.strays(), None) is None:
             drop(self._transport, left)
             self._load = None
         return self
@@ -132,7 +134,8 @@ class ServerWriter:
             self._ledger.close()
 
     def _create(self, largest: int) -> Generation:
-        """An empty generation under the first way to store codes that the server has; refused if it scores wrongly."""
+        """Create an empty generation with the first field type that the server supports. BackendError if it scores
+        wrongly."""
         lacking = []
         physical = f"{self._name}-boc-{self._digest}-{self._number}"
         for field in term_fields.preferred(self._order, largest):
@@ -173,7 +176,7 @@ class ServerWriter:
             )
 
     def _audit(self, physical: str, found: int) -> None:
-        """All that was acknowledged is there, and nothing else. BackendError tells what is not."""
+        """Compare the number of documents with the number acknowledged. UnfinishedError lists missing ids."""
         wanted = len(self._ledger)
         if found != wanted:
             missing = self._ledger.missing(hit["sort"][0] for hit in scan(self._transport, physical, EVERYTHING))
@@ -185,7 +188,7 @@ class ServerWriter:
 
 
 class _Load:
-    """A generation being filled; its state is written down before the rows that change it."""
+    """A generation that is being loaded. Its state is stored before the rows that change it are sent."""
 
     def __init__(self, transport: Transport, generation: Generation, patience: float) -> None:
         self._transport = transport
@@ -207,7 +210,7 @@ class _Load:
 
 
 class ServerEditor:
-    """Changes the published generation in place. Searches see rows as the server takes them."""
+    """Edits the published generation in place. Searches see rows as soon as the server accepts them."""
 
     def __init__(self, transport: Transport, address: Address, name: str) -> None:
         self._transport = transport
@@ -248,12 +251,12 @@ class ServerEditor:
         return self._rows.bulk.flush()
 
     def _begin(self) -> None:
-        """Note on the server that the counts of the manifest do not hold until ``commit``."""
+        """Record on the server that the counts of the manifest are outdated until ``commit``."""
         if self._generation.state.state != "editing":
             self._remember(replace(self._generation.state, state="editing"))
 
     def _check_left(self, unwanted: list[str]) -> None:
-        """BackendError, before anything is deleted, if nothing would be left."""
+        """BackendError if the deletion would leave an empty index; nothing is deleted before."""
         index, name = self._generation.physical, self._generation.name
         refresh(self._transport, index)
         total = sum(_counts(self._transport, index)[0].values())
@@ -279,7 +282,7 @@ class ServerEditor:
 
 
 class _Rows:
-    """Items with their arrays as documents on their way to the server."""
+    """Sends items and their arrays to the server as documents."""
 
     def __init__(self, transport: Transport, generation: Generation, target: str, patience: float) -> None:
         self.bulk = Bulk(transport, target, require_alias=True, patience=patience)

@@ -226,6 +226,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), VALUES, max_size=4), st.sampled_from([None, 2]), st.integers(1, 7))
 def test_lists_of_an_object_are_read_as_json_reads_them(value: dict[str, Any], indent: int | None, chunk: int) -> None:
     text = json.dumps(value, indent=indent)

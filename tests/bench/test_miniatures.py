@@ -116,6 +116,7 @@ def cells(row: dict[str, str], *names: str) -> list[float]:
     return [float(row[name]) for name in names]
 
 
+@pytest.mark.slow
 def test_recall_against_sparsity(mini: Path) -> None:
     dev, train, alone = (mini / f"{name}.h5" for name in ("dev", "train", "alone"))
     rows = run(
@@ -181,6 +182,7 @@ def test_recall_against_sparsity(mini: Path) -> None:
         assert cells(row, "terms", "postings", "Rm=1") == [1, postings, 100]
 
 
+@pytest.mark.slow
 def test_codebook_size(mini: Path) -> None:
     rows = run("codebook_size.py", mini / "dev.h5", "--fit", mini / "train.h5", "--clusters", 22, "--sample", 50)
     # The codebook of the test above, 22 x 22 numbers of 4 bytes; soft codes keep 8 of 22, and 1, as hard does.
@@ -192,6 +194,7 @@ def test_codebook_size(mini: Path) -> None:
         assert cells(row, "dense", "R@10", "R@10 +-") == [100, 75, 4]
 
 
+@pytest.mark.slow
 def test_table_one(mini: Path) -> None:
     pytest.importorskip("spellchecker")
     rows = run("table1.py", mini / "dev.h5", "--fit", mini / "train.h5", "--clusters", 22)
@@ -223,6 +226,7 @@ def test_table_one(mini: Path) -> None:
     assert cells(difference, "sum") == [95]
 
 
+@pytest.mark.slow
 def test_recall_against_postings(mini: Path, tmp_path: Path) -> None:
     from boc.clustering.codebook import cluster
     from boc.inputs.features import FeatureFile
@@ -244,6 +248,7 @@ def test_recall_against_postings(mini: Path, tmp_path: Path) -> None:
         assert cells(row, "postings", "gini", "bytes", "recall", "right", "dense") == [4, 0.509, 8, 0.2, 100, 100]
 
 
+@pytest.mark.slow
 def test_labels(mini: Path, tmp_path: Path) -> None:
     learn = training(tmp_path / "learn.h5", 5 * CONCEPTS)
     rows = run("labels.py", learn, mini / "dev.h5", "--clusters", len(5 * CONCEPTS), "--pictures", 2)
@@ -271,6 +276,7 @@ def test_alignment(mini: Path) -> None:
     assert cells(row, "vectors") == [90]
 
 
+@pytest.mark.slow
 def test_models(tmp_path: Path) -> None:
     e = np.eye(2)
     captions = [

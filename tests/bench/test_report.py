@@ -173,6 +173,7 @@ class Page(HTMLParser):
         self.texts.append(data.strip())
 
 
+@pytest.mark.slow
 def test_the_page_holds_every_figure_and_needs_nothing_else(bench: SimpleNamespace, out: Path) -> None:
     text = bench.page.page(out)
     page = Page(text)
@@ -233,6 +234,7 @@ def test_stages_left_out_and_trials_are_told(bench: SimpleNamespace, out: Path) 
     assert "a trial on painted scenes" in text
 
 
+@pytest.mark.slow
 def test_every_plot_has_units_names_that_do_not_touch_and_a_title(bench: SimpleNamespace, out: Path) -> None:
     seen = set()
     for name, (script, _) in ROWS.items():
@@ -293,6 +295,7 @@ def brought(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return run_script("docs.py", "--root", root, *options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", [["growth"]], indirect=True)
 def test_pages_follow_their_rows(out: Path) -> None:
     (out / "docs" / "rows").mkdir(parents=True)
@@ -355,6 +358,7 @@ def test_a_figure_is_found_by_one_of_several_recalls(bench: SimpleNamespace, out
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", [["growth"]], indirect=True)
 def test_a_plot_of_other_rows_is_noticed(out: Path) -> None:
     (out / "docs" / "rows").mkdir(parents=True)
@@ -371,6 +375,7 @@ def test_a_plot_of_other_rows_is_noticed(out: Path) -> None:
 # Of our own pages
 
 
+@pytest.mark.slow
 def test_figures_of_our_own_pages_are_those_of_their_rows() -> None:
     pytest.importorskip("matplotlib")
     found = brought(ROOT, "--check")
@@ -421,9 +426,10 @@ def test_every_figure_of_our_pages_changes_with_its_rows(
                 if re.search(r"\d", figures):
                     assert line not in changed, (match["what"], first)
             seen += 1
-    assert seen > 30
+    assert seen > 15
 
 
+@pytest.mark.slow
 def test_another_digit_in_a_row_fails_the_check(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("_build"))
@@ -440,27 +446,28 @@ def test_another_digit_in_a_row_fails_the_check(tmp_path: Path) -> None:
 
 
 TABLES = {  # page: first cells of tables whose figures are measured by nothing, and what they are
-    "README.md": {"": "versions of servers"},
     "docs/codes.md": {"code": "years of papers"},
-    "docs/configuration.md": {"strength": "defaults"},
+    "docs/configuration.md": {"priority": "defaults"},
     "docs/encoders.md": {"setting": "defaults, and why", "source": "sizes of grids"},
+    "docs/index.md": {"feature": "versions of servers"},
+    "docs/installing.md": {"command": "downloads"},
     "docs/servers.md": {
         "option": "defaults", "server": "versions, tried with `boc info`", "field": "a limit",
-        "`vectors=`": "bytes of types, versions", "trap": "versions, status codes",
+        "`vectors=`": "bytes of types, versions", "pitfall": "versions, status codes",
+        "load, merge and publish": "by `bench/speed/server_load.py`, named below it",
     },
 }  # fmt: skip
 SENTENCES = {  # page: what is told with a unit and is of no rows, and why not
     "README.md": {
-        "6 GB with PyTorch": "a download", "65 MB to fetch once": "a download", "(2.1 GB)": "a download",
-        "a quarter of an hour": "by `make flickr8k`",
+        "6 GB with PyTorch": "a download", "a quarter of an hour": "by `make flickr8k`",
     },
     "docs/codes.md": {"100,000 vectors of 4 KB": "a setting of `bench/speed/encoding.py`"},
+    "docs/embedded.md": {"about 48 MB": "a setting of `indexing/embedded/writer.py`"},
     "docs/encoders.md": {"10 to 19 minutes": "by `make encoders`"},
     "docs/servers.md": {
-        "2.2 times smaller": "BM25 of Lucene's two forms", "30 GB or 10 million": "a rule", "20 to 40 GB": "a rule",
+        "2.2 times smaller": "BM25 of Lucene's two forms", "30 GB or per 10 million": "a rule", "20 to 40 GB": "a rule",
         "1 GB, and 1 GB for each 20 shards": "a rule", "up to 63 times": "a limit", "512 times its weight": "a base",
         "at most 8 MB": "a limit", "a heap of 2 GB": "a setting",
-        "in 156 s": "by `bench/speed/server_load.py`, named below it", "314 MB": "the same", "7 ms": "the same",
     },
 }  # fmt: skip
 NUMBER = r"(?<![\w.-])\d[\d.,]*"

@@ -19,6 +19,7 @@ def run(script: str, *arguments: object) -> list[dict[str, str]]:
     return list(csv.DictReader(line for line in lines if not line.startswith("# ")))
 
 
+@pytest.mark.slow
 def test_table_one_has_the_rows_of_the_paper_and_their_differences_which_decide_its_claims(
     library: Path, tmp_path: Path
 ) -> None:
@@ -64,6 +65,7 @@ def claims(folder: Path, plain: Path, options: tuple[object, ...], alone: Path) 
     return run("claims.py", *files)
 
 
+@pytest.mark.slow
 def test_labels_are_judged_for_every_kind(library: Path) -> None:
     plain = library / "photos.h5"
     rows = run("labels.py", plain, plain, "--clusters", 4, "--pictures", 3)
@@ -71,6 +73,7 @@ def test_labels_are_judged_for_every_kind(library: Path) -> None:
     assert all(0 <= float(row["hits"]) <= 1 for row in rows if int(row["with words"]))
 
 
+@pytest.mark.slow
 def test_recall_and_postings_of_the_codes_over_concepts(library: Path, tmp_path: Path) -> None:
     book = tmp_path / "book.npz"
     assert boc("build-codebook", library / "photos.h5", "-o", book, "--clusters", 9).exit_code == 0
@@ -89,6 +92,7 @@ def test_alignment_over_an_index_has_a_row_for_each_metric(library: Path) -> Non
     assert f"R@10 {float(everything['R@10']):5.1f}" in boc("evaluate", plain).stdout.splitlines()[1]
 
 
+@pytest.mark.slow
 def test_models_agree_with_the_command(library: Path, tmp_path: Path) -> None:
     plain, ids = library / "photos.h5", tmp_path / "ids.txt"
     ids.write_text("".join(f"{i:03d}.png\n" for i in range(30)), encoding="utf-8")

@@ -21,6 +21,7 @@ texts = st.text(max_size=3)
 items = st.builds(Item, texts, st.sampled_from(["image", "text"]), texts, texts, st.dictionaries(texts, st.integers()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @given(made=st.lists(items))
 def test_they_are_what_calling_the_class_makes(way: str, made: list[Item]) -> None:
@@ -61,6 +62,7 @@ def test_what_is_not_a_class_with_its_columns_is_refused() -> None:
         of(int, ("item",), [1])
 
 
+@pytest.mark.slow
 @BUILT
 def test_nothing_is_held_of_what_was_made() -> None:
     value = object()

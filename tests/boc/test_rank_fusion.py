@@ -15,7 +15,7 @@ from boc.errors import BocError
 from boc.inputs.features import FeatureFile
 from boc.rank_fusion import reciprocal_rank_fusion
 from boc.search import Searcher
-from boc.types import Embeddings, Filter, Hit, Modality, Words
+from boc.types import Embeddings, Filter, Hit, Modality, TextScore
 from indexing.embedded.index import EmbeddedIndex
 from tests.oracles import picture
 
@@ -75,7 +75,7 @@ class WordIndex(EmbeddedIndex):
         if words is None:
             return super().search(queries, k, modality, filters=filters, rescore=rescore, stages=stages)
         assert rescore is None
-        self.joint: tuple[int, Modality | None, Words] = (k, modality, words)
+        self.joint: tuple[int, Modality | None, TextScore] = (k, modality, words)
         return [[] for _ in words.texts]
 
 
@@ -108,7 +108,7 @@ def test_rrf_fuses_the_rescored_candidates_with_the_words(
 def test_sum_asks_the_engine_once(searcher: Searcher, captions: tuple[Embeddings, list[str]]) -> None:
     queries, texts = captions
     assert searcher.search_vectors(queries, texts=texts, k=4, hybrid="sum", words_weight=2.5) == [[]] * 6
-    assert searcher.index.joint == (4, "image", Words(texts, 2.5))  # type: ignore[attr-defined]
+    assert searcher.index.joint == (4, "image", TextScore(texts, 2.5))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_a_search_asks_by_the_terms_that_are_kept(searcher: Searcher) -> None:
     for z in (1, 3, 1000):
         stages = Stages()
         found = searcher.search_vectors(queries, k=4, rm=2, query_z=z, stages=stages)
-        rescore = Rescore(queries.vectors, 4)
+        rescore = Rescore("dot", queries, 4)
         assert found == searcher.index.search(heaviest(codes, z), 8, "image", rescore=rescore)
         assert stages.codes is not None
         assert np.diff(stages.codes.indptr).tolist() == [min(z, n) for n in np.diff(codes.indptr).tolist()]

@@ -17,11 +17,25 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc import plugins
-from boc.errors import BackendError
+from boc.errors import BackendError, BocError
 from boc.inputs.metadata import holds
+from boc.names import CONCEPT_DTYPES, METRICS, Metric
 from boc.plugins import Backend, Index
-from boc.rerank.storage import CONCEPT_DTYPES, store
-from boc.types import MODALITIES, FieldType, Filter, Hit, Item, Modality, Ragged, Rescore, Stages, StoredConcepts, Words
+from boc.rerank.storage import store
+from boc.types import (
+    MODALITIES,
+    Embeddings,
+    FieldType,
+    Filter,
+    Hit,
+    Item,
+    Modality,
+    Ragged,
+    Rescore,
+    Stages,
+    StoredConcepts,
+    TextScore,
+)
 from tests.oracles import assert_canonical, new_manifest, picture, random_terms, same_matrix, sentence, term_matrices
 
 PLACES: dict[str, Callable[[Path], str]] = {"embedded": lambda folder: f"file:{folder / 'indexes'}"}
@@ -247,7 +261,9 @@ def test_rescored_hits_are_the_candidates_by_their_vectors(backend: Backend, nam
         queries: sparse.csr_array, seed: int, depth: int, k: int, kind: Modality | None, filters: list[Filter]
     ) -> None:
         asked = halves(3, seed)
-        found = index.search(queries, depth, kind, filters=filters, rescore=Rescore(asked, k))
+        found = index.search(
+            queries, depth, kind, filters=filters, rescore=Rescore("dot", Embeddings("text", asked), k)
+        )
         passed = [all(holds(condition, item.fields) for condition in filters) for item in items]
         kept = [item for item, passes in zip(items, passed, strict=True) if passes]
         for hits, query, vector in zip(found, queries.toarray().tolist(), asked.tolist(), strict=True):
@@ -260,13 +276,73 @@ def test_rescored_hits_are_the_candidates_by_their_vectors(backend: Backend, nam
     check()
 
 
+def slow_alignment(one: NDArray[np.float32], other: NDArray[np.float32], metric: str) -> float:
+    """The score of words (n, d) with regions (m, d), in double precision."""
+    if not len(one) or not len(other):
+        return 0.0
+    words, regions = (rows / np.linalg.norm(rows.astype(np.float64), axis=1)[:, None] for rows in (one, other))
+    cosines = words @ regions.T
+    over_words, over_regions = cosines.max(axis=1).sum(), cosines.max(axis=0).sum()
+    found = {"mrsw": over_words, "mwsr": over_regions, "symm": over_words + over_regions}
+    return float(found.get(metric, over_words / len(words)))
+
+
+@pytest.mark.parametrize("metric", METRICS[1:])
+@pytest.mark.parametrize("dtype", CONCEPT_DTYPES)
+def test_rescored_hits_are_the_candidates_by_their_concept_sets(
+    backend: Backend, name: str, dtype: str, metric: Metric
+) -> None:
+    rng = np.random.default_rng(0)
+    items, terms = mixed_items(40), random_terms(rng, (40, 4), 3, 0.6)
+    sets = [vectors_for(i % 5, 5, i) for i in range(40)]
+    index = build(backend, name, items, terms, concepts=sets, concept_dtype=dtype)
+    set_of = dict(zip([item.id for item in items], sets, strict=True))
+    queries = random_terms(rng, (3, 4), 9, 0.8)
+    asked = Ragged.from_sets([vectors_for(i + 1, 5, 100 + i) for i in range(3)], 5)
+    for asking in MODALITIES:
+        rescore = Rescore(metric, Embeddings(asking, vectors_for(3), asked), 6)
+        for target in MODALITIES:
+            told = Stages()
+            found = index.search(queries, 9, target, rescore=rescore, stages=told)
+            assert told.candidates >= sum(map(len, found)) > 0
+            for i, (hits, query) in enumerate(zip(found, queries.toarray().tolist(), strict=True)):
+                score_of = {}
+                for key, _ in slow_search(items, terms, query, 9, target):
+                    pair = (asked[i], set_of[key])
+                    words, regions = pair if (asking, target) != ("image", "text") else pair[::-1]
+                    score_of[key] = slow_alignment(words, regions, metric)
+                assert {hit.item.id for hit in hits} <= set(score_of)
+                best = sorted(score_of.values(), reverse=True)[:6]
+                assert [hit.score for hit in hits] == pytest.approx(best, abs=0.03)
+                assert [hit.score for hit in hits] == pytest.approx([score_of[hit.item.id] for hit in hits], abs=0.03)
+                assert plain(hits) == sorted(plain(hits), key=lambda pair: (-pair[1], pair[0]))
+
+
+def test_an_alignment_that_cannot_be_is_refused(backend: Backend, name: str) -> None:
+    items, terms = mixed_items(6), random_terms(np.random.default_rng(0), (6, 3), 3, 1)
+    sets = Ragged.from_sets([np.ones((2, 5), np.float32)], 5)
+    aligned, bare = Embeddings("text", vectors_for(1), sets), Embeddings("text", vectors_for(1))
+    index = build(backend, name, items, terms, concepts=[np.ones((1, 5), np.float32)] * 6, concept_dtype="int8")
+    for queries, modality, message in (
+        (bare, "image", "hold no concept sets, which symm"),
+        (aligned, None, "modality"),
+    ):
+        with pytest.raises(BocError, match=message):
+            index.search(terms[:1], 5, modality, rescore=Rescore("symm", queries, 5))
+    without = build(backend, f"{name}-bare", items, terms)
+    with pytest.raises(BackendError, match=r"holds no concept sets.*boc index --concepts"):
+        without.search(terms[:1], 5, "image", rescore=Rescore("symm", aligned, 5))
+    with pytest.raises(BocError, match="no re-rank metric 'cosine'"):
+        without.search(terms[:1], 5, "image", rescore=Rescore("cosine", aligned, 5))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("rescored", [False, True])
 def test_a_search_tells_what_its_stages_took(backend: Backend, name: str, rescored: bool) -> None:
     items, vectors = mixed_items(60), halves(60, 0)
     terms = random_terms(np.random.default_rng(0), (60, 4), 3, 0.6)
     index = build(backend, name, items, terms, vectors)
     queries = random_terms(np.random.default_rng(1), (3, 4), 3, 0.9)
-    rescore = Rescore(halves(3, 1), 5) if rescored else None
+    rescore = Rescore("dot", Embeddings("text", halves(3, 1)), 5) if rescored else None
     told = Stages()
     start = perf_counter()
     found = index.search(queries, 20, rescore=rescore, stages=told)
@@ -306,7 +382,7 @@ def test_words_are_searched_and_the_joint_score_is_the_sum_of_both(backend: Back
     kept = index.match(["zebra"], 50, "text", recent)[0]
     assert {hit.item.id for hit in kept} == {f"s{i:02d}" for i in (5, 6, 10, 11)}
     by_words = {hit.item.id: hit.score for hit in index.match(["zebra car"], 50)[0]}
-    joint = index.search(query, 50, filters=recent, words=Words(["zebra car"], 2.5))[0]
+    joint = index.search(query, 50, filters=recent, words=TextScore(["zebra car"], 2.5))[0]
     by_terms = dict(slow_search(items[5:], terms[5:], [1, 2, 3], 50))
     assert {hit.item.id for hit in joint} == set(by_terms)
     for hit in joint:
@@ -758,7 +834,7 @@ def test_an_index_opened_before_the_first_sentence_came_still_tells_pictures_fro
         editor.put([sentence("c"), sentence("d")], terms[2:], vectors_for(2))
         editor.commit("ef" * 32)
     for opened in (index, backend.open(name)):
-        for rescore in (None, Rescore(vectors_for(1, seed=1), 9)):
+        for rescore in (None, Rescore("dot", Embeddings("text", vectors_for(1, seed=1)), 9)):
             assert sorted(hit.item.id for hit in opened.search(query, 9, "image", rescore=rescore)[0]) == ["a", "b"]
     assert sorted(hit.item.id for hit in backend.open(name).search(query, 9, "text")[0]) == ["c", "d"]
 

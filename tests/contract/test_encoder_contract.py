@@ -1,4 +1,4 @@
-"""What every encoder must do. A new one is one more entry of ``FOLDERS``."""
+"""What every encoder must do. A new one is one more entry of ``ENCODERS``."""
 
 from __future__ import annotations
 
@@ -19,51 +19,41 @@ from boc.plugins import Encoder
 from boc.types import Embeddings, ImageRef, Regions
 from tests.encoders.test_clip import tiny_clip
 from tests.helpers import boc
+from tests.once import once
 
 
-def trained(kind: str, *settings: str) -> Callable[[Path], tuple[str, Path]]:
-    """Makes a small network of ``kind``, trained for a moment on the library of ``conftest``."""
-
-    def train(library: Path) -> tuple[str, Path]:
-        folder = library / f"model-{kind}"
-        if not folder.exists():
-            sizes = {"vsrn": ("width=16",)}.get(
-                kind[:4], ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2")
-            )
-            sets = [f"--set={s}" for s in (*sizes, f"kind={kind}", "text_layers=1", "held_out=8", *settings)]
-            recipe = ("--recipe", "photos-vsrn" if kind[:4] == "vsrn" else "small", "--epochs", 1, "--batch-size", 8)
-            result = boc("train", library / "regions.h5", "-o", folder, *recipe, *sets)
-            assert result.exit_code == 0, result.output
-        return kind, folder
-
-    return train
+def train(library: Path, folder: Path, kind: str, *settings: str) -> None:
+    """Train a small network of ``kind`` for a moment on the library of ``conftest``."""
+    sizes = {"vsrn": ("width=16",)}.get(kind[:4], ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2"))
+    sets = [f"--set={s}" for s in (*sizes, f"kind={kind}", "text_layers=1", "held_out=8", *settings)]
+    recipe = ("--recipe", "photos-vsrn" if kind[:4] == "vsrn" else "small", "--epochs", 1, "--batch-size", 8)
+    result = boc("train", library / "regions.h5", "-o", folder, *recipe, *sets)
+    assert result.exit_code == 0, result.output
 
 
-def tiny_clip_folder(library: Path) -> tuple[str, Path]:
-    if not (library / "clip").exists():
-        tiny_clip(library / "clip")
-    return "clip", library / "clip"
-
-
-FOLDERS: dict[str, Callable[[Path], tuple[str, Path]]] = {
-    "tern": lambda library: ("tern", library / "model"),
-    "teran": trained("teran", "objective=alignment"),
-    "vsrn": trained("vsrn"),
-    "vsrnpp": trained("vsrnpp", "text=small"),
-    "clip": tiny_clip_folder,
+ENCODERS: dict[str, Callable[[Path, Path], object]] = {
+    "tern": lambda library, folder: shutil.copytree(library / "model", folder),
+    "teran": lambda library, folder: train(library, folder, "teran", "objective=alignment"),
+    "vsrn": lambda library, folder: train(library, folder, "vsrn"),
+    "vsrnpp": lambda library, folder: train(library, folder, "vsrnpp", "text=small"),
+    "clip": lambda _, folder: tiny_clip(folder),
 }
-"""Name of an encoder -> its kind and the folder of a small one."""
+"""Kind of an encoder -> what makes a small one in a folder, from the library of ``conftest``."""
 
 COUNTS = (0, 1, 65)  # batches have 64
 TEXTS = ["a red box at the left", "box", "top: something blue", "", " ", "\u00a0", "?!", "\U0001f408 日本語",
          "e\u0301é", "A RED BOX", "zzz\tqqq\nxxx", "\u200b", "word" * 200]  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=FOLDERS.values(), ids=FOLDERS.keys())
-def place(request: pytest.FixtureRequest, library: Path) -> tuple[str, Path]:
+@pytest.fixture(scope="module", params=ENCODERS)
+def place(request: pytest.FixtureRequest, library: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """Kind and folder."""
-    found: tuple[str, Path] = request.param(library)
-    return found
+    kind: str = request.param
+
+    def make(folder: Path) -> None:
+        ENCODERS[kind](library, folder)
+
+    return kind, once(tmp_path_factory, f"model-{kind}", make)
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +84,7 @@ def assert_sound(found: Embeddings, count: int, dim: int) -> None:
     assert np.isfinite(found.concepts.values).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", COUNTS)
 def test_the_output_is_as_long_as_the_input_and_of_unit_norm(encoder: Encoder, pictures: list[Any], count: int) -> None:
     images = encoder.encode_images([pictures[i % len(pictures)] for i in range(count)])

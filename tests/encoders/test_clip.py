@@ -420,6 +420,7 @@ def test_a_crop_larger_than_the_picture_ends_where_the_picture_does() -> None:
     assert boxes[:, [1, 3]].tolist() == [[0.25, 0.75]] * 4
 
 
+@pytest.mark.slow
 @given(text=st.text("abcdexyz  ", max_size=30))
 @pytest.mark.parametrize("kind", ["clip", "siglip", "chinese_clip"])
 def test_pieces_make_up_the_words_of_a_text(kind: str, text: str, folders: Callable[[str], Path]) -> None:
@@ -445,6 +446,7 @@ def test_bytes_of_a_letter_are_one_word(folders: Callable[[str], Path]) -> None:
     assert len(of) == len(pieces) == 5 + 4 + 1 + 3
 
 
+@pytest.mark.slow
 def test_a_preparer_goes_to_other_processes(folders: Callable[[str], Path], pictures: list[ImageRef]) -> None:
     for kind in KINDS:
         preparer = open_encoder(folders(kind)).preparer

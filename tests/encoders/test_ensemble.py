@@ -9,8 +9,8 @@ import pytest
 
 from boc import plugins
 from boc.errors import EncoderError
-from boc.rerank.dot import unit_rows
 from boc.types import ImageRef
+from boc.vectors import unit_rows
 
 TEXTS = ["a red box at the left", "top: something blue", ""]
 

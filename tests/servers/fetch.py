@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from boc.atomic_files import sha256
+
 from . import jdk
 from .catalogue import Kind
 from .errors import MismatchError, UnavailableError
@@ -74,18 +76,9 @@ def check(kind: Kind, found: str) -> None:
         raise MismatchError(f"{kind.name}: SHA-256 is {found}, the catalogue pins {kind.sha256}; nothing is kept")
 
 
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def folder_digest(folder: Path) -> str:
     """SHA-256 over the sorted lines ``NAME SHA256`` of the files of a flat folder, in hex."""
-    lines = "".join(f"{path.name} {file_digest(path)}\n" for path in sorted(folder.iterdir()))
+    lines = "".join(f"{path.name} {sha256(path)}\n" for path in sorted(folder.iterdir()))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
@@ -102,7 +95,7 @@ def _archive(kind: Kind, folder: Path) -> Path:
     """The folder ``inside`` the archive."""
     _maven(folder, f"{DEPENDENCY}:copy", f"-Dartifact={kind.artifacts[0]}", f"-DoutputDirectory={folder}")
     (archive,) = folder.glob("*.zip")
-    check(kind, file_digest(archive))
+    check(kind, sha256(archive))
     with zipfile.ZipFile(archive) as file:
         file.extractall(folder, [name for name in file.namelist() if name.startswith(kind.inside)])
     return folder / kind.inside

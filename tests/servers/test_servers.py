@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from boc.atomic_files import sha256
 from tests.servers import (
     KINDS,
     Cluster,
@@ -58,7 +59,7 @@ done
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("BOC_SERVERS", str(tmp_path / "cache"))
     monkeypatch.setattr(jdk, "find", lambda oldest, newest: tmp_path)
-    digest = fetching.file_digest(source)
+    digest = sha256(source)
     return replace(KINDS["elasticsearch-9"], inside="product/elasticsearch/", sha256=digest)
 
 

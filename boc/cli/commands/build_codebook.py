@@ -13,21 +13,37 @@ from boc.cli import options
 @click.command("build-codebook")
 @click.argument("features", type=options.PATH, nargs=-1, required=True)
 @click.option("-o", "--output", type=options.PATH, required=True, help="Codebook file to write (.npz).")
-@click.option("--clusters", type=click.IntRange(1), default=1000, show_default=True, help="Centroids, or words.")
-@click.option("--sample", type=click.IntRange(1), default=100_000, show_default=True, help="Concepts to cluster.")
-@click.option("--seed", default=0, show_default=True, help="Of the sample and the clustering.")
+@click.option(
+    "--clusters",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Number of centroids (of words with --dictionary).",
+)
+@click.option(
+    "--sample", type=click.IntRange(1), default=100_000, show_default=True, help="Number of concepts to cluster."
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the sample and of the clustering.")
 @click.option(
     "--stopwords",
     type=click.Choice(["keep", "drop"]),
     default="keep",
     show_default=True,
-    help="Concepts of English stop-words.",
+    help="Whether concepts of English stop-words are clustered too.",
 )
-@click.option("--words-only", is_flag=True, help="Cluster concepts of words only, not of regions.")
-@click.option("--balanced", is_flag=True, help="Sample as many concepts of words as of regions.")
-@click.option("--dictionary", is_flag=True, help="No clusters: the most frequent English words of the captions.")
-@click.option("--decontextualized", is_flag=True, help="Insist on concepts without context (encoder FOLDER?alone).")
-@click.option("--spherical", is_flag=True, help="Compare directions of concepts, not places.")
+@click.option("--words-only", is_flag=True, help="Cluster the concepts of words only, without those of regions.")
+@click.option("--balanced", is_flag=True, help="Sample equally many concepts of words and of regions.")
+@click.option(
+    "--dictionary",
+    is_flag=True,
+    help="Do not cluster; take the mean concepts of the most frequent English words of the captions.",
+)
+@click.option(
+    "--decontextualized",
+    is_flag=True,
+    help="Fail if FEATURES have concepts with context (without: encoder FOLDER?alone).",
+)
+@click.option("--spherical", is_flag=True, help="Cluster by cosine (spherical k-means), not by Euclidean distance.")
 def command(
     features: tuple[Path, ...],
     output: Path,
@@ -41,10 +57,10 @@ def command(
     decontextualized: bool,
     spherical: bool,
 ) -> None:
-    """Make a codebook of the concepts in FEATURES, feature files of one encoder.
+    """Make a codebook from the concepts in FEATURES, feature files of one encoder.
 
-    The centroids are those of k-means over a sample of the concept vectors of regions and words, or, with
-    --dictionary, the mean vectors of frequent words. Use files of the training photographs.
+    The centroids come from k-means over a sample of the concept vectors of regions and words, or, with
+    --dictionary, are the mean vectors of frequent words. Use files of the training photographs.
 
     \b
     Examples: boc build-codebook train.h5 -o codebook.npz
@@ -54,15 +70,15 @@ def command(
         raise click.UsageError("--dictionary takes words and no stop-words anyway; leave the other choices out")
     if words_only and balanced:
         raise click.UsageError("--words-only leaves nothing to balance; give it or --balanced")
-    from boc.atomic_files import check_writable
     from boc.clustering import codebook
     from boc.inputs.features import FeatureFile
+    from boc.outputs import begins, check_output
     from boc.types import MODALITIES
 
     def tell(stage: str) -> None:
         click.echo(stage, err=True)
 
-    check_writable(output)
+    check_output(output, begins(*codebook.BEGINS), *features)
     with ExitStack() as stack:
         files = [stack.enter_context(FeatureFile(path)) for path in features]
         if decontextualized:

@@ -12,9 +12,9 @@ from boc.cli import options
 @options.as_json
 @options.at
 def command(name: str, as_json: bool, at: str) -> None:
-    """Make the index NAME as small and fast as it gets: one segment, without what was deleted or replaced.
+    """Merge the index NAME into one segment without deleted and replaced rows, which is smallest and fastest.
 
-    Searches go on meanwhile, and find the same.
+    Searches continue meanwhile and give the same results.
 
     \b
     Examples: boc compact photos

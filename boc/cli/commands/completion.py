@@ -8,16 +8,16 @@ import click
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
-    """Print what makes SHELL complete commands, options, names of indexes, addresses and files on Tab.
+    """Print the script that lets SHELL complete commands, options, index names, addresses and files on Tab.
 
-    Put the line of your shell into the file named with it, and open a new shell:
+    Add the line of your shell to the file beside it, and open a new shell:
 
     \b
       bash   ~/.bashrc                     eval "$(boc completion bash)"
-      zsh    ~/.zshrc, behind compinit     eval "$(boc completion zsh)"
+      zsh    ~/.zshrc, after compinit      eval "$(boc completion zsh)"
       fish   ~/.config/fish/config.fish    boc completion fish | source
 
-    Names are those of the embedded place that --at, BOC_AT or boc.toml names; servers are not asked.
+    Index names are those in the folder that --at, BOC_AT or boc.toml names; servers are not queried.
 
     \b
     Examples: boc completion bash

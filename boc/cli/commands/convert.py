@@ -11,26 +11,26 @@ from boc.cli import completers, options
 
 @click.command("convert")
 @click.argument("checkpoint", type=options.PATH)
-@click.option("-o", "--output", type=options.PATH, required=True, help="Folder of the model.")
+@click.option("-o", "--output", type=options.PATH, required=True, help="Model folder to write.")
 @click.option(
     "--tokens",
     type=options.PATH,
     required=True,
-    help="vocab.txt or tokenizer.json of the BERT of a TERN or TERAN; the vocabulary of a VSRN, a pickle or JSON.",
+    help="For a TERN or TERAN, vocab.txt or tokenizer.json of its BERT; for a VSRN, its vocabulary (pickle or JSON).",
 )
 @click.option(
     "--regions",
     required=True,
     metavar="KIND[:PATH]",
     shell_complete=completers.regions,
-    help="What the network was trained on, for example files:DIR.",
+    help="Region source that the network was trained on, for example files:DIR.",
 )
-@click.option("--replace", is_flag=True, help="Replace a model that is there.")
+@click.option("--replace", is_flag=True, help="Replace an existing model.")
 def command(checkpoint: Path, output: Path, tokens: Path, regions: str, replace: bool) -> None:
-    """Turn CHECKPOINT, a TERN, TERAN or VSRN that its authors published, into a model folder.
+    """Convert CHECKPOINT, a TERN, TERAN or VSRN published by its authors, to a model folder.
 
-    Nothing in the file is executed, and one that asks for it is refused. Its kind and sizes are read off its tensors,
-    each of which has to have its place.
+    Nothing in the file is executed; a file that requires execution is refused. The kind and sizes of the network are
+    read from the tensors, and every tensor must be used.
 
     \b
     Example: boc convert model_best_ndcg.pth -o models/tern --tokens vocab.txt --regions files:features_36

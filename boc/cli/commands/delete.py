@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @click.command("delete")
 @options.name
-@click.argument("given", nargs=-1, metavar="[ID]...")
-@click.option("--ids", type=options.PATH, help="Delete the items listed in this file, one id a line.")
+@click.argument("given", type=options.SENTENCE, nargs=-1, metavar="[ID]...")
+@click.option("--ids", type=options.PATH, help="Delete the items listed in this file, one id per line.")
 @click.option("--all", "everything", is_flag=True, help="Remove the whole index.")
 @options.at
 def command(name: str, given: tuple[str, ...], ids: Path | None, everything: bool, at: str) -> None:
-    """Delete items from the index NAME, or all of it.
+    """Delete items from the index NAME, or the whole index.
 
-    A picture's captions are items of their own, with ids of their own.
+    The captions of a picture are separate items with their own ids.
 
     \b
     Examples: boc delete photos 3265162450_5b4e3c5f1b.jpg
@@ -34,6 +34,7 @@ def command(name: str, given: tuple[str, ...], ids: Path | None, everything: boo
         raise click.UsageError("give one of ID..., --ids FILE or --all")
     from boc import plugins
     from boc.build import delete
+    from boc.inputs.text_lines import read_ids
     from boc.plugins import check_name
 
     if everything:
@@ -42,7 +43,7 @@ def command(name: str, given: tuple[str, ...], ids: Path | None, everything: boo
         backend.remove(name)
         click.echo(f"{name}: {held} deleted, the index is removed")
         return
-    count, unknown = delete(at, name, list(given) if ids is None else _listed(ids))
+    count, unknown = delete(name, list(given) if ids is None else read_ids(ids), at=at)
     click.echo(f"{name}: {count} items deleted")
     if unknown:
         for key in unknown:
@@ -55,14 +56,3 @@ def _count(backend: Backend, name: str) -> str:
         return f"{sum(backend.open(name).manifest.items.values())} items"
     except ManifestError:  # damaged: all the more to be removed
         return "everything"
-
-
-def _listed(path: Path) -> list[str]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"{path}: not a readable list of ids ({error}); give one id a line") from error
-    ids = [line.strip() for line in lines if line.strip()]
-    if not ids:
-        raise click.ClickException(f"{path}: lists no ids; give one id a line")
-    return ids

@@ -26,15 +26,15 @@ NOWHERE = "file:boc-data"
     multiple=True,
     metavar="ADDRESS",
     shell_complete=completers.at,
-    help="Place of indexes to look at; may be given several times [default: those that are set].",
+    help="Address of a backend to check; can be repeated [default: the configured ones].",
 )
 @options.as_json
 def command(places: tuple[str, ...], as_json: bool) -> None:
-    """Say what is installed and what is missing, and whether indexes can be reached.
+    """Check what is installed, what is missing, and whether indexes can be reached.
 
-    Looks at packages, the GPU, memory and disk, at boc.toml and the environment, and at each place of indexes: a
-    folder, or a server, on which it makes trial indexes and removes them. Each line is ok, a note, or a problem, with
-    what to do. Exit status 1 if there is a problem, which would stop a search.
+    Checks packages, the GPU, memory, disk, boc.toml, the environment, and each backend: a folder, or a server, where it
+    makes small trial indexes and removes them. Each line is ok, a note, or a problem, with what to do. The exit
+    status is 1 if there is a problem that would stop a search.
 
     \b
     Examples: boc doctor

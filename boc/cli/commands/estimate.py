@@ -21,9 +21,11 @@ UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 @click.command("estimate")
 @click.argument("sources", metavar="SOURCE...", type=options.PATH, nargs=-1, required=True)
-@click.option("--items", type=click.IntRange(1), required=True, help="How many items the index is to hold.")
+@click.option("--items", type=click.IntRange(1), required=True, help="Number of items of the planned index.")
 @options.at
-@click.option("--sample", type=click.IntRange(2), default=5000, show_default=True, help="Items to load, at most.")
+@click.option(
+    "--sample", type=click.IntRange(2), default=5000, show_default=True, help="Maximum number of items to load."
+)
 @options.coding
 @options.metadata
 @options.as_json
@@ -36,21 +38,21 @@ def command(
     metadata: Path | None,
     as_json: bool,
 ) -> None:
-    """Say what an index of many items would take, from items like them in SOURCE.
+    """Estimate bytes, time and shards of an index of many items, from similar items in SOURCE.
 
-    SOURCE is a feature file with vectors, or several. A sample of it is loaded twice, a fifth and the whole, into
-    temporary indexes of the place --at, which are removed; for a folder, into a temporary one. The figures are those
-    of merged indexes, for one copy: each replica takes the bytes once more.
+    SOURCE is one or more feature files with vectors. A fifth of a sample, and then the whole sample, is loaded into
+    temporary indexes at --at (of a folder: into a temporary folder), which are removed. The figures are those of merged
+    indexes, for one copy: each replica takes the bytes once more.
 
     \b
     Examples: boc estimate photos.h5 --items 10000000 --at elastic+https://localhost:9200
               boc estimate photos.h5 --items 1000000 --code dictionary --terms 16384
     """
     book = coding.book()
-    from boc.build import new_manifest
     from boc.evaluate.capacity import extrapolate, measure, size_of
     from boc.inputs.features import FeatureFiles
     from boc.inputs.metadata import Metadata
+    from boc.load import fit_code, new_manifest
 
     table = Metadata.read(metadata) if metadata is not None else None
     with ExitStack() as stack:
@@ -59,7 +61,7 @@ def command(
             raise click.UsageError(f"{file.path} holds no vectors; make a file of them with boc extract --encoder")
         if at.startswith("file:"):
             at = f"file:{stack.enter_context(tempfile.TemporaryDirectory(prefix='boc-estimate-'))}"
-        codec = coding.fitted(file, book)
+        codec = fit_code(file, coding.codec(file.header.identity, book))
         manifest = new_manifest(file, codec, rerank=coding.rerank, concepts=coding.concepts, metadata=table)
         size = min(sample, size_of(file))
         with options.bar("loading", size + size // 5) as bar:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from boc.cli import completers, options
+from boc.names import METRICS, Metric
 
 if TYPE_CHECKING:
     from boc.evaluate.metrics import Gain, Recalls
@@ -19,37 +20,45 @@ if TYPE_CHECKING:
 @click.argument("features", type=options.PATH, nargs=-1, required=True)
 @click.option(
     "--score",
-    type=click.Choice(["dot", "mrsw", "mwsr", "symm", "mravgw"]),
+    type=click.Choice(METRICS),
     default="dot",
     show_default=True,
-    help="Score pairs by their vectors, or by an alignment of their concept sets.",
+    help="Score of a pair: dot product of the vectors, or an alignment of the concept sets.",
 )
 @click.option(
     "--name",
     shell_complete=completers.names,
-    help="Rank through this index of the same items, not by the dense vectors.",
+    help="Rank through this index of the same items instead of by the dense vectors.",
 )
-@click.option("--rm", type=float, help="With --name: candidates re-scored for each hit [default: the index's].")
-@click.option("--rerank", help="With --name: how they are re-scored, as for boc search [default: the index's].")
+@click.option("--rm", type=float, help="With --name: candidates re-ranked per hit [default: that of the index].")
+@click.option(
+    "--rerank",
+    type=click.Choice(METRICS),
+    help="With --name: how candidates are re-ranked, as for boc search [default: that of the index].",
+)
 @click.option(
     "--fold",
     type=click.IntRange(1),
     default=1000,
     show_default=True,
-    help="Pictures of a fold, for galleries that are larger.",
+    help="Number of pictures per fold, for galleries that are larger.",
 )
-@click.option("--ndcg", is_flag=True, help="Print NDCG@25 too.")
+@click.option("--ndcg", is_flag=True, help="Also print NDCG@25.")
 @click.option(
     "--gain",
     type=click.Choice(["exponential", "linear"]),
     default="exponential",
     show_default=True,
-    help="With --ndcg: 2^relevance - 1, or the relevance.",
+    help="With --ndcg: gain of an item: 2^relevance - 1, or the relevance itself.",
 )
 @click.option(
-    "--relevance", type=options.PATH, help="With --ndcg: matrix of relevances [default: ROUGE-L is computed]."
+    "--relevance",
+    type=options.PATH,
+    help="With --ndcg: file with the matrix of relevances [default: computed by ROUGE-L].",
 )
-@click.option("--spice", metavar="COMMAND", help="With --relevance: make or finish that file by SPICE.")
+@click.option(
+    "--spice", metavar="COMMAND", help="With --relevance: command that runs SPICE, to make or complete that file."
+)
 @options.at
 @options.as_json
 def command(
@@ -57,7 +66,7 @@ def command(
     score: str,
     name: str | None,
     rm: float | None,
-    rerank: str | None,
+    rerank: Metric | None,
     fold: int,
     ndcg: bool,
     gain: Gain,
@@ -66,16 +75,16 @@ def command(
     at: str,
     as_json: bool,
 ) -> None:
-    """Measure how well captions find their pictures, and pictures their captions, in FEATURES.
+    """Measure retrieval of pictures by their captions, and of captions by their pictures, in FEATURES.
 
-    Prints Recall@1, 5, 10 and the median rank, over all items and, where there are more than --fold pictures, as the
-    mean over folds of so many. Through an index only the full gallery is measured.
+    Prints Recall@1, 5, 10 and the median rank over all items. If there are more than --fold pictures, it also prints
+    the mean over folds of that size. Through an index only the full gallery is measured.
 
-    Several FEATURES of the same items, each by an encoder of its own, are measured as an ensemble: their scores are
-    averaged. mwsr and symm are those of TERAN's paper; its authors' code takes no maximum below 0 in mwsr.
+    Several FEATURES of the same items by different encoders are measured as an ensemble: their scores are averaged.
+    mwsr and symm are those of TERAN's paper; the code of its authors bounds each maximum in mwsr below by 0.
 
-    NDCG also counts pictures that other captions describe alike: by ROUGE-L, or by a published or SPICE's matrix of
-    float32, captions by pictures in the order of FEATURES.
+    NDCG also counts other pictures with similar captions. Relevance is ROUGE-L, or a matrix of float32, captions by
+    pictures in the order of FEATURES, that is published or made with SPICE.
 
     \b
     Examples: boc evaluate dev.h5
@@ -135,7 +144,7 @@ def _dense(
     return tables
 
 
-def _through(features: Path, name: str, at: str, rm: float | None, rerank: str | None) -> Recalls:
+def _through(features: Path, name: str, at: str, rm: float | None, rerank: Metric | None) -> Recalls:
     from boc.evaluate.runs import evaluate_index
     from boc.inputs.features import FeatureFile
 

@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 @click.command("explain")
 @options.name
-@click.argument("given", nargs=-1, required=True, metavar="[TEXT] ID")
-@click.option("--image", type=options.PATH, help="Explain the hit of this picture, not of a sentence.")
-@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Terms shown and labelled.")
-@click.option("--html", type=options.PATH, help="Write a page to look at: regions, terms, words against regions.")
+@click.argument("given", type=options.SENTENCE, nargs=-1, required=True, metavar="[TEXT] ID")
+@click.option("--image", type=options.PATH, help="Explain the score for this picture instead of a sentence.")
+@click.option(
+    "--top", type=click.IntRange(1), default=10, show_default=True, help="Number of terms to print, with their labels."
+)
+@click.option(
+    "--html", type=options.PATH, help="Write a page that shows regions, terms, and the cosines of words and regions."
+)
 @options.as_json
 @options.at
 @options.encoder
@@ -36,11 +40,11 @@ def command(
     encoder: str | None,
     device: str,
 ) -> None:
-    """Say why the item ID of index NAME has its score for a sentence or a picture.
+    """Explain the score of the item ID of index NAME for a sentence or a picture.
 
-    Prints the terms that both share, largest product first: its share of the score, frequency in the query times
-    frequency in the item, and the words that are typical of it. The products sum to the score of the index, before
-    re-ranking.
+    Prints the terms that query and item share, largest product first. For each term it prints its share of the score,
+    its frequency in the query times its frequency in the item, and the words that are typical of it. The products add
+    up to the score of the index before re-ranking.
 
     \b
     Examples: boc explain photos "two dogs play in the snow" 3265162450_5b4e3c5f1b.jpg
@@ -48,12 +52,12 @@ def command(
     """
     if len(given) != (2 if image is None else 1):
         raise click.UsageError("give TEXT (in quotes) and the ID of an item, or --image FILE and the ID")
-    from boc.atomic_files import check_writable
     from boc.explain.score import explain
+    from boc.outputs import begins, check_output
     from boc.search import Searcher
 
     if html is not None:
-        check_writable(html)
+        check_output(html, begins(*options.PAGE), image)
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
     text = given[0] if image is None else None
     explanation = explain(searcher, given[-1], text, image, labelled=top)

@@ -21,27 +21,38 @@ if TYPE_CHECKING:
     "--regions",
     metavar="KIND[:PATH]",
     shell_complete=completers.regions,
-    help="Write regions instead, for example grid or tflite:FILE.",
+    help="Write the regions of this source instead of vectors, for example grid or tflite:FILE.",
 )
 @click.option(
     "--dtype",
     type=click.Choice(["float16", "float32"]),
     default="float16",
     show_default=True,
-    help="Of what is written.",
+    help="Type of the numbers in the file.",
 )
-@click.option("--no-concepts", is_flag=True, help="Write global vectors only, not those of regions and words.")
-@click.option("--shard", metavar="I/N", help="Only part I of N, about equal ones: one command a machine.")
-@click.option("--workers", type=click.IntRange(0), help="Processes that decode pictures [default: one a core].")
+@click.option(
+    "--no-concepts", is_flag=True, help="Write global vectors only, without the concepts of regions and words."
+)
+@click.option("--shard", metavar="I/N", help="Only part I of N parts of similar size: one command per machine.")
+@click.option(
+    "--workers", type=click.IntRange(0), help="Number of processes that decode pictures [default: one per core]."
+)
 @click.option(
     "--precision",
     type=click.Choice(["float32", "bfloat16", "float16"]),
     default="float32",
     show_default=True,
-    help="Of the encoder's matrix products.",
+    help="Precision of the matrix products of the encoder.",
 )
-@click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Items encoded at a time.")
-@click.option("--compile", "compiled", is_flag=True, help="Compile the network first, for long runs.")
+@click.option(
+    "--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Number of items encoded at a time."
+)
+@click.option(
+    "--compile",
+    "compiled",
+    is_flag=True,
+    help="Compile the network first, which takes about a minute and pays on long runs.",
+)
 @options.device
 def command(
     source: Path,
@@ -59,11 +70,11 @@ def command(
     compiled: bool,
     device: str,
 ) -> None:
-    """Write what an encoder (or a region source) makes of SOURCE to a feature file.
+    """Encode SOURCE, or extract its regions, and write the result to a feature file.
 
-    SOURCE is a folder of pictures, a CSV with the columns image,caption, or a regions file. Killed or stopped,
-    the same command goes on where it was. Shards, 1/16 to 16/16, share the work among machines; boc index takes all
-    their files.
+    SOURCE is a folder of pictures, a CSV with the columns image,caption, or a regions file. After a kill, the same
+    command continues where it stopped. Shards, for example 1/16 to 16/16, share the work among machines; boc index
+    takes all their files.
 
     \b
     Examples: boc extract photos/ -o photos.h5 --encoder tern:models/flickr8k
@@ -77,13 +88,13 @@ def command(
     if (encoder is None) == (regions is None):
         raise click.UsageError("give either --encoder (vectors) or --regions (regions to train on)")
     from boc import plugins
-    from boc.atomic_files import check_writable
     from boc.inputs.extraction import Extraction
-    from boc.inputs.features import FeatureFile
+    from boc.inputs.features import FeatureFile, is_feature_file
     from boc.inputs.sources import open_source
+    from boc.outputs import check_output
     from boc.types import Runtime
 
-    check_writable(output)
+    check_output(output, is_feature_file, source, ids)
     found = open_source(source, ids, images)
     if shard is not None:
         found = found.part(shard)

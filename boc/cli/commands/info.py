@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @options.at
 @options.as_json
 def command(name: str | None, at: str, as_json: bool) -> None:
-    """Say what the index NAME holds and how it was made; without NAME, what indexes there are, and where.
+    """Show what the index NAME holds and how it was made; without NAME, list the indexes and what the backend supports.
 
     \b
     Examples: boc info photos

@@ -4,47 +4,52 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from boc.cli import options
+from boc.names import HYBRIDS, METRICS, MODALITIES, Hybrid, Metric, Modality
 
 if TYPE_CHECKING:
+    from boc.search import Searcher
+    from boc.search_options import SearchOptions
     from boc.types import Hit
 
 
 @click.command("search")
 @options.name
-@click.argument("text", required=False)
-@click.option("--queries", type=click.File(encoding="utf-8"), help="Search by each line of this file (- for stdin).")
+@click.argument("text", type=options.SENTENCE, required=False)
+@click.option("--queries", type=click.File("rb"), help="Search by each line of this file (- for stdin).")
 @click.option("--image", type=options.PATH, help="Search by this picture.")
 @click.option("--features", type=options.PATH, help="Search by the vectors of this feature file.")
-@click.option("--id", "item", help="The one item of --features to search by [default: each].")
-@click.option("-k", default=10, show_default=True, help="Hits wanted.")
-@click.option("--rm", type=float, help="Candidates re-scored for each hit asked [default: the index's].")
+@click.option("--id", "item", help="Search by this item of --features only [default: by each item].")
+@click.option("-k", default=10, show_default=True, help="Number of hits per query.")
+@click.option("--rm", type=float, help="Candidates re-ranked per hit [default: that of the index].")
 @click.option(
     "--rerank",
-    type=click.Choice(["dot", "mrsw", "mwsr", "symm", "mravgw"]),
-    help="What scores them: dense vectors, or an alignment of concept sets [default: the index's].",
+    type=click.Choice(METRICS),
+    help="Re-rank candidates by dense vectors, or by an alignment of concept sets [default: that of the index].",
 )
 @click.option(
-    "--find", type=click.Choice(["image", "text"]), help="What to find [default: pictures, if there are any]."
+    "--find",
+    type=click.Choice(MODALITIES),
+    help="Modality of the hits [default: image if the index has pictures].",
 )
 @click.option(
     "--filter",
     "conditions",
     multiple=True,
     metavar="FIELD=VALUE",
-    help="Only items whose metadata is so; also != < <= > >=. Several must all hold.",
+    help="Only items whose metadata fulfil this condition; also != < <= > >=. Repeat it to combine conditions by AND.",
 )
 @click.option(
     "--hybrid",
-    type=click.Choice(["rrf", "sum"]),
-    help="Count the words of the sentence too, by fusing both rankings or adding both scores.",
+    type=click.Choice(HYBRIDS),
+    help="Combine with BM25 over the words of the sentence: fuse the rankings (rrf) or add the scores (sum).",
 )
-@click.option("--words-weight", type=float, help="What --hybrid sum multiplies the score of the words by.")
-@click.option("--html", type=options.PATH, help="Write a page with the hits to look at.")
+@click.option("--words-weight", type=float, help="Factor of the BM25 score in --hybrid sum.")
+@click.option("--html", type=options.PATH, help="Write the hits to this page, with their pictures.")
 @options.as_json
 @options.at
 @options.encoder
@@ -52,16 +57,16 @@ if TYPE_CHECKING:
 def command(
     name: str,
     text: str | None,
-    queries: TextIO | None,
+    queries: BinaryIO | None,
     image: Path | None,
     features: Path | None,
     item: str | None,
     k: int,
     rm: float | None,
-    rerank: str | None,
-    find: str | None,
+    rerank: Metric | None,
+    find: Modality | None,
     conditions: tuple[str, ...],
-    hybrid: str | None,
+    hybrid: Hybrid | None,
     words_weight: float | None,
     html: Path | None,
     as_json: bool,
@@ -81,23 +86,23 @@ def command(
         raise click.UsageError("give one of TEXT (in quotes), --queries FILE, --image FILE or --features FILE")
     if item is not None and features is None:
         raise click.UsageError("--id names an item of --features FILE; add that")
-    from boc.atomic_files import check_writable
     from boc.inputs.metadata import parse_filter
+    from boc.outputs import begins, check_output
     from boc.search import Searcher
+    from boc.search_options import SearchOptions
 
     if html is not None:
-        check_writable(html)
+        check_output(html, begins(*options.PAGE), image, features, options.named(queries))
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
-    wanted: dict[str, Any] = {"k": k, "rm": rm, "find": find, "rerank": rerank}
-    wanted["filters"] = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
-    wanted |= {"hybrid": hybrid, "words_weight": words_weight}
+    filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
+    wanted = SearchOptions(k, rm, find, rerank, filters, hybrid, words_weight)
     if features is not None:
-        answers = _by_vectors(searcher, features, item, **wanted)
+        answers = _by_vectors(searcher, features, item, wanted)
     elif image is not None:
-        answers = [(str(image), searcher.search(image=image, **wanted))]
+        answers = [(str(image), searcher.search(image=image, options=wanted))]
     else:
         texts = [text] if text is not None else _lines(queries)
-        answers = list(zip(texts, searcher.search_texts(texts, **wanted), strict=True))
+        answers = list(zip(texts, searcher.search_texts(texts, wanted), strict=True))
     if html is not None:
         from boc.cli.contact_sheet import write_sheet
 
@@ -106,20 +111,23 @@ def command(
         _print(query, hits, as_json=as_json, titled=len(answers) > 1)
 
 
-def _lines(queries: TextIO | None) -> list[str]:
-    lines = [line.strip() for line in queries or () if line.strip()]
+def _lines(queries: BinaryIO | None) -> list[str]:
+    from boc.inputs.text_lines import text_lines
+
+    data = b"" if queries is None else queries.read()
+    lines = [line.strip() for line in text_lines(data, f"--queries {getattr(queries, 'name', '')}") if line.strip()]
     if not lines:
-        raise click.UsageError("--queries holds no sentence; write one a line")
+        raise click.UsageError("--queries holds no sentence; write one per line")
     return lines
 
 
-def _by_vectors(searcher: Any, path: Path, item: str | None, **options: Any) -> list[tuple[str, list[Hit]]]:
+def _by_vectors(searcher: Searcher, path: Path, item: str | None, wanted: SearchOptions) -> list[tuple[str, list[Hit]]]:
     from boc.inputs.query_files import read_queries
 
     answers: list[tuple[str, list[Hit]]] = []
     for items, queries in read_queries(path, searcher.index.manifest.identity, item):
         texts = [i.content for i in items] if queries.modality == "text" else None
-        found = searcher.search_vectors(queries, texts=texts, **options)
+        found = searcher.search_vectors(queries, wanted, texts=texts)
         answers += zip(texts or [i.id for i in items], found, strict=True)
     return answers
 

@@ -14,11 +14,25 @@ from boc.cli import options
 
 @click.command("serve")
 @options.name
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 is everywhere.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
-@click.option("--token", envvar="BOC_TOKEN", help="Let in only who knows this; better in the environment: BOC_TOKEN.")
-@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Another name this server may be called by.")
-@click.option("--cache", type=options.PATH, help="Folder of thumbnails [default: boc/thumbnails in ~/.cache].")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Network address to listen on; 0.0.0.0 means all.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Port to listen on; 0 takes a free one.",
+)
+@click.option(
+    "--token", envvar="BOC_TOKEN", help="Token that every client must give; better set in the environment as BOC_TOKEN."
+)
+@click.option(
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Another host name that requests may use; can be repeated.",
+)
+@click.option("--cache", type=options.PATH, help="Folder to cache thumbnails in [default: boc/thumbnails in ~/.cache].")
 @click.option("--open", "browse", is_flag=True, help="Open the page in a browser.")
 @options.at
 @options.encoder
@@ -35,7 +49,7 @@ def command(
     encoder: str | None,
     device: str,
 ) -> None:
-    """Serve a page that searches the index NAME, and its JSON interface, until Ctrl-C.
+    """Serve the search page of the index NAME and its JSON interface, until Ctrl-C.
 
     \b
     Examples: boc serve photos --open

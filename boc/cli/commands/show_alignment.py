@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @click.command("show-alignment")
 @click.argument("image", type=options.PATH)
-@click.argument("text")
+@click.argument("text", type=options.SENTENCE)
 @click.option(
     "-o",
     "--output",
     type=options.PATH,
-    help="Figure to write: .png, .jpg or .pdf [default: IMAGE-alignment.png here]",
+    help="Figure to write: .png, .jpg or .pdf [default: IMAGE-alignment.png in the current folder]",
 )
-@click.option("--all-words", is_flag=True, help="Boxes for stop-words too.")
+@click.option("--all-words", is_flag=True, help="Draw boxes for stop-words too.")
 @options.as_json
 @options.encoder
 @options.device
@@ -36,10 +36,11 @@ def command(
     encoder: str | None,
     device: str,
 ) -> None:
-    """Draw which region of IMAGE each word of TEXT is closest to, and which regions matter to the whole picture.
+    """Draw which region of IMAGE each word of TEXT is closest to, and which regions matter most to the picture.
 
-    Any encoder serves that tells where its regions lie and which words it read. Prints, for each word, its largest
-    cosine with a region, and that region's number from 1 and box (x1 y1 x2 y2, in parts of the picture).
+    The encoder must give the boxes of its regions and the words that it read. For each word the command prints its
+    largest cosine with a region, the number of that region from 1, and its box (x1 y1 x2 y2, as fractions of the
+    picture).
 
     \b
     Examples: boc show-alignment dog.jpg "a dog on a sled" --encoder teran:models/flickr8k
@@ -48,18 +49,14 @@ def command(
     if encoder is None:
         raise click.UsageError("name what encodes picture and sentence: --encoder KIND:PATH")
     from boc import plugins
-    from boc.atomic_files import check_writable
-    from boc.errors import BocError
     from boc.explain.alignment import show
-    from boc.explain.figure import draw_figure, format_of, save_figure
+    from boc.explain.figure import BEGINS, draw_figure, format_of, save_figure
     from boc.inputs.images import read_image
+    from boc.outputs import begins, check_output
     from boc.types import ImageRef
 
     path = output or Path(f"{image.stem}-alignment.png")
-    format_of(path)
-    check_writable(path)
-    if path.resolve() == image.resolve():
-        raise BocError(f"{path} is the picture itself; choose another name for the figure")
+    check_output(path, begins(BEGINS[format_of(path)]), image)
     photo = read_image(image)
     alignment = show(plugins.encoder(encoder, device), ImageRef(image.name, image), text)
     save_figure(path, draw_figure(photo, alignment, all_words=all_words))

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @click.command("train")
 @options.source
-@click.option("-o", "--output", type=options.PATH, required=True, help="Folder of the model.")
+@click.option("-o", "--output", type=options.PATH, required=True, help="Model folder to write.")
 @click.option(
     "--regions",
     default="grid",
     show_default=True,
     metavar="KIND[:ARGUMENT]",
     shell_complete=completers.regions,
-    help="Region source, for example grid.",
+    help="Region source to train on, for example grid.",
 )
 @click.option(
     "--recipe",
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     default="small",
     show_default=True,
     metavar="NAME",
-    help="Network, sizes and settings to begin with; see below.",
+    help="Recipe of network, sizes and settings; see below.",
 )
 @click.option(
     "--text",
     metavar="KIND|FOLDER",
     help="Text tower: small, minilm, words, gru, lstm, or a BERT folder [default: the recipe's].",
 )
-@click.option("--epochs", type=click.IntRange(1), help="Passes over the pictures at most.")
-@click.option("--batch-size", type=click.IntRange(2), help="Pictures in a batch.")
-@click.option("--seed", type=int, help="Everything random follows from it.")
+@click.option("--epochs", type=click.IntRange(1), help="Maximum number of passes over the pictures.")
+@click.option("--batch-size", type=click.IntRange(2), help="Number of pictures per batch.")
+@click.option("--seed", type=int, help="Seed of all random choices.")
 @click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Any other size or setting; may be repeated."
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Any other size or setting; can be repeated."
 )
 @options.device
 def command(
@@ -64,15 +64,15 @@ def command(
 ) -> None:
     """Train a TERN, TERAN, VSRN or VSRN++ on the captioned pictures of SOURCE, a CSV or a regions file.
 
-    Some pictures are held out, and the weights that find best among them are kept. Killed or stopped, the same
-    command goes on where it was.
+    Some pictures are held out, and the weights with the best recall on them are kept. After a kill, the same command
+    continues where it stopped.
 
     \b
     Recipes for thousands of pictures, on a CPU:
-      small           TERN, all from scratch
+      small           TERN, trained from scratch
       photos          TERN over a pretrained BERT (--text)
       photos-teran    TERAN: words aligned with regions
-      photos-align    TERN with alignment: both, for codes and re-ranking
+      photos-align    TERN with alignment: global vectors for codes, concepts for re-ranking
       photos-vsrn     VSRN over known word vectors
       photos-vsrnpp   VSRN++ over a frozen BERT
     Recipes of the papers, for a GPU and --text FOLDER (a bert-base-uncased):
@@ -88,6 +88,7 @@ def command(
 
     check_writable(output / "config.json")
     trainer = plugins.trainer()
+    trainer.check_place(output)
     recipe = trainer.Recipe.of(
         recipe_name, _settings(settings, text=text, epochs=epochs, batch_size=batch_size, seed=seed)
     )

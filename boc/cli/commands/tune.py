@@ -25,27 +25,37 @@ if TYPE_CHECKING:
     multiple=True,
     default=(0.95,),
     show_default=True,
-    help="Share of the exact nearest items to be found, 0 to 1; may be given several times.",
+    help="Recall to reach: share of the exact nearest items, 0 to 1; can be repeated.",
 )
-@click.option("-k", default=10, show_default=True, help="How many nearest items count.")
+@click.option("-k", default=10, show_default=True, help="Number of nearest items that recall counts.")
 @click.option("--queries", type=options.PATH, help="Feature file of typical queries [default: items of the index].")
-@click.option("--find", type=click.Choice(["image", "text"]), help="What is found [default: pictures, if any].")
+@click.option(
+    "--find",
+    type=click.Choice(["image", "text"]),
+    help="Modality of the hits [default: image if the index has pictures].",
+)
 @click.option(
     "--by",
     type=click.Choice(["postings", "bytes"]),
     default="postings",
     show_default=True,
-    help="What is to be little.",
+    help="Cost to minimise: postings read per query, or bytes per item.",
 )
-@click.option("--sample", type=click.IntRange(1), default=100_000, show_default=True, help="Items tried on, at most.")
+@click.option(
+    "--sample",
+    type=click.IntRange(1),
+    default=100_000,
+    show_default=True,
+    help="Maximum number of items to try the codes on.",
+)
 @click.option(
     "--asked",
     type=click.IntRange(2),
     default=4000,
     show_default=True,
-    help="Queries asked, at most: half choose, half judge.",
+    help="Maximum number of queries: half choose the setting, half judge it.",
 )
-@click.option("--seed", default=0, show_default=True, help="Draws the sample.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the sample.")
 @options.as_json
 @options.at
 def command(
@@ -63,8 +73,8 @@ def command(
 ) -> None:
     """Find the cheapest code, budgets and Rm for the items of the index NAME that reach a recall.
 
-    Tries the codes on a sample, chooses by one half of the queries, and says what the choice gives on the other half,
-    with a 95 % confidence interval. Exit status 1 if a target is out of reach.
+    Tries the codes on a sample, chooses with one half of the queries, and prints the recall of the choice on the other
+    half with a 95 % confidence interval. The exit status is 1 if no setting reaches a target.
 
     \b
     Examples: boc tune photos --target-recall 0.95

@@ -24,23 +24,28 @@ AGAINST = {
 
 @click.command("verify")
 @options.name
-@click.option("--pairs", type=click.IntRange(1), default=1000, show_default=True, help="Pairs whose score is compared.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Which pairs: another number, others.")
+@click.option(
+    "--pairs",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Number of pairs of query and item to compare.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed that draws the pairs.")
 @click.option(
     "--features",
     type=options.PATH,
     multiple=True,
     metavar="FILE",
-    help="Compute frequencies from the features that the index was made of, not from what it stores. Can be repeated.",
+    help="Compute frequencies from the feature files of the index, not from its stored vectors; can be repeated.",
 )
 @options.as_json
 @options.at
 def command(name: str, pairs: int, seed: int, features: tuple[Path, ...], as_json: bool, at: str) -> None:
-    """Compare the index NAME with itself: files with their checksums, scores with integer dot products, counts with its
-    manifest.
+    """Check the index NAME: files against checksums, scores against integer dot products, counts against its manifest.
 
-    Asks for the codes of random items, and compares the score of each pair of a query and an item, hit or not, with
-    the dot product of their term frequencies. Prints what is wrong, and exits with status 1 if anything is.
+    Searches with the codes of random items. The score of each pair of a query and an item, hit or not, must equal the
+    dot product of their term frequencies. Prints every mismatch; the exit status is 1 if there is any.
 
     \b
     Examples: boc verify photos
@@ -65,9 +70,9 @@ def _print(name: str, found: Verification) -> None:
     for wrong in found.mismatches:
         click.echo(f"query {wrong.query}  item {wrong.item}  found {wrong.found:.10g}  expected {wrong.expected}")
     for path in found.damaged:
-        click.echo(f"file {path}  its bytes are not those that were written; make the index anew")
+        click.echo(f"file {path}  its bytes are not those that were written; make the index again")
     for key in found.repeated:
-        click.echo(f"item {key}  is there more than once")
+        click.echo(f"item {key}  occurs more than once")
     for part, (count, told) in found.counts.items():
         if count != told:
             click.echo(f"{part}  found {count}  manifest {told}")

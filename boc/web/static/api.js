@@ -85,7 +85,8 @@ export async function signIn(token) {
 /** The file as it is, or made smaller where it has more than `bytes`. Refused if it is no picture. */
 export async function fitting(file, bytes) {
   const drawn = await createImageBitmap(file).catch(() => null);
-  if (drawn === null) throw new Refused(`${file.name || "This file"} is not a picture that a browser can read; try a JPEG or PNG.`, 415);
+  if (drawn === null)
+    throw new Refused(`${file.name || "This file"} is not a picture that a browser can read; try a JPEG or PNG.`, 415);
   if (file.size <= bytes && ["image/jpeg", "image/png", "image/webp"].includes(file.type)) return file;
   const scale = Math.min(1, LARGEST / Math.max(drawn.width, drawn.height));
   const canvas = document.createElement("canvas");

@@ -25,18 +25,55 @@ export class Controls {
     this.onChange = onChange;
     const counts = COUNTS.filter((k) => k <= info.limits.k);
     this.k = slider("Hits at first", "more come as you scroll down", counts, (k) => `${k}`, this.set("k"));
-    this.rm = slider("Candidates re-scored a hit", "more: nearer to the exact ranking, slower", FACTORS, (rm) => `${rm} ×`, this.set("rm"));
-    this.z = slider("Query terms", "fewer: fewer posting lists to read", budget(info.query_z), (z) => (z >= info.query_z ? `all ${z}` : `${z}`), (z, final) =>
-      onChange({ z: z >= info.query_z ? null : z }, final),
+    this.rm = slider(
+      "Candidates re-scored a hit",
+      "more: nearer to the exact ranking, slower",
+      FACTORS,
+      (rm) => `${rm} ×`,
+      this.set("rm"),
     );
-    this.weight = slider("Weight of the words", "beside the score of the terms", WEIGHTS, count, this.set("words_weight"));
-    this.hybrid = choice("Count the words too", [["", "No"], ["rrf", "Fuse ranks"], ["sum", "Add scores"]], (hybrid) =>
-      onChange({ hybrid, words_weight: hybrid === "sum" ? WEIGHT : null }, true),
+    this.z = slider(
+      "Query terms",
+      "fewer: fewer posting lists to read",
+      budget(info.query_z),
+      (z) => (z >= info.query_z ? `all ${z}` : `${z}`),
+      (z, final) => onChange({ z: z >= info.query_z ? null : z }, final),
+    );
+    this.weight = slider(
+      "Weight of the words",
+      "beside the score of the terms",
+      WEIGHTS,
+      count,
+      this.set("words_weight"),
+    );
+    this.hybrid = choice(
+      "Count the words too",
+      [
+        ["", "No"],
+        ["rrf", "Fuse ranks"],
+        ["sum", "Add scores"],
+      ],
+      (hybrid) => onChange({ hybrid, words_weight: hybrid === "sum" ? WEIGHT : null }, true),
     );
     this.chips = h("ul", { class: "chips", role: "list", "aria-label": "Filters" });
-    this.reset = h("button", { type: "button", class: "quiet-button", onclick: () => onChange({ k: null, rm: null, z: null, hybrid: "", words_weight: null, filters: [] }, true) }, "Back to the index's settings");
+    this.reset = h(
+      "button",
+      {
+        type: "button",
+        class: "quiet-button",
+        onclick: () => onChange({ k: null, rm: null, z: null, hybrid: "", words_weight: null, filters: [] }, true),
+      },
+      "Back to the index's settings",
+    );
     root.replaceChildren(
-      h("div", { class: "knobs" }, this.k.element, this.rm.element, this.z.element, h("div", { class: "knob-pair" }, this.hybrid.element, this.weight.element)),
+      h(
+        "div",
+        { class: "knobs" },
+        this.k.element,
+        this.rm.element,
+        this.z.element,
+        h("div", { class: "knob-pair" }, this.hybrid.element, this.weight.element),
+      ),
       h("div", { class: "filters" }, h("h2", {}, "Filters"), this.chips, this.form()),
       h("div", { class: "about" }, h("p", {}, facts(info)), this.reset),
     );
@@ -59,7 +96,16 @@ export class Controls {
     this.filters = state.filters;
     this.chips.replaceChildren(
       ...state.filters.map((filter, i) =>
-        h("li", { class: "chip" }, h("span", { text: spoken(filter) }), h("button", { type: "button", "aria-label": `Remove the filter ${spoken(filter)}`, onclick: () => this.remove(i) }, icon("close"))),
+        h(
+          "li",
+          { class: "chip" },
+          h("span", { text: spoken(filter) }),
+          h(
+            "button",
+            { type: "button", "aria-label": `Remove the filter ${spoken(filter)}`, onclick: () => this.remove(i) },
+            icon("close"),
+          ),
+        ),
       ),
     );
     this.chips.hidden = !state.filters.length;
@@ -75,9 +121,19 @@ export class Controls {
   form() {
     const fields = Object.entries(this.info.fields).filter(([, kind]) => kind in OPS);
     if (!fields.length) {
-      return h("p", { class: "hint" }, "The items have no fields to filter by. ", h("code", {}, "boc index --metadata FILE"), " adds them.");
+      return h(
+        "p",
+        { class: "hint" },
+        "The items have no fields to filter by. ",
+        h("code", {}, "boc index --metadata FILE"),
+        " adds them.",
+      );
     }
-    const field = h("select", { "aria-label": "Field" }, ...fields.map(([name]) => h("option", { value: name, text: name })));
+    const field = h(
+      "select",
+      { "aria-label": "Field" },
+      ...fields.map(([name]) => h("option", { value: name, text: name })),
+    );
     const op = h("select", { "aria-label": "Comparison" });
     const place = h("span", { class: "value" });
     const fill = () => {
@@ -85,8 +141,19 @@ export class Controls {
       op.replaceChildren(...OPS[kind].map((sign) => h("option", { value: sign, text: SIGNS[sign] })));
       place.replaceChildren(
         kind === "boolean"
-          ? h("select", { "aria-label": "Value" }, h("option", { value: "true", text: "true" }), h("option", { value: "false", text: "false" }))
-          : h("input", { type: INPUTS[kind], step: kind === "float" ? "any" : null, placeholder: "value", "aria-label": "Value", required: true }),
+          ? h(
+              "select",
+              { "aria-label": "Value" },
+              h("option", { value: "true", text: "true" }),
+              h("option", { value: "false", text: "false" }),
+            )
+          : h("input", {
+              type: INPUTS[kind],
+              step: kind === "float" ? "any" : null,
+              placeholder: "value",
+              "aria-label": "Value",
+              required: true,
+            }),
       );
     };
     field.addEventListener("change", fill);
@@ -100,12 +167,27 @@ export class Controls {
       if (place.firstChild.tagName === "INPUT") place.firstChild.value = "";
       place.firstChild.focus();
     };
-    return h("form", { class: "add-filter", onsubmit: add }, field, op, place, h("button", { class: "button" }, "Add filter"));
+    return h(
+      "form",
+      { class: "add-filter", onsubmit: add },
+      field,
+      op,
+      place,
+      h("button", { class: "button" }, "Add filter"),
+    );
   }
 }
 
 function facts(info) {
-  const parts = [many(info.items.image, "picture"), many(info.items.text, "sentence"), `${count(info.terms)} terms`, info.code, info.encoder, info.engine, info.version && `boc ${info.version}`];
+  const parts = [
+    many(info.items.image, "picture"),
+    many(info.items.text, "sentence"),
+    `${count(info.terms)} terms`,
+    info.code,
+    info.encoder,
+    info.engine,
+    info.version && `boc ${info.version}`,
+  ];
   return parts.filter(Boolean).join(" · ");
 }
 
@@ -121,7 +203,14 @@ let labels = 0;
 /** A slider over the values `steps`. One that stands between two of them is shown as it is. */
 function slider(name, hint, steps, format, onSet) {
   const id = `knob-${++labels}`;
-  const input = h("input", { id, type: "range", min: 0, max: steps.length - 1, step: 1, "aria-describedby": `${id}-hint` });
+  const input = h("input", {
+    id,
+    type: "range",
+    min: 0,
+    max: steps.length - 1,
+    step: 1,
+    "aria-describedby": `${id}-hint`,
+  });
   const output = h("output", { for: id });
   const say = (value) => {
     output.textContent = format(value);
@@ -134,12 +223,22 @@ function slider(name, hint, steps, format, onSet) {
   };
   input.addEventListener("input", set(false));
   input.addEventListener("change", set(true));
-  const element = h("div", { class: "knob" }, h("label", { for: id }, name), output, input, h("small", { id: `${id}-hint` }, hint));
+  const element = h(
+    "div",
+    { class: "knob" },
+    h("label", { for: id }, name),
+    output,
+    input,
+    h("small", { id: `${id}-hint` }, hint),
+  );
   return {
     element,
     disable: (off) => (input.disabled = off),
     show(value) {
-      const nearest = steps.reduce((best, step, i) => (Math.abs(step - value) < Math.abs(steps[best] - value) ? i : best), 0);
+      const nearest = steps.reduce(
+        (best, step, i) => (Math.abs(step - value) < Math.abs(steps[best] - value) ? i : best),
+        0,
+      );
       input.value = nearest;
       say(value);
     },
@@ -149,10 +248,18 @@ function slider(name, hint, steps, format, onSet) {
 /** A row of radio buttons that looks like one switch. */
 function choice(name, options, onSet) {
   const group = `choice-${++labels}`;
-  const inputs = options.map(([value]) => h("input", { type: "radio", name: group, value, onchange: () => onSet(value) }));
+  const inputs = options.map(([value]) =>
+    h("input", { type: "radio", name: group, value, onchange: () => onSet(value) }),
+  );
   const parts = options.map(([, text], i) => h("label", {}, inputs[i], h("span", { text })));
   const hint = h("small", {}, "finds a sentence's own words in captions and text fields");
-  const element = h("fieldset", { class: "knob" }, h("legend", {}, name), h("div", { class: "switch" }, ...parts), hint);
+  const element = h(
+    "fieldset",
+    { class: "knob" },
+    h("legend", {}, name),
+    h("div", { class: "switch" }, ...parts),
+    hint,
+  );
   return {
     element,
     show(value, off) {
@@ -160,4 +267,26 @@ function choice(name, options, onSet) {
       inputs.forEach((input) => (input.checked = input.value === value));
     },
   };
+}
+
+/** Make `button` fold and unfold `panel`; the visit remembers it. */
+export function foldPanel(button, panel) {
+  const set = (open) => {
+    panel.hidden = !open;
+    button.setAttribute("aria-expanded", open);
+    document.body.classList.toggle("tuning", open);
+  };
+  try {
+    set(sessionStorage.getItem("boc-panel") === "open");
+  } catch {
+    set(false);
+  }
+  button.addEventListener("click", () => {
+    set(panel.hidden);
+    try {
+      sessionStorage.setItem("boc-panel", panel.hidden ? "" : "open");
+    } catch {
+      // storage is barred: the panel starts folded
+    }
+  });
 }

@@ -25,7 +25,7 @@ export class Meter {
     this.clear();
   }
 
-  /** Show an answer that took `wall` ms from question to answer; it is compared with the last one of the same `asked`. */
+  /** Show an answer that took `wall` ms, and its change from the last answer to the same `asked`. */
   show(answer, wall, asked) {
     const stages = { ...answer.stages };
     const known = STAGES.slice(0, -1).reduce((sum, [, key]) => sum + (stages[key] ?? 0), 0);
@@ -52,7 +52,13 @@ export class Meter {
     this.first = h("span");
     this.summary.replaceChildren(
       this.shown,
-      h("span", {}, this.first, `${milliseconds(now.wall)} ms`, before ? h("span", { class: "was", text: ` was ${milliseconds(before.wall)}` }) : ""),
+      h(
+        "span",
+        {},
+        this.first,
+        `${milliseconds(now.wall)} ms`,
+        before ? h("span", { class: "was", text: ` was ${milliseconds(before.wall)}` }) : "",
+      ),
     );
     this.count(now.hits.length);
     const longest = Math.max(now.wall, before?.wall ?? 0);
@@ -62,10 +68,14 @@ export class Meter {
       cell(name, now.stages[key], before?.stages[key], { format: milliseconds, unit: "ms", title, stage: i }),
     );
     cells.push(
-      cell("postings read", now.postings, before?.postings, { title: "entries of the posting lists of the query's terms" }),
+      cell("postings read", now.postings, before?.postings, {
+        title: "entries of the posting lists of the query's terms",
+      }),
       cell("query terms", now.terms, before?.terms, { title: "terms of the query's code" }),
       cell("re-scored", now.candidates, before?.candidates, { title: "candidates that were scored anew" }),
-      cell("as before", before ? kept(now.ids, before.ids) : null, null, { title: "hits that the setting before found too" }),
+      cell("as before", before ? kept(now.ids, before.ids) : null, null, {
+        title: "hits that the setting before found too",
+      }),
     );
     cells.at(-1).classList.toggle("empty", !before);
     this.cells.replaceChildren(...cells);
@@ -94,13 +104,24 @@ function segments(bar, stages, longest) {
   );
 }
 
-function cell(name, value, was, { format = (x) => (typeof x === "number" ? count(x) : x), unit = "", title, stage = null }) {
+function cell(
+  name,
+  value,
+  was,
+  { format = (x) => (typeof x === "number" ? count(x) : x), unit = "", title, stage = null },
+) {
   const shown = value === null || value === undefined ? "–" : format(value);
   const changed = was !== null && was !== undefined && format(was) !== shown;
   return h(
     "div",
     { class: "cell", title, "data-stage": stage },
     h("dt", {}, name),
-    h("dd", {}, shown, unit && shown !== "–" ? h("small", { text: ` ${unit}` }) : "", changed ? h("span", { class: "was", text: ` was ${format(was)}` }) : ""),
+    h(
+      "dd",
+      {},
+      shown,
+      unit && shown !== "–" ? h("small", { text: ` ${unit}` }) : "",
+      changed ? h("span", { class: "was", text: ` was ${format(was)}` }) : "",
+    ),
   );
 }

@@ -21,7 +21,8 @@ export function justify(aspects, width, target, gap = GAP) {
     const height = () => (width - gap * (end - start - 1)) / sum;
     while (end < aspects.length && (end === start || height() > target)) sum += aspects[end++];
     let high = height();
-    if (high > target) high = Math.min(high, target * 1.25); // the last row is not full
+    if (high > target)
+      high = Math.min(high, target * 1.25); // the last row is not full
     else if (end - start > 1) {
       const with_ = high;
       const last = aspects[--end];
@@ -37,7 +38,13 @@ export function justify(aspects, width, target, gap = GAP) {
     let x = 0;
     for (let i = start; i < end; i++) {
       const right = full && i === end - 1 ? width : x + aspects[i] * high;
-      boxes.push({ x: Math.round(x), y: Math.round(y), width: Math.round(right) - Math.round(x), height: Math.round(high), row });
+      boxes.push({
+        x: Math.round(x),
+        y: Math.round(y),
+        width: Math.round(right) - Math.round(x),
+        height: Math.round(high),
+        row,
+      });
       x = right + gap;
     }
     y += Math.round(high) + gap;

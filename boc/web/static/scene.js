@@ -43,14 +43,19 @@ export class Scene {
     this.element = h("div", { class: "scene" }, image, this.overlay);
     const shape = ({ width, height }) => width && height && style(this.element, { "--aspect": width / height });
     if (size?.width) shape(size);
-    else image.firstChild.addEventListener("load", () => shape({ width: image.firstChild.naturalWidth, height: image.firstChild.naturalHeight }));
+    else
+      image.firstChild.addEventListener("load", () =>
+        shape({ width: image.firstChild.naturalWidth, height: image.firstChild.naturalHeight }),
+      );
   }
 
   /** Outline the regions of largest weight, each under its name. */
   mark(weights, names) {
     this.element.classList.remove("heated");
     this.overlay.replaceChildren(
-      ...(this.boxes.length && weights ? strongest(weights) : []).reverse().map((i) => placed(h("i", { class: "region" }, h("b", { text: names[i] })), this.boxes[i])),
+      ...(this.boxes.length && weights ? strongest(weights) : [])
+        .reverse()
+        .map((i) => placed(h("i", { class: "region" }, h("b", { text: names[i] })), this.boxes[i])),
     );
   }
 
@@ -80,8 +85,23 @@ export function example({ id, thumb, box }, side) {
     const span = Math.min(wide, high, AROUND * Math.max(x2 - x1, y2 - y1, SMALLEST * Math.max(wide, high)));
     const left = Math.min(Math.max((x1 + x2 - span) / 2, 0), wide - span);
     const top = Math.min(Math.max((y1 + y2 - span) / 2, 0), high - span);
-    style(image, { position: "absolute", width: percent(wide / span), height: percent(high / span), left: percent(-left / span), top: percent(-top / span), "max-width": "none", "object-fit": "fill" });
-    frame.append(placed(h("i", { class: "region" }), [(x1 - left) / span, (y1 - top) / span, (x2 - left) / span, (y2 - top) / span]));
+    style(image, {
+      position: "absolute",
+      width: percent(wide / span),
+      height: percent(high / span),
+      left: percent(-left / span),
+      top: percent(-top / span),
+      "max-width": "none",
+      "object-fit": "fill",
+    });
+    frame.append(
+      placed(h("i", { class: "region" }), [
+        (x1 - left) / span,
+        (y1 - top) / span,
+        (x2 - left) / span,
+        (y2 - top) / span,
+      ]),
+    );
   });
   return frame;
 }

@@ -48,7 +48,7 @@ def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "years.csv").write_text("id,year:integer\n000.png,2020\n001.png,soon\n")
     (home / "strange.csv").write_text("id,year:integer\nx.png,2020\n")
     (home / "fine.csv").write_text("id,year:integer,tag,title:text\n000.png,2020,box,A box\n")
-    (home / "blank.txt").write_text("\n \n")
+    (home / "blank.txt").write_text("\n\n")
     (home / "one.txt").write_text("000.png\n")
     at, encoder = f"--at=file:{home / 'index'}", f"--encoder=tern:{home / 'model'}"
     described = boc("index", "described", home / "photos.h5", "--metadata", home / "fine.csv", at)
@@ -113,7 +113,7 @@ CASES = [
     (f"search short hello {AT}", ["rows.npy", "cut short"]),
     ("search photos hello --at nowhere", ["nowhere", "file:DIR"]),
     ("search photos hello --at file:", ["names no folder"]),
-    ("search photos hello --at ftp://host", ["ftp", "known:", "embedded"]),
+    ("search photos hello --at ftp://host", ["ftp", "known:", "file"]),
     (f"search photos hello {AT} --encoder tern:{{home}}/none", ["none", "boc train"]),
     (f"search photos hello {AT} --encoder tern:{{home}}/other-model", ["other weights", "--encoder"]),
     (f"search photos hello {AT} --encoder tern:{{home}}/broken-model", ["damaged model"]),

@@ -152,6 +152,7 @@ def test_pictures_are_found_unless_told_otherwise_and_never_more_than_there_are(
     assert sorted(hit["id"] for hit in everything) == [f"{i:03d}.png" for i in range(40)]
 
 
+@pytest.mark.slow
 def test_html_is_written_beside_what_is_printed(library: Path, tmp_path: Path) -> None:
     plain = ok("search", "photos", "a red box", "-k", 5, at(library))
     page = tmp_path / "new" / "hits.html"
@@ -198,6 +199,7 @@ def test_another_code_replaces_the_index_only_when_told(home: Path) -> None:
     assert ok(*again).stdout.startswith("photos is up to date")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["captions.csv", "images", "regions.h5"])
 def test_indexing_pictures_equals_extracting_and_indexing(library: Path, tmp_path: Path, source: str) -> None:
     place = f"--at=file:{tmp_path / 'index'}"
@@ -224,6 +226,7 @@ def test_a_place_under_the_home_folder_is_found(library: Path, tmp_path: Path, m
     assert not list((tmp_path / "work").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--regions=grid", "--encoder"])
 def test_extracting_again_gives_the_same_bytes(library: Path, tmp_path: Path, option: str) -> None:
     path = tmp_path / "new" / "f.h5"
@@ -237,6 +240,7 @@ def test_extracting_again_gives_the_same_bytes(library: Path, tmp_path: Path, op
     assert [p.name for p in path.parent.iterdir()] == ["f.h5"]
 
 
+@pytest.mark.slow
 def test_extracting_from_regions_equals_extracting_from_pictures(library: Path, tmp_path: Path) -> None:
     """To the bit where regions are stored as they are; halves of them change little."""
     whole, direct, through = (tmp_path / name for name in ("regions.h5", "direct.h5", "through.h5"))
@@ -286,6 +290,7 @@ def test_training_a_finished_folder_again_does_nothing_but_say_how_good_it_is(ho
     assert {name: data for name, data in files(home / "model").items() if name != ".lock"} == before
 
 
+@pytest.mark.slow
 def test_training_from_a_table_equals_training_from_its_regions(library: Path, tmp_path: Path) -> None:
     result = ok("train", library / "captions.csv", "-o", tmp_path / "model", *TRAIN)
     assert [line.partition(":")[0] for line in result.stdout.splitlines()[:2]] == [
@@ -298,6 +303,7 @@ def test_training_from_a_table_equals_training_from_its_regions(library: Path, t
     assert files(tmp_path / "model") == files(library / "model")
 
 
+@pytest.mark.slow
 def test_a_model_that_was_moved_is_found_where_told(library: Path, tmp_path: Path) -> None:
     shutil.copytree(library / "model", tmp_path / "model")
     place = f"--at=file:{tmp_path / 'index'}"
@@ -356,6 +362,7 @@ def described(home: Path) -> Path:
     return home
 
 
+@pytest.mark.slow
 def test_filters_keep_what_the_table_says(described: Path) -> None:
     def found(*conditions: str, find: str = "text") -> dict[str, Any]:
         options = [f"--filter={condition}" for condition in conditions]
@@ -389,6 +396,7 @@ def test_lines_of_no_item_are_noted(home: Path) -> None:
     assert "note: 1 lines of the metadata are of no item here (such as 'lost.png')" in result.stderr.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [[], ["--code=dictionary"], ["--code=mixed"], ["--concepts=int8"]])
 def test_appending_gives_what_one_load_under_that_code_gives(home: Path, code: list[str]) -> None:
     """Half the pictures are indexed, then the other half is put to them, and some of the first again."""

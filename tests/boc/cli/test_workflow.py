@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boc import build, plugins
-from boc.build import build_index, fit_code, new_manifest
+from boc import load, plugins
 from boc.codecs import global_code
 from boc.errors import BackendError, BocError, EncoderError, FeatureFileError
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFile, embeddings
 from boc.inputs.query_files import read_queries
 from boc.inputs.sources import open_source
-from boc.rerank.dot import METRICS
+from boc.load import fit_code, load_index, new_manifest
+from boc.names import METRICS
 from boc.search import Searcher
 from boc.types import MODALITIES, Embeddings, Hit, ImageRef, Modality
 from tests.helpers import boc, draw_pictures
@@ -63,6 +63,7 @@ def test_pictures_are_found_unless_sentences_are_asked_for(searcher: Searcher) -
     assert searcher.search("a red box") == searcher.search("a red box", find="image", k=10)
 
 
+@pytest.mark.slow
 def test_a_picture_finds_itself_first(searcher: Searcher, library: Path) -> None:
     for path in sorted((library / "images").iterdir()):
         first = searcher.search(image=path, k=1)[0]
@@ -177,6 +178,7 @@ def test_a_re_ranking_that_cannot_be_is_refused(searcher: Searcher, aligned: Sea
         aligned.search("a red box", rerank="max")
 
 
+@pytest.mark.slow
 def test_the_command_line_stores_and_compares_concept_sets(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path / 'int8'}"
     stored = boc("index", "photos", library / "photos.h5", "--at", at, "--concepts", "int8")
@@ -227,10 +229,10 @@ def test_what_to_extract_must_be_named(library: Path, tmp_path: Path) -> None:
 def test_the_sample_a_code_is_fitted_on_is_bounded_and_spread(
     library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(build, "FIT_SAMPLE", 25)
+    monkeypatch.setattr(load, "FIT_SAMPLE", 25)
     seen: list[Embeddings] = []
     codec = global_code(z=4)
-    monkeypatch.setattr(codec, "fit", lambda *samples: seen.extend(samples) or codec)
+    monkeypatch.setattr(codec, "fit", lambda *samples, n_items: seen.extend(samples) or codec)
     with FeatureFile(library / "photos.h5") as file:
         fit_code(file, codec)
         assert [len(sample) for sample in seen] == [20, 20]
@@ -270,7 +272,7 @@ def test_regions_from_files_make_a_model_and_an_index_even_where_a_picture_has_n
         assert file.failed == []
         assert [len(file.rows("image", i, i + 1).ragged["concepts"][0]) for i in range(5)] == [0, 1, 2, 3, 0]
         codec = fit_code(file, global_code(z=16))
-        assert list(build_index(file, at, "files", codec, new_manifest(file, codec))) == [12, 36]
+        assert list(load_index(file, at, "files", codec, new_manifest(file, codec))) == [12, 36]
         vectors = file.vectors("image")
     found = Searcher.open("files", at, device="cpu").search(image=tmp_path / "made" / "images" / "004.png", k=12)
     bare = {"000.png", "004.png", "008.png"}  # alike: none has anything to tell it by

@@ -148,6 +148,7 @@ def test_the_background_is_a_sample_of_bounded_size(tmp_path: Path, monkeypatch:
     assert size == counts.total() == 25  # every fourth
 
 
+@pytest.mark.slow
 def test_terms_that_are_words_are_labelled_by_them(photos: Path, tmp_path: Path) -> None:
     """Of real captions: a term that all sentences with a word have gets that word as its first."""
     with (photos / "captions.csv").open(newline="", encoding="utf-8") as handle:

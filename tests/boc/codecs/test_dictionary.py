@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from boc.clustering.cell_index import FLAT, rounded, unit
+from boc.clustering.cell_index import FLAT, rounded
 from boc.codecs import SurrogateCodec, dictionary, global_code
 from boc.codecs.center import Center
 from boc.codecs.dictionary import CHOICE, Dictionary, dictionary_steps, pursuit, quantized, vocabulary_size
 from boc.types import Embeddings
+from boc.vectors import unit_rows
 from tests.oracles import assert_canonical, same_matrix
 
 
@@ -51,6 +52,7 @@ def slow_document(x: NDArray[np.float64], centroids: NDArray[np.float64], z: int
     return dict(zip(chosen, weights.tolist(), strict=True))
 
 
+@pytest.mark.slow
 @given(
     n=st.integers(1, 30), terms=st.integers(1, 40), z=st.integers(1, 4), bits=st.integers(1, 9), seed=st.integers(0, 99)
 )
@@ -67,6 +69,7 @@ def test_documents_are_matching_pursuits(n: int, terms: int, z: int, bits: int, 
             assert abs(row[j] - min(max(weight * top, 1), top)) <= 0.5 + 0.02 * top
 
 
+@pytest.mark.slow
 @given(
     n=st.integers(1, 30),
     terms=st.integers(1, 40),
@@ -92,6 +95,7 @@ def test_queries_ask_for_their_nearest_centroids(n: int, terms: int, z: int, bit
 WAYS = ["numpy"] if dictionary._quantize is None else ["compiled", "numpy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @given(n=st.integers(0, 4), z=st.integers(1, 40), top=st.integers(1, 300), seed=st.integers(0, 99))
 def test_weights_become_whole_numbers(way: str, n: int, z: int, top: int, seed: int) -> None:
@@ -131,7 +135,7 @@ def pursued(
 def test_the_remainder_is_orthogonal_to_what_was_chosen(n: int, m: int, z: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     z = min(z, m)
-    X, candidates = unit(gaussian(seed, n, 20)), unit(rng.standard_normal((n * m, 20))).reshape(n, m, 20)
+    X, candidates = unit_rows(gaussian(seed, n, 20)), unit_rows(rng.standard_normal((n * m, 20))).reshape(n, m, 20)
     chosen, weights = pursued(X, candidates, z)
     for x, atoms, picks, w in zip(X, candidates, chosen, weights, strict=True):
         assert len(set(picks.tolist())) == z
@@ -140,15 +144,15 @@ def test_the_remainder_is_orthogonal_to_what_was_chosen(n: int, m: int, z: int, 
 
 def test_a_second_centroid_covers_what_the_first_one_misses() -> None:
     """The second nearest is nearly the first again; pursuit takes the one across."""
-    candidates = unit(np.array([[1, 0.5], [1, 0.4], [0, 1]]))
-    chosen, weights = pursued(unit(np.array([[1.0, 0.8]])), candidates[None], 2)
+    candidates = unit_rows(np.array([[1, 0.5], [1, 0.4], [0, 1]]))
+    chosen, weights = pursued(unit_rows(np.array([[1.0, 0.8]])), candidates[None], 2)
     assert chosen.tolist() == [[0, 2]]
-    np.testing.assert_allclose(weights[0] @ candidates[chosen[0]], unit(np.array([[1.0, 0.8]]))[0], atol=1e-3)
+    np.testing.assert_allclose(weights[0] @ candidates[chosen[0]], unit_rows(np.array([[1.0, 0.8]]))[0], atol=1e-3)
 
 
 def test_two_equal_candidates_do_not_break_it() -> None:
-    candidates = unit(np.array([[1.0, 1.0], [1.0, 1.0]]))
-    _, weights = pursued(unit(np.array([[1.0, 0.0]])), candidates[None], 2)
+    candidates = unit_rows(np.array([[1.0, 1.0], [1.0, 1.0]]))
+    _, weights = pursued(unit_rows(np.array([[1.0, 0.0]])), candidates[None], 2)
     assert np.isfinite(weights).all()
 
 
@@ -160,6 +164,7 @@ def test_rows_beyond_float32_keep_their_direction(factor: float) -> None:
     assert abs(step.encode_queries(X, "text") - step.encode_queries(factor * X, "text")).max() <= 1
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 99), factor=st.floats(0.01, 100))
 def test_only_directions_count(seed: int, factor: float) -> None:
     X = gaussian(seed, 8)
@@ -236,7 +241,7 @@ def test_few_postings_hold_the_nearest_neighbours(learned: Dictionary) -> None:
     documents, queries = learned.transform(X), learned.encode_queries(Q, "image")
     lengths = np.bincount(documents.indices, minlength=documents.shape[1])
     assert lengths[queries.indices].sum() / len(Q) < 0.1 * len(X)
-    truth = np.argsort(-(unit(Q) @ unit(X).T), axis=1)[:, :10]
+    truth = np.argsort(-(unit_rows(Q) @ unit_rows(X).T), axis=1)[:, :10]
     scores = (queries @ documents.T).toarray()
     first = np.argsort(-scores, axis=1, kind="stable")[:, :300]
     recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(first.tolist(), truth.tolist(), strict=True)])
@@ -256,12 +261,15 @@ def test_the_chain_centres_each_modality_first() -> None:
 
 
 def test_the_vocabulary_follows_from_the_collection_not_from_the_sample() -> None:
-    step = Dictionary()
-    assert step.prepare(1_000_000) == 16 * 65_536
-    assert step.terms == 65_536
-    chosen = Dictionary(terms=7)
-    assert chosen.prepare(1_000_000) == 16 * 7
-    assert chosen.terms == 7
+    assert Dictionary().sample_rows(1_000_000) == 16 * 65_536
+    assert Dictionary(terms=7).sample_rows(1_000_000) == 16 * 7
+    sample = Embeddings("image", gaussian(0, 200))
+    for steps, n_items, expected in ((dictionary_steps(), None, 64), (dictionary_steps(), 400, 128),
+                                     (dictionary_steps(terms=7), 400, 7)):  # fmt: skip
+        codec = SurrogateCodec(steps)
+        before = [step.get_params() for step in codec.steps]
+        assert codec.fit(sample, n_items=n_items).n_terms == expected
+        assert [step.get_params() for step in codec.steps] == before
 
 
 def test_centroids_are_stored_in_bytes_without_a_loss() -> None:

@@ -29,6 +29,7 @@ def test_queries_of_another_code_are_refused_with_both_sizes() -> None:
         postings_read(np.ones(4, dtype=np.int64), sparse.csr_array((0, 4), dtype=np.int32))
 
 
+@pytest.mark.slow
 @given(amounts=st.lists(st.integers(0, 50), min_size=1, max_size=12))
 def test_gini_is_half_the_relative_mean_difference(amounts: list[int]) -> None:
     n, total = len(amounts), sum(amounts)

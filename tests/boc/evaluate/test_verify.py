@@ -17,17 +17,18 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc import plugins
-from boc.codecs import GLOBAL_CODES, SurrogateCodec, global_code
+from boc.codecs import SurrogateCodec, global_code
 from boc.errors import BocError, EncoderError
 from boc.evaluate import verify as module
 from boc.evaluate.verify import verify
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.manifest import Manifest
+from boc.names import GLOBAL_CODES
 from boc.plugins import Backend, Index
 from boc.types import Embeddings, Hit, Identity, Item, Rows
 from tests.helpers import boc
-from tests.oracles import picture, same_matrix, sentence, term_matrices
+from tests.oracles import picture, sentence
 
 IDENTITY = Identity("tern:somewhere", "ab" * 32, 16)
 N = 60
@@ -257,15 +258,6 @@ def test_features_of_something_else_are_refused(place: str, tmp_path: Path) -> N
         verify(index, files=[write(tmp_path / "part.h5", ITEMS[:10], unit(10))])
     with pytest.raises(EncoderError, match="use the same encoder"):
         verify(index, files=[write(tmp_path / "other.h5", ITEMS, unit(), "cd" * 32)])
-
-
-@given(terms=term_matrices((4, 6), 9), n=st.integers(1, 7))
-def test_the_heaviest_terms_are_kept(terms: sparse.csr_array, n: int) -> None:
-    slow = np.zeros(terms.shape, np.int32)
-    for i, row in enumerate(terms.toarray()):
-        for j in sorted(range(6), key=lambda j: (-row[j], j))[:n]:
-            slow[i, j] = row[j]
-    assert same_matrix(module._heaviest(terms, n), sparse.csr_array(slow))
 
 
 def test_codes_of_concepts_are_held_against_what_is_stored_or_the_features(library: Path, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def embedded(
     return images, Embeddings("text", vectors, Ragged.from_sets([pieces], 3), words=[words])
 
 
+@pytest.mark.slow
 @given(st.data(), st.integers(0, 5), st.integers(1, 9), st.integers(1, 9))
 def test_maps_equal_those_counted_pixel_by_pixel(data: st.DataObject, n: int, width: int, height: int) -> None:
     boxes = data.draw(arrays(np.float32, (n, 4), elements=PLACES))
@@ -118,6 +119,7 @@ def test_what_is_missing_is_named() -> None:
         align(images, embedded(rows, rows[:0], [], np.ones(3))[1])
 
 
+@pytest.mark.slow
 def test_the_figure_follows_from_its_input() -> None:
     photo = Image.new("RGB", (90, 60), GREY)
     found = aligned(["a", "dog", "runs"], [3, 0, 2], cells(2))
@@ -139,6 +141,7 @@ def sides(figure: Image.Image, colour: tuple[int, int, int]) -> set[int]:
     return {i for i, quarter in enumerate(quarters) if quarter.sum() > 5000}  # more than a word on its ground
 
 
+@pytest.mark.slow
 def test_each_word_marks_its_region_in_its_colour() -> None:
     photo = Image.new("RGB", (90, 60), GREY)
     found = aligned(["the", "dog", "runs"], [1, 0, 3], cells(2))
@@ -157,6 +160,7 @@ def test_boxes_of_one_region_do_not_hide_each_other() -> None:
     assert all(1 in sides(figure, colour) for colour in PALETTE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(1, 1), (2000, 40), (40, 2000), (64, 64), (1200, 900)])
 @pytest.mark.parametrize(
     "words", [["dog"], ["."], ["café", "犬", "[unk]"], [*("dog runs on " * 25).split(), "x" * 400]]
@@ -187,6 +191,7 @@ def test_files_are_at_the_size_for_print(tmp_path: Path) -> None:
         save_figure(tmp_path / "figure.bmp", figure)
 
 
+@pytest.mark.slow
 def test_the_command_tells_what_the_figure_shows(library: Path, tmp_path: Path) -> None:
     image, spec, sentence = library / "images" / "003.png", f"tern:{library / 'model'}", "a yellow box at the left"
     figure = tmp_path / "figure.png"
@@ -205,6 +210,7 @@ def test_the_command_tells_what_the_figure_shows(library: Path, tmp_path: Path) 
     assert [line.split()[0] for line in printed.stdout.splitlines()] == found.words
 
 
+@pytest.mark.slow
 def test_a_turned_photo_is_shown_upright(library: Path, tmp_path: Path) -> None:
     with Image.open(library / "images" / "003.png") as image:
         exif = Image.Exif()

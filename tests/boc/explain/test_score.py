@@ -14,7 +14,6 @@ from PIL import Image
 from scipy import sparse
 
 from boc import plugins
-from boc.build import build_index, new_manifest
 from boc.clustering.term_labels import Box, Example, IndexLabels, Label, content_words, pack_labels
 from boc.codecs import SurrogateCodec, global_code
 from boc.codecs.bag_of_concepts import HardAssignment
@@ -22,6 +21,7 @@ from boc.errors import BocError
 from boc.explain.page import write_page
 from boc.explain.score import Explanation, Match, Parts, explain
 from boc.inputs.features import FeatureFile, embeddings
+from boc.load import load_index, new_manifest
 from boc.search import Searcher
 from boc.types import MODALITIES, ImageRef, Item, Modality, TermMatrix
 from tests.boc.cli.test_contact_sheet import NASTY, Page
@@ -42,7 +42,7 @@ def by_concepts(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Sear
         samples = [embeddings(file.rows(m, 0, 100), m) for m in MODALITIES]
         codec = SurrogateCodec(*global_code("scalar", z=8).chains, [HardAssignment(10)]).fit(*samples)
         at = f"file:{tmp_path_factory.mktemp('concepts')}"
-        for _ in build_index(file, at, "both", codec, new_manifest(file, codec)):
+        for _ in load_index(file, at, "both", codec, new_manifest(file, codec)):
             pass
     return Searcher(plugins.backend(at).open("both"))
 
@@ -176,11 +176,11 @@ def test_stored_labels_go_before_the_answer_of_the_index(by_concepts: Searcher) 
     stored = [Label((f"word{i}",), () if i % 2 else (example,)) for i in range(len(step.centroids_))]
     asked = IndexLabels(by_concepts.index, by_concepts.codec.n_terms)
     captions = [item for item in by_concepts.index.items() if item.modality == "text"][:10]
-    step.labels_ = pack_labels(stored)
+    step.term_labels_ = pack_labels(stored)
     try:
         matches = [m for c in captions for m in explain(by_concepts, c.id, c.content, labelled=99).matches]
     finally:
-        del step.labels_
+        del step.term_labels_
     assert {(m.term - offset) % 2 for m in matches if m.term >= offset} == {0, 1}
     for match in matches:
         own = stored[match.term - offset] if match.term >= offset else Label()

@@ -213,6 +213,7 @@ def nothing_stays_behind() -> Iterator[None]:
     assert not [thread for thread in threading.enumerate() if "_serve" in thread.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 3])
 @pytest.mark.parametrize("images", [0, 2, 50])
 def test_what_is_prepared_comes_in_order_with_its_errors(count: int, images: int) -> None:
@@ -230,6 +231,7 @@ def test_what_is_prepared_comes_in_order_with_its_errors(count: int, images: int
         assert len({value[1] for i, value in enumerate(values) if i != 1}) == max(count, 1)
 
 
+@pytest.mark.slow
 def test_only_so_many_are_prepared_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare_pool, "AHEAD", 5)
     with preparing(Prepare(marks=tmp_path), refs(60), 2) as prepared:
@@ -248,11 +250,13 @@ def test_an_error_that_is_not_of_one_picture_ends_the_run(count: int) -> None:
             next(prepared)
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_begin_says_why() -> None:
     with preparing(Broken(), refs(3), 2) as prepared, pytest.raises(EncoderError, match="no such model file"):
         next(prepared)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trouble", "words"), [("fatal", "was killed by SIGKILL at fatal"), ("faulty", "ended with status 1 at faulty")]
 )
@@ -263,6 +267,7 @@ def test_a_worker_that_dies_is_told_with_its_picture_after_all_that_is_done(trou
             next(prepared)
 
 
+@pytest.mark.slow
 def test_workers_run_on_one_thread_and_leave_interrupts_to_their_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in prepare_pool.THREADS:
         monkeypatch.setenv(name, "2")
@@ -274,6 +279,7 @@ def test_workers_run_on_one_thread_and_leave_interrupts_to_their_parent(monkeypa
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
+@pytest.mark.slow
 def test_a_run_that_is_abandoned_leaves_nobody_behind() -> None:
     with preparing(Prepare(0.01), refs(1000), 2) as prepared:
         next(prepared)
@@ -294,6 +300,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_workers_do_not_change_a_byte(library: Path, table: Path, tmp_path: Path) -> None:
     for what in (f"--encoder=tern:{library / 'model'}", "--regions=grid"):
         for count in (0, 2):
@@ -301,6 +308,7 @@ def test_workers_do_not_change_a_byte(library: Path, table: Path, tmp_path: Path
         assert (tmp_path / "0.h5").read_bytes() == (tmp_path / "2.h5").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 2])
 def test_the_rate_is_told_and_how_long_the_encoder_waited(
     library: Path, table: Path, tmp_path: Path, count: int
@@ -317,6 +325,7 @@ def test_the_rate_is_told_and_how_long_the_encoder_waited(
     assert sum(bool(re.fullmatch(told, line)) for line in again.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_speed_counts_what_this_run_did(table: Path, tmp_path: Path) -> None:
     extraction = Extraction(open_source(table), tmp_path / "f.h5", regions=region_source("grid"))
     run = extraction.run()
@@ -328,6 +337,7 @@ def test_speed_counts_what_this_run_did(table: Path, tmp_path: Path) -> None:
     assert 0 < extraction.speed.waiting <= extraction.speed.seconds
 
 
+@pytest.mark.slow
 def test_the_precision_of_the_encoder_is_told_and_not_mixed(library: Path, table: Path, tmp_path: Path) -> None:
     source, encoder = open_source(table), f"--encoder=tern:{library / 'model'}"
     loaded = load_encoder(f"tern:{library / 'model'}", "cpu", Runtime("cpu", "bfloat16"))
@@ -365,6 +375,7 @@ def hits(name: str, home: Path, features: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [3, 60])
 def test_an_index_of_shards_finds_what_one_of_the_whole_finds(library: Path, tmp_path: Path, parts: int) -> None:
     """With sixty parts of forty pictures some hold nothing at all."""
@@ -386,6 +397,7 @@ def test_an_index_of_shards_finds_what_one_of_the_whole_finds(library: Path, tmp
         assert hits(name, home, library / "photos.h5") == hits(f"{name}-whole", home, library / "photos.h5")
 
 
+@pytest.mark.slow
 def test_files_that_do_not_belong_together_are_refused_before_anything_is_made(library: Path, tmp_path: Path) -> None:
     encoder, at = f"--encoder=tern:{library / 'model'}", f"--at=file:{tmp_path / 'index'}"
     one, two = shards(library / "captions.csv", tmp_path, 2, encoder)

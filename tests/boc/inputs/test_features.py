@@ -58,6 +58,7 @@ def assert_rows(found: Rows, expected: Sequence[Rows], dtype: str) -> None:
 SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     parts=st.lists(st.tuples(SIZES, SIZES), min_size=1, max_size=3),
@@ -274,6 +275,7 @@ def test_precision_and_shard_stand_in_a_file_only_where_they_say_something(tmp_p
         assert file.header == told
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     parts=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=4),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import errno
 import io
+import os
 import struct
 import warnings
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,10 +17,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageFile
 
-from boc.errors import ImageError
-from boc.inputs.images import MAX_PIXELS, read_image, thumbnail_uri
+from boc.errors import BocError, ImageError
+from boc.inputs.images import MAX_PIXELS, image_size, read_image, thumbnail_uri
+from tests.helpers import SHARED
 
 RED, WHITE, BLACK = (255, 0, 0), (255, 255, 255), (0, 0, 0)
 ORIENTATION = 0x0112
@@ -222,6 +226,7 @@ def file_bytes(suffix: str) -> bytes:
 WHOLE = {suffix: file_bytes(suffix) for suffix in ("jpeg", "png", "webp", "gif", "bmp", "tiff")}
 
 
+@pytest.mark.slow
 @settings(max_examples=250)
 @given(kind=st.sampled_from(sorted(WHOLE)), data=st.data())
 def test_a_damaged_file_is_read_or_refused_but_never_anything_else(kind: str, data: st.DataObject) -> None:
@@ -247,3 +252,119 @@ def test_a_thumbnail_is_a_jpeg_that_fits(tmp_path: Path, size: tuple[int, int], 
     assert start == "data:image/jpeg;base64"
     with Image.open(io.BytesIO(base64.b64decode(data, validate=True))) as image:
         assert (image.format, image.size) == ("JPEG", expected)
+
+
+class Raising:
+    """A decoder that fails as it likes."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __call__(self, *given: object, **options: object) -> None:
+        raise self.error
+
+
+FAILURES = [
+    struct.error("unpack requires a buffer of 2 bytes"),
+    TypeError("'int' object is not subscriptable"),
+    AttributeError("'bytes' object has no attribute 'get'"),
+    RuntimeError("decoder gave up"),
+    NotImplementedError("sub-images"),
+    MemoryError(),
+    OverflowError("too large"),
+    KeyError(0),
+    RecursionError("deep"),
+    AssertionError(),
+    OSError("broken data stream"),
+    ZeroDivisionError(),
+]
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("at", ["load", "convert"])
+def test_whatever_a_decoder_raises_is_told_of_the_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, at: str
+) -> None:
+    corners().save(tmp_path / "a.png")
+    monkeypatch.setattr(Image.Image if at == "convert" else ImageFile.ImageFile, at, Raising(error))
+    with pytest.raises(ImageError, match=r"a\.png"):
+        read_image(tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+def test_exif_that_cannot_be_read_costs_no_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    corners().save(tmp_path / "a.png")
+    monkeypatch.setattr(Image.Image, "getexif", Raising(error))
+    assert np.array_equal(pixels(tmp_path / "a.png"), np.asarray(corners()))
+    assert image_size(tmp_path / "a.png") == (6, 4)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_what_the_system_lacks_is_no_fault_of_the_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    corners().save(tmp_path / "a.png")
+    monkeypatch.setattr(Image, "open", Raising(OSError(number, os.strerror(number))))
+    with pytest.raises(BocError, match="ulimit") as caught:
+        read_image(tmp_path / "a.png")
+    assert not isinstance(caught.value, ImageError)
+
+
+@settings(max_examples=300)
+@given(data=st.data(), suffix=st.sampled_from(["jpg", "png", "webp", "gif", "bmp", "tif"]))
+def test_changed_bytes_give_a_picture_or_an_image_error(data: st.DataObject, suffix: str) -> None:
+    exif = Image.Exif()
+    exif.update({ORIENTATION: 6, 0x010F: "maker", 0x011A: 72.0})
+    buffer = io.BytesIO()
+    corners().save(buffer, Image.registered_extensions()[f".{suffix}"], **({} if suffix == "bmp" else {"exif": exif}))
+    changed = bytearray(buffer.getvalue())
+    for _ in range(data.draw(st.integers(1, 3))):
+        changed[data.draw(st.integers(0, 120) | st.integers(0, len(changed) - 1)) % len(changed)] = data.draw(
+            st.integers(0, 255)
+        )
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"a.{suffix}"
+        path.write_bytes(changed)
+        for read in (read_image, image_size, thumbnail_uri):
+            with suppress(ImageError):
+                read(path)
+
+
+@pytest.mark.parametrize("name", ["bad-exif.jpg", "exif_1_TypeError.jpg", "exif_2_AttributeError.jpg"])
+def test_photographs_with_damaged_exif_are_read(name: str) -> None:
+    folder = SHARED / "fixtures" / "defects" / "pictures"
+    if not folder.is_dir():
+        pytest.skip(f"no damaged pictures in {folder}")
+    assert read_image(folder / name).mode == "RGB"
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
+@pytest.mark.parametrize("orientation", STORED)
+def test_the_size_is_that_of_the_upright_picture(tmp_path: Path, suffix: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    corners().save(tmp_path / f"a.{suffix}", exif=exif)
+    assert image_size(tmp_path / f"a.{suffix}") == read_image(tmp_path / f"a.{suffix}").size
+
+
+@pytest.mark.parametrize("format", ["PPM", "ICO", "TGA", "PCX", "EPS", "JPEG2000", "DDS", "SGI", "PDF"])
+def test_no_other_format_is_opened_whatever_the_file_is_called(tmp_path: Path, format: str) -> None:
+    corners().save(tmp_path / "a.jpg", format)
+    for read in (read_image, image_size):
+        with pytest.raises(ImageError, match="not a picture in a known format"):
+            read(tmp_path / "a.jpg")
+
+
+@settings(max_examples=20)
+@given(width=st.integers(1, 30), height=st.integers(1, 700), mode=st.sampled_from(["RGBA", "LA", "P"]))
+def test_transparency_is_laid_on_white_as_in_one_piece(width: int, height: int, mode: str) -> None:
+    values = np.random.default_rng(width * height).integers(0, 256, (height, width, 4), dtype=np.uint8)
+    image = Image.fromarray(values).convert(mode)
+    with TemporaryDirectory() as folder:
+        image.save(Path(folder) / "a.png", **({"transparency": 3} if mode == "P" else {}))
+        with Image.open(Path(folder) / "a.png") as stored:
+            rgba = stored.convert("RGBA")
+        whole = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+        assert np.array_equal(pixels(Path(folder) / "a.png"), np.asarray(whole))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from boc.errors import SourceError
+from boc.errors import BocWarning, SourceError
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.inputs.sources import ADVICE, Source, open_source
@@ -160,7 +161,7 @@ def ids_file(folder: Path, text: str) -> Path:
     return folder / "ids.txt"
 
 
-@pytest.mark.parametrize("text", ["b.png\na.png", "\ufeffa.png\r\n\r\n  b.png  \r\n", "a.png\nb.png\na.png\n"])
+@pytest.mark.parametrize("text", ["b.png\na.png", "\ufeffa.png\r\n\r\nb.png\r\n", "a.png\nb.png\na.png\n"])
 def test_ids_keep_pictures_with_their_captions_in_the_order_of_the_source(tmp_path: Path, text: str) -> None:
     touch(tmp_path, "c.png")
     path = table(tmp_path, "image,caption\nc.png,x\nb.png,y\na.png,z\nb.png,w\n")
@@ -174,12 +175,12 @@ def test_ids_that_are_missing_are_named(tmp_path: Path) -> None:
     touch(tmp_path, "a.png")
     message = refusal(tmp_path, ids=ids_file(tmp_path, "a.png\nq.png\np.png\n"))
     assert "ids.txt: 2 of 3 ids are not in the source (such as p.png, q.png)" in message
-    assert "not a readable list of picture ids" in refusal(tmp_path, ids=tmp_path / "nowhere.txt")
+    assert "cannot be read" in refusal(tmp_path, ids=tmp_path / "nowhere.txt")
     (tmp_path / "ids.txt").write_bytes(b"\xff\xfe")
-    assert "not a readable list of picture ids" in refusal(tmp_path, ids=tmp_path / "ids.txt")
+    assert "not UTF-8" in refusal(tmp_path, ids=tmp_path / "ids.txt")
 
 
-@pytest.mark.parametrize("text", ["", "\n \n"])
+@pytest.mark.parametrize("text", ["", "\n\r\n"])
 def test_an_empty_list_of_ids_is_refused(tmp_path: Path, text: str) -> None:
     touch(tmp_path, "a.png")
     assert "give one id a line" in refusal(tmp_path, ids=ids_file(tmp_path, text))
@@ -252,7 +253,8 @@ def test_a_link_to_nowhere_is_listed_for_its_reader_to_refuse(tmp_path: Path) ->
     touch(tmp_path, "a.jpg", "there/b.png")
     (tmp_path / "linked.png").symlink_to(tmp_path / "there" / "b.png")
     (tmp_path / "folder.png").symlink_to(tmp_path / "there")
-    items = {item.id: item.content for item in open_source(tmp_path).items}
+    with pytest.warns(BocWarning, match=r"folder\.png"):
+        items = {item.id: item.content for item in open_source(tmp_path).items}
     root = tmp_path.resolve()
     assert items == {
         "a.jpg": f"{root}/a.jpg",
@@ -295,3 +297,26 @@ def test_shards_are_the_same_on_every_machine_and_about_equal() -> None:
     assert max(abs(size - 250) for size in sizes) <= 60
     assert [item.id for item in source.part("3/16").items[:4]] == ["00018.jpg", "00027.jpg", "00071.jpg", "00078.jpg"]
     assert source.part("03/16") == source.part("3/16")
+
+
+def test_pictures_of_other_formats_and_linked_folders_are_named(tmp_path: Path) -> None:
+    folder, other = tmp_path / "phone", tmp_path / "other"
+    folder.mkdir()
+    other.mkdir()
+    for name in ("a.jpg", "b.jfif", "c.HEIC", "d.heic", "e.avif", "notes.txt"):
+        (folder / name).touch()
+    (other / "f.jpg").touch()
+    (folder / "linked").symlink_to(other)
+    with pytest.warns(BocWarning) as told:
+        source = open_source(folder)
+    assert [item.id for item in source.items] == ["a.jpg", "b.jfif"]
+    assert "1 .avif, 2 .heic" in str(told[0].message)
+    assert "'linked'" in str(told[1].message)
+    assert len(told) == 2
+
+
+def test_a_folder_of_pictures_alone_is_taken_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").touch()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(open_source(tmp_path).items) == 1

@@ -20,12 +20,14 @@ from boc.cli.commands.evaluate import command as evaluate_command
 from boc.cli.commands.index import command as index_command
 from boc.cli.commands.search import command as search_command
 from boc.errors import BocError
-from boc.rerank import alignment
+from boc.names import CONCEPT_DTYPES, METRICS
+from boc.rerank import alignment, check_metric
 from boc.rerank import dot as dot_module
 from boc.rerank.alignment import align, alignments
-from boc.rerank.dot import METRICS, best, check_metric, dot, products, reorder, unit_rows
-from boc.rerank.storage import CONCEPT_DTYPES, store, stored
+from boc.rerank.dot import best, dot, products, reorder
+from boc.rerank.storage import store, stored
 from boc.types import Hit, Ragged, StoredConcepts
+from boc.vectors import unit_rows
 from tests.oracles import picture
 
 ALIGNMENTS = METRICS[1:]
@@ -53,6 +55,7 @@ def slow_alignment(regions: NDArray[np.float32], words: NDArray[np.float32], met
     return {"mrsw": mrsw, "mwsr": mwsr, "symm": mrsw + mwsr, "mravgw": mrsw / len(words)}[metric]
 
 
+@pytest.mark.slow
 @given(query=sets_of(1, 1), sets=sets_of(0, 6), by_words=st.booleans(), metric=st.sampled_from(ALIGNMENTS))
 def test_alignments_equal_the_slow_loops(
     query: list[NDArray[np.float32]], sets: list[NDArray[np.float32]], by_words: bool, metric: str
@@ -67,6 +70,7 @@ def test_alignments_equal_the_slow_loops(
         assert scores.tolist() == pytest.approx(expected, abs=2 * error * largest)
 
 
+@pytest.mark.slow
 @given(query=sets_of(1, 1), sets=sets_of(1, 6), by_words=st.booleans(), metric=st.sampled_from(ALIGNMENTS))
 def test_a_candidate_is_scored_as_if_it_were_alone(
     query: list[NDArray[np.float32]], sets: list[NDArray[np.float32]], by_words: bool, metric: str
@@ -77,6 +81,7 @@ def test_a_candidate_is_scored_as_if_it_were_alone(
         assert alone.tolist() == pytest.approx([score], abs=1e-6)
 
 
+@pytest.mark.slow
 @given(
     words=sets_of(0, 5), regions=sets_of(0, 5), metric=st.sampled_from(ALIGNMENTS), cells=st.sampled_from([1, 9, 99])
 )
@@ -184,6 +189,7 @@ def computing_by(path: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("path", PATHS)
 @given(width=st.integers(1, 70) | st.sampled_from([384, 1000, 1024]), n=st.integers(1, 20), data=st.data())

@@ -188,6 +188,7 @@ def without(state: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in state.items() if key != f"img_txt_enc.{name}"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("joint_encoders", [1, 2])
 def test_every_tensor_is_accounted_for(joint_encoders: int) -> None:
     file = tern_file(joint_encoders)
@@ -363,6 +364,7 @@ def refusal(path: Path) -> str:
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("kind", ["tern", "vsrn"])
 def test_damaged_files_are_refused_in_one_line(kind: str, zipped: bool, tmp_path: Path) -> None:

@@ -193,6 +193,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], tupl
     return make
 
 
+@pytest.mark.slow
 @every_file
 def test_a_converted_checkpoint_reproduces_it_from_files_and_sentences(file: Path, converted: Any) -> None:
     given, (spec, images, texts) = arrays(file), converted(file)

@@ -38,6 +38,7 @@ def test_a_tower_and_its_tokens_come_back_from_what_is_stored(tmp_path: Path, sp
             assert (alone[0] - together[row, :n]).abs().max() <= 1e-5
 
 
+@pytest.mark.slow
 def test_known_word_vectors_leave_room_to_learn() -> None:
     pytest.importorskip(text_towers.MINILM)
     tower = text_towers.load_tower("minilm-words", 1, [])

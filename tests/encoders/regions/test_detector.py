@@ -172,6 +172,7 @@ def test_boxes_and_confidences_are_those_of_the_library(
     np.testing.assert_allclose(head(network, found.features), [score for _, score in ranked], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_parameters_choose_among_the_same_boxes(tmp_path: Path, picture: ImageRef) -> None:
     folder = make_rtdetr(tmp_path / "model")
     everything = plugins.region_source(f"detector:{folder}?threshold=0")
@@ -205,6 +206,7 @@ def test_kept_boxes_are_those_a_slow_loop_keeps(
     assert kept.tolist() == [box for _, box in expected]
 
 
+@pytest.mark.slow
 def test_a_box_head_is_given_exactly_the_kept_boxes(tmp_path: Path, picture: ImageRef) -> None:
     weights = make_rcnn(tmp_path)
     import torch
@@ -328,6 +330,7 @@ def test_errors_say_what_to_do(spec: str, words: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_published_weights_come_from_the_cache_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = make_rcnn(tmp_path / "made")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))

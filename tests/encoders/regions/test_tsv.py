@@ -51,6 +51,7 @@ def ref(name: str) -> ImageRef:
     return ImageRef(name, Path("nowhere") / name)
 
 
+@pytest.mark.slow
 @given(
     counts=st.lists(st.integers(0, 4), min_size=1, max_size=6).filter(any),
     wide=st.booleans(),

@@ -42,6 +42,7 @@ WORDS = ["dog", "dogs", "runs", "running", "snow", "white", "the", "a", "on", "w
 SENTENCES = [" ".join(random.Random(i).choices(WORDS, k=1 + i % 19)) for i in range(150)]
 
 
+@pytest.mark.slow
 def test_the_same_captions_give_the_same_word_pieces_in_any_process() -> None:
     code = (
         "import hashlib, sys; from encoders.networks.text_towers import learn_tokenizer\n"
@@ -113,6 +114,7 @@ def test_the_closed_form_start_finds_what_belongs_together() -> None:
         assert found.r10 > 80
 
 
+@pytest.mark.slow
 def test_the_closed_form_start_of_vsrn_finds_what_belongs_together() -> None:
     torch.manual_seed(0)
     for kind in (Vsrn, VsrnPlusPlus):
@@ -320,6 +322,7 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS.keys())
 @pytest.mark.parametrize("stop", [2, 6])
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
@@ -350,6 +353,7 @@ def test_training_stops_when_nothing_gets_better(make: Make, patience: int) -> N
     assert trainer.state.best_step == 4
 
 
+@pytest.mark.slow
 def test_the_weights_kept_are_the_best_that_were_validated(make: Make) -> None:
     for seed in range(9):  # until one that learns too fast ends below its best
         trainer = make(f"best-{seed}", epochs=6, lr=0.1, average=0.0, seed=seed)

@@ -20,7 +20,7 @@ from scipy import sparse
 from boc.errors import BackendError, BocError, ManifestError
 from boc.manifest import FORMAT
 from boc.rerank.storage import store
-from boc.types import Filter, Item, Ragged, Rescore, Words
+from boc.types import Embeddings, Filter, Item, Ragged, Rescore, TextScore
 from indexing.embedded import commits, fs, merge, npy_files, text_index_writer
 from indexing.embedded import index as index_module
 from indexing.embedded import writer as writer_module
@@ -252,6 +252,7 @@ def test_a_full_disk_is_told_and_leaves_the_index_as_it_is(home: Path, monkeypat
     build(home, "pets", n=2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_segments_whose_rows_are_all_gone_are_dropped(tmp_path: Path) -> None:
     load(tmp_path, 40)
@@ -322,7 +323,7 @@ def test_a_segment_that_cannot_be_written_is_told_and_nothing_changes(
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(merge._segment, "write", full)
+    monkeypatch.setattr(merge, "write", full)
     with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
 
         def load() -> None:
@@ -369,6 +370,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge, "MERGE", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_a_broken_load_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
     assert len(load(tmp_path / "calm", 300)) == 300
@@ -449,6 +451,7 @@ def test_edits_of_an_index_leave_a_broken_load_of_it_to_go_on(tmp_path: Path) ->
     assert len(connect(f"file:{tmp_path}").open("dogs")) == 100
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_many_small_edits_leave_few_segments(tmp_path: Path) -> None:
     load(tmp_path, 40)
@@ -491,6 +494,19 @@ def test_rows_deleted_while_they_are_merged_stay_deleted(tmp_path: Path, monkeyp
     assert index.manifest.postings == int(index.document_frequencies().sum())
 
 
+def test_a_name_of_the_index_that_cannot_be_read_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Path.read_text
+
+    def forbidden(path: Path, *args: Any, **kwargs: Any) -> str:
+        if path.name == "CURRENT":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", forbidden)
+    with pytest.raises(BackendError, match=r"CURRENT: cannot be read \(Permission denied\); check its permissions"):
+        EmbeddedBackend(home).open("pets")
+
+
 def test_the_second_writer_is_refused_and_the_first_finishes(home: Path) -> None:
     backend = connect(f"file:{home}")
     with backend.create("pets", new_manifest(4, 3, ARRAYS), ARRAYS) as writer:
@@ -527,12 +543,12 @@ def test_many_segments_answer_as_one(tmp_path: Path) -> None:
     for k in (1, 3, 20, 500):
         for modality in (None, "image", "text"):
             assert many.search(queries, k, modality) == one.search(queries, k, modality)
-            rescore = Rescore(asked, 5)
+            rescore = Rescore("dot", Embeddings("text", asked), 5)
             assert many.search(queries, k, modality, rescore=rescore) == one.search(
                 queries, k, modality, rescore=rescore
             )
         assert many.match(["a dog", "cat number 7"], k) == one.match(["a dog", "cat number 7"], k)
-        words = Words(["a dog"] * 9, 0.5)
+        words = TextScore(["a dog"] * 9, 0.5)
         assert many.search(queries, k, words=words) == one.search(queries, k, words=words)
     assert many.document_frequencies().tolist() == one.document_frequencies().tolist()
 
@@ -556,7 +572,7 @@ def test_vectors_that_are_fetched_first_give_the_same_scores(tmp_path: Path, mon
         writer.add([picture(f"{i:03d}") for i in range(300)], random_terms(rng, (300, 2), 3, 0.9), vectors)
         writer.commit()
     index = connect(f"file:{tmp_path}").open("pets")
-    queries, rescore = random_terms(rng, (3, 2), 3, 1.0), Rescore(vectors[:3], 300)
+    queries, rescore = random_terms(rng, (3, 2), 3, 1.0), Rescore("dot", Embeddings("text", vectors[:3]), 300)
     expected = index.search(queries, 300, rescore=rescore)
     asked: list[NDArray[np.int64]] = []
     monkeypatch.setattr(index_module, "COLD", -1.0)
@@ -590,6 +606,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         raise AssertionError("a writer inside a file")
 
 
+@pytest.mark.slow
 def test_an_index_can_be_opened_at_any_moment_of_its_replacement(home: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         replacing = pool.submit(lambda: [build(home, "pets") for _ in range(20)])

@@ -37,9 +37,11 @@ from scipy import sparse
 from boc.errors import BackendError, BocError
 from boc.inputs.metadata import holds
 from boc.manifest import Manifest
-from boc.rerank.storage import CONCEPT_DTYPES, store
+from boc.names import CONCEPT_DTYPES
+from boc.rerank.storage import store
 from boc.types import (
     MODALITIES,
+    Embeddings,
     FieldType,
     Filter,
     Item,
@@ -48,7 +50,7 @@ from boc.types import (
     Rescore,
     StoredConcepts,
     TermMatrix,
-    Words,
+    TextScore,
 )
 from indexing.embedded import merge, segment, text_index_writer
 from indexing.embedded import writer as writer_module
@@ -191,7 +193,9 @@ def columns(
 
 def assert_answers(index: EmbeddedIndex, model: Model, asked: Question) -> None:
     """That a search finds what the slow search finds."""
-    rescore = None if asked.vector is None else Rescore(np.array([asked.vector], np.float32), asked.kept)
+    rescore = None
+    if asked.vector is not None:
+        rescore = Rescore("dot", Embeddings("text", np.array([asked.vector], np.float32)), asked.kept)
     query = sparse.csr_array(np.array([asked.terms], np.int32))
     hits = index.search(query, asked.k, asked.modality, filters=asked.filters, rescore=rescore)[0]
     assert [(hit.item.id, hit.score) for hit in hits] == model.answer(asked)
@@ -207,7 +211,7 @@ def assert_matches(
     assert set(scores) == model.matching(text, modality, filters)
     assert [hit.item.id for hit in hits] == sorted(scores, key=lambda key: (-scores[key], key))
     assert all(hit.item == model.rows[hit.item.id].item for hit in hits)
-    joint = index.search(sparse.csr_array(np.ones((1, TERMS), np.int32)), 1000, words=Words([text], 2.0))[0]
+    joint = index.search(sparse.csr_array(np.ones((1, TERMS), np.int32)), 1000, words=TextScore([text], 2.0))[0]
     everywhere = {hit.item.id: hit.score for hit in index.match([text], 1000)[0]}
     by_terms = dict(model.answer(Question([1] * TERMS, 1000)))
     assert {hit.item.id: hit.score for hit in joint} == pytest.approx(

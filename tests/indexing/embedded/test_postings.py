@@ -80,6 +80,7 @@ def spread_terms(draw: st.DrawFn, largest: int = 3) -> Any:
     return spread(draw(term_matrices((len(places), 5), largest)), places, n)
 
 
+@pytest.mark.slow
 @both
 @given(
     terms=spread_terms(), queries=term_matrices((2, 5), 4), k=st.integers(1, 9), masked=st.booleans(), data=st.data()
@@ -171,6 +172,7 @@ def test_threads_do_not_meet(engine: Engine) -> None:
     assert_equal_to_slow(engine, terms, queries, 50)
 
 
+@pytest.mark.slow
 @given(terms=spread_terms(largest=300))
 def test_what_was_put_in_comes_back(terms: Any) -> None:
     postings = Postings.from_matrix(terms)
@@ -183,6 +185,7 @@ def test_what_was_put_in_comes_back(terms: Any) -> None:
     np.testing.assert_array_equal(scores, terms @ np.array([0, 3, 0, 0, 2]))
 
 
+@pytest.mark.slow
 @given(terms=spread_terms(), bounds=st.tuples(st.integers(0, 5), st.integers(0, 5)).map(sorted))
 def test_lists_are_columns(terms: Any, bounds: list[int]) -> None:
     first, last = bounds
@@ -192,6 +195,7 @@ def test_lists_are_columns(terms: Any, bounds: list[int]) -> None:
     assert same_matrix(found.tocsr(), terms[:, first:last])
 
 
+@pytest.mark.slow
 @given(terms=spread_terms(), among=st.lists(st.integers(0, 4)), data=st.data())
 def test_lookup_is_rows_and_columns(terms: Any, among: list[int], data: st.DataObject) -> None:
     places = [*np.flatnonzero(np.diff(terms.indptr)).tolist(), 0, terms.shape[0] - 1]
@@ -202,6 +206,7 @@ def test_lookup_is_rows_and_columns(terms: Any, among: list[int], data: st.DataO
     assert found.toarray().tolist() == (terms[chosen].toarray() * kept).tolist()
 
 
+@pytest.mark.slow
 @given(terms=spread_terms(largest=300), data=st.data())
 def test_some_rows_are_those_of_the_matrix(terms: Any, data: st.DataObject) -> None:
     places = [*np.flatnonzero(np.diff(terms.indptr)).tolist(), 0, terms.shape[0] - 1]
@@ -258,6 +263,7 @@ def test_damage_is_told_and_leaves_no_trace(engine: Engine, name: str, place: in
     assert top(engine, postings, query, 100)[0][1].tolist() == [3] * 70
 
 
+@pytest.mark.slow
 @both
 @settings(max_examples=200)
 @given(place=st.integers(1, 14), value=st.integers(0, 70) | st.integers(0, 2**32 - 1), seed=st.integers(0, 3))

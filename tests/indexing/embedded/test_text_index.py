@@ -24,7 +24,7 @@ from boc.inputs.metadata import holds
 from boc.types import FieldType, Filter, Item
 from indexing.embedded import text_index_writer
 from indexing.embedded.bm25 import Ranking, spaced, tokens
-from indexing.embedded.text_index import Words
+from indexing.embedded.text_index import TextIndex
 from indexing.embedded.text_index_writer import merge, write
 from tests.oracles import picture, sentence
 
@@ -52,11 +52,11 @@ WORDS = ["a", "a", "dog", "dog's", "Dog", "cat", "3.5", "été", "犬", "NEAR", 
 SPOKEN = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
 
 
-def make(folder: Path, items: Sequence[Item], types: dict[str, FieldType] = TYPES) -> Words:
+def make(folder: Path, items: Sequence[Item], types: dict[str, FieldType] = TYPES) -> TextIndex:
     path = folder / "words.sqlite"
     path.unlink(missing_ok=True)
     assert write(path, items, types)
-    return Words(path, len(items))
+    return TextIndex(path, len(items))
 
 
 def captions(texts: Sequence[str]) -> list[Item]:
@@ -88,6 +88,7 @@ def test_passing_rows_are_those_for_which_the_predicate_holds(
     assert found.tolist() == [*expected, condition.op == "!="]
 
 
+@pytest.mark.slow
 def test_rows_of_many_values_take_more_than_a_byte(tmp_path: Path) -> None:
     items = [replace(picture(f"{i:05d}"), fields={"year": [i * 7919 % 70_001, -i]}) for i in range(70_000)]
     words = make(tmp_path, items, {"year": "integer"})
@@ -108,6 +109,7 @@ def slow_bm25(rows: Sequence[Sequence[str]], asked: Sequence[str]) -> list[float
     return scores
 
 
+@pytest.mark.slow
 @given(
     texts=st.lists(SPOKEN, min_size=1, max_size=12),
     titles=st.lists(st.none() | SPOKEN | st.lists(SPOKEN, max_size=2), min_size=12, max_size=12),
@@ -138,6 +140,7 @@ def test_scores_are_those_of_the_slow_loop(
     assert (scores > 0).all()
 
 
+@pytest.mark.slow
 @given(
     texts=st.lists(st.tuples(SPOKEN, st.integers(0, 3), st.booleans()), min_size=1, max_size=16),
     asked=SPOKEN,
@@ -252,6 +255,7 @@ def divided(draw: st.DrawFn) -> tuple[list[Item], list[int]]:
     return items, [part for *_, part in rows]
 
 
+@pytest.mark.slow
 @given(table=divided(), dead=st.integers(0, 3), occurrences=st.sampled_from([1, 4, 1 << 20]))
 def test_files_that_are_merged_are_as_made_of_the_items(
     tmp_path_factory: pytest.TempPathFactory, table: tuple[list[Item], list[int]], dead: int, occurrences: int
@@ -259,13 +263,13 @@ def test_files_that_are_merged_are_as_made_of_the_items(
     items, owners = table
     base = tmp_path_factory.getbasetemp()
     kept = [i for i, owner in enumerate(owners) if owner >= 0]
-    parts: list[Words | None] = []
+    parts: list[TextIndex | None] = []
     moved = []
     for part in range(4):
         rows = [i for i, owner in enumerate(owners) if owner == part or (owner < 0 and part == dead)]
         (base / "part.sqlite").unlink(missing_ok=True)
         there = write(base / "part.sqlite", [items[i] for i in rows], TYPES)
-        parts.append(Words(base / "part.sqlite", len(rows)) if there else None)
+        parts.append(TextIndex(base / "part.sqlite", len(rows)) if there else None)
         moved.append(np.array([kept.index(i) if owners[i] >= 0 else -1 for i in rows], np.int64))
     for name in ("whole.sqlite", "merged.sqlite"):
         (base / name).unlink(missing_ok=True)
@@ -288,7 +292,7 @@ def test_a_damaged_file_is_named_when_it_is_merged(tmp_path: Path, change: str) 
     with sqlite3.connect(part.path) as file:
         file.execute(f"UPDATE words SET {change} WHERE word = 'a'")
     with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
-        merge(tmp_path / "merged.sqlite", [Words(part.path, 3)], [np.arange(3)], 3, {})
+        merge(tmp_path / "merged.sqlite", [TextIndex(part.path, 3)], [np.arange(3)], 3, {})
 
 
 @pytest.mark.parametrize("items", [[picture("a"), picture("b")], [sentence("a", "...")], []])
@@ -337,6 +341,7 @@ def test_threads_share_a_file(tmp_path: Path) -> None:
     assert found == [(i, list(range(i % 50, 2000, 50))) for i in range(400)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [0, 1, 99, 4096, 8192, 0.5, 0.9])
 def test_a_file_cut_short_is_refused_by_its_name(tmp_path: Path, left: float) -> None:
     items = [replace(item, fields={"year": i}) for i, item in enumerate(captions([f"a w{i}" for i in range(9999)]))]
@@ -350,18 +355,18 @@ def test_a_file_cut_short_is_refused_by_its_name(tmp_path: Path, left: float) ->
 def test_what_is_no_such_file_is_refused_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "words.sqlite"
     with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
-        Words(path, 1)
+        TextIndex(path, 1)
     assert not path.exists()
     path.write_bytes(b"something else" * 999)
     with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
-        Words(path, 1)
+        TextIndex(path, 1)
     make(tmp_path, [replace(item, fields={"year": 1}) for item in captions(["a dog", "a cat"] * 200)])
     with pytest.raises(ManifestError, match="a row beyond the 300 that there are"):
         read_all(path, 300)
 
 
 def read_all(path: Path, n: int) -> None:
-    words = Words(path, n)
+    words = TextIndex(path, n)
     words.passing(Filter("year", ">=", 0))
     for i in range(n):
         words.occurrences(f"w{i}")

@@ -12,6 +12,7 @@ from boc.errors import BocWarning
 from indexing.server.clause_limit import NEAR, SAFE, Budget
 
 
+@pytest.mark.slow
 @given(
     limit=st.integers(SAFE + 24, 20_000), sizes=st.lists(st.integers(0, 30_000), max_size=4), others=st.integers(0, 9)
 )

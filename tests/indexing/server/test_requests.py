@@ -283,6 +283,7 @@ def as_float(bits: int) -> np.float32:
     return np.uint32(bits & 0xFFFFFFFF).view(np.float32)
 
 
+@pytest.mark.slow
 def test_the_script_decodes_every_float16_there_is() -> None:
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     every = every[np.isfinite(every)]

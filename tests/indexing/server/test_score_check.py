@@ -260,7 +260,7 @@ def test_no_index_is_made_where_scores_would_be_wrong(
     assert backend.about()[strategy.name].startswith("no (")
 
 
-@given(a=st.floats(0.01, 100), p=st.floats(0.1, 1000))
+@given(a=st.floats(0.01, 100), p=st.floats(0.1, 900))
 def test_saturation_is_told_from_proportion(a: float, p: float) -> None:
     f = np.array(score_check.COMMON, np.float64)
     assert score_check._saturated(RankFeatures(), a * f) is None

@@ -1,0 +1,137 @@
+"""Measures on painted scenes, whose contents are known, whether a search finds what the sentence says.
+
+GALLERY is a folder of ``boc gallery``, FEATURES the features of its pictures (or of some), NAME their index. A row has
+a family of sentences (see boc/scenes/truth.py), a re-rank metric, and a measure: the share of sentences whose first hit
+has everything that the sentence says, or the kinds, the colours, the background, the relation; R@10, whether a right
+picture is among ten; NDCG@10. ``chance`` is the value of a random order.
+
+The pointing game (Zhang et al., Top-down Neural Attention by Excitation Backprop, ECCV 2016) uses the sentence "a
+COLOUR KIND" for each thing of a picture: the share whose chosen region has its centre on the thing. The region is the
+one nearest to the noun ("word"), or the one that ``boc explain`` marks strongest ("explain"). ``chance`` is the value
+of a random region.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.report.rows import Writer
+from boc.clustering.term_labels import whole_words
+from boc.explain.score import explain
+from boc.inputs.features import FeatureFile
+from boc.names import METRICS, Metric
+from boc.scenes.truth import DEPTH, FAMILIES, Asked, Measure, Painted, judge, lies_on, queries, read_gallery
+from boc.search import Searcher
+from boc.vectors import unit_rows
+
+COLUMNS = ("family", "by", "measure", "share", "chance", "count")
+THINGS = {1: "one thing", 2: "two things", 3: "three things"}
+
+
+def found(searcher: Searcher, texts: Sequence[str], numbers: Mapping[str, int], metric: Metric) -> list[list[int]]:
+    """The numbers of the pictures that each sentence finds."""
+    hits = searcher.search_texts(texts, k=DEPTH, find="image", rerank=metric)
+    return [[numbers[hit.item.id] for hit in row] for row in hits]
+
+
+def families(
+    searcher: Searcher, gallery: Sequence[Painted], numbers: Mapping[str, int], metrics: Sequence[Metric], most: int
+) -> Iterator[tuple[str, str, str, Measure]]:
+    """The measures of all families."""
+    asked = queries(gallery, most)
+    for metric in metrics:
+        rankings = found(searcher, [query.asked.text for query in asked], numbers, metric)
+        for family in FAMILIES:
+            mine = [i for i, query in enumerate(asked) if query.family == family]
+            if mine:
+                measures = judge([asked[i] for i in mine], [rankings[i] for i in mine])
+                yield from ((family, metric, name, measure) for name, measure in measures.items())
+
+
+def pointing(
+    searcher: Searcher, gallery: Sequence[Painted], file: FeatureFile, explained: int
+) -> Iterator[tuple[str, str, str, Measure]]:
+    """The pointing game, by words and by what is marked in ``explained`` pictures."""
+    drawn = set(np.random.default_rng(0).permutation(len(gallery))[:explained].tolist())
+    played: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    for number, (picture, rows) in enumerate(zip(gallery, file.batches("image", 1), strict=True)):
+        regions, boxes = rows.ragged["concepts"][0], rows.ragged["boxes"][0]
+        for thing, box in zip(picture.scene.things, picture.boxes, strict=True):
+            on = np.array([lies_on(region, box) for region in boxes])
+            text, pairs = Asked(((thing.kind, thing.colour),)).text, [("word", nearest)]
+            for by, point in pairs + [("explain", marked)] * (number in drawn):
+                place = point(searcher, rows.items[0].id, text, thing.kind, regions)
+                played.setdefault((len(picture.scene.things), by), []).append((float(on[place]), float(on.mean())))
+    for (things, by), plays in sorted(played.items()):
+        hit, chance = map(float, np.mean(plays, axis=0))
+        yield THINGS[things], by, "pointing", Measure(hit, chance, len(plays))
+
+
+def nearest(searcher: Searcher, id: str, text: str, noun: str, regions: NDArray[np.float32]) -> int:
+    """The region nearest to the noun."""
+    encoded = searcher.encoder.encode_texts([text])
+    assert encoded.concepts is not None
+    assert encoded.words is not None
+    names, of = whole_words(encoded.words[0])
+    pieces = [names[n] == noun for n in of]
+    cosines = unit_rows(encoded.concepts[0][pieces]) @ unit_rows(regions).T
+    return int(cosines.max(axis=0, initial=-1).argmax())
+
+
+def marked(searcher: Searcher, id: str, text: str, noun: str, regions: NDArray[np.float32]) -> int:
+    """The region that an explanation marks strongest."""
+    weights = explain(searcher, id, text, labelled=0).weights
+    assert weights is not None
+    return int(weights.argmax())
+
+
+def told(rows: Mapping[tuple[str, str, str], Measure], metric: str) -> Iterator[str]:
+    """What matters most, in two lines."""
+    place = {name: rows["place", metric, name].value for _, _, name in rows if ("place", metric, name) in rows}
+    shares = ", ".join(f"{name.removeprefix('first: ')} {100 * value:.0f} %" for name, value in place.items())
+    count = rows["place", metric, f"R@{DEPTH}"].count
+    yield f'{count} sentences such as "a red rocket over the desert", first hit right: {shares}'
+    points = [
+        (things, rows[things, "word", "pointing"]) for things in THINGS.values() if (things, "word", "pointing") in rows
+    ]
+    yield "the noun points at the thing: " + ", ".join(f"{100 * m.value:.0f} % ({things})" for things, m in points)
+
+
+@click.command()
+@click.argument("gallery", type=click.Path(path_type=Path))
+@click.argument("features", type=click.Path(path_type=Path))
+@click.argument("name")
+@click.option("--at", default="file:boc-data", show_default=True, help="Where the index is.")
+@click.option("--rerank", "metrics", multiple=True, type=click.Choice(METRICS), help="[default: the index's]")
+@click.option("--queries", "most", default=300, show_default=True, help="Sentences of a family at most.")
+@click.option("--explained", default=50, show_default=True, help="Pictures whose explanations are judged.")
+@click.option("--brief", is_flag=True, help="Two lines in the place of rows.")
+def main(
+    gallery: Path, features: Path, name: str, at: str, metrics: tuple[Metric, ...], most: int, explained: int, brief: bool
+) -> None:
+    """Judge the index NAME of the pictures in FEATURES by the truth in GALLERY."""
+    searcher = Searcher.open(name, at)
+    metrics = metrics or (searcher.index.manifest.rerank,)
+    settings = {"gallery": gallery, "features": features, "rerank": metrics, "queries": most, "explained": explained}
+    painted = read_gallery(gallery / "scenes.json")
+    with FeatureFile(features) as file:
+        numbers = {id: i for i, id in enumerate(file.ids("image"))}
+        shown = [painted[int(Path(id).stem)] for id in numbers]
+        measures = {(a, b, c): m for a, b, c, m in families(searcher, shown, numbers, metrics, most)}
+        measures |= {(a, b, c): m for a, b, c, m in pointing(searcher, shown, file, explained)}
+    if brief:
+        click.echo("\n".join(told(measures, metrics[0])))
+        return
+    with Writer(sys.stdout, __file__, settings, COLUMNS) as out:
+        for key, measure in measures.items():
+            out.write(*key, f"{measure.value:.4f}", f"{measure.chance:.4f}", measure.count)
+
+
+if __name__ == "__main__":
+    main()

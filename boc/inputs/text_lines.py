@@ -1,0 +1,39 @@
+"""Lines of a text file as they are: ids may begin and end with spaces, and hold what Python takes for line ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from boc.errors import SourceError
+
+
+def read_ids(path: Path) -> list[str]:
+    """The ids that a file lists, one a line, exactly as they stand there; empty lines are skipped.
+
+    SourceError for a file that cannot be read, is not UTF-8, or lists none.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror}); name a list of ids, one a line") from error
+    ids = [line for line in text_lines(data, str(path)) if line]
+    if not ids:
+        raise SourceError(f"{path}: lists no ids; give one id a line")
+    return ids
+
+
+def text_lines(data: bytes, name: str) -> list[str]:
+    r"""The lines of ``data``, UTF-8 with or without a byte order mark; they end at \n or \r\n and nowhere else.
+
+    SourceError naming the line that is not UTF-8, of what is called ``name``.
+    """
+    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(line.removesuffix(b"\r").decode())
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"{name}, line {number}: not UTF-8 ({line[:60]!r}, byte {error.start + 1}); save the file as UTF-8"
+            ) from error
+    return found

@@ -1,0 +1,208 @@
+"""What is true of a gallery: sentences, and exactly which of its pictures they describe.
+
+A sentence asks for things, perhaps their colours, a background, and where one thing is seen from another. A picture is
+right if it has all of that, and relevant by the share of it that it has.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.scenes.canvas import Box
+from boc.scenes.scene import PLACE_WORDS, RELATION_WORDS, RELATIONS, Scene, preposition, read_scenes
+
+FAMILIES = ("kind", "colour", "place", "two", "relation")
+DEPTH = 10  # hits that are looked at
+
+
+@dataclass(frozen=True)
+class Painted:
+    """A scene, and the box of each of its things."""
+
+    scene: Scene
+    boxes: tuple[Box, ...]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a sentence asks for: ``things`` as pairs of kind and colour, "" for any; a background and what the first of
+    two things is to the second, "" for none."""
+
+    things: tuple[tuple[str, str], ...]
+    background: str = ""
+    relation: str = ""
+
+    @property
+    def text(self) -> str:
+        """The sentence."""
+        named = [_named(kind, colour) for kind, colour in self.things]
+        between = f" {RELATION_WORDS[self.relation][0]} " if self.relation else " and "
+        if not self.background:
+            return between.join(named)
+        where = preposition(self.background, [kind for kind, _ in self.things])
+        return f"{between.join(named)} {where} {PLACE_WORDS[self.background][1]}"
+
+    def parts(self, picture: Painted) -> Parts:
+        """Which parts of it a picture has."""
+        things = picture.scene.things
+        kinds = [any(thing.kind == kind for thing in things) for kind, _ in self.things]
+        coloured = [
+            any(thing.kind == kind and thing.colour == colour for thing in things)
+            for kind, colour in self.things
+            if colour
+        ]
+        place = [picture.scene.background == self.background] if self.background else []
+        related = [self._related(picture)] if self.relation else []
+        return Parts(kinds, coloured, place, related)
+
+    def _related(self, picture: Painted) -> bool:
+        (first, _), (second, _) = self.things
+        placed = [(thing.kind, box) for thing, box in zip(picture.scene.things, picture.boxes, strict=True)]
+        return any(
+            holds(self.relation, a, b)
+            for kind, a in placed
+            for other, b in placed
+            if kind == first and other == second and a is not b
+        )
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Whether a picture has each kind that is asked for, each kind in its colour, the background, the relation; empty
+    where none is asked for."""
+
+    kinds: list[bool]
+    colours: list[bool]
+    place: list[bool]
+    relation: list[bool]
+
+    @property
+    def share(self) -> float:
+        """Of what is asked for, how much is there: 1 for a right picture."""
+        found = [*self.kinds, *self.colours, *self.place, *self.relation]
+        return sum(found) / len(found)
+
+    @property
+    def measured(self) -> dict[str, bool]:
+        """All of it, and each part that is asked for."""
+        named = {"kind": self.kinds, "colour": self.colours, "place": self.place, "relation": self.relation}
+        return {"everything": self.share == 1} | {name: all(found) for name, found in named.items() if found}
+
+
+@dataclass(frozen=True)
+class Query:
+    """A sentence of a family, and the ``parts`` of what it asks for that each picture has."""
+
+    family: str
+    asked: Asked
+    parts: Sequence[Parts]
+
+    @property
+    def relevance(self) -> NDArray[np.float64]:
+        """Of each picture (n,), in [0, 1]; those of 1 are right."""
+        return np.array([part.share for part in self.parts])
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A share of queries, or a mean over them, and what a random order of the pictures gives."""
+
+    value: float
+    chance: float
+    count: int
+
+
+def read_gallery(path: Path) -> list[Painted]:
+    """The scenes and boxes of a ``scenes.json``, in the order of the pictures. ValueError if it is not such a file."""
+    scenes = read_scenes(path)
+    boxes = [entry.get("boxes", []) for entry in json.loads(path.read_text(encoding="utf-8"))]
+    if any(len(scene.things) != len(places) for scene, places in zip(scenes, boxes, strict=True)):
+        raise ValueError(f"{path} does not tell where all things are: draw the gallery again")
+    return [
+        Painted(scene, tuple((x, y, right, bottom) for x, y, right, bottom in places))
+        for scene, places in zip(scenes, boxes, strict=True)
+    ]
+
+
+def queries(gallery: Sequence[Painted], most: int = 300, seed: int = 0) -> list[Query]:
+    """Of each family at most ``most`` sentences, drawn by ``seed`` from those that describe some picture."""
+    found = []
+    for family in FAMILIES:
+        asked = list(dict.fromkeys(each for picture in gallery for each in _asked(family, picture.scene)))
+        order = np.random.default_rng(seed).permutation(len(asked))[:most]
+        found += [Query(family, asked[k], [asked[k].parts(picture) for picture in gallery]) for k in sorted(order)]
+    return found
+
+
+def judge(asked: Sequence[Query], rankings: Sequence[Sequence[int]]) -> dict[str, Measure]:
+    """How right the hits of queries of one family are: the first one in each respect, "R@10" for some right one among
+    the first ten, "NDCG@10" by relevance. A ranking holds numbers of pictures, best first; it may be shorter."""
+    sums: dict[str, list[tuple[float, float]]] = {}
+    for query, ranking in zip(asked, rankings, strict=True):
+        for name, pair in _judged(query, ranking):
+            sums.setdefault(name, []).append(pair)
+    return {name: _mean(pairs) for name, pairs in sums.items()}
+
+
+def _mean(pairs: Sequence[tuple[float, float]]) -> Measure:
+    value, chance = np.mean(pairs, axis=0)
+    return Measure(float(value), float(chance), len(pairs))
+
+
+def _judged(query: Query, ranking: Sequence[int]) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Names of measures, with what the ranking and what chance has."""
+    flags = [part.measured for part in query.parts]
+    for name in flags[0]:
+        first = bool(ranking) and flags[ranking[0]][name]
+        yield f"first: {name}", (float(first), float(np.mean([each[name] for each in flags])))
+    right = np.array([each["everything"] for each in flags])
+    n, wrong, top = len(right), int((~right).sum()), min(DEPTH, len(right))
+    missed = math.comb(wrong, top) / math.comb(n, top)
+    yield f"R@{DEPTH}", (float(right[list(ranking[:DEPTH])].any()), 1 - missed)
+    gains = query.relevance
+    discounts = 1 / np.log2(np.arange(2, top + 2))
+    ideal = float(np.sort(gains)[::-1][:top] @ discounts)
+    seen = gains[list(ranking[:DEPTH])]
+    yield f"NDCG@{DEPTH}", (float(seen @ discounts[: len(seen)]) / ideal, float(gains.mean() * discounts.sum()) / ideal)
+
+
+def holds(relation: str, a: Box, b: Box) -> bool:
+    """Whether ``a`` is wholly left of, right of, above or below ``b``."""
+    if relation in ("right of", "below"):
+        return holds(RELATIONS[relation], b, a)
+    return a[2] <= b[0] if relation == "left of" else a[3] <= b[1]
+
+
+def lies_on(region: Sequence[float], box: Box) -> bool:
+    """Whether the centre of a region lies in the box of a thing."""
+    x, y = (region[0] + region[2]) / 2, (region[1] + region[3]) / 2
+    return box[0] <= x <= box[2] and box[1] <= y <= box[3]
+
+
+def _asked(family: str, scene: Scene) -> Iterator[Asked]:
+    """What a sentence of the family can ask for, of which the scene has all."""
+    named = [(thing.kind, thing.colour) for thing in scene.things]
+    pairs = [pair for pair in combinations(named, 2) if pair[0][0] != pair[1][0]]
+    if family == "kind":
+        yield from (Asked(((kind, ""),)) for kind, _ in named)
+    elif family == "colour":
+        yield from (Asked((each,)) for each in named)
+    elif family == "place":
+        yield from (Asked((each,), scene.background) for each in named)
+    elif family == "two":
+        yield from map(Asked, pairs)
+    elif scene.relation:
+        yield from (Asked(((a, ""), (b, "")), relation=scene.relation) for (a, _), (b, _) in pairs)
+
+
+def _named(kind: str, colour: str) -> str:
+    words = f"{colour} {kind}" if colour else kind
+    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"

@@ -1,0 +1,101 @@
+"""What may be asked of a search beside its query."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypedDict
+
+from boc.errors import BocError
+from boc.names import HYBRIDS, Hybrid, Metric, Modality
+from boc.rerank import check_metric
+from boc.types import Filter
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class SearchKeywords(TypedDict, total=False):
+    """The fields of ``SearchOptions`` as keyword arguments."""
+
+    k: int
+    rm: float | None
+    find: Modality | None
+    rerank: Metric | None
+    filters: Sequence[Filter]
+    hybrid: Hybrid | None
+    words_weight: float | None
+    query_z: int | None
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What a search finds, and how. BocError for a value out of its range, and for values that exclude each other.
+
+    Parameters
+    ----------
+    k : int, default=10
+        Hits per query, at least 1.
+    rm : float, optional
+        Candidates per hit: ``rm`` * k candidates of the inverted index are re-ranked. At least 1; default: the index's.
+    find : "image" or "text", optional
+        Which items are found; default: pictures, if the index has any.
+    rerank : str, optional
+        What re-ranks the candidates, one of ``boc.names.METRICS``; default: the index's.
+    filters : sequence of Filter
+        Conditions on metadata fields, which must all hold.
+    hybrid : "rrf" or "sum", optional
+        Count the words of a sentence too. "rrf" fuses the re-ranked hits with those of the words by reciprocal rank;
+        "sum" ranks, without re-ranking, by the score of the terms plus ``words_weight`` times that of the words.
+    words_weight : float, optional
+        Greater than 0; for "sum" only, which needs it.
+    query_z : int, optional
+        Terms kept of a query, the heaviest; at least 1. Default: all.
+    """
+
+    k: int = 10
+    rm: float | None = None
+    find: Modality | None = None
+    rerank: Metric | None = None
+    filters: Sequence[Filter] = ()
+    hybrid: Hybrid | None = None
+    words_weight: float | None = None
+    query_z: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise BocError(f"k must be at least 1, got {self.k}; ask for one hit or more")
+        if self.rm is not None and not 1 <= self.rm < math.inf:
+            raise BocError(f"rm must be at least 1 (candidates per hit), got {self.rm:g}; leave it out for the index's")
+        if self.query_z is not None and self.query_z < 1:
+            raise BocError(f"query_z must be at least 1 (terms kept of a query), got {self.query_z}; leave it out")
+        if self.rerank is not None:
+            check_metric(self.rerank)
+        if self.hybrid is not None or self.words_weight is not None:
+            self._check_hybrid()
+
+    @classmethod
+    def of(cls, options: SearchOptions | None, **keywords: Unpack[SearchKeywords]) -> SearchOptions:
+        """``options`` with what the keyword arguments say otherwise."""
+        if options is None:
+            return cls(**keywords)
+        return replace(options, **keywords) if keywords else options
+
+    def _check_hybrid(self) -> None:
+        weight = self.words_weight
+        if self.hybrid is None:
+            raise BocError("words_weight is for the hybrid search sum; add hybrid sum, or leave it out")
+        if self.hybrid not in HYBRIDS:
+            raise BocError(f"no hybrid search {self.hybrid!r}; known: {', '.join(HYBRIDS)}")
+        if self.hybrid == "rrf":
+            if weight is not None:
+                raise BocError("rrf fuses ranks, which have no weight; leave words_weight out, or take hybrid sum")
+            return
+        if self.rerank is not None:
+            raise BocError("the hybrid search sum does not re-rank; leave rerank out, or take hybrid rrf")
+        if weight is None or not 0 < weight < math.inf:
+            raise BocError(
+                f"hybrid sum needs words_weight above 0, got {weight}: BM25 scores are around 10, term scores often "
+                "above 10,000; choose a weight that balances them"
+            )

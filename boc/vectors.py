@@ -1,0 +1,21 @@
+"""Rows of vectors scaled to unit length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def unit_rows(rows: NDArray[Any]) -> NDArray[np.float32]:
+    """Rows (n, d) scaled to length 1, float32; zero rows stay zero.
+
+    Rows are divided by their largest number first: squares of tiny and of huge ones leave the range of float32.
+    """
+    peaks = np.maximum(rows.max(axis=1, initial=0), -rows.min(axis=1, initial=0))[:, None]
+    scaled = rows / np.where(peaks > 0, peaks, 1)
+    lengths = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))[:, None]
+    scaled /= np.where(lengths > 0, lengths, 1)
+    unit: NDArray[np.float32] = scaled.astype(np.float32, copy=False)
+    return unit

@@ -1,0 +1,33 @@
+/** What the page is about, shared by its parts: the state of the address, the picture searched by, and the index. */
+
+import { read } from "./address.js";
+
+const FIRST = 40; // hits, unless the index or the address says otherwise
+
+/** `picture` is {key, file, url} or null; `info` is the server's description of the index, null until it came. */
+export const page = { state: read(location.search), picture: null, info: null };
+
+export const bySentence = () => !page.picture && !page.state.like;
+export const hasQuery = () => Boolean(page.picture || page.state.like || page.state.q.trim());
+
+/** What is searched by, as a text; two states with the same question differ in settings at most. */
+export function question() {
+  const { state, picture } = page;
+  return JSON.stringify([picture?.key ?? 0, state.like, bySentence() ? state.q.trim() : ""]);
+}
+
+/** What decides the hits, as a text. */
+export function request() {
+  const { find, k, rm, z, hybrid, words_weight, filters } = page.state;
+  return JSON.stringify([question(), find, k, rm, z, hybrid, words_weight, filters]);
+}
+
+/** Hits to ask for at first. */
+export const pageSize = () => Math.max(1, Math.round(page.state.k ?? page.info?.k ?? FIRST));
+
+/** The title of the document. */
+export function title() {
+  const { state, picture, info } = page;
+  const query = picture ? "a picture" : state.like ? `like ${state.like}` : state.q.trim();
+  return [query, info?.name, "boc"].filter(Boolean).join(" · ");
+}

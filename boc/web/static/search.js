@@ -1,0 +1,139 @@
+/** The search: asks the server for the hits of the page's state, shows them, and fetches more near their end. */
+
+import * as api from "./api.js";
+import { h, many, milliseconds } from "./dom.js";
+import { message, nothingFound } from "./messages.js";
+import { hasQuery, page, pageSize, question, request } from "./page.js";
+import { Requests } from "./requests.js";
+
+const PATIENCE = 400; // milliseconds of an empty page before it says that it searches
+const MOST = 1000; // hits, where the server does not say
+
+export class Search {
+  requests = new Requests();
+  depth = 0; // hits asked for
+  #shown = ""; // the request that the hits on the page answer
+  #wanted = "-"; // the last request
+  #more = false; // whether there are hits beyond `depth`
+
+  /**
+   * `root` holds the `results`. `onWelcome()` draws the page without a query, `onShown()` follows hits, `onToken()`
+   * asks for the token, `onRemove()` drops the filters.
+   */
+  constructor(root, { results, meter, notices, onWelcome, onShown, onToken, onRemove }) {
+    Object.assign(this, { root, results, meter, notices, onWelcome, onShown, onToken, onRemove });
+  }
+
+  /** Ask if the state asks for other hits than the last request did, after `delay` milliseconds without a change. */
+  update(delay = 0) {
+    if (request() !== this.#wanted) this.requests.later(() => this.ask(), delay);
+  }
+
+  /** Have the next `update` ask in any case. */
+  reset() {
+    this.#wanted = "-";
+  }
+
+  /** Ask unless the page shows the answer already. */
+  submit() {
+    if (this.#shown !== request()) this.ask();
+  }
+
+  /** Ask for the hits of the state; a `restored` entry of the history says how far down the page was. */
+  async ask(restored = history.state) {
+    this.#wanted = request();
+    if (!hasQuery()) return this.#welcome();
+    const depth = restored?.depth && restored.y ? restored.depth : pageSize();
+    const patience = setTimeout(() => this.#sayWaiting(), PATIENCE);
+    const answer = await this.#send(depth, () => this.ask(restored));
+    clearTimeout(patience);
+    if (!answer) return;
+    if (this.results.find !== answer.find || this.#shown !== this.#wanted) scrollTo(0, 0);
+    this.#shown = this.#wanted;
+    this.depth = depth;
+    this.#more = answer.more;
+    this.#show(answer);
+    if (restored?.y) scrollTo(0, restored.y);
+    this.onShown();
+    if (this.results.endIsNear) this.deeper();
+  }
+
+  /** Ask for twice as many hits and append the new ones. */
+  async deeper() {
+    const most = page.info?.limits.k ?? MOST;
+    if (!this.#more || this.requests.busy || this.depth >= most || this.#shown !== request()) return;
+    const depth = Math.min(2 * this.depth, most);
+    const answer = await this.#send(depth, () => this.deeper());
+    if (!answer) return;
+    this.depth = depth;
+    this.#more = answer.more && depth < most;
+    const known = new Set(this.results.hits.map((hit) => hit.id));
+    const unseen = answer.hits.filter((hit) => !known.has(hit.id));
+    this.results.append(unseen);
+    this.meter.count(this.results.hits.length);
+    if (unseen.length) this.notices.tell(`${unseen.length} more`);
+    if (this.results.endIsNear) this.deeper();
+  }
+
+  /** Say what went wrong; run `again` by itself where that may help. */
+  failed(error, again) {
+    this.root.removeAttribute("aria-busy");
+    if (!(error instanceof api.Away) && !(error instanceof api.Refused)) throw error;
+    if (error.status === 401) return this.onToken();
+    if (error instanceof api.Refused && error.status !== 429) return this.#refused(error.message);
+    this.notices.show(error.message, this.requests.retry(again, error.wait));
+  }
+
+  /** The server answers. */
+  recovered() {
+    this.root.classList.remove("stale");
+    this.root.removeAttribute("aria-busy");
+    if (this.requests.failures) this.notices.tell("The server is back.");
+    this.requests.failures = 0;
+    this.notices.hide();
+  }
+
+  /** The answer with `k` hits; null if a newer request was made or this one failed. */
+  async #send(k, again) {
+    this.root.classList.toggle("stale", this.#shown !== request());
+    this.root.setAttribute("aria-busy", "true");
+    const { state, picture } = page;
+    try {
+      const answer = await this.requests.send((signal) => api.search(state, picture?.file ?? null, k, signal));
+      if (answer) this.recovered();
+      return answer;
+    } catch (error) {
+      this.failed(error, again);
+      return null;
+    }
+  }
+
+  #welcome() {
+    this.requests.stop();
+    this.#shown = this.#wanted;
+    this.#more = false;
+    this.recovered();
+    this.meter.clear();
+    this.onWelcome();
+  }
+
+  #show(answer) {
+    const found = many(answer.hits.length, answer.find === "text" ? "sentence" : "picture");
+    if (answer.hits.length) this.results.show(answer.hits, answer.find, found);
+    else this.results.replace(nothingFound(page.state.filters.length > 0, this.onRemove));
+    this.meter.show(answer, answer.wall, question());
+    this.notices.tell(`${found} in ${milliseconds(answer.wall)} milliseconds`);
+  }
+
+  #sayWaiting() {
+    if (this.results.hits.length || this.root.childElementCount) return;
+    this.results.replace(h("p", { class: "searching" }, "Searching …"));
+  }
+
+  #refused(text) {
+    if (this.results.hits.length) return this.notices.show(text);
+    this.notices.hide();
+    this.meter.clear();
+    this.results.replace(message("That could not be answered", text));
+  }
+}

@@ -1,0 +1,46 @@
+"""Lists of ids and queries are taken as they stand: exact, in UTF-8, or refused with the line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from boc.errors import SourceError
+from boc.inputs.text_lines import read_ids, text_lines
+
+IDS = st.text(min_size=1).filter(lambda key: "\n" not in key and not key.endswith("\r") and _whole(key))
+
+
+def _whole(key: str) -> bool:
+    return key.encode(errors="ignore").decode() == key
+
+
+@given(ids=st.lists(IDS, min_size=1), end=st.sampled_from(["\n", "\r\n"]), mark=st.booleans())
+@example(ids=[" a.jpg", "a.jpg ", "a\u2028b", "a\x85b", "a\x0bb", "a\x1cb", "\t"], end="\n", mark=False)
+def test_any_ids_are_read_as_they_were_written(ids: list[str], end: str, mark: bool) -> None:
+    data = ("\ufeff" if mark or ids[0].startswith("\ufeff") else "") + end.join(ids) + end
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "ids.txt"
+        path.write_bytes(data.encode())
+        assert read_ids(path) == ids
+
+
+def test_a_line_that_is_not_utf8_is_named() -> None:
+    with pytest.raises(SourceError, match=r"q\.txt, line 2: not UTF-8 .*byte 4"):
+        text_lines("tea\ncaf\xe9\n".encode("latin-1"), "q.txt")
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\r\n", b"\xef\xbb\xbf"])
+def test_a_list_of_nothing_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "ids.txt").write_bytes(data)
+    with pytest.raises(SourceError, match="lists no ids"):
+        read_ids(tmp_path / "ids.txt")
+
+
+def test_a_list_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="No such file"):
+        read_ids(tmp_path / "ids.txt")

@@ -1,0 +1,82 @@
+"""``from boc import ...``: the names are there, and load nothing before they are asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import boc
+from boc import Searcher, append, build_index, delete
+from boc.codecs import global_code
+from boc.errors import BocError
+from tests.helpers import boc as run
+
+
+def loaded_by(code: str) -> set[str]:
+    done = subprocess.run([sys.executable, "-c", f"import sys, boc; {code}; print(*sys.modules)"], check=True,
+                          capture_output=True, text=True)  # fmt: skip
+    return {name.partition(".")[0] for name in done.stdout.split()} | set(done.stdout.split())
+
+
+def test_importing_the_package_loads_neither_numpy_nor_the_library() -> None:
+    loaded = loaded_by("dir(boc)")
+    assert loaded.isdisjoint({"numpy", "scipy", "torch", "click", "boc.types", "boc.search", "boc.build"})
+    assert {"numpy", "boc.types"} <= loaded_by("boc.Item")
+
+
+def test_every_public_name_is_there_and_listed() -> None:
+    assert set(boc.__all__) == set(boc._MODULES) <= set(dir(boc))
+    for name in boc.__all__:
+        assert getattr(boc, name).__name__ == name
+    with pytest.raises(AttributeError, match="module 'boc' has no attribute 'serach'"):
+        boc.serach  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> str:
+    return f"file:{tmp_path / 'indexes'}"
+
+
+def test_a_folder_of_pictures_becomes_the_index_that_the_command_makes(library: Path, tmp_path: Path, at: str) -> None:
+    spec, ticks = f"tern:{library / 'model'}", []
+    (tmp_path / "indexes").mkdir()
+    report = build_index("photos", library / "images", encoder=spec, at=at, code="scalar", device="cpu",
+                         progress=lambda *tick: ticks.append(tick))  # fmt: skip
+    assert (report.images, report.texts, report.failed, report.up_to_date) == (40, 0, [], False)
+    assert {label for label, _, _ in ticks} == {"encoding", "indexing"}
+    assert [tick for tick in ticks if tick[1] == tick[2]] == [("encoding", 40, 40), ("indexing", 40, 40)]
+    done = run("index", "commanded", library / "images", "--encoder", spec, "--at", at, "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    ours, theirs = (Searcher.open(name, at).index for name in ("photos", "commanded"))
+    assert ours.manifest.same_contents(theirs.manifest)
+    ids = [item.id for item in ours.items()]
+    assert ids == [item.id for item in theirs.items()]
+    assert (ours.terms(ids) != theirs.terms(ids)).nnz == 0
+    assert build_index("photos", library / "images", encoder=spec, at=at, device="cpu").up_to_date
+    assert not list((tmp_path / "indexes").glob("*.h5"))
+
+
+def test_feature_files_need_no_encoder_and_items_come_and_go(library: Path, at: str) -> None:
+    code = global_code("dictionary", terms=8)
+    assert build_index("photos", str(library / "photos.h5"), at=at, code=code, rm=3).images == 40
+    before = Searcher.open("photos", at)
+    assert (before.index.manifest.rm, before.codec.n_terms) == (3, 8)
+    assert delete("photos", ["003.png", "nobody.png"], at=at) == (1, ["nobody.png"])
+    assert append("photos", [library / "photos.h5"], at=at).texts == 80
+    assert Searcher.open("photos", at).index.find(["003.png"]) == before.index.find(["003.png"])
+
+
+def test_what_cannot_be_indexed_is_told_before_any_work(library: Path, tmp_path: Path, at: str) -> None:
+    with pytest.raises(BocError, match="holds no vectors yet; name the encoder"):
+        build_index("photos", library / "images", at=at)
+    with pytest.raises(BocError, match="several sources must all be files of boc extract"):
+        build_index("photos", [library / "photos.h5", library / "images"], at=at)
+    with pytest.raises(BocError, match="no code 'magic'; known: scalar"):
+        build_index("photos", library / "photos.h5", at=at, code="magic")
+    build_index("photos", library / "photos.h5", at=at)
+    with pytest.raises(BocError, match="has an index 'photos' of something else; add --replace"):
+        build_index("photos", library / "photos.h5", at=at, code="dictionary")
+    assert not build_index("photos", library / "photos.h5", at=at, code="dictionary", replace=True).up_to_date

@@ -1,0 +1,190 @@
+"""Errors of the operating system are told as what they are: never as damage, and never as a traceback."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from boc.atomic_files import replacing, write_text
+from boc.errors import ADVICE, BackendError, BocError, advice, check_system
+from boc.web.settings import default_cache
+from indexing.embedded import fs
+from indexing.embedded.npy_files import load_array, load_strings
+from tests.helpers import boc
+
+NUMBERS = sorted(ADVICE)
+UNDAMAGED = "make the index anew"
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_each_is_told_with_its_own_advice(number: int) -> None:
+    error = OSError(number, os.strerror(number))
+    with pytest.raises(BackendError, match=os.strerror(number)) as caught:
+        check_system("f", error, BackendError)
+    assert advice(error) in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), FileNotFoundError(errno.ENOENT, "no"), OSError("no number")])
+def test_what_says_something_of_the_file_is_left_to_the_handler(error: Exception) -> None:
+    check_system("f", error)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("command", ["info photos", "search photos hello", "verify photos", "delete photos 000.png"])
+def test_no_index_is_called_damaged_for_what_the_system_says(
+    library: Path, monkeypatch: pytest.MonkeyPatch, number: int, command: str
+) -> None:
+    opening = Path.open
+
+    def failing(self: Path, *given: object, **options: object) -> object:
+        if "index" in self.parts and self.suffix in (".npy", ".bin", ".json"):
+            raise OSError(number, os.strerror(number), str(self))
+        return opening(self, *given, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", failing)
+    result = boc(*command.split(), "--at", f"file:{library / 'index'}")
+    assert result.exit_code == 1
+    assert os.strerror(number) in result.stderr
+    assert UNDAMAGED not in result.stderr
+    assert "damaged" not in result.stderr
+
+
+@pytest.mark.parametrize("load", [load_array, lambda path: load_strings(path.parent, "a")])
+def test_a_file_that_is_gone_is_damage(tmp_path: Path, load: Callable[[Path], object]) -> None:
+    with pytest.raises(BocError, match=UNDAMAGED):
+        load(tmp_path / "a.npy")
+
+
+def test_so_it_is_in_a_process_that_may_open_few_files(library: Path) -> None:
+    code = (
+        "import resource, sys; import boc.search, indexing.file, h5py; from boc.cli import main;"
+        "n = len(__import__('os').listdir('/proc/self/fd'));"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (n + 1, n + 1));"
+        f"main(['info', 'photos', '--at', 'file:{library / 'index'}'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "ulimit -n" in done.stderr
+    assert "damaged" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def save_closed(path: Path) -> None:
+    save_file({"a": np.zeros(1)}, path)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+@pytest.mark.parametrize("write", [Path.touch, save_closed])
+def test_files_have_the_mode_that_the_user_chose(tmp_path: Path, write: Callable[[Path], None], mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        with replacing(tmp_path / "a") as temporary:
+            write(temporary)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o666 & ~mask
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG])
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def failing(*given: object, **options: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("PIL.Image.Image.save", failing)
+    result = boc("gallery", tmp_path / "g", "--count", 1)
+    assert result.exit_code == 1
+    assert os.strerror(number) in result.stderr
+    monkeypatch.setattr(Path, "write_text", failing)
+    with pytest.raises(BocError, match=os.strerror(number)):
+        write_text(tmp_path / "a", "text")
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_results_that_cannot_be_written_are_one_line(library: Path) -> None:
+    command = [sys.executable, "-c", "from boc.cli import main; main()", "info", "photos"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*command, "--at", f"file:{library / 'index'}"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.returncode
+    assert "Traceback" not in done.stderr
+    assert os.strerror(errno.ENOSPC) in done.stderr
+
+
+def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(self: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    assert default_cache().is_absolute()
+
+
+@pytest.mark.parametrize("command", [("search", "photos"), ("explain", "photos", "hello"), ("delete", "photos")])
+def test_text_of_the_command_line_is_utf8_or_refused(library: Path, command: tuple[str, ...]) -> None:
+    result = boc(*command, b"caf\xe9".decode(errors="surrogateescape"), "--at", f"file:{library / 'index'}")
+    assert result.exit_code in (1, 2)
+    assert "not UTF-8" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--filter", "--id"])
+def test_so_are_options(library: Path, option: str) -> None:
+    asked = ("--features", library / "photos.h5") if option == "--id" else ("hello",)
+    odd = b"caf\xe9=1".decode(errors="surrogateescape")
+    result = boc("search", "photos", *asked, option, odd, "--at", f"file:{library / 'index'}")
+    assert result.exit_code in (1, 2)
+    assert result.stderr
+
+
+def test_queries_have_no_mark_and_name_the_line_that_is_not_utf8(library: Path, tmp_path: Path) -> None:
+    at = f"--at=file:{library / 'index'}"
+    (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbfa red box\r\nblue\n")
+    found = boc("search", "photos", "--queries", tmp_path / "marked.txt", at)
+    assert found.stdout.splitlines()[0] == "a red box"
+    (tmp_path / "latin.txt").write_bytes("red\ncaf\xe9\n".encode("latin-1"))
+    refused = boc("search", "photos", "--queries", tmp_path / "latin.txt", at)
+    assert refused.exit_code == 1
+    assert "line 2: not UTF-8" in refused.stderr
+
+
+def test_items_are_deleted_though_there_is_no_room_for_another_codec(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = f"--at=file:{tmp_path}"
+    assert boc("index", "x", library / "photos.h5", at).exit_code == 0
+    creating = fs.create
+
+    def full(path: Path) -> object:
+        if path.stat().st_size if path.exists() else "codec" in str(path):
+            raise BackendError("no room")
+        return creating(path)
+
+    monkeypatch.setattr(fs, "create", full)
+    result = boc("delete", "x", "000.png", at)
+    assert result.exit_code == 0, result.output
+    assert boc("compact", "x", at).exit_code == 0
+    assert boc("verify", "x", at).exit_code == 0
+
+
+@pytest.mark.parametrize("limit", [0, 100, 10_000])
+def test_an_index_that_cannot_be_written_leaves_nothing(library: Path, tmp_path: Path, limit: int) -> None:
+    code = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from boc.cli import main;"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}));"
+        f"main(['index', 'x', '{library / 'photos.h5'}', '--at', 'file:{tmp_path / 'at'}'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("at/*"))
