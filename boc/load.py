@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.errors import BocError, BocWarning, EncoderError, FeatureFileError
-from boc.garbage import collected_rarely
 from boc.inputs.features import FeatureFile, FeatureFiles
 from boc.inputs.metadata import Metadata
 from boc.manifest import Manifest
@@ -113,7 +112,7 @@ def load_index(
     the iterator is exhausted. ``metadata`` must be that of ``manifest``.
     """
     _check_items(file, metadata)
-    with collected_rarely(), plugins.backend(at).create(check_name(name), manifest, codec.arrays()) as writer:
+    with plugins.backend(at).create(check_name(name), manifest, codec.arrays()) as writer:
         done = 0
         for count, batch in _encoding(file, codec, manifest, metadata, known=writer.has):
             if batch is not None:
@@ -132,7 +131,7 @@ def append_items(
     their metadata; FeatureFileError if it stores concept sets and ``file`` has none.
     """
     backend = plugins.backend(at)
-    with collected_rarely(), backend.edit(check_name(name)) as editor:
+    with backend.edit(check_name(name)) as editor:
         index = backend.open(name)
         manifest, codec = index.manifest, SurrogateCodec.restore(index.manifest.codec, index.arrays())
         _check_same_encoder(file, manifest)

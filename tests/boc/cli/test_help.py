@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from boc import __version__
 from boc.cli import SECTIONS, main
 from boc.codecs import ARGUMENTS, CODES
+from boc.doctor._software import C_MODULES
 from boc.manifest import FORMAT
 from tests.helpers import boc
 
@@ -130,9 +131,7 @@ def test_the_version_is_told_with_those_that_matter() -> None:
         except metadata.PackageNotFoundError:
             assert told[name] == "not installed"
     assert told["index format"] == str(FORMAT)
-    compiled = {
-        name for name in ("indexing.embedded._topk", "indexing.embedded._strings", "boc._dots") if _is_compiled(name)
-    }
+    compiled = set(filter(_is_compiled, C_MODULES))
     assert compiled == set(told["C modules"].split(", ")) - {"none compiled in"}
 
 
