@@ -1,8 +1,8 @@
-"""The embedded engine: indexes in a folder, searched where they lie.
+"""Searching an index of the embedded engine, memory-mapped from its folder.
 
-``DIR/NAME`` holds an index, as ``_catalogue`` tells. Its rows are in segments that never change; adding, replacing and
-deleting make new segments and lists of rows that count no longer, and then one rename makes them the index. So a
-process that dies leaves the last commit, whole, and a reader goes on with what it opened.
+``DIR/NAME`` holds an index; see ``commits.py``. Its rows are in immutable segments. Adding, replacing and deleting make
+new segments and tombstones, which one rename publishes. So a process that dies leaves the last commit intact, and a
+reader keeps what it opened.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .npy_files import fetch
 from .segment import Segment, side_by_side, take_sets
 
 _Found: TypeAlias = tuple[Part, NDArray[np.int64], NDArray[Any]]
-"""Rows of a part, and their scores."""
+"""A part, some of its rows, and their scores."""
 
-COLD = 2e-4  # seconds that PROBE vectors take on a disk: ten times as long as in memory, less than three from the disk
-FILTERS = 16  # sets of filters whose items are remembered
+COLD = 2e-4  # seconds; PROBE vectors take less from memory (a tenth of this), and more from disk (three reads)
+FILTERS = 16  # sets of filters whose masks are cached
 SEGMENTED = 4  # the first format with segments
-PARTS = {  # of the size of an index, by the first word of a file's name
+PARTS = {  # part of the size, by the first word of a file name
     "starts": "postings",
     "rows": "postings",
     "frequencies": "postings",
@@ -51,7 +51,7 @@ PARTS = {  # of the size of an index, by the first word of a file's name
 
 
 class EmbeddedIndex:
-    """What an index was when it was opened, memory-mapped."""
+    """An open index, memory-mapped; it keeps the commit that it opened."""
 
     exact_vectors = True
 
@@ -68,8 +68,8 @@ class EmbeddedIndex:
         return sum(map(len, self._parts))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Codec arrays; ManifestError if they are not those the index was made with."""
-        if self._commit is None:  # else the commit has their digests, which opening compares
+        """The arrays of the codec; ManifestError if they are not those of the manifest."""
+        if self._commit is None:  # otherwise opening compared their digests with the commit
             self.manifest.check_arrays(self._arrays, where=str(self._home))
         return self._arrays
 
@@ -115,7 +115,7 @@ class EmbeddedIndex:
         *,
         by_row: bool,
     ) -> list[list[_Found]]:
-        """Of each query the k best rows, in parts: the best first, or ``by_row``."""
+        """For each query the k best rows of each part, best first or ``by_row``."""
         masks = self._masks(modality, filters)
         if words is not None:
             found = [self._with_words(queries[[i]], k, masks, words, i, by_row=by_row) for i in range(queries.shape[0])]
@@ -143,7 +143,7 @@ class EmbeddedIndex:
         *,
         by_row: bool,
     ) -> list[_Found]:
-        """The k best of each part by the score of the terms of a query and of the words of sentence number i."""
+        """The k best rows of each part by the sum of the term score and the text score of sentence i."""
         found = []
         for part, rows, scores in self._matching(words.texts[i], [None] * len(self._parts)):
             joint = part.segment.postings.scores(query.indices, query.data)
@@ -156,7 +156,7 @@ class EmbeddedIndex:
         ]
 
     def _matching(self, text: str, masks: Sequence[NDArray[np.uint8] | None]) -> list[_Found]:
-        """The rows of every part that share a word with a sentence."""
+        """For each part the rows that share a word with ``text``, and their scores."""
         if self.manifest.format < SEGMENTED:
             raise BackendError(
                 f"{self._home.name} was made by an older boc, without the words of its sentences; "
@@ -176,7 +176,7 @@ class EmbeddedIndex:
         return bm25.Ranking([words for words, _ in searched if words], [live for words, live in searched if words])
 
     def _masked(self, modality: Modality | None, filters: tuple[Filter, ...]) -> list[NDArray[np.uint8] | None]:
-        """Of each part, which rows are live, of this modality and pass all filters; None if all do."""
+        """For each part the mask of rows that are live, of this modality, and pass all filters; None if all do."""
         for condition in filters:
             check_filter(condition, self.manifest.fields)
         return [_mask(part, modality, filters) for part in self._parts]
@@ -237,7 +237,7 @@ class EmbeddedIndex:
         return counts
 
     def damaged(self) -> list[str]:
-        """The files whose bytes are not those that were written; all are read."""
+        """The files whose bytes have changed; reads all files."""
         return [] if self._commit is None else commits.damage(self._home, self._commit)
 
     def _place(self, key: str) -> tuple[Part, int]:
@@ -248,7 +248,7 @@ class EmbeddedIndex:
         raise KeyError(key)
 
     def _places(self, ids: Sequence[str]) -> list[tuple[Part, NDArray[np.int64], NDArray[np.int64]]]:
-        """The parts in which some ids are: their places among the ids, and their rows there."""
+        """For each part with some of ``ids``: their positions in ``ids``, and their rows."""
         found = [self._place(key) for key in ids]
         of = {id(part): ([i for i, (owner, _) in enumerate(found) if owner is part], part) for part in self._parts}
         return [
@@ -270,7 +270,7 @@ def _mask(part: Part, modality: Modality | None, filters: Sequence[Filter]) -> N
 
 
 def _passing(segment: Segment, condition: Filter) -> NDArray[np.bool_]:
-    """Which rows (n,) a condition holds for."""
+    """Mask (n,) of the rows for which a condition holds."""
     if segment.words is not None:
         return segment.words.passing(condition)
     passed = (holds(condition, segment.item(row).fields) for row in range(len(segment)))
@@ -278,7 +278,7 @@ def _passing(segment: Segment, condition: Filter) -> NDArray[np.bool_]:
 
 
 def _best(part: Part, rows: NDArray[np.int64], scores: NDArray[np.float64], k: int, *, by_row: bool = False) -> _Found:
-    """The k rows of largest positive score, the best first or ``by_row``; ``rows`` ascend."""
+    """The k rows of largest positive score, best first or ``by_row``; ``rows`` are ascending."""
     chosen = np.sort(topk_positive(scores, k)) if by_row else topk_positive(scores, k)
     return part, rows[chosen], scores[chosen]
 
@@ -337,7 +337,7 @@ def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
 
 
 def _hits(found: Sequence[_Found], k: int) -> list[Hit]:
-    """The k best, ordered by (-score, id)."""
+    """The k best hits, ordered by (-score, id)."""
     hits: list[Hit] = []
     for part, rows, scores in _leading(found, k):
         hits += instances(Hit, part.segment.items(rows), scores.tolist())
