@@ -36,7 +36,8 @@ from .segment import Segment, side_by_side, take_sets
 _Found: TypeAlias = tuple[Part, NDArray[np.int64], NDArray[Any]]
 """A part, some of its rows, and their scores."""
 
-COLD = 2e-4  # seconds; PROBE vectors take less from memory (a tenth of this), and more from disk (three reads)
+# seconds to read PROBE vectors above which they are on disk: ten times that in memory, under three disk reads
+COLD = 2e-4
 FILTERS = 16  # sets of filters whose masks are cached
 SEGMENTED = 4  # the first format with segments
 PARTS = {  # part of the size, by the first word of a file name
