@@ -63,9 +63,11 @@ class FeatureWriter:
                 failed += file.failed
         with replacing(self.path) as temporary:
             _write(temporary, self.header, lambda: _part_batches(parts), failed)
-        for made in (*reversed(parts), self.folder / "header.json", self.folder / ".lock"):
+        # What a kill has left goes, too; what somebody else has put there stays.
+        for made in (*reversed(parts), *self.folder.glob(".[0-9h]*.tmp"), self.folder / "header.json"):
             made.unlink()
-        with suppress(OSError):  # what somebody else has put there stays
+        (self.folder / ".lock").unlink()
+        with suppress(OSError):
             self.folder.rmdir()
         sync(self.folder.parent)
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import FeatureFileError, check_system
+from boc.inputs.hdf5_check import check_heaps, check_layout, check_values
 from boc.instances import instances
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged, RegionBatch
 
@@ -74,15 +75,17 @@ class FeatureFile:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        with _damage(self.path):
+            try:
+                self._file = h5py.File(self.path, "r")
+            except FileNotFoundError:
+                raise FeatureFileError(f"{self.path}: {_absent(self.path)}") from None
         try:
-            self._file = h5py.File(self.path, "r")
-        except FileNotFoundError:
-            raise FeatureFileError(f"{self.path}: {_absent(self.path)}") from None
-        except OSError as error:
-            check_system(self.path, error, FeatureFileError)
-            raise FeatureFileError(f"{self.path}: not a readable HDF5 file; make it with boc extract") from error
-        try:
-            self.header = _read_header(self.path, self._file.attrs)
+            with _damage(self.path):
+                check_heaps(self.path, self._file)
+                self.header = _read_header(self.path, self._file.attrs)
+                check_layout(self.path, self._file)
+                self._check_arrays()
         except FeatureFileError:
             self._file.close()
             raise
@@ -96,6 +99,21 @@ class FeatureFile:
     def close(self) -> None:
         self._file.close()
 
+    def _check_arrays(self) -> None:
+        """FeatureFileError unless there are the arrays that a file of this kind holds, as wide as its header says."""
+        needed = {"regions": "ragged/features", "embeddings": "dense/vectors"}[self.header.kind]
+        for modality in MODALITIES:
+            if not self.count(modality) or (self.header.kind, modality) == ("regions", "text"):
+                continue
+            group = self._file[modality]
+            if needed not in group or group[needed].shape[1] != self.header.dim:
+                raise FeatureFileError(
+                    f"{self.path}: {modality}/{needed} is missing, or not {self.header.dim} wide; make the file anew "
+                    "with boc extract"
+                )
+            if needed == "ragged/features" and ("ragged/boxes" not in group or group["ragged/boxes"].shape[1] != 4):
+                raise FeatureFileError(f"{self.path}: its boxes are missing; make the file anew with boc extract")
+
     def count(self, modality: Modality) -> int:
         """Number of items of one modality."""
         return len(self._file[modality]["ids"]) if modality in self._file else 0
@@ -103,18 +121,21 @@ class FeatureFile:
     @property
     def failed(self) -> list[tuple[str, str]]:
         """(id, reason) of the items of the source that could not be used."""
-        return [(str(key), str(reason)) for key, reason in self._file["failed"].asstr()[:].reshape(-1, 2)]
+        with _damage(self.path):
+            return [(str(key), str(reason)) for key, reason in self._file["failed"].asstr()[:].reshape(-1, 2)]
 
     def ids(self, modality: Modality) -> list[str]:
         """Ids of all items of one modality."""
-        return self._file[modality]["ids"].asstr()[:].tolist() if self.count(modality) else []
+        with _damage(self.path):
+            return self._file[modality]["ids"].asstr()[:].tolist() if self.count(modality) else []
 
     def items(self, modality: Modality, start: int = 0, stop: int | None = None) -> list[Item]:
         """Items ``start`` to ``stop`` in the order of the source."""
         if modality not in self._file:
             return []
         group = self._file[modality]
-        ids, content, groups = (group[name].asstr()[start:stop].tolist() for name in ("ids", "content", "group"))
+        with _damage(self.path):
+            ids, content, groups = (group[name].asstr()[start:stop].tolist() for name in ("ids", "content", "group"))
         return instances(Item, ids, [modality] * len(ids), content, groups, [{} for _ in ids])
 
     def batch(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Batch:
@@ -128,7 +149,7 @@ class FeatureFile:
         if not items:
             return Batch(items, Embeddings(modality, np.empty((0, self.header.dim), np.float32)))
         end = start + len(items)
-        vectors = _single(self._file[modality]["dense/vectors"], start, end)
+        vectors = self._single(self._file[modality]["dense/vectors"], start, end)
         if not sets:
             return Batch(items, Embeddings(modality, vectors))
         ragged, words = self._sets(modality, start, end)
@@ -149,12 +170,14 @@ class FeatureFile:
         group = self._file[modality]
         offsets = group["offsets"][start : end + 1]
         low, high = offsets[0], offsets[-1]
-        offsets -= low
-        ragged = {name: Ragged(_single(data, low, high), offsets) for name, data in group.get("ragged", {}).items()}
+        ragged = {
+            name: Ragged(self._single(data, low, high), offsets - low) for name, data in group.get("ragged", {}).items()
+        }
         if "words" not in group:
             return ragged, None
-        flat = group["words"].asstr()[low:high].tolist()
-        return ragged, [flat[a:b] for a, b in pairwise(offsets.tolist())]
+        with _damage(self.path):
+            flat = group["words"].asstr()[low:high].tolist()
+        return ragged, [flat[a:b] for a, b in pairwise((offsets - low).tolist())]
 
     def mapped(self, modality: Modality, name: str) -> NDArray[Any]:
         """The array ``dense/NAME`` or ``ragged/NAME`` of the file, memory-mapped, read-only."""
@@ -177,14 +200,22 @@ class FeatureFile:
         """All global vectors of one modality, float32 (n, d), which take 4 d bytes per item in memory."""
         if not self.count(modality):
             return np.empty((0, self.header.dim), np.float32)
-        data: NDArray[np.float32] = self._file[modality]["dense/vectors"][:].astype(np.float32)
-        return data
+        return self._single(self._file[modality]["dense/vectors"], 0, None)
 
     def sample(self, modality: Modality, step: int, first: int = 0) -> NDArray[np.float32]:
         """Global vectors number ``first``, ``first + step``, ... of one modality, float32 (n, d)."""
         if not self.count(modality):
             return np.empty((0, self.header.dim), np.float32)
-        return self.mapped(modality, "dense/vectors")[first::step].astype(np.float32)
+        found: NDArray[np.float32] = self.mapped(modality, "dense/vectors")[first::step].astype(np.float32)
+        check_values(self.path, found)
+        return found
+
+    def _single(self, data: h5py.Dataset, start: int, stop: int | None) -> NDArray[np.float32]:
+        """Rows of an array as float32. FeatureFileError if a number is none."""
+        with _damage(self.path):
+            values: NDArray[np.float32] = data[start:stop].astype(np.float32)
+        check_values(self.path, values)
+        return values
 
 
 class FeatureFiles:
@@ -290,9 +321,15 @@ def is_embeddings(path: Path) -> bool:
         return file.header.kind == "embeddings"
 
 
-def _single(data: h5py.Dataset, start: int, stop: int) -> NDArray[np.float32]:
-    values: NDArray[np.float32] = data[start:stop].astype(np.float32)
-    return values
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """FeatureFileError in place of what HDF5, or text that is not UTF-8, makes of a damaged file."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, TypeError, LookupError, MemoryError, OverflowError) as error:
+        check_system(path, error, FeatureFileError)
+        reason = "damaged (text that is not UTF-8)" if isinstance(error, UnicodeError) else "not a readable HDF5 file"
+        raise FeatureFileError(f"{path}: {reason}; make it with boc extract") from error
 
 
 def _absent(path: Path) -> str:
@@ -303,10 +340,15 @@ def _absent(path: Path) -> str:
 
 def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
     found = {key: attributes[key] for key in (f.name for f in fields(Header)) if key in attributes}
-    if "format" not in found or found.get("kind") not in KINDS:
+    found = {key: value.item() if isinstance(value, np.generic) else value for key, value in found.items()}
+    if not isinstance(found.get("format"), int) or found.get("kind") not in KINDS:
         raise FeatureFileError(f"{path}: an HDF5 file, but not a feature file of boc; make one with boc extract")
-    if int(found["format"]) > FORMAT:
+    if found["format"] > FORMAT:
         raise FeatureFileError(f"{path}: feature format {found['format']}, this boc reads up to {FORMAT}; upgrade boc")
     if not {f.name for f in fields(Header)} <= found.keys() | OPTIONAL.keys():
         raise FeatureFileError(f"{path}: incomplete header; make the file anew with boc extract")
-    return Header(**{key: value.item() if isinstance(value, np.generic) else value for key, value in found.items()})
+    numbers = {"format", "dim"}
+    odd = [key for key, value in found.items() if not isinstance(value, int if key in numbers else str)]
+    if odd or found["dim"] < 1 or found["dtype"] not in ("float16", "float32"):
+        raise FeatureFileError(f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); make it anew")
+    return Header(**found)

@@ -31,11 +31,12 @@ SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors of the system, which are not the fault of a picture."""
 
 
-def read_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image:
+def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = None) -> Image:
     """Upright RGB picture: EXIF orientation applied, transparency blended with white, 16-bit grey scaled to 8 bits.
 
     Floating-point grey with values up to 1 is stretched from its smallest to its largest value; with greater values it
-    is treated as 16-bit.
+    is treated as 16-bit. A JPEG may be decoded at a smaller size, with no side below ``least`` pixels, which is enough
+    for thumbnails.
 
     Raises ImageError for a missing, empty, truncated or foreign file, and for more than ``max_pixels`` pixels
     (checked before decoding); BocError if the system has no more files or memory.
@@ -44,6 +45,8 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image:
 
     with opened(path) as image:
         _check_size(image, path, max_pixels)
+        if least is not None:
+            image.draft(None, (least, least))
         image.load()
         turn = TURNS.get(_orientation(image))
         return _to_rgb(image if turn is None else image.transpose(Transpose(turn)))

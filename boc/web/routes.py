@@ -30,7 +30,7 @@ from boc.web.thumbnails import SIDES, Thumbnails
 from boc.web.uploads import Upload
 
 LABELLED = 12  # terms per explanation that get words and pictures
-KEPT = "private, max-age=86400, immutable"  # one day; another index may have another picture with the same id
+KEPT = "private, no-cache"  # to be asked after each time: another index may have another picture under the same id
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Error} for status in (400, 401, 403, 404, 408, 413, 415, 429, 503)

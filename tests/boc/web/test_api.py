@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import math
 import re
@@ -11,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urljoin
+from urllib.parse import quote, unquote, urljoin
 
 import numpy as np
 import pytest
@@ -30,6 +31,8 @@ from fastapi.testclient import TestClient
 
 from boc.web import schemas
 from boc.web.app import create_app
+from boc.web.limits import Crowd
+from boc.web.serialize import thumb
 from boc.web.settings import Settings
 
 TEXT = "a red box at the left"
@@ -268,7 +271,7 @@ def test_thumbnails_are_small_jpegs_kept_on_disk(client: TestClient, tmp_path: P
     assert Image.open(io.BytesIO(first.content)).size == (64, 64)
     kept = list(tmp_path.glob("*/*.jpg"))
     assert [path.read_bytes() for path in kept] == [first.content]
-    assert first.headers["cache-control"].endswith("immutable")
+    assert first.headers["cache-control"] == "private, no-cache"
     again = client.get(f"/api/thumb/005.png?side={side}", headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     kept[0].write_bytes(b"from the disk")
@@ -445,3 +448,72 @@ def test_an_index_that_is_replaced_or_removed_or_comes_back_is_noticed(library: 
     run("index", library / "photos.h5")
     wait_for(lambda found: found == 40)
     assert len(got(client, "/api/search", schemas.SearchAnswer, q=TEXT)["hits"]) == 40
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/docs", "/api/info", "/api/search?q=red", "/api/thumb/005.png", "/api/none", "/x"]
+)
+def test_head_says_what_get_does_without_a_body(client: TestClient, path: str) -> None:
+    got, head = client.get(path), client.head(path)
+    assert head.status_code == got.status_code
+    assert head.content == b""
+    for name in ("content-type", "cache-control", "etag", "x-frame-options"):
+        assert head.headers.get(name) == got.headers.get(name)
+
+
+@pytest.mark.parametrize("id", ["./a.png", "../b/a.png", "a.png", "x//a.png", "/a.png", "x/../a.png", "a?b#c%2F.png"])
+def test_the_address_of_a_thumbnail_is_that_of_its_item_in_a_browser(id: str) -> None:
+    address = thumb(id, "/root")
+    assert urljoin("http://host/root/", address) == f"http://host{address}"
+    assert unquote(address) == f"/root/api/thumb/{id}"
+
+
+def test_pictures_with_odd_ids_are_each_found_by_their_own_address(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv" / "t.csv").write_text("image,caption\n./a.png,red\na.png,blue\n../csv/b.png,green\n")
+    for name, colour in (("a", "red"), ("b", "blue")):
+        Image.new("RGB", (20, 20), colour).save(tmp_path / "csv" / f"{name}.png")
+    at = f"file:{tmp_path / 'index'}"
+    made = boc("index", "odd", tmp_path / "csv" / "t.csv", "--encoder", f"tern:{library / 'model'}", "--at", at)
+    assert made.exit_code == 0, made.output
+    client = client_of(Searcher.open("odd", at, device="cpu"), tmp_path / "cache", at=at)
+    hits = client.get("/api/search?q=red").json()["hits"]
+    assert {hit["id"] for hit in hits} == {"./a.png", "a.png", "../csv/b.png"}
+    for hit in hits:
+        answer = client.get(hit["thumb"])
+        assert answer.status_code == 200, hit
+        red, _, blue = Image.open(io.BytesIO(answer.content)).getpixel((9, 9))
+        assert (blue > red) == ("b.png" in hit["id"])
+
+
+def test_a_client_that_reads_slowly_keeps_no_place(library: Path) -> None:
+    """The place of a request is free before its answer is sent."""
+    settings = Settings("photos", "file:nowhere", active=1, waiting=0)
+    order: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x"})
+
+    crowd = Crowd(app, settings)
+
+    async def ask(name: str, wait: asyncio.Event | None) -> None:
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                order.append(f"{name} {message['status']}")
+                if wait is not None:
+                    await wait.wait()
+
+        await crowd({"type": "http", "path": "/api/info", "method": "GET", "headers": []}, None, send)  # type: ignore[arg-type]
+
+    async def both() -> None:
+        gate = asyncio.Event()
+        slow = asyncio.create_task(ask("slow", gate))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await ask("quick", None)
+        gate.set()
+        await slow
+
+    asyncio.run(both())
+    assert sorted(order) == ["quick 200", "slow 200"]
