@@ -93,7 +93,7 @@ class Manifest:
         try:
             raw = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ManifestError(f"{where}: damaged manifest ({error}); make the index anew") from error
+            raise ManifestError(f"{where}: damaged manifest ({error}); make the index again") from error
         return cls.from_dict(raw, where=where)
 
     @classmethod
@@ -103,13 +103,13 @@ class Manifest:
             raise ManifestError(f"{where}: not a manifest of boc; make the index with boc index")
         if raw["format"] > FORMAT:
             raise ManifestError(
-                f"{where}: index format {raw['format']}, this boc reads up to {FORMAT}; upgrade boc or index anew"
+                f"{where}: index format {raw['format']}, this boc reads up to {FORMAT}; upgrade boc or index again"
             )
         since = {name: was for first, added in SINCE.items() if raw["format"] < first for name, was in added.items()}
         names = {f.name for f in fields(cls)} - set(since)
         if set(raw) != names:
             odd = ", ".join(sorted(set(raw) ^ names))
-            raise ManifestError(f"{where}: manifest entries missing or unknown ({odd}); make the index anew")
+            raise ManifestError(f"{where}: manifest entries missing or unknown ({odd}); make the index again")
         if raw["format"] == 1:
             raw["codec"] = {"chains": [len(raw["codec"]["steps"])], **raw["codec"]}
         return cls(**raw, **since)
@@ -118,7 +118,7 @@ class Manifest:
         """ManifestError unless ``arrays`` are those of the manifest."""
         for name, said in self.arrays.items():
             if name not in arrays or describe(arrays[name]) != said:
-                raise ManifestError(f"{where}: codec array {name} is missing or changed; make the index anew")
+                raise ManifestError(f"{where}: codec array {name} is missing or changed; make the index again")
 
 
 def describe(array: NDArray[Any]) -> dict[str, Any]:

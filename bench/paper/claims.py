@@ -218,7 +218,7 @@ def aggregates(curves: Curves) -> Judgement:
 
 
 def catches_up(curves: Curves) -> Judgement:
-    """Whether what soft assignment lacks to quantisation all but vanishes as more candidates are ranked anew."""
+    """Whether what soft assignment lacks to quantisation all but vanishes as more candidates are re-ranked."""
     code, chain = "scalar minus soft sum", "plain minus with context"
     gaps = [curves.at(code, chain, SPARSEST, rm) for rm in DEPTHS]
     (first, _), (last, error) = gaps[0], gaps[-1]

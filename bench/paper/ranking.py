@@ -59,7 +59,7 @@ class Gallery:
 
     def search(self, codec: SurrogateCodec, asking: Modality, target: Modality, rms: Sequence[int] = RMS) -> Found:
         """The items that a fitted code finds, as an engine does: only those that share a term with the query, by the
-        exact product of frequencies, equal ones in the order of the file; the first of them ranked anew by vectors."""
+        exact product of frequencies, equal ones in the order of the file; the first of them re-ranked by vectors."""
         documents, queries = codec.encode_documents(self.of[target]), codec.encode_queries(self.of[asking])
         postings = Postings.from_matrix(documents)
         depth = max(rms) * K

@@ -1,6 +1,6 @@
 """Figures of the documentation, made of the rows in docs/rows: ``python -m bench.report.docs``, or ``--check``.
 
-A page has what is made between markers, and everything between them is written anew:
+A page has what is made between markers, and everything between them is written again:
 
     <!-- rows: NAME VIEW WORD... -->                      a view of docs/rows/NAME.csv (views.py), as a table
     <!-- end -->
@@ -37,7 +37,7 @@ def pages(root: Path) -> list[Path]:
 
 
 def made(text: str, page: Path, root: Path, write: bool = False) -> str:
-    """The page with all between its markers made anew, and plots drawn if ``write``; ViewError for what cannot be."""
+    """The page with all between its markers made again, and plots drawn if ``write``; ViewError for what cannot be."""
 
     def replaced(match: re.Match[str]) -> str:
         name, view, *words = shlex.split(match["what"])

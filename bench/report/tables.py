@@ -98,9 +98,9 @@ def index(rows: Rows) -> Table:
     """R@10 of the vectors, and of the default code with and without re-ranking."""
     found = {d: cell(rows, code="scalar", chain="default", direction=d) for d in DIRECTIONS}
     one = found[DIRECTIONS[0]]
-    kept = f"the index, {one['z']} terms an item and {one['query z']} a query"
+    kept = f"the index, {one['z']} terms per item and {one['query z']} per query"
     measures = {"dense vectors": "dense", f"{kept}, not re-ranked": "Rm=1"}
-    measures["the same, 10 candidates re-ranked for each hit"] = "Rm=10"
+    measures["the same, 10 candidates re-ranked per hit"] = "Rm=10"
     lines = [[told, *(number(found[d][column]) for d in DIRECTIONS)] for told, column in measures.items()]
     return Table(["R@10, %", "sentence to picture", "picture to sentence"], lines)
 
@@ -168,7 +168,7 @@ def postings(rows: Rows, what: str = "recall", *chosen: str) -> Table:
             line.append(share(value) if what == "recall" else number(value))
         lines.append(line)
     told = "recall" if what == "recall" else "R@10"
-    head = ["code", "terms an item / a query", "postings a query", "bytes an item"]
+    head = ["code", "terms per item / per query", "postings per query", "bytes per item"]
     return Table([*head, *(f"{told}, R = {depth}" for depth in depths)], lines)
 
 
@@ -269,7 +269,7 @@ def labels(rows: Rows) -> Table:
 def encoding(rows: Rows) -> Table:
     """A code a line."""
     return listed(rows.table, {
-        "code": of("code"), "vectors a second": of("rows/s", 0),
+        "code": of("code"), "vectors per second": of("rows/s", 0),
         "of faiss's speed (least-most)": lambda row: f"{row['ratio to faiss']} ({row['lowest']}-{row['highest']})",
         "learning, s": of("fit s", 1), "peak memory, MB": of("peak MB", 0),
     })  # fmt: skip
@@ -279,15 +279,15 @@ def kernel(rows: Rows) -> Table:
     """An index a line."""
     return listed(rows.table, {
         "index": of("index"), "setting": of("setting"), "recall@10": share_of("recall"), "p50 ms": of("p50_ms", 3),
-        "of it the query's terms": of("encode_ms", 3), "posting lists": of("kernel_ms", 3),
-        "postings a query": of("postings", 0), "ns a posting": lambda row: ranged(row, "ns"),
+        "of it, terms of the query": of("encode_ms", 3), "posting lists": of("kernel_ms", 3),
+        "postings per query": of("postings", 0), "ns per posting": lambda row: ranged(row, "ns"),
         "of a bare loop in C": of("scatter_ns", 2), "cold `boc search`, s": lambda row: ranged(row, "cold", "_s"),
     })  # fmt: skip
 
 
 MEASURES = (  # heading, column of the rows, words for a ratio below one and above
     ("one query", "p50", ("faster", "slower")),
-    ("batches, one thread", "qps_1", ("fewer a second", "more a second")),
+    ("batches, one thread", "qps_1", ("fewer per second", "more per second")),
     ("loading", "build", ("sooner", "later")),
     ("with learning", "with_fit", ("sooner", "later")),
     ("disk", "disk", ("smaller", "larger")),

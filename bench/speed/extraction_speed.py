@@ -38,7 +38,7 @@ import click
 import numpy as np
 
 BOC = [sys.executable, "-c", "from boc.cli import main; main()"]
-TOLD = re.compile(r"([\d.]+) images a second.*?(?:pictures (\d+) % of the time)?$", re.MULTILINE)
+TOLD = re.compile(r"([\d.]+) images per second.*?(?:pictures (\d+) % of the time)?$", re.MULTILINE)
 NOMINAL: dict[str, dict[str, float]] = {  # dense TFLOP/s that NVIDIA states, of the SXM boards
     "H200": {"float32": 67, "bfloat16": 989},
     "H100": {"float32": 67, "bfloat16": 989},
@@ -103,7 +103,7 @@ def cpu(photos: Path, weights: Path, count: int, rounds: int) -> None:
                 subprocess.run(command, check=True, capture_output=True)
                 rates[setup].append(len(paths) / (time.perf_counter() - began))
                 thrift[setup].append(len(paths) / (processor_time() - used))
-                click.echo(f"round {number + 1}: {setup[0]}, {rates[setup][-1]:.1f} images a second", err=True)
+                click.echo(f"round {number + 1}: {setup[0]}, {rates[setup][-1]:.1f} images per second", err=True)
     out = csv.writer(sys.stdout)
     out.writerow(
         ["setup", "threads", "images/s", "lowest", "highest", "ratio", "ratio lowest", "ratio highest", "/CPU s"]

@@ -82,7 +82,7 @@ class FeatureWriter:
             differing = [key for key, value in asdict(self.header).items() if theirs.get(key) != value]
             raise FeatureFileError(
                 f"{self.folder} holds an unfinished run with another {' and '.join(differing)}; "
-                "repeat that run to finish it, or delete the folder to start anew"
+                "repeat that run to finish it, or delete the folder to start again"
             )
         if not note.exists():
             with replacing(note) as temporary:
