@@ -84,7 +84,10 @@ def _lines(found: Estimate, *, on_server: bool) -> list[tuple[str, str]]:
         *((name, f"{_bytes(size * found.items)}, {size:,.0f} bytes per item") for name, size in each.items()),
         ("fixed", f"{_bytes(found.fixed)}, whatever the number: the arrays of the code, of this size"),
         ("in all", f"{_bytes(found.bytes)}, {found.bytes / found.items:,.0f} bytes per item"),
-        ("load", f"{_time(found.seconds)}, {found.items / found.seconds:,.0f} items per second; merging grows with size"),
+        (
+            "load",
+            f"{_time(found.seconds)}, {found.items / found.seconds:,.0f} items per second; merging grows with size",
+        ),
         ("page cache", f"{_bytes(found.page_cache)}, for searches that do not wait for the disk"),
     ]
     if on_server:

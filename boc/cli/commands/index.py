@@ -51,7 +51,7 @@ def command(
     --append adds the items of SOURCE to an existing index, and replaces items with the same ids.
 
     The table of --metadata has one line per item. A caption has the values of its picture, unless it has its own line.
-    The header declares types: keyword, integer, float, boolean, date, text. Several values are separated by |.
+    The header declares types: keyword, integer, float, boolean, date, text. Several values are separated by a bar (|).
 
     \b
     Examples: boc index photos photos.h5
