@@ -1,13 +1,13 @@
 """All benchmarks, from data to rows: ``python -m bench.run DATA --out OUT``, then ``report.py OUT``.
 
 DATA holds ``flickr8k/`` (images/, captions.csv, train.ids.txt, dev.ids.txt), ``multi30k/captions.en.tsv.gz`` and
-``weights/``; a stage that lacks some of it is left out. Stages are those of `stages.py`, each a process. What a stage
-makes is there whole or not at all: rows are written to OUT/NAME.csv.part and renamed. Stopped or killed at any moment,
-the same command goes on: what is done is not done again, unless its command or what it reads has changed. What is there
-without a record, made by hand or by ``make encoders``, is taken as done.
+``weights/``; a stage that lacks some of it is left out. Stages are those of `stages.py`, each a process. Results are
+atomic: rows are written to OUT/NAME.csv.part and renamed. After a kill at any moment the same command continues: a
+finished stage is not repeated, unless its command or its inputs have changed. Files without a record, made by hand or
+by ``make encoders``, count as finished.
 
-Stages that are timed run alone; of the others two run at a time, one thread each. Records and complaints of a stage are
-in OUT/stages/NAME.json and NAME.log.
+Timed stages run alone; of the others two run at a time, with one thread each. The record and the log of a stage are
+OUT/stages/NAME.json and NAME.log.
 """
 
 from __future__ import annotations

@@ -162,11 +162,11 @@ class Server:
         return found
 
     def all_names(self) -> list[str]:
-        """The indexes that are compared unless others are asked for."""
+        """The names of the indexes that are compared by default."""
         return [f"{self.label} {what}" for what in (*CODES, *HNSW[self.timed.engine])]
 
     def check_name(self, name: str) -> None:
-        """UsageError unless it names an index."""
+        """UsageError unless ``name`` is the name of an index."""
         what, *ways = name.split(" ")[1:] or [""]
         code, _, z = what.partition(":")
         if not (code in GRIDS and z.isdigit() and len(ways) <= 2 and not set(ways[:1]) - set(self.fields)) and (

@@ -1,6 +1,6 @@
-"""Tables for people, made of rows: which columns, in which order, with how many digits.
+"""Tables from rows: the columns, their order, and the number of digits.
 
-A view takes rows and words that choose among them, and gives a heading and lines of cells, Markdown inside.
+A view takes rows and words that select among them, and gives a heading and lines of cells in Markdown.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ CUTOFFS = (1, 5, 10)
 
 
 class ViewError(ValueError):
-    """There is no such view of these rows, or no such row."""
+    """An unknown view of these rows, or a missing row."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A heading, and lines that have a cell for each of its columns."""
+    """A heading, and lines with one cell per column."""
 
     head: list[str]
     lines: list[list[str]]
@@ -52,7 +52,7 @@ def joined(row: Row, columns: Sequence[str], digits: int = 1) -> str:
 
 
 def ranged(row: Row, column: str, unit: str = "", digits: int = 2) -> str:
-    """The median of a column, with the least and the most."""
+    """The median of a column, with minimum and maximum."""
     told = [number(row[name], digits) for name in (f"{column}{unit}", f"{column}_least", f"{column}_most")]
     return f"{told[0]} ({told[1]}-{told[2]})" if told[0] else ""
 
@@ -77,7 +77,7 @@ def share_of(column: str, digits: int = 3) -> Cell:
 
 
 def models(rows: Rows) -> Table:
-    """An encoder a line."""
+    """One line per encoder."""
     head = ["model, ranked by"]
     for told in ("sentence to picture", "picture to sentence"):
         head += [f"{told} R@1 / 5 / 10", "+- of R@10", "median rank", "NDCG@25"]
@@ -248,7 +248,7 @@ def alignment(rows: Rows, metric: str = "mrsw", stored: str = "float16") -> Tabl
 
 
 def metrics(rows: Rows, rm: str = "10", stored: str = "float16") -> Table:
-    """A metric a line."""
+    """One line per metric."""
     head = ["metric", *(f"{told} R@1 / 10" for told in ("sentence to picture", "picture to sentence"))]
     lines = []
     for metric in dict.fromkeys(row["metric"] for row in rows.table if row["metric"] != "none"):
@@ -258,7 +258,7 @@ def metrics(rows: Rows, rm: str = "10", stored: str = "float16") -> Table:
 
 
 def labels(rows: Rows) -> Table:
-    """A kind of label a line."""
+    """One line per kind of label."""
     return listed(rows.table, {
         "labels": of("labels"), "terms": of("terms"), "with words": of("with words"),
         "share of top pictures": lambda row: f"{share(row['hits'], 2)} +- {share(row['hits +-'], 2)}",
@@ -267,7 +267,7 @@ def labels(rows: Rows) -> Table:
 
 
 def encoding(rows: Rows) -> Table:
-    """A code a line."""
+    """One line per code."""
     return listed(rows.table, {
         "code": of("code"), "vectors per second": of("rows/s", 0),
         "of faiss's speed (least-most)": lambda row: f"{row['ratio to faiss']} ({row['lowest']}-{row['highest']})",
@@ -276,7 +276,7 @@ def encoding(rows: Rows) -> Table:
 
 
 def kernel(rows: Rows) -> Table:
-    """An index a line."""
+    """One line per index."""
     return listed(rows.table, {
         "index": of("index"), "setting": of("setting"), "recall@10": share_of("recall"), "p50 ms": of("p50_ms", 3),
         "of it, terms of the query": of("encode_ms", 3), "posting lists": of("kernel_ms", 3),
