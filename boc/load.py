@@ -20,6 +20,7 @@ from boc.garbage import collected_rarely
 from boc.inputs.features import FeatureFile, FeatureFiles
 from boc.inputs.metadata import Metadata
 from boc.manifest import Manifest
+from boc.names import Metric
 from boc.plugins import check_name
 from boc.prefetch import ahead
 from boc.rerank import check_metric
@@ -71,7 +72,7 @@ def new_manifest(
     codec: SurrogateCodec,
     rm: float = DEFAULT_RM,
     *,
-    rerank: str = "dot",
+    rerank: Metric = "dot",
     concepts: str | None = None,
     metadata: Metadata | None = None,
 ) -> Manifest:
@@ -91,7 +92,7 @@ def new_manifest(
         codec.arrays(),
         rm=rm,
         dtype=head.dtype,
-        source=_source(head.source, metadata),
+        source=_source(file, metadata, sets=concepts is not None or codec.reads_concepts),
         rerank=rerank,
         concept_dtype=concepts,
         fields=None if metadata is None else metadata.types,
@@ -145,7 +146,8 @@ def append_items(
                 editor.put(*batch)
             done += count
             yield done
-        editor.commit(_digest(manifest.source, _source(file.header.source, metadata)))
+        sets = manifest.concept_dtype is not None or codec.reads_concepts
+        editor.commit(_digest(manifest.source, _source(file, metadata, sets=sets)))
 
 
 def delete_items(at: str, name: str, ids: Sequence[str]) -> tuple[int, list[str]]:
@@ -197,9 +199,11 @@ def _documents(batch: Batch, codec: SurrogateCodec, manifest: Manifest, metadata
     return items, codec.encode_documents(found), found.vectors, sets
 
 
-def _source(items: str, metadata: Metadata | None) -> str:
-    """Digest of a list of items with metadata, from the digest of the list."""
-    return items if metadata is None else _digest(items, metadata.digest)
+def _source(file: FeatureFile | FeatureFiles, metadata: Metadata | None, *, sets: bool) -> str:
+    """Digest of what an index takes of a file: its list of items with their vectors, the concept sets if ``sets`` are
+    read, and the metadata."""
+    parts = [file.header.source, file.contents(sets=sets)]
+    return _digest(*parts, *([] if metadata is None else [metadata.digest]))
 
 
 def _digest(*parts: str) -> str:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from boc import __version__
 from boc.errors import ManifestError
+from boc.names import Metric
 from boc.types import FieldType, Identity
 
 FORMAT = 4
@@ -34,7 +35,7 @@ class Manifest:
     vector_dtype: str
     source: str
     rm: float
-    rerank: str
+    rerank: Metric
     concept_dtype: str | None
     fields: dict[str, FieldType]
     items: dict[str, int]
@@ -57,7 +58,7 @@ class Manifest:
         rm: float,
         dtype: str,
         source: str,
-        rerank: str = "dot",
+        rerank: Metric = "dot",
         concept_dtype: str | None = None,
         fields: Mapping[str, FieldType] | None = None,
     ) -> Manifest:

@@ -26,7 +26,7 @@ MAY = {
     "boc.names": {"boc"},
     "boc.outputs": {"boc", "boc.errors", "boc.atomic_files"},
     "boc.types": {"boc", "boc.errors", "boc.names"},
-    "boc.manifest": {"boc", "boc.errors", "boc.types"},
+    "boc.manifest": {"boc", "boc.errors", "boc.names", "boc.types"},
     "boc.plugins": {"boc", "boc.errors", "boc.types", "boc.manifest"},
     "boc.topk": {"boc"},
     "boc.vectors": {"boc"},

@@ -1,6 +1,6 @@
 """Options from the environment and from ``boc.toml``.
 
-Their names follow from the options: ``--query-z`` of ``boc index`` is BOC_INDEX_QUERY_Z, and ``query-z`` in the table
+Their names follow from the options: ``--concepts`` of ``boc index`` is BOC_INDEX_CONCEPTS, and ``concepts`` in the table
 ``[index]``. The command line has priority over the environment, and the environment over the file.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from boc.cli.config import SECRETS, SHARED, Rule, Rules, Settings, find, holds_password, read
+from boc.cli.options import CodeType
 
 SHARED_OPTIONS = ("at", "encoder", "device")
 HAVE_THEIR_ENCODER = {"search", "explain", "serve"}
@@ -171,7 +172,7 @@ def _refused(parameter: click.Option, value: Any) -> str | None:
             if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
                 return f"must be {words}"
             break
-    if isinstance(kind, (click.Choice, click.IntRange, click.FloatRange)):
+    if isinstance(kind, (click.Choice, click.IntRange, click.FloatRange, CodeType)):
         try:
             kind.convert(value, parameter, None)
         except click.BadParameter as error:

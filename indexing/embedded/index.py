@@ -132,7 +132,7 @@ class EmbeddedIndex:
         if k < 1:
             raise BackendError(f"k must be at least 1, got {k}")
         masks = self._masks(modality, tuple(filters))
-        return [_hits(_leading([_best(*one, k) for one in self._matching(text, masks)], k), k) for text in texts]
+        return [_hits([_best(*one, k) for one in self._matching(text, masks)], k) for text in texts]
 
     def _with_words(
         self,
@@ -324,8 +324,8 @@ def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
     Ids are read only of rows whose score is that of the k-th best.
     """
     counts = [len(rows) for _, rows, _ in found]
-    if len(found) == 1 or sum(counts) <= k:
-        return [(part, rows[:k], scores[:k]) for part, rows, scores in found]
+    if sum(counts) <= k:
+        return list(found)
     scores = np.concatenate([scores for _, _, scores in found])
     owners = np.repeat(np.arange(len(found)), counts)
     rows = np.concatenate([rows for _, rows, _ in found])
@@ -340,7 +340,7 @@ def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
 def _hits(found: Sequence[_Found], k: int) -> list[Hit]:
     """The k best hits, ordered by (-score, id)."""
     hits: list[Hit] = []
-    for part, rows, scores in _leading(found, k):
+    for part, rows, scores in _leading(found, k) if len(found) > 1 else found:
         hits += instances(Hit, part.segment.items(rows), scores.tolist())
     if len(found) > 1:
         hits.sort(key=lambda hit: (-hit.score, hit.item.id))

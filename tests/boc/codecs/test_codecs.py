@@ -374,7 +374,7 @@ def test_a_shifted_permutation_keeps_the_order_better_than_a_plain_one() -> None
 
 
 def test_a_shifted_code_takes_no_budget() -> None:
-    with pytest.raises(BocError, match="a shifted code keeps every term; leave out --z"):
+    with pytest.raises(BocError, match="a shifted code keeps every term; leave out z"):
         global_code("scalar", shift=True, z=5)
 
 
