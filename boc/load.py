@@ -231,7 +231,7 @@ def _check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
     if odd:
         there = ", ".join(f"{name}:{kind}" for name, kind in manifest.fields.items()) or "none"
         raise BocError(
-            f"the index has no metadata fields {', '.join(odd)} (it has: {there}); make it anew, or rename them"
+            f"the index has no metadata fields {', '.join(odd)} (it has: {there}); make it again, or rename them"
         )
 
 

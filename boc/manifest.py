@@ -92,7 +92,7 @@ class Manifest:
         try:
             raw = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ManifestError(f"{where}: damaged manifest ({error}); make the index anew") from error
+            raise ManifestError(f"{where}: damaged manifest ({error}); make the index again") from error
         return cls.from_dict(raw, where=where)
 
     @classmethod
@@ -113,14 +113,14 @@ class Manifest:
         names = {f.name for f in fields(cls)}
         if set(raw) != names:
             odd = ", ".join(sorted(set(raw) ^ names))
-            raise ManifestError(f"{where}: manifest entries missing or unknown ({odd}); make the index anew")
+            raise ManifestError(f"{where}: manifest entries missing or unknown ({odd}); make the index again")
         return cls(**raw)
 
     def check_arrays(self, arrays: Mapping[str, NDArray[Any]], *, where: str) -> None:
         """ManifestError unless ``arrays`` are those of the manifest."""
         for name, said in self.arrays.items():
             if name not in arrays or describe(arrays[name]) != said:
-                raise ManifestError(f"{where}: codec array {name} is missing or changed; make the index anew")
+                raise ManifestError(f"{where}: codec array {name} is missing or changed; make the index again")
 
 
 def describe(array: NDArray[Any]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""How much recall a code keeps when it keeps fewer terms: recall of the exact ten nearest, before re-scoring.
+"""Compare codes: recall of the exact ten nearest items as terms are dropped, before re-ranking.
 
     python examples/compare_codes.py                 # random vectors in clusters
     python examples/compare_codes.py photos.h5       # the pictures of a feature file
 
-Postings are what a query reads: the sum of the lengths of its posting lists. No index is made.
+Postings are those that a query reads: the total length of its posting lists. No index is made.
 """
 
 import sys

@@ -3,7 +3,8 @@
     python examples/load_into_server.py photos.h5 elastic+http://localhost:9200
     BOC_PASSWORD=... python examples/load_into_server.py photos.h5 opensearch+https://user@search.example.org
 
-The address may be a folder too, file:boc-data: what works there works on a server. Killed, the same command goes on.
+The address may be a folder too, file:boc-data: what works there works on a server. After a kill, the same command
+continues.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What alignment of concepts as a re-ranker over codes of global vectors gains, and what it costs.
+"""Gain and cost of re-ranking by alignment of concepts over codes of global vectors.
 
     python -m bench.paper.alignment_rerank DEV --fit TRAIN
 
@@ -127,7 +127,7 @@ def rows(dev: FeatureFile, train: FeatureFile, rms: Sequence[int], timed: int) -
 @click.option("--rm", "rms", multiple=True, type=click.IntRange(1), default=RMS, show_default=True)
 @click.option("--timed", default=50, show_default=True, type=click.IntRange(1), help="Queries that are timed.")
 def main(dev: Path, train: Path, rms: tuple[int, ...], timed: int) -> None:
-    """Gain and cost of re-ranking DEV by alignment."""
+    """Measure gain and cost of re-ranking DEV by alignment."""
     told = {"dev": dev, "fit": train, "rm": rms, "timed": timed}
     with (
         FeatureFile(dev) as searched,

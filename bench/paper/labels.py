@@ -1,4 +1,4 @@
-"""Do labels fit? The share of a term's pictures whose own captions have a word of its label, against chance.
+"""The quality of labels: the share of a term's pictures whose captions have a word of its label, against chance.
 
     python -m bench.paper.labels LEARN FEATURES
 
@@ -79,7 +79,7 @@ def judge(
 def rows(
     learn: FeatureFile, file: FeatureFile, clusters: int, top: int, count: int, seed: int
 ) -> Iterator[list[object]]:
-    """One row a kind of label."""
+    """One row per kind of label."""
     words = words_of(file)
     codebook = cluster([learn], clusters, seed=seed)
     scalar = fit_code(learn, Code("scalar").codec(learn.header.dim))

@@ -10,10 +10,10 @@ sparsity of a soft code is the paper's, 1 - z / p, where each concept keeps its 
 aggregated; an item of several concepts may have more terms than z, which "terms" counts. "dictionary" and "mixed" are
 our own; their sparsity is 1 - z / V.
 
-A row holds z of items and of queries, terms stored an item, postings read a query, bytes of these terms an item in the
-embedded engine; in percent R@10 of the dense vectors and of the 10 best, by dense vectors, of the first Rm * 10 hits
-for each Rm; and standard errors (by picture). A row of code "A minus B" holds differences on the same queries, where A
-may be "dense".
+A row holds z of items and of queries, terms stored per item, postings read per query, bytes of these terms per item in
+the embedded engine; in percent R@10 of the dense vectors and of the 10 best, by dense vectors, of the first Rm * 10
+hits for each Rm; and standard errors (by picture). A row of code "A minus B" holds differences on the same queries,
+where A may be "dense".
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def kept(sparsity: float, width: int) -> int:
 
 
 def rows(gallery: Gallery, settings: Iterator[Setting]) -> Iterator[list[object]]:
-    """One row a setting and direction, and then one a pair of PAIRS where both were measured."""
+    """One row per setting and direction, and then one a pair of PAIRS where both were measured."""
     dense = {asking: gallery.exact(asking, target) for asking, target in DIRECTIONS}
     hits: Hits = {}
     for setting in settings:

@@ -1,7 +1,7 @@
 """Engines of the race that answer from codes: ours, scipy and tantivy.
 
 Ours is the whole public path, ``load_index`` and ``Searcher.search_vectors``: query encoding, posting lists,
-re-scoring from float16, hits with their content. ``scipy`` (product with the transposed term matrix, ``argpartition``)
+re-ranking from float16, hits with their content. ``scipy`` (product with the transposed term matrix, ``argpartition``)
 and ``tantivy`` (terms as words of a document, weights of the query as boosts; it does not see the frequencies of
 documents, whose lengths are equal) answer from the same codes and re-score in the same way; their bytes count float16
 vectors and the arrays of the code.
@@ -50,7 +50,7 @@ def is_raced(text: str) -> bool:
 
 
 class Coded(Engine):
-    """An index over a code; a setting is the terms of a query and the candidates that are re-scored."""
+    """An index over a code; a setting is the terms of a query and the candidates that are re-ranked."""
 
     knobs = ("z", "R")
     depths: Sequence[int] = DEPTHS

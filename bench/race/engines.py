@@ -28,7 +28,7 @@ ENGINES: dict[str, type[Local]] = {
 
 
 def all_names() -> list[str]:
-    """The indexes that are compared unless others are asked for."""
+    """The names of the indexes that are compared by default."""
     coded = [f"{engine} {code}" for engine in ("boc", "scipy", "tantivy") for code in CODES]
     return coded + [name for name in ENGINES if name not in ("boc", "scipy", "tantivy")]
 

@@ -163,11 +163,11 @@ class Server:
         return found
 
     def all_names(self) -> list[str]:
-        """The indexes that are compared unless others are asked for."""
+        """The names of the indexes that are compared by default."""
         return [f"{self.label} {what}" for what in (*CODES, *HNSW[self.timed.engine])]
 
     def check_name(self, name: str) -> None:
-        """UsageError unless it names an index."""
+        """UsageError unless ``name`` is the name of an index."""
         what, *ways = name.split(" ")[1:] or [""]
         coded = is_raced(what) and len(ways) <= 2 and set(ways[:1]) <= set(self.fields)
         if not coded and (what not in HNSW[self.timed.engine] or ways):

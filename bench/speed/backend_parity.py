@@ -1,10 +1,11 @@
-"""Do several places give the same hits? The items of an embeddings file are indexed at each and asked for each other.
+"""Compares the hits of several backends: the items of an embeddings file are indexed at each, and are the queries.
 
-    python -m bench.speed.backend_parity flickr8k/dev.h5 file:DIR elastic+http://localhost:9200 opensearch+http://localhost:9201
+    python -m bench.speed.backend_parity flickr8k/dev.h5 file:DIR elastic+http://localhost:9200
+    opensearch+http://localhost:9201
 
 All items are queries: sentences find pictures, pictures find sentences. Hits are compared with those of the first
-place, as lists of ids; where the lists differ, two hits may change places if their scores are equal. Prints one line a
-place: queries, how many of them have other hits, and the largest difference of a score.
+place, as lists of ids; where the lists differ, two hits may change places if their scores are equal. Prints one line
+per place: queries, how many of them have other hits, and the largest difference of a score.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ EQUAL = 1e-6  # servers and processors round the last bit of a sum their own way
 
 
 def same(ours: list[Hit], theirs: list[Hit]) -> bool:
-    """Whether two lists hold the same hits, but for the order, and the last place, of equal scores."""
+    """Whether two lists hold the same hits, except for the order, and the last place, of equal scores."""
     if len(ours) != len(theirs):
         return False
     scores = {hit.item.id: hit.score for hit in ours}

@@ -1,4 +1,4 @@
-"""How the embedded engine grows with the number of items, and what it does with less memory than its index takes.
+"""Growth of the embedded engine with the number of items, and its speed with less memory than the index takes.
 
     python -m bench.speed.embedded_growth --work growth
     python -m bench.speed.embedded_growth --work growth --n 1000000 --dim 1024 --memory-limit 0.25
@@ -6,9 +6,9 @@
 The data is synthetic; the code is one and the same, a dictionary with its vocabulary by the size of the collection
 unless ``--terms`` fixes it. Recall is held at ``--recall`` by the candidates: for each number of query terms the fewest
 that reach it on the validation queries are looked for, and the fastest of these pairs is taken. Other queries are
-reported: recall, milliseconds of one query at a time on one thread (medians over rounds, with least and most), seconds
-to fit, to encode and to build (without encoding), largest memory of the builder, bytes on disk, and the memory of a
-fresh process that opens the index and answers 100 queries, its own and mapped.
+reported: recall, milliseconds of one query at a time on one thread (medians over rounds, with minimum and maximum),
+seconds to fit, to encode and to build (without encoding), largest memory of the builder, bytes on disk, and the memory
+of a fresh process that opens the index and answers 100 queries, its own and mapped.
 
 ``--memory-limit F`` measures something else: building and searching while a control group holds the process to F of the
 size of the index on disk, page cache included, beside the same without a limit. What Python and its libraries had
@@ -148,7 +148,7 @@ def ready(group: Group) -> None:
 
 
 def limited_build(data: Data, code: str, folder: str, group: Group) -> float:
-    """In a process of its own: seconds to build into ``folder``."""
+    """In a separate process: seconds to build into ``folder``."""
     drop_cache(data.gallery)
     ready(group)
     took = Ours.build(data, Path(folder), code, 1)
@@ -156,7 +156,7 @@ def limited_build(data: Data, code: str, folder: str, group: Group) -> float:
 
 
 def limited_search(data: Data, code: str, setting: Setting, group: Group) -> tuple[NDArray[Any], float, int]:
-    """In a process of its own: milliseconds of each query after those of validation, recall, major faults."""
+    """In a separate process: milliseconds of each query after those of validation, recall, major faults."""
     (queries, warming), (top, warming_top), _ = data.asked, data.top, data.rows
     drop_cache(folder_of(data, f"boc {code}"))
     ready(group)

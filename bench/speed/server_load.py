@@ -1,11 +1,11 @@
-"""A million items into one server: rate, memory of the loader, bytes, latency.
+"""Loads a million items into one server: rate, memory of the loader, bytes, latency.
 
     python -m bench.speed.server_load elastic+http://localhost:9200 --count 1000000
 
 The items are synthetic: unit vectors around 2,000 random directions, drawn with a seed and written as a feature file.
-The code is fitted first; then a process of its own does what ``boc index`` does, from the file to the published index,
-and its greatest resident memory is taken. Prints one line: settings, seconds, items a second, megabytes of memory,
-bytes an item by part, and the median and 95th percentile of a search in milliseconds, query encoding and re-ranking
+The code is fitted first; then a separate process does what ``boc index`` does, from the file to the published index,
+and its greatest resident memory is taken. Prints one line: settings, seconds, items per second, megabytes of memory,
+bytes per item by part, and the median and 95th percentile of a search in milliseconds, query encoding and re-ranking
 included.
 """
 
@@ -70,7 +70,7 @@ def peak() -> int:
 
 
 def load(path: Path, at: str, folder: Path, told: Any) -> None:
-    """In a process of its own: the file into the index; sends seconds and kilobytes."""
+    """In a separate process: the file into the index; sends seconds and kilobytes."""
     with FeatureFile(path) as file, np.load(folder / "codec.npz", allow_pickle=False) as arrays:
         manifest = Manifest.from_json((folder / "manifest.json").read_text(), where="manifest")
         codec = SurrogateCodec.restore(manifest.codec, dict(arrays))

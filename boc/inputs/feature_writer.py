@@ -85,7 +85,7 @@ class FeatureWriter:
             differing = [key for key in all_of_mine | theirs if theirs.get(key) != all_of_mine.get(key)]
             raise FeatureFileError(
                 f"{self.folder} holds an unfinished run with another {' and '.join(differing)}; "
-                "repeat that run to finish it, or delete the folder to start anew"
+                "repeat that run to finish it, or delete the folder to start again"
             )
         if not note.exists():
             with replacing(note) as temporary:

@@ -108,11 +108,11 @@ class FeatureFile:
             group = self._file[modality]
             if needed not in group or group[needed].shape[1] != self.header.dim:
                 raise FeatureFileError(
-                    f"{self.path}: {modality}/{needed} is missing, or not {self.header.dim} wide; make the file anew "
+                    f"{self.path}: {modality}/{needed} is missing, or not {self.header.dim} wide; make the file again "
                     "with boc extract"
                 )
             if needed == "ragged/features" and ("ragged/boxes" not in group or group["ragged/boxes"].shape[1] != 4):
-                raise FeatureFileError(f"{self.path}: its boxes are missing; make the file anew with boc extract")
+                raise FeatureFileError(f"{self.path}: its boxes are missing; make the file again with boc extract")
 
     def count(self, modality: Modality) -> int:
         """Number of items of one modality."""
@@ -365,9 +365,9 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
     if found["format"] > FORMAT:
         raise FeatureFileError(f"{path}: feature format {found['format']}, this boc reads up to {FORMAT}; upgrade boc")
     if not {f.name for f in fields(Header)} <= found.keys() | OPTIONAL.keys():
-        raise FeatureFileError(f"{path}: incomplete header; make the file anew with boc extract")
+        raise FeatureFileError(f"{path}: incomplete header; make the file again with boc extract")
     numbers = {"format", "dim"}
     odd = [key for key, value in found.items() if not isinstance(value, int if key in numbers else str)]
     if odd or found["dim"] < 1 or found["dtype"] not in ("float16", "float32"):
-        raise FeatureFileError(f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); make it anew")
+        raise FeatureFileError(f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); make it again")
     return Header(**found)

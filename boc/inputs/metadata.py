@@ -69,7 +69,7 @@ class Metadata:
                         where = f"{path}, line {reader.line_num}"
                         key, fields = _row(where, cells, types)
                         if key in rows:
-                            raise SourceError(f"{where}: the id {key!r} stands here a second time; give one line an id")
+                            raise SourceError(f"{where}: the id {key!r} occurs again; give one line per id")
                         rows[key] = fields
         except csv.Error as error:
             raise SourceError(f"{path}, line {reader.line_num}: {csv_fault(error)}") from error
@@ -77,7 +77,7 @@ class Metadata:
             check_system(path, error, SourceError)
             raise SourceError(f"{path}: not a readable CSV file ({error}); its first line is like {EXAMPLE}") from error
         if not rows:
-            raise SourceError(f"{path}: no rows below the header; give one line an item")
+            raise SourceError(f"{path}: no rows below the header; give one line per item")
         return cls(types, rows)
 
     def of(self, item: Item) -> Mapping[str, Any]:

@@ -97,7 +97,7 @@ def load_folder(folder: Path, kind: str) -> tuple[Network, text_towers.Tokens, R
         tokens = text_towers.read_tokens(folder / "tokenizer.json", network.text)
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         check_system(folder, error, EncoderError)
-        raise EncoderError(f"{folder}: damaged model ({error}); train or convert it anew") from error
+        raise EncoderError(f"{folder}: damaged model ({error}); train or convert it again") from error
     source = regions.load(config["regions"]["spec"], base=folder)
     if source.identity.digest != config["regions"]["digest"]:
         raise EncoderError(f"{folder}: its region source {config['regions']['spec']} has changed; restore the old one")
@@ -120,7 +120,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         check_system(path, error, EncoderError)
-        raise EncoderError(f"{path}: damaged ({error}); train the model anew with boc train") from error
+        raise EncoderError(f"{path}: damaged ({error}); train the model again with boc train") from error
     found = config.get("format")
     if isinstance(found, int) and found != FORMAT:
         step = "upgrade boc" if found > FORMAT else "train the model again with boc train"

@@ -1,8 +1,8 @@
-"""The embedded engine: indexes in a folder, searched where they lie.
+"""Searching an index of the embedded engine, memory-mapped from its folder.
 
-``DIR/NAME`` holds an index, as ``_catalogue`` tells. Its rows are in segments that never change; adding, replacing and
-deleting make new segments and lists of rows that count no longer, and then one rename makes them the index. So a
-process that dies leaves the last commit, whole, and a reader goes on with what it opened.
+``DIR/NAME`` holds an index; see ``commits.py``. Its rows are in immutable segments. Adding, replacing and deleting make
+new segments and tombstones, which one rename publishes. So a process that dies leaves the last commit intact, and a
+reader keeps what it opened.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .npy_files import fetch
 from .segment import side_by_side, take_sets
 
 _Found: TypeAlias = tuple[Part, NDArray[np.int64], NDArray[Any]]
-"""Rows of a part, and their scores."""
+"""A part, some of its rows, and their scores."""
 
 PROBE = 4  # candidates whose vectors tell whether the others are in memory
 COLD = 5e-5  # seconds to read PROBE vectors: ten times as long as from memory, less than one from a disk takes
-FILTERS = 16  # sets of filters whose items are remembered
-PARTS = {  # of the size of an index, by the first word of a file's name
+FILTERS = 16  # sets of filters whose masks are cached
+PARTS = {  # part of the size, by the first word of a file name
     "starts": "postings",
     "rows": "postings",
     "frequencies": "postings",
@@ -50,7 +50,7 @@ PARTS = {  # of the size of an index, by the first word of a file's name
 
 
 class EmbeddedIndex:
-    """What an index was when it was opened, memory-mapped."""
+    """An open index, memory-mapped; it keeps the commit that it opened."""
 
     exact_vectors = True
 
@@ -112,7 +112,7 @@ class EmbeddedIndex:
         *,
         by_row: bool,
     ) -> list[list[_Found]]:
-        """Of each query the k best rows, in parts: the best first, or ``by_row``."""
+        """For each query the k best rows of each part, best first or ``by_row``."""
         masks = self._masks(modality, filters)
         if words is not None:
             found = [self._with_words(queries[[i]], k, masks, words, i, by_row=by_row) for i in range(queries.shape[0])]
@@ -140,7 +140,7 @@ class EmbeddedIndex:
         *,
         by_row: bool,
     ) -> list[_Found]:
-        """The k best of each part by the score of the terms of a query and of the words of sentence number i."""
+        """The k best rows of each part by the sum of the term score and the text score of sentence i."""
         found = []
         for part, rows, scores in self._matching(words.texts[i], [None] * len(self._parts)):
             joint = part.segment.postings.scores(query.indices, query.data)
@@ -153,7 +153,7 @@ class EmbeddedIndex:
         ]
 
     def _matching(self, text: str, masks: Sequence[NDArray[np.uint8] | None]) -> list[_Found]:
-        """The rows of every part that share a word with a sentence."""
+        """For each part the rows that share a word with ``text``, and their scores."""
         found: list[_Found] = []
         scores = iter(self._ranking.scores(text))
         for part, mask in zip(self._parts, masks, strict=True):
@@ -168,7 +168,7 @@ class EmbeddedIndex:
         return bm25.Ranking([words for words, _ in searched if words], [live for words, live in searched if words])
 
     def _masked(self, modality: Modality | None, filters: tuple[Filter, ...]) -> list[NDArray[np.uint8] | None]:
-        """Of each part, which rows are live, of this modality and pass all filters; None if all do."""
+        """For each part the mask of rows that are live, of this modality, and pass all filters; None if all do."""
         for condition in filters:
             check_filter(condition, self.manifest.fields)
         return [_mask(part, modality, filters) for part in self._parts]
@@ -225,7 +225,7 @@ class EmbeddedIndex:
         return counts
 
     def damaged(self) -> list[str]:
-        """The files whose bytes are not those that were written; all are read."""
+        """The files whose bytes have changed; reads all files."""
         return commits.damage(self._home, self._commit)
 
     def _place(self, key: str) -> tuple[Part, int]:
@@ -236,7 +236,7 @@ class EmbeddedIndex:
         raise KeyError(key)
 
     def _places(self, ids: Sequence[str]) -> list[tuple[Part, NDArray[np.int64], NDArray[np.int64]]]:
-        """The parts in which some ids are: their places among the ids, and their rows there."""
+        """For each part with some of ``ids``: their positions in ``ids``, and their rows."""
         found = [self._place(key) for key in ids]
         of = {id(part): ([i for i, (owner, _) in enumerate(found) if owner is part], part) for part in self._parts}
         return [
@@ -259,7 +259,7 @@ def _mask(part: Part, modality: Modality | None, filters: Sequence[Filter]) -> N
 
 
 def _best(part: Part, rows: NDArray[np.int64], scores: NDArray[np.float64], k: int, *, by_row: bool = False) -> _Found:
-    """The k rows of largest positive score, the best first or ``by_row``; ``rows`` ascend."""
+    """The k rows of largest positive score, best first or ``by_row``; ``rows`` are ascending."""
     chosen = np.sort(topk_positive(scores, k)) if by_row else topk_positive(scores, k)
     return part, rows[chosen], scores[chosen]
 
@@ -319,7 +319,7 @@ def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
 
 
 def _hits(found: Sequence[_Found], k: int) -> list[Hit]:
-    """The k best, ordered by (-score, id)."""
+    """The k best hits, ordered by (-score, id)."""
     hits: list[Hit] = []
     for part, rows, scores in _leading(found, k) if len(found) > 1 else found:
         hits += instances(Hit, part.segment.items(rows), scores.tolist())

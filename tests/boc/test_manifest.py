@@ -45,7 +45,7 @@ def test_the_manifest_of_a_real_code_comes_back() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[1, 2", '{"format": 1,}', "\x00"])
 def test_damaged_json_is_refused(text: str) -> None:
-    with pytest.raises(ManifestError, match=r"here: damaged manifest .*make the index anew"):
+    with pytest.raises(ManifestError, match=r"here: damaged manifest .*make the index again"):
         Manifest.from_json(text, where="here")
 
 
@@ -104,7 +104,7 @@ def test_any_changed_bit_is_noticed(array: NDArray[Any], data: st.DataObject) ->
     changed = np.frombuffer(bytes(flipped), array.dtype).reshape(array.shape)
     others = [changed, array.reshape(1, *array.shape), np.repeat(array, 2, axis=0)]
     for other in others:
-        with pytest.raises(ManifestError, match="here: codec array x is missing or changed; make the index anew"):
+        with pytest.raises(ManifestError, match="here: codec array x is missing or changed; make the index again"):
             manifest.check_arrays({"x": other}, where="here")
 
 

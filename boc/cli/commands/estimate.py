@@ -85,10 +85,13 @@ def _lines(found: Estimate, *, on_server: bool) -> list[tuple[str, str]]:
     lines = [
         ("measured", f"{whole.items:,} items in {whole.seconds:.1f} s, {part.items:,} in {part.seconds:.1f} s"),
         ("for", f"{found.items:,} items, extrapolated: {found.items / whole.items:,.3g} times what was measured"),
-        *((name, f"{_bytes(size * found.items)}, {size:,.0f} bytes an item") for name, size in each.items()),
+        *((name, f"{_bytes(size * found.items)}, {size:,.0f} bytes per item") for name, size in each.items()),
         ("fixed", f"{_bytes(found.fixed)}, whatever the number: the arrays of the code, of this size"),
-        ("in all", f"{_bytes(found.bytes)}, {found.bytes / found.items:,.0f} bytes an item"),
-        ("load", f"{_time(found.seconds)}, {found.items / found.seconds:,.0f} items a second; merging grows with size"),
+        ("in all", f"{_bytes(found.bytes)}, {found.bytes / found.items:,.0f} bytes per item"),
+        (
+            "load",
+            f"{_time(found.seconds)}, {found.items / found.seconds:,.0f} items per second; merging grows with size",
+        ),
         ("page cache", f"{_bytes(found.page_cache)}, for searches that do not wait for the disk"),
     ]
     if on_server:

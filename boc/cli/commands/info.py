@@ -46,7 +46,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
         ("code", str(code_of(manifest.codec) or "none that has a name")),
         ("steps", chains),
         ("terms", f"{manifest.codec['n_terms']}"),
-        ("postings", f"{manifest.postings} ({manifest.postings / max(1, total):.1f} an item)"),
+        ("postings", f"{manifest.postings} ({manifest.postings / max(1, total):.1f} per item)"),
         ("vectors", f"{manifest.identity.dim} x {manifest.vector_dtype}"),
         ("concepts", manifest.concept_dtype or "none"),
         ("metadata", ", ".join(f"{field}:{kind}" for field, kind in manifest.fields.items()) or "none"),
@@ -75,4 +75,4 @@ def _step(name: str, params: dict[str, object]) -> str:
 
 def _bytes(sizes: dict[str, int], items: int) -> str:
     parts = ", ".join(f"{part} {size / items:.0f}" for part, size in sizes.items() if size)
-    return f"{sum(sizes.values()) / items:.0f} an item ({parts})"
+    return f"{sum(sizes.values()) / items:.0f} per item ({parts})"

@@ -124,5 +124,5 @@ def _sentence(name: str, aim: float, trial: Trial) -> str:
     return (
         f'{aim:g}: boc index {name} SOURCE --code "{trial.code}" --rm {trial.rm:g} --replace\n'
         f"      recall {judged.mean:.3f} ({judged.low:.3f} to {judged.high:.3f}) on held-out queries, "
-        f"{trial.postings:.0f} postings a query, {trial.terms:.1f} terms an item"
+        f"{trial.postings:.0f} postings per query, {trial.terms:.1f} terms per item"
     )

@@ -177,7 +177,7 @@ def test_info_tells_the_manifest(library: Path) -> None:
     assert lines["vectors"] == "16 x float16"
     index = library / "index" / "photos"
     sizes = {p.name: p.stat().st_size / 120 for p in index.glob("*-*/*")}
-    assert lines["bytes"].startswith(f"{sum(sizes.values()):.0f} an item (postings ")
+    assert lines["bytes"].startswith(f"{sum(sizes.values()):.0f} per item (postings ")
     assert f"vectors {sizes['vectors.npy']:.0f}, " in lines["bytes"]
     assert lines["re-rank"] == "dot, 10 candidates for each hit"
 

@@ -395,7 +395,7 @@ def test_unknown_codes_and_steps_are_refused_with_the_known_ones() -> None:
     with pytest.raises(BocError, match=r"unknown codec step 'Magic' \(known: Center, .*\); upgrade boc"):
         SurrogateCodec.restore(config, {"widths": np.array([4])})
     config = {"steps": [{"name": "Center", "params": {}}], "n_terms": 4}
-    with pytest.raises(BocError, match=r"codec array 0\.\w+ of Center is missing; make the index anew"):
+    with pytest.raises(BocError, match=r"codec array 0\.\w+ of Center is missing; make the index again"):
         SurrogateCodec.restore(config, {"widths": np.array([4])})
 
 

@@ -63,7 +63,7 @@ def test_a_table_is_read_by_its_header(tmp_path: Path) -> None:
         ("id,year:number\na,1", ["line 1", "'number'", "'year'", "integer"]),
         ("id,year,year:integer\na,1,1", ["line 1", "'year'", "twice"]),
         ("id,year\n", ["no rows"]),
-        ("id,year\na,1\na,2", ["line 3", "'a'", "second time"]),
+        ("id,year\na,1\na,2", ["line 3", "'a'", "occurs again"]),
         ("id,year\n,1", ["line 2", "id is empty"]),
         ("id,year\na", ["line 2", "1 cells for 2 columns"]),
         ("id,year\na,1,2", ["line 2", "3 cells for 2 columns", "quotes"]),

@@ -450,7 +450,7 @@ def test_a_full_disk_that_stays(server: Any, name: str, old: Made, new: Made) ->
 
 @ON_EACH
 def test_a_half_loaded_index_that_somebody_removes(place: Place, old: Made, new: Made) -> None:
-    """It is not made anew by the server, with fields of its own guessing."""
+    """It is not made again by the server, with fields of its own guessing."""
 
     def remove() -> None:
         place.server.request("DELETE", next(index for index in place.indexes() if is_loading(place, index)))
