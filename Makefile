@@ -9,7 +9,7 @@ UV := $(shell command -v uv 2>/dev/null)
 
 install: $(VENV)/installed
 
-$(VENV)/installed: setup.cfg pyproject.toml setup.py boc/_dots.c boc/_instances.c indexing/embedded/_topk.c indexing/embedded/_strings.c
+$(VENV)/installed: setup.cfg pyproject.toml setup.py boc/_kernels.h $(wildcard boc/*.c boc/*/*.c indexing/*/*.c)
 ifdef UV
 	uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)
 	uv pip install --quiet --python $(BIN)/python -e '.[$(EXTRAS)]'
@@ -20,13 +20,14 @@ endif
 	@touch $@
 
 # Draws two galleries of scenes, learns on one, and serves a page that searches the other.
+EYES := efficientnet:lite0?maps=slim&colours=1
 demo: install
 	$(BIN)/boc gallery demo/train --count 3000 --seed 1
 	$(BIN)/boc gallery demo/photos --count 500 --seed 2
-	$(BIN)/boc train demo/train/captions.csv -o demo/model
-	$(BIN)/boc extract demo/photos/captions.csv -o demo/photos.h5 --encoder tern:demo/model
-	$(BIN)/boc evaluate demo/photos.h5
-	$(BIN)/boc index scenes demo/photos.h5 --at file:demo/index
+	$(BIN)/boc train demo/train/captions.csv -o demo/model --recipe scenes --regions '$(EYES)'
+	$(BIN)/boc extract demo/photos/captions.csv -o demo/photos.h5 --encoder teran:demo/model
+	$(BIN)/boc index scenes demo/photos.h5 --rerank mrsw --rm 20 --at file:demo/index
+	$(BIN)/python -m bench.paper.scene_truth demo/photos demo/photos.h5 --index scenes --at file:demo/index --brief
 	$(BIN)/boc search scenes --queries bench/demo_queries.txt -k 5 --html demo/hits.html --at file:demo/index
 	$(BIN)/boc serve scenes --at file:demo/index --open
 

@@ -19,6 +19,8 @@ BOC = (sys.executable, "-c", "from boc.cli import main; main()")
 ALONE = 1500  # training pictures that are encoded without context, where each region is a picture of its own
 CLUSTERS = 1000
 PAINTED = (40, 20)  # scenes of a trial, to learn from and to search
+GALLERIES = (3000, 500)  # the same of the demonstration
+EYES = "efficientnet:lite0?maps=slim&colours=1"  # its region source
 
 ON_SERVER = 30_000  # captions that a server is raced over
 MILLION = (  # raced over a million drawn vectors; numpy's brute force would hold another 4 GB
@@ -78,7 +80,7 @@ class Plan:
         return {name: kind for name, kind in RECIPES.items() if name in TRIED or not self.tiny}
 
     def stages(self) -> list[Stage]:
-        return [*self._encoders(), *self._codes(), *self._race()]
+        return [*self._encoders(), *self._scenes(), *self._codes(), *self._race()]
 
     def draw(self) -> None:
         """The data of a trial: painted scenes in the place of photographs, their captions in that of Multi30k."""
@@ -116,6 +118,23 @@ class Plan:
                 file = self._in(f"{name}.h5")
                 extract = ("extract", regions, "--ids", ids, "-o", file, "--encoder", spec, *more)
                 yield self._boc(f"{name}-vectors", extract, (regions, ids, model), file)
+
+    def _scenes(self) -> Iterator[Stage]:
+        """How right a search is, on painted scenes: what ``make demo`` does."""
+        counts, source = (PAINTED, "grid") if self.tiny else (GALLERIES, EYES)
+        drawn = {}
+        for seed, (part, count) in enumerate(zip(("train", "photos"), counts, strict=True), 1):
+            folder = self._in(part, "scenes")
+            drawn[part] = folder / "scenes.json"
+            yield self._boc(f"scenes-{part}", ("gallery", folder, "--count", count, "--seed", seed), (), drawn[part])
+        model, file = self._in("model", "scenes"), self._in("photos.h5", "scenes")
+        learn = ("train", drawn["train"].with_name("captions.csv"), "-o", model, "--recipe", "scenes")
+        yield self._boc("scenes", (*learn, "--regions", source, *self._tiny_settings()), (drawn["train"],), model)
+        extract = ("extract", drawn["photos"].with_name("captions.csv"), "-o", file, "--encoder", f"teran:{model}")
+        yield self._boc("scenes-vectors", extract, (drawn["photos"], model), file)
+        few = ("--queries", 5, "--explained", 2) if self.tiny else ()
+        arguments = (drawn["photos"].parent, file, "--rerank", "mrsw", "--rerank", "dot", *few)
+        yield self._rows("scene-truth", "paper.scene_truth", arguments, (drawn["photos"], file))
 
     def _extracted(
         self, recipe: str, kind: str, train: Path, dev: Path, few: Path

@@ -18,8 +18,6 @@ from boc.names import Metric
 from boc.types import FieldType, Identity
 
 FORMAT = 4
-SINCE: dict[int, dict[str, Any]] = {2: {"rerank": "dot", "concept_dtype": None}, 3: {"fields": {}}}
-"""Entries that a format introduced, with their values before. Format 4 introduced segments in the embedded index."""
 
 
 @dataclass(frozen=True)
@@ -99,21 +97,24 @@ class Manifest:
 
     @classmethod
     def from_dict(cls, raw: Any, *, where: str) -> Manifest:
-        """Read a manifest strictly: ManifestError for a newer format, and for missing or unknown entries."""
+        """Read a manifest strictly: ManifestError for another format, and for missing or unknown entries."""
         if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
             raise ManifestError(f"{where}: not a manifest of boc; make the index with boc index")
         if raw["format"] > FORMAT:
             raise ManifestError(
-                f"{where}: index format {raw['format']}, this boc reads up to {FORMAT}; upgrade boc or index anew"
+                f"{where}: index format {raw['format']}, this boc reads format {FORMAT}; upgrade boc, or make the "
+                "index again with boc index --replace"
             )
-        since = {name: was for first, added in SINCE.items() if raw["format"] < first for name, was in added.items()}
-        names = {f.name for f in fields(cls)} - set(since)
+        if raw["format"] < FORMAT:
+            raise ManifestError(
+                f"{where}: index format {raw['format']}, this boc reads format {FORMAT}; make the index again with "
+                "boc index --replace"
+            )
+        names = {f.name for f in fields(cls)}
         if set(raw) != names:
             odd = ", ".join(sorted(set(raw) ^ names))
             raise ManifestError(f"{where}: manifest entries missing or unknown ({odd}); make the index anew")
-        if raw["format"] == 1:
-            raw["codec"] = {"chains": [len(raw["codec"]["steps"])], **raw["codec"]}
-        return cls(**raw, **since)
+        return cls(**raw)
 
     def check_arrays(self, arrays: Mapping[str, NDArray[Any]], *, where: str) -> None:
         """ManifestError unless ``arrays`` are those of the manifest."""

@@ -42,7 +42,7 @@ class Searcher:
     ) -> None:
         self.index = index
         self.codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
-        self._load = encoder or (lambda: plugins.encoder(index.manifest.identity.spec))
+        self._load = plugins.encoder if encoder is None else lambda spec: encoder()
         self._reopen = reopen or (lambda: index)
 
     @classmethod
@@ -55,12 +55,14 @@ class Searcher:
         def reopen() -> Index:
             return backend.open(check_name(name))
 
-        index = reopen()
-        spec = encoder or index.manifest.identity.spec
-        return cls(index, lambda: plugins.encoder(spec, device), reopen)
+        found = cls(reopen(), None, reopen)
+        first = found.index.manifest.identity.spec
+        # An index that replaces this one may be of another encoder, which its manifest names.
+        found._load = lambda spec: plugins.encoder(encoder if encoder and spec == first else spec, device)
+        return found
 
     def renewed(self, *, force: bool = False) -> Searcher:
-        """A searcher of the current index, with the encoder of this one; itself if the index has not changed.
+        """A searcher of the current index; itself if the index has not changed. The encoder is kept if it still fits.
 
         Every load and edit changes ``created`` or ``source`` of the manifest; a compacted index gives the same answers.
         ``force`` is for an index that could not be read, and may be available again without a change.
@@ -68,7 +70,8 @@ class Searcher:
         index = self._reopen()
         if not force and index.manifest == self.index.manifest:
             return self  # without fetching the codec
-        found = Searcher(index, self._load, self._reopen)
+        found = Searcher(index, None, self._reopen)
+        found._load = self._load
         if "encoder" in self.__dict__ and index.manifest.identity.digest == self.encoder.identity.digest:
             found.encoder = self.encoder  # reused, so it is not loaded again
         return found
@@ -82,7 +85,8 @@ class Searcher:
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder of the index. EncoderError if its weights differ."""
-        found, wanted = self._load(), self.index.manifest.identity
+        wanted = self.index.manifest.identity
+        found = self._load(wanted.spec)
         if found.identity.digest != wanted.digest:
             raise EncoderError(
                 f"the encoder {found.identity.spec} has other weights than the index was made with "

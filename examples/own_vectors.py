@@ -10,7 +10,6 @@ import hashlib
 import numpy as np
 
 from boc import Embeddings, Item, Searcher, build_index
-from boc.codecs import global_code
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.inputs.sources import Source
@@ -31,7 +30,7 @@ def main() -> None:
             writer.append(500, [Batch(items[batch], Embeddings("image", vectors[batch]))])
         writer.finish()
 
-    build_index("mine", "mine.h5", code=global_code("scalar", z=32, query_z=64), replace=True)
+    build_index("mine", "mine.h5", code="scalar:32/64", replace=True)
 
     searcher = Searcher.open("mine")
     for hit in searcher.search_vectors(Embeddings("image", vectors[7:8]), k=3)[0]:

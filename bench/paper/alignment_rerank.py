@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from bench.report.rows import Writer
 from bench.speed.rerank_speed import time_in_turns
-from boc.codecs import global_code
-from boc.codecs.presets import budgets
+from boc.codecs import Code
 from boc.inputs.features import FeatureFile
 from boc.load import fit_code, load_index, new_manifest
 from boc.names import CONCEPT_DTYPES, METRICS, Metric
@@ -99,8 +98,7 @@ def single_queries(file: FeatureFile, asking: Modality, count: int) -> list[Embe
 
 
 def rows(dev: FeatureFile, train: FeatureFile, rms: Sequence[int], timed: int) -> Iterator[list[object]]:
-    z, query_z = budgets(dev.header.dim, None, None)
-    codec = fit_code(train, global_code("scalar", z=z, query_z=query_z))
+    codec = fit_code(train, Code("scalar").codec(dev.header.dim))
     for dtype in CONCEPT_DTYPES:
         with tempfile.TemporaryDirectory() as folder:
             at = f"file:{folder}"

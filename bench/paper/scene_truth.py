@@ -1,11 +1,11 @@
 """Measures on painted scenes, whose contents are known, whether a search finds what the sentence says.
 
-    python -m bench.paper.scene_truth GALLERY FEATURES NAME
+    python -m bench.paper.scene_truth GALLERY FEATURES --index NAME
 
-GALLERY is a folder of ``boc gallery``, FEATURES the features of its pictures (or of some), NAME their index. A row has
-a family of sentences (see boc/scenes/truth.py), a re-rank metric, and a measure: the share of sentences whose first hit
-has everything that the sentence says, or the kinds, the colours, the background, the relation; R@10, whether a right
-picture is among ten; NDCG@10. ``chance`` is the value of a random order.
+GALLERY is a folder of ``boc gallery``, FEATURES the features of its pictures (or of some), NAME their index (without
+it, one is made for the time being). A row has a family of sentences (see boc/scenes/truth.py), a re-rank metric, and a
+measure: the share of sentences whose first hit has everything that the sentence says, or the kinds, the colours, the
+background, the relation; R@10, whether a right picture is among ten; NDCG@10. ``chance`` is what a random order has.
 
 The pointing game (Zhang et al., Top-down Neural Attention by Excitation Backprop, ECCV 2016) uses the sentence "a
 COLOUR KIND" for each thing of a picture: the share whose chosen region has its centre on the thing. The region is the
@@ -16,7 +16,9 @@ of a random region.
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -24,10 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.report.rows import Writer
+from boc.build import build_index
 from boc.clustering.term_labels import whole_words
 from boc.explain.score import explain
 from boc.inputs.features import FeatureFile
 from boc.names import METRICS, Metric
+from boc.rerank import check_metric
 from boc.scenes.truth import DEPTH, FAMILIES, Asked, Measure, Painted, judge, lies_on, queries, read_gallery
 from boc.search import Searcher
 from boc.vectors import unit_rows
@@ -97,21 +101,30 @@ def marked(searcher: Searcher, id: str, text: str, noun: str, regions: NDArray[n
 
 def told(rows: Mapping[tuple[str, str, str], Measure], metric: str) -> Iterator[str]:
     """What matters most, in two lines."""
-    place = {name: rows["place", metric, name].value for _, _, name in rows if ("place", metric, name) in rows}
-    shares = ", ".join(f"{name.removeprefix('first: ')} {100 * value:.0f} %" for name, value in place.items())
-    count = rows["place", metric, f"R@{DEPTH}"].count
+    place = {measure: found for (family, by, measure), found in rows.items() if (family, by) == ("place", metric)}
+    count = next(iter(place.values())).count
+    shares = ", ".join(f"{name.removeprefix('first: ')} {100 * found.value:.0f} %" for name, found in place.items())
     yield f'{count} sentences such as "a red rocket over the desert", first hit right: {shares}'
-    points = [
-        (things, rows[things, "word", "pointing"]) for things in THINGS.values() if (things, "word", "pointing") in rows
-    ]
+    points = [(things, measure) for (things, by, _), measure in rows.items() if by == "word"]
     yield "the noun points at the thing: " + ", ".join(f"{100 * m.value:.0f} % ({things})" for things, m in points)
+
+
+@contextmanager
+def opened(features: Path, name: str | None, at: str) -> Iterator[Searcher]:
+    """The index ``name``, or one of FEATURES made for the time being, under the default code."""
+    if name is not None:
+        yield Searcher.open(name, at)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        build_index("bench", features, at=f"file:{folder}", rerank="mrsw")
+        yield Searcher.open("bench", f"file:{folder}")
 
 
 @click.command()
 @click.argument("gallery", type=click.Path(path_type=Path))
 @click.argument("features", type=click.Path(path_type=Path))
-@click.argument("name")
-@click.option("--at", default="file:boc-data", show_default=True, help="Where the index is.")
+@click.option("--index", "name", help="Their index [default: one under the default code, for the time being].")
+@click.option("--at", default="file:boc-data", show_default=True, help="Where --index is.")
 @click.option("--rerank", "metrics", multiple=True, type=click.Choice(METRICS), help="[default: the index's]")
 @click.option("--queries", "most", default=300, show_default=True, help="Sentences of a family at most.")
 @click.option("--explained", default=50, show_default=True, help="Pictures whose explanations are judged.")
@@ -119,19 +132,17 @@ def told(rows: Mapping[tuple[str, str, str], Measure], metric: str) -> Iterator[
 def main(
     gallery: Path,
     features: Path,
-    name: str,
+    name: str | None,
     at: str,
     metrics: tuple[Metric, ...],
     most: int,
     explained: int,
     brief: bool,
 ) -> None:
-    """Judge the index NAME of the pictures in FEATURES by the truth in GALLERY."""
-    searcher = Searcher.open(name, at)
-    metrics = metrics or (searcher.index.manifest.rerank,)
-    settings = {"gallery": gallery, "features": features, "rerank": metrics, "queries": most, "explained": explained}
+    """Judge a search among the pictures in FEATURES by the truth in GALLERY."""
     painted = read_gallery(gallery / "scenes.json")
-    with FeatureFile(features) as file:
+    with FeatureFile(features) as file, opened(features, name, at) as searcher:
+        metrics = metrics or (check_metric(searcher.index.manifest.rerank),)
         numbers = {id: i for i, id in enumerate(file.ids("image"))}
         shown = [painted[int(Path(id).stem)] for id in numbers]
         measures = {(a, b, c): m for a, b, c, m in families(searcher, shown, numbers, metrics, most)}
@@ -139,6 +150,7 @@ def main(
     if brief:
         click.echo("\n".join(told(measures, metrics[0])))
         return
+    settings = {"gallery": gallery, "features": features, "rerank": metrics, "queries": most, "explained": explained}
     with Writer(sys.stdout, __file__, settings, COLUMNS) as out:
         for key, measure in measures.items():
             out.write(*key, f"{measure.value:.4f}", f"{measure.chance:.4f}", measure.count)

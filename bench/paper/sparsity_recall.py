@@ -32,8 +32,7 @@ from numpy.typing import NDArray
 from bench.paper.codebooks import Codebooks
 from bench.paper.ranking import DIRECTIONS, RMS, Gallery, share
 from bench.report.rows import Writer
-from boc.codecs import SurrogateCodec, concept_code, global_code
-from boc.codecs.presets import budgets
+from boc.codecs import Code, SurrogateCodec, concept_code, global_code
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.load import fit_code
@@ -93,8 +92,8 @@ def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: S
     for sparsity in sparsities:
         z = kept(sparsity, width)  # the largest component, which bits are measured by, depends on it
         yield Setting("bits", ROTATED, z, z, sparsity, fit_code(fit, global_code("bits", z=z, query_z=z)))
-    z, query_z = budgets(fit.header.dim, None, None)
-    default = fit_code(fit, global_code(z=z, query_z=query_z))
+    z, query_z = Code("scalar").budgets(fit.header.dim)
+    default = fit_code(fit, Code("scalar").codec(fit.header.dim))
     yield Setting("scalar", "default", z, query_z, round(1 - z / width, 4), default)
     if 0 in sparsities:
         shifted = fit_code(fit, global_code("scalar", rotate=False, shift=True))

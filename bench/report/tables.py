@@ -329,6 +329,17 @@ def ratio(row: Row, column: str, words: tuple[str, str]) -> tuple[str, str]:
     return told, verdict
 
 
+def truth(rows: Rows) -> Table:
+    """A family of sentences and a metric a line, chance behind each share."""
+    names = list(dict.fromkeys(row["measure"] for row in rows.table))
+    lines = []
+    for family, by in dict.fromkeys((row["family"], row["by"]) for row in rows.table):
+        mine = {row["measure"]: row for row in rows.table if (row["family"], row["by"]) == (family, by)}
+        shares = [f"{share(mine[n]['share'])} ({share(mine[n]['chance'])})" if n in mine else "" for n in names]
+        lines.append([f"{family}, {by}", *shares, next(iter(mine.values()))["count"]])
+    return Table(["asked for, ranked by", *names, "count"], lines)
+
+
 View = Callable[..., Table]
 VIEWS: dict[str, dict[str, View]] = {
     "models.py": {"models": models},
@@ -343,6 +354,7 @@ VIEWS: dict[str, dict[str, View]] = {
     "encoding_speed.py": {"encoding": encoding},
     "embedded_kernel.py": {"kernel": kernel},
     "labels.py": {"labels": labels},
+    "scene_truth.py": {"truth": truth},
 }
 
 

@@ -17,8 +17,8 @@ import click
 import numpy as np
 
 from boc import plugins
-from boc.codecs import global_code
-from boc.codecs.presets import budgets
+from boc.cli.options import CodeType
+from boc.codecs import Code
 from boc.inputs.features import FeatureFile
 from boc.inputs.query_files import read_queries
 from boc.load import fit_code, load_index, new_manifest
@@ -44,16 +44,13 @@ def same(ours: list[Hit], theirs: list[Hit]) -> bool:
 @click.command()
 @click.argument("features", type=click.Path(path_type=Path))
 @click.argument("places", nargs=-1, required=True)
-@click.option("--code", default="scalar", show_default=True)
+@click.option("--code", type=CodeType(), default="scalar", show_default=True)
 @click.option("-k", default=10, show_default=True)
 @click.option("--rm", default=10.0, show_default=True)
-def main(features: Path, places: tuple[str, ...], code: str, k: int, rm: float) -> None:
+def main(features: Path, places: tuple[str, ...], code: Code, k: int, rm: float) -> None:
     """Index FEATURES at each of PLACES, and compare."""
     with FeatureFile(features) as file:
-        z = query_z = None
-        if code != "dictionary":
-            z, query_z = budgets(file.header.dim, None, None)
-        codec = fit_code(file, global_code(code, z=z, query_z=query_z))
+        codec = fit_code(file, code.codec(file.header.dim))
         manifest = new_manifest(file, codec, rm)
         for at in places:
             for _ in load_index(file, at, NAME, codec, manifest):

@@ -41,6 +41,7 @@ from bench.race.engine import Setting, child, folder_of, use_threads
 from bench.race.engines import built, memory, opened
 from bench.race.timing import Variant, measure, recall_of
 from bench.report.rows import Writer
+from boc.codecs import parse_code
 
 COUNTS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)
 MOST = 5000  # candidates
@@ -60,7 +61,7 @@ def held(engine: Ours, data: Data, code: str, recall: float) -> Setting:
     none does."""
     queries, top = data.asked[1], data.top[1]
     found = []
-    for query_z in [z for z in QUERY_Z[code.partition(":")[0]] if z <= engine.codec.n_terms]:
+    for query_z in [z for z in QUERY_Z[parse_code(code).name] if z <= engine.codec.n_terms]:
         low, high = K - 1, min(MOST, data.shape[0])
         engine.choose((query_z, high))
         if recall_of(engine, queries, top) < recall:
@@ -73,7 +74,7 @@ def held(engine: Ours, data: Data, code: str, recall: float) -> Setting:
         begun = time.perf_counter()
         recall_of(engine, queries, top)
         found.append((time.perf_counter() - begun, (query_z, high)))
-    return min(found)[1] if found else (QUERY_Z[code.partition(":")[0]][-1], min(MOST, data.shape[0]))
+    return min(found)[1] if found else (QUERY_Z[parse_code(code).name][-1], min(MOST, data.shape[0]))
 
 
 def chosen(data: Data, code: str, recall: float) -> Variant:
@@ -210,7 +211,7 @@ def beyond_memory(data: Data, code: str, recall: float, fraction: float, threads
 @click.option("--n", "counts", multiple=True, type=int, default=COUNTS, show_default=True)
 @click.option("--dim", default=256, show_default=True)
 @click.option("--asked", default=300, show_default=True, help="Queries, and as many to choose settings by.")
-@click.option("--code", default="dictionary:2", show_default=True, help="Name and terms of an item.")
+@click.option("--code", default="dictionary:2", show_default=True, help="Name and terms per item: NAME:Z.")
 @click.option("--terms", type=int, help="Of the dictionary [default: by the number of items].")
 @click.option("--recall", default=0.95, show_default=True)
 @click.option("--threads", default=2, show_default=True, help="To build with.")

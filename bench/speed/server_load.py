@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from bench.report.rows import Writer
 from boc import plugins
-from boc.codecs import SurrogateCodec, global_code
+from boc.cli.options import CodeType
+from boc.codecs import Code, SurrogateCodec
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.load import fit_code, load_index, new_manifest
@@ -83,21 +84,18 @@ def load(path: Path, at: str, folder: Path, told: Any) -> None:
 @click.argument("at")
 @click.option("--count", default=1_000_000, show_default=True)
 @click.option("--dim", default=256, show_default=True)
-@click.option("--code", type=click.Choice(["dictionary", "bits"]), default="dictionary", show_default=True)
-@click.option("--terms", default=16_384, show_default=True, help="Of the dictionary.")
+@click.option("--code", type=CodeType(), default="dictionary(terms=16384)", show_default=True)
 @click.option("--queries", default=200, show_default=True)
 @click.option("--rm", default=30.0, show_default=True)
 @click.option("--seed", default=1, show_default=True)
-def main(at: str, count: int, dim: int, code: str, terms: int, queries: int, rm: float, seed: int) -> None:
+def main(at: str, count: int, dim: int, code: Code, queries: int, rm: float, seed: int) -> None:
     """Load COUNT items at AT, and search them."""
     backend = plugins.backend(at)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder / "items.h5", count, dim, seed)
         with FeatureFile(folder / "items.h5") as file:
-            codec = fit_code(
-                file, global_code(code, z=None, query_z=None, terms=terms if code == "dictionary" else None)
-            )
+            codec = fit_code(file, code.codec(dim))
             (folder / "manifest.json").write_text(new_manifest(file, codec, rm).to_json())
         arrays: dict[str, Any] = codec.arrays()
         np.savez(folder / "codec.npz", **arrays)
@@ -121,7 +119,7 @@ def main(at: str, count: int, dim: int, code: str, terms: int, queries: int, rm:
     p50, p95 = np.percentile(times[queries:], [50, 95])  # the first half warms the server up
     parts = {f"{part}_bytes": f"{size / count:.1f}" for part, size in sizes.items()}
     head = ["place", "code", "items", "dim", "seconds", "items_per_s", "loader_mb", *parts, "p50_ms", "p95_ms"]
-    settings = {"terms": terms, "queries": queries, "rm": rm}
+    settings = {"queries": queries, "rm": rm}
     with Writer(sys.stdout, __file__, settings, head, seed=seed, extras=("elasticsearch", "opensearch-py")) as out:
         row = [at.partition("://")[0], code, count, dim, f"{seconds:.0f}", f"{count / seconds:.0f}"]
         out.write(*row, f"{kilobytes / 1000:.0f}", *parts.values(), f"{p50:.1f}", f"{p95:.1f}")

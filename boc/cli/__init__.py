@@ -35,6 +35,7 @@ from boc.cli.commands import (
     tune,
     verify,
 )
+from boc.cli.options import plain
 from boc.errors import BocError, BocWarning, advice
 
 SECTIONS = {
@@ -57,14 +58,14 @@ class Group(click.Group):
             with _notes():
                 return super().invoke(ctx)
         except BocError as error:
-            raise click.ClickException(" ".join(str(error).split())) from error
+            raise click.ClickException(plain(" ".join(str(error).split()))) from error
         except UnicodeEncodeError as error:
             raise click.ClickException(f"{error.object!a} is not UTF-8; write it in UTF-8") from error
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # whoever read the output has enough; click ends the command without a word
             where = f"{error.filename}: " if error.filename else ""
-            raise click.ClickException(f"{where}{error.strerror or error}; {advice(error)}") from error
+            raise click.ClickException(plain(f"{where}{error.strerror or error}; {advice(error)}")) from error
         except KeyboardInterrupt:
             click.echo("\nStopped. Repeat the command to go on where it stopped.", err=True)
             ctx.exit(128 + signal.SIGINT)
@@ -116,7 +117,7 @@ def _notes() -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if issubclass(category, BocWarning):
-                click.echo(f"note: {' '.join(str(message).split())}", err=True)
+                click.echo(f"note: {plain(' '.join(str(message).split()))}", err=True)
             else:
                 others(message, category, filename, lineno, file, line)
 

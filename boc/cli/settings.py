@@ -1,6 +1,6 @@
 """Where options come from that are not on the command line: the environment, and ``boc.toml``.
 
-Both follow from the options themselves: ``--query-z`` of ``boc index`` is BOC_INDEX_QUERY_Z, and ``query-z`` below
+Both follow from the options themselves: ``--concepts`` of ``boc index`` is BOC_INDEX_CONCEPTS, and ``concepts`` below
 ``[index]``. Flags are stronger than the environment, and that than the file.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from boc.cli.config import SECRETS, SHARED, Rule, Rules, Settings, find, holds_password, read
+from boc.cli.options import CodeType
 
 SHARED_OPTIONS = ("at", "encoder", "device")
 HAVE_THEIR_ENCODER = {"search", "explain", "serve"}
@@ -171,7 +172,7 @@ def _refused(parameter: click.Option, value: Any) -> str | None:
             if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
                 return f"must be {words}"
             break
-    if isinstance(kind, (click.Choice, click.IntRange, click.FloatRange)):
+    if isinstance(kind, (click.Choice, click.IntRange, click.FloatRange, CodeType)):
         try:
             kind.convert(value, parameter, None)
         except click.BadParameter as error:

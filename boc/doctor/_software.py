@@ -24,7 +24,10 @@ SHOWN = ("numpy", "scipy", "faiss-cpu", "torch", "transformers", "elasticsearch"
 C_MODULES = {
     "indexing.embedded._topk": "reading posting lists",
     "indexing.embedded._strings": "words",
-    "boc._dots": "dot products",
+    "boc.clustering._nearest": "nearest centroids",
+    "boc.codecs._quantize": "terms of a query",
+    "boc.rerank._rescore": "dot products",
+    "boc._instances": "items and hits",
 }
 USES = {
     "encoders": "encode sentences and pictures, train",

@@ -202,6 +202,21 @@ class FeatureFile:
             return np.empty((0, self.header.dim), np.float32)
         return self._single(self._file[modality]["dense/vectors"], 0, None)
 
+    def contents(self, *, sets: bool) -> str:
+        """SHA-256 over the vectors of all items, and with ``sets`` over all else that is of them."""
+        digest = hashlib.sha256()
+        for modality in MODALITIES:
+            if self.count(modality):
+                arrays = ["dense/vectors"]
+                if sets:
+                    ragged = sorted(self._file[modality].get("ragged", {}))
+                    arrays += ["offsets", *(f"ragged/{name}" for name in ragged)]
+                for name in arrays:
+                    array = self._file[modality]["offsets"] if name == "offsets" else self.mapped(modality, name)
+                    for start in range(0, len(array), 1 << 14):
+                        digest.update(np.ascontiguousarray(array[start : start + (1 << 14)]).data)
+        return digest.hexdigest()
+
     def sample(self, modality: Modality, step: int, first: int = 0) -> NDArray[np.float32]:
         """Global vectors number ``first``, ``first + step``, ... of one modality, float32 (n, d)."""
         if not self.count(modality):
@@ -262,6 +277,10 @@ class FeatureFiles:
         """All items of one modality with their embeddings, at most ``size`` items of one file at a time."""
         for file in self.files:
             yield from file.batches(modality, size, sets=sets)
+
+    def contents(self, *, sets: bool) -> str:
+        """SHA-256 over the vectors of all items, and with ``sets`` over all else that is of them."""
+        return hashlib.sha256(json.dumps([file.contents(sets=sets) for file in self.files]).encode()).hexdigest()
 
     def sample(self, modality: Modality, step: int) -> NDArray[np.float32]:
         """Every ``step``-th global vector of one modality, float32 (n, d)."""

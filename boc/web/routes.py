@@ -15,6 +15,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from boc import __version__
+from boc.codecs import code_of
 from boc.codecs.crelu import CReLU
 from boc.errors import BocError, ImageError
 from boc.explain.score import explain_item
@@ -244,7 +245,7 @@ def _info(opened: Opened, settings: Settings) -> serialize.Json:
         "version": __version__,
         "engine": settings.at.partition(":")[0].partition("+")[0].replace("file", "embedded"),
         "items": {kind: manifest.items.get(kind, 0) for kind in ("image", "text")},
-        "code": ", ".join(entry["name"] for entry in manifest.codec["steps"]),
+        "code": str(code_of(manifest.codec) or ", ".join(entry["name"] for entry in manifest.codec["steps"])),
         "terms": manifest.codec["n_terms"],
         "query_z": sum(map(_most_terms, searcher.codec.chains, searcher.codec.widths)),
         "rm": manifest.rm,

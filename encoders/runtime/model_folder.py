@@ -121,11 +121,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         check_system(path, error, EncoderError)
         raise EncoderError(f"{path}: damaged ({error}); train the model anew with boc train") from error
-    if config.get("format") == 1 and {"tern", "bert", "regions"} <= set(config):
-        config["network"], config["text"] = config.pop("tern"), {"kind": "bert", **config.pop("bert")}
-    if isinstance(config.get("format"), int) and config["format"] > FORMAT:
-        raise EncoderError(f"{path}: model format {config['format']}, this boc reads up to {FORMAT}; upgrade boc")
-    if config.get("kind") not in NETWORKS or not isinstance(config.get("format"), int) or not set(config) >= PARTS:
+    found = config.get("format")
+    if isinstance(found, int) and found != FORMAT:
+        step = "upgrade boc" if found > FORMAT else "train the model again with boc train"
+        raise EncoderError(f"{path}: model format {found}, this boc reads format {FORMAT}; {step}")
+    if config.get("kind") not in NETWORKS or found != FORMAT or not set(config) >= PARTS:
         raise EncoderError(f"{path}: not the configuration of an encoder; train one with boc train SOURCE -o FOLDER")
     if not (folder / "model.safetensors").is_file():
         raise EncoderError(f"{folder}: no weights yet; repeat the boc train command, it goes on where it stopped")

@@ -25,7 +25,7 @@ SCENES = {
     "objective": "matching+alignment", "loss": "contrast", "temperature": "0.033", "alignment_temperature": "0.1",
     "fragments": "0.5", "warm_start": "0", "dropout": "0",
     "epochs": "16", "batch_size": "64", "captions_per_picture": "2", "lr": "1e-3", "warmup": "50", "held_out": "200",
-    "patience": "16",
+    "keep": "last",
 }  # fmt: skip
 
 PHOTOS = {

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import BackendError
-from boc.inputs.metadata import check_filter, holds
+from boc.inputs.metadata import check_filter
 from boc.instances import instances
 from boc.rerank import dot
 from boc.rerank.alignment import rescored
@@ -31,19 +31,18 @@ from .._validate import check_rescore, no_concepts
 from . import bm25, commits
 from .live_segments import Part, open_current
 from .npy_files import fetch
-from .segment import Segment, side_by_side, take_sets
+from .segment import side_by_side, take_sets
 
 _Found: TypeAlias = tuple[Part, NDArray[np.int64], NDArray[Any]]
 """Rows of a part, and their scores."""
 
-COLD = 2e-4  # seconds that PROBE vectors take on a disk: ten times as long as in memory, less than three from the disk
+PROBE = 4  # candidates whose vectors tell whether the others are in memory
+COLD = 5e-5  # seconds to read PROBE vectors: ten times as long as from memory, less than one from a disk takes
 FILTERS = 16  # sets of filters whose items are remembered
-SEGMENTED = 4  # the first format with segments
 PARTS = {  # of the size of an index, by the first word of a file's name
     "starts": "postings",
     "rows": "postings",
     "frequencies": "postings",
-    "indptr": "postings",
     "vectors": "vectors",
     "concepts": "concepts",
     "concept": "concepts",
@@ -68,9 +67,7 @@ class EmbeddedIndex:
         return sum(map(len, self._parts))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Codec arrays; ManifestError if they are not those the index was made with."""
-        if self._commit is None:  # else the commit has their digests, which opening compares
-            self.manifest.check_arrays(self._arrays, where=str(self._home))
+        """Codec arrays; opening has compared their digests with those of the commit."""
         return self._arrays
 
     def search(
@@ -157,11 +154,6 @@ class EmbeddedIndex:
 
     def _matching(self, text: str, masks: Sequence[NDArray[np.uint8] | None]) -> list[_Found]:
         """The rows of every part that share a word with a sentence."""
-        if self.manifest.format < SEGMENTED:
-            raise BackendError(
-                f"{self._home.name} was made by an older boc, without the words of its sentences; "
-                f"run boc compact {self._home.name} to have them searched"
-            )
         found: list[_Found] = []
         scores = iter(self._ranking.scores(text))
         for part, mask in zip(self._parts, masks, strict=True):
@@ -212,11 +204,7 @@ class EmbeddedIndex:
 
     def sizes(self) -> dict[str, int]:
         found = dict.fromkeys(("postings", "vectors", "concepts", "other"), 0)
-        files = {} if self._commit is None else {name: size for name, (size, _) in self._commit.files.items()}
-        if self._commit is None:
-            folder = self._home / commits.current(self._home)
-            files = {path.name: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-        for name, size in files.items():
+        for name, (size, _) in self._commit.files.items():
             found[PARTS.get(Path(name).stem.partition("_")[0], "other")] += size
         return found
 
@@ -238,7 +226,7 @@ class EmbeddedIndex:
 
     def damaged(self) -> list[str]:
         """The files whose bytes are not those that were written; all are read."""
-        return [] if self._commit is None else commits.damage(self._home, self._commit)
+        return commits.damage(self._home, self._commit)
 
     def _place(self, key: str) -> tuple[Part, int]:
         for part in self._parts:
@@ -264,17 +252,10 @@ def _mask(part: Part, modality: Modality | None, filters: Sequence[Filter]) -> N
         chosen = segment.modality == MODALITIES.index(modality)
         mask = chosen.view(np.uint8) if mask is None else mask * chosen
     for condition in filters:
-        passed = _passing(segment, condition)
+        assert segment.words is not None  # as in every segment of items with metadata
+        passed = segment.words.passing(condition)
         mask = passed.view(np.uint8) if mask is None else mask * passed
     return mask
-
-
-def _passing(segment: Segment, condition: Filter) -> NDArray[np.bool_]:
-    """Which rows (n,) a condition holds for."""
-    if segment.words is not None:
-        return segment.words.passing(condition)
-    passed = (holds(condition, segment.item(row).fields) for row in range(len(segment)))
-    return np.fromiter(passed, np.bool_, len(segment))
 
 
 def _best(part: Part, rows: NDArray[np.int64], scores: NDArray[np.float64], k: int, *, by_row: bool = False) -> _Found:
@@ -309,12 +290,13 @@ def _best_by_vectors(
     query: NDArray[np.float32], vectors: NDArray[Any], rows: NDArray[np.int64], k: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Of some ascending ``rows``, whose vectors are fetched first if they seem to lie on the disk."""
-    best = dot.best(query, vectors, rows, k, COLD)
-    if best is None:
-        fetch(vectors, rows[dot.PROBE :])
-        best = dot.best(query, vectors, rows, k)
-        assert best is not None
-    return best
+    if len(rows) > PROBE:
+        begun = perf_counter()
+        for row in rows[:PROBE].tolist():
+            vectors[row, 0]
+        if perf_counter() - begun > COLD:
+            fetch(vectors, rows[PROBE:])
+    return dot.best(query, vectors, rows, k)
 
 
 def _leading(found: Sequence[_Found], k: int) -> list[_Found]:

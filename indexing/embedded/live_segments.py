@@ -14,7 +14,7 @@ from boc.errors import ManifestError
 from boc.manifest import Manifest
 from boc.types import MODALITIES
 
-from . import commits, old_formats
+from . import commits
 from .commits import Commit, Entry
 from .npy_files import DAMAGED, Files, load_array
 from .segment import Segment, load
@@ -24,7 +24,7 @@ from .segment import Segment, load
 class Part:
     """A segment, and which of its rows are ``live``: uint8 (n,), or None if all are.
 
-    ``name`` is that of its folder; None if it comes from an index of an older format.
+    ``name`` is that of its folder; None if it is in memory only.
     """
 
     name: str | None
@@ -71,18 +71,14 @@ class Snapshot:
     manifest: Manifest
     arrays: dict[str, NDArray[Any]]
     parts: list[Part]
-    commit: Commit | None
+    commit: Commit
 
 
 def open_current(home: Path, *, scattered: bool = False) -> Snapshot:
-    """What the index in ``home`` is now. ManifestError naming a file that is missing, damaged or of a newer format.
+    """What the index in ``home`` is now. ManifestError naming a file that is missing, damaged or of another format.
 
     ``scattered`` says that vectors will be read here and there, as searches do, and not from end to end.
     """
-    name = commits.current(home)
-    if name.startswith("generation-") and "/" not in name:
-        manifest, arrays, segment = old_formats.load(home / name)
-        return Snapshot(manifest, arrays, [Part(None, segment)], None)
     _, commit = commits.read_current(home)
     commits.check(home, commit)
     return Snapshot(commit.manifest, commits.load_codec(home, commit), open_parts(home, commit, scattered), commit)

@@ -71,7 +71,7 @@ class Merger:
         self.parts.append(Part(None, segment))
 
     def settle(self) -> None:
-        """Merge all that is ripe, and write anew what holds much that does not count, or is of an older format."""
+        """Merge all that is ripe, and write again what holds much that does not count."""
         self._adopt()
         while ripe := _ripe(self.parts) or [part for part in self.parts if _wasteful(part)][:1]:
             self._merge(ripe)
@@ -133,4 +133,4 @@ def _ripe(parts: Sequence[Part]) -> list[Part]:
 
 
 def _wasteful(part: Part) -> bool:
-    return part.name is None or len(part) < (1 - WASTE) * len(part.segment)
+    return len(part) < (1 - WASTE) * len(part.segment)

@@ -234,7 +234,7 @@ def merge(
 
 
 def _words_of(part: Segment, types: Mapping[str, FieldType]) -> TextIndex | text_index_writer.Found | None:
-    """What a part has, in its file, or found now: it is in memory, or was written before there were such files."""
+    """What a part has, in its file, or found now if it is in memory."""
     if part.words is not None or not (types or part.counts["text"]):
         return part.words
     return text_index_writer.Found(part.all_items(), types)

@@ -358,7 +358,7 @@ class ServerIndex:
         if any(hits and hits[0]["_score"] >= EXACT for hits in answers):
             raise BackendError(
                 f"scores reach 2^24, from where {self._transport.shown} rounds them; use a code of smaller frequencies "
-                "(--code bits, or fewer terms by --z and --query-z)"
+                "(--code bits, or fewer terms: --code NAME:Z/QUERY_Z)"
             )
 
     def _searched(self, bodies: list[Json], k: int, **params: Any) -> list[list[Json]]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
-@click.command("estimate")
+@click.command("estimate", epilog=options.code_help())
 @click.argument("sources", metavar="SOURCE...", type=options.PATH, nargs=-1, required=True)
 @click.option("--items", type=click.IntRange(1), required=True, help="Number of items of the planned index.")
 @options.at
@@ -47,14 +47,15 @@ def command(
 
     \b
     Examples: boc estimate photos.h5 --items 10000000 --at elastic+https://localhost:9200
-              boc estimate photos.h5 --items 1000000 --code dictionary --terms 16384
+              boc estimate photos.h5 --items 1000000 --code "dictionary(terms=16384)"
     """
-    book = coding.book()
+    from boc.build import codec_maker
     from boc.evaluate.capacity import extrapolate, measure, size_of
     from boc.inputs.features import FeatureFiles
     from boc.inputs.metadata import Metadata
     from boc.load import fit_code, new_manifest
 
+    make = codec_maker(coding.code)
     table = Metadata.read(metadata) if metadata is not None else None
     with ExitStack() as stack:
         file = stack.enter_context(FeatureFiles(sources))
@@ -62,7 +63,7 @@ def command(
             raise click.UsageError(f"{file.path} holds no vectors; make a file of them with boc extract --encoder")
         if at.startswith("file:"):
             at = f"file:{stack.enter_context(tempfile.TemporaryDirectory(prefix='boc-estimate-'))}"
-        codec = fit_code(file, coding.codec(file.header.identity, book))
+        codec = fit_code(file, make(file.header.identity))
         manifest = new_manifest(
             file, codec, rerank=cast("Metric", coding.rerank), concepts=coding.concepts, metadata=table
         )
