@@ -246,7 +246,7 @@ def test_a_full_disk_is_told_and_leaves_the_index_as_it_is(home: Path, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(fs.os, "fsync", full)
-        with pytest.raises(BackendError, match=r"No space left on device.*check space"):
+        with pytest.raises(BackendError, match=r"No space left on device.*make room"):
             build(home, "pets", n=2)
     assert state(home) == before
     build(home, "pets", n=2)
@@ -503,7 +503,7 @@ def test_a_name_of_the_index_that_cannot_be_read_is_told(home: Path, monkeypatch
         return read(path, *args, **kwargs)
 
     monkeypatch.setattr(Path, "read_text", forbidden)
-    with pytest.raises(BackendError, match=r"CURRENT: cannot be read \(Permission denied\); check its permissions"):
+    with pytest.raises(BackendError, match=r"CURRENT: cannot be read \(Permission denied\); .*change the permissions"):
         EmbeddedBackend(home).open("pets")
 
 
@@ -601,7 +601,7 @@ def test_an_empty_place_and_a_bad_address_say_what_to_do(tmp_path: Path) -> None
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with (
-        pytest.raises(BocError, match=r"file/pets.*; choose another place"),
+        pytest.raises(BocError, match=r"file/pets.*; check the path"),
         connect(f"file:{tmp_path / 'file'}").create("pets", new_manifest(4, 3), {}),
     ):
         raise AssertionError("a writer inside a file")
