@@ -1,7 +1,7 @@
 """Options from the environment and from ``boc.toml``.
 
-Their names follow from the options: ``--concepts`` of ``boc index`` is BOC_INDEX_CONCEPTS, and ``concepts`` in the table
-``[index]``. The command line has priority over the environment, and the environment over the file.
+Their names follow from the options: ``--concepts`` of ``boc index`` is BOC_INDEX_CONCEPTS, and ``concepts`` in the
+table ``[index]``. The command line has priority over the environment, and the environment over the file.
 """
 
 from __future__ import annotations
