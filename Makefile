@@ -9,7 +9,7 @@ UV := $(shell command -v uv 2>/dev/null)
 
 install: $(VENV)/installed
 
-$(VENV)/installed: setup.cfg pyproject.toml setup.py boc/_dots.c boc/_instances.c indexing/embedded/_topk.c indexing/embedded/_strings.c
+$(VENV)/installed: setup.cfg pyproject.toml setup.py boc/_kernels.h $(wildcard boc/*.c boc/*/*.c indexing/*/*.c)
 ifdef UV
 	uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)
 	uv pip install --quiet --python $(BIN)/python -e '.[$(EXTRAS)]'

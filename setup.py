@@ -7,12 +7,19 @@ from setuptools import Extension, setup
 
 # Not contracted, or sums would be rounded otherwise where processors multiply and add in one.
 FLAGS = [] if sys.platform == "win32" else ["-O3", "-funroll-loops", "-ffp-contract=off"]
-MODULES = ("boc._dots", "boc._instances", "indexing.embedded._topk", "indexing.embedded._strings")
+MODULES = (
+    "boc.clustering._nearest",
+    "boc.codecs._quantize",
+    "boc.rerank._rescore",
+    "boc._instances",
+    "indexing.embedded._topk",
+    "indexing.embedded._strings",
+)
 SOURCES = {name: f"{name.replace('.', '/')}.c" for name in MODULES}
 
 setup(
     ext_modules=[
-        Extension(name, [source], extra_compile_args=FLAGS, optional=True)
+        Extension(name, [source], extra_compile_args=FLAGS, depends=["boc/_kernels.h"], optional=True)
         for name, source in SOURCES.items()
         if Path(source).is_file()
     ]

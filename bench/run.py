@@ -1,13 +1,13 @@
 """All benchmarks, from data to rows: ``python -m bench.run DATA --out OUT``, then ``report.py OUT``.
 
 DATA holds ``flickr8k/`` (images/, captions.csv, train.ids.txt, dev.ids.txt), ``multi30k/captions.en.tsv.gz`` and
-``weights/``; a stage that lacks some of it is left out. Stages are those of `stages.py`, each a process. What a stage
-makes is there whole or not at all: rows are written to OUT/NAME.csv.part and renamed. Stopped or killed at any moment,
-the same command goes on: what is done is not done again, unless its command or what it reads has changed. What is there
-without a record, made by hand or by ``make encoders``, is taken as done.
+``weights/``; a stage that lacks some of it is left out. Stages are those of `stages.py`, each a process. Results are
+atomic: rows are written to OUT/NAME.csv.part and renamed. After a kill at any moment the same command continues: a
+finished stage is not repeated, unless its command or its inputs have changed. Files without a record, made by hand or
+by ``make encoders``, count as finished.
 
-Stages that are timed run alone; of the others two run at a time, one thread each. Records and complaints of a stage are
-in OUT/stages/NAME.json and NAME.log.
+Timed stages run alone; of the others two run at a time, with one thread each. The record and the log of a stage are
+OUT/stages/NAME.json and NAME.log.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Runner:
         return self.out / "stages" / f"{stage.name}.json"
 
     def now(self, stage: Stage) -> dict[str, Any]:
-        """What decides whether a stage is to be run anew."""
+        """What decides whether a stage is to be run again."""
         return {"command": self.told(stage), "reads": {str(p): version_of(p) for p in (*stage.reads, *stage.follows)}}
 
     def told(self, stage: Stage) -> list[str]:
@@ -97,7 +97,7 @@ class Runner:
         return any(known.get(str(path)) != version_of(path) for path in there)
 
     def stale(self, stage: Stage) -> bool:
-        """Whether a stage is to be run: it is not done, or something that it reads is to be made anew."""
+        """Whether a stage is to be run: it is not done, or something that it reads is to be made again."""
         return self.look(stage) != "done" or any(made(m.makes) and self.stale(m) for m in self.makers(stage))
 
     def makers(self, stage: Stage) -> list[Stage]:
@@ -166,20 +166,20 @@ class Runner:
             if found == "done":
                 self.state[stage.name] = "done"
             elif not self._blocked(stage):
-                self._begin(stage, anew=found == "changed")
+                self._begin(stage, again=found == "changed")
 
     def _blocked(self, stage: Stage) -> bool:
         others = [other for other, _, _ in self.running.values()]
         return bool(others) if stage.alone else len(others) >= TOGETHER or any(other.alone for other in others)
 
-    def _begin(self, stage: Stage, anew: bool) -> None:
+    def _begin(self, stage: Stage, again: bool) -> None:
         result = stage.makes
-        if anew:
+        if again:
             remove(*(result.with_name(result.name + end) for end in ("", ".part", ".parts")))
             remove(*([stage.work] if stage.work else []))
         result.parent.mkdir(parents=True, exist_ok=True)
         self.note(stage, "started")
-        told(f"{stage.name}: running{' anew, as something it follows from has changed' if anew else ''}")
+        told(f"{stage.name}: running{' again, as something it follows from has changed' if again else ''}")
         environment = dict(os.environ) if stage.alone else {**os.environ, "OMP_NUM_THREADS": "1"}
         with self._log(stage).open("wb") as log, self._stdout(stage).open("wb") as stdout:
             process = subprocess.Popen(

@@ -1,7 +1,4 @@
-"""What `run.py` does, stage by stage: each a command, what it reads, and what it makes.
-
-What a stage reads and others make tells which come first.
-"""
+"""The stages of `run.py`: each is a command with its inputs and outputs, which determine the order."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ class Stage:
     makes: Path
     prints: bool = False
     alone: bool = False
-    follows: tuple[Path, ...] = ()  # read too, so far as they are made
+    follows: tuple[Path, ...] = ()  # read too, as far as they are made
     work: Path | None = None  # a folder of what it keeps for itself, out of date where what it reads is
 
 

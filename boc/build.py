@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from boc import plugins
-from boc.codecs import SurrogateCodec, global_code
-from boc.codecs.presets import budgets
+from boc.atomic_files import sole_writer
+from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError
 from boc.inputs.extraction import Extraction
-from boc.inputs.features import FeatureFile, FeatureFiles, is_embeddings
+from boc.inputs.features import FeatureFiles, is_embeddings
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import open_source
 from boc.load import DEFAULT_RM, append_items, delete_items, fit_code, load_index, new_manifest
-from boc.names import SIGNED_CODES, ConceptDtype, Metric
+from boc.names import ConceptDtype, Metric
 from boc.plugins import check_name
 from boc.search import Searcher
 
@@ -26,9 +30,6 @@ if TYPE_CHECKING:
 PLACE = "file:boc-data"
 NARROWED = "ids narrow an extraction (--ids); give them to boc extract, or index the pictures"
 
-Code: TypeAlias = "str | SurrogateCodec | Callable[[Identity], SurrogateCodec]"
-"""A code: its name, a ``SurrogateCodec``, or a function that makes one for an encoder."""
-
 Progress: TypeAlias = Callable[[str, int, int], None]
 """A callback that gets the name of the stage, the number of finished items, and their total."""
 
@@ -37,13 +38,15 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 class LoadReport:
     """The result of a load: numbers of pictures and captions, and (id, reason) of items that could not be used.
 
-    ``up_to_date`` means that the index held all of them already, and nothing was done.
+    ``up_to_date`` means that the index held all of them already, and nothing was done; ``replaced`` is the number of
+    items that replaced others with the same ids.
     """
 
     images: int
     texts: int
     failed: list[tuple[str, str]] = field(default_factory=list)
     up_to_date: bool = False
+    replaced: int = 0
 
 
 def build_index(
@@ -52,7 +55,7 @@ def build_index(
     *,
     encoder: str | None = None,
     at: str = PLACE,
-    code: Code = "scalar",
+    code: str | Code | SurrogateCodec = "scalar",
     rm: float = DEFAULT_RM,
     rerank: Metric = "dot",
     concepts: ConceptDtype | None = None,
@@ -78,8 +81,8 @@ def build_index(
         KIND:PATH, for example "tern:models/photos".
     at : str, default="file:boc-data"
         Address of the back end: file:DIR, elastic+URL or opensearch+URL.
-    code : default="scalar"
-        How vectors become term frequencies: a name of ``boc.names.GLOBAL_CODES``, or a ``SurrogateCodec``.
+    code : str, Code or SurrogateCodec, default="scalar"
+        How vectors become term frequencies: text such as "dictionary:2/64", see ``boc.codecs.parse_code``, or a codec.
     rm : float, default=10
         Candidates per hit that a search re-ranks.
     rerank : str, default="dot"
@@ -102,7 +105,7 @@ def build_index(
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
     backend = plugins.backend(at)
     existed = backend.exists(check_name(name))
-    make = _codec_maker(code)
+    make = codec_maker(code)
 
     def keeps_concepts(identity: Identity) -> bool:
         return rerank != "dot" or concepts is not None or make(identity).reads_concepts
@@ -113,7 +116,8 @@ def build_index(
         manifest = new_manifest(file, codec, rm, rerank=rerank, concepts=concepts, metadata=table)
         same = existed and not replace and backend.open(name).manifest.same_contents(manifest)
         if existed and not replace and not same:
-            raise BocError(f"{at} has an index {name!r} of something else; add --replace, or choose another name")
+            kept = f" (its vectors wait for that in {made})" if made is not None else ""
+            raise BocError(f"{at} has an index {name!r} of something else; add --replace{kept}, or choose another name")
         if not same:
             total = file.count("image") + file.count("text")
             for done in load_index(file, at, name, codec, manifest, table):
@@ -151,7 +155,8 @@ def append(
         total = file.count("image") + file.count("text")
         for done in append_items(file, at, name, table):
             progress("indexing", done, total)
-        report = LoadReport(file.count("image"), file.count("text"), file.failed)
+        grown = sum(plugins.backend(at).open(name).manifest.items.values()) - sum(manifest.items.values())
+        report = LoadReport(file.count("image"), file.count("text"), file.failed, replaced=max(0, total - grown))
     if made is not None:
         made.unlink()
     return report
@@ -169,18 +174,23 @@ def _paths(source: Path | str | Sequence[Path | str]) -> list[Path]:
     return [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
 
 
-def _codec_maker(code: Code) -> Callable[[Identity], SurrogateCodec]:
-    """A function that makes the unfitted chains of a code for an encoder."""
+def codec_maker(code: str | Code | SurrogateCodec) -> Callable[[Identity], SurrogateCodec]:
+    """A function that makes the codec of a code, not fitted yet, for vectors of an encoder.
+
+    A codebook is read here, before any work, and checked when the encoder is known. BocError for text that is no code,
+    or a codebook that is missing or of another encoder.
+    """
     if isinstance(code, SurrogateCodec):
         return lambda _: code
-    if not isinstance(code, str):
-        return code
+    parsed = parse_code(code) if isinstance(code, str) else code
+    book = parsed.load_codebook()
 
-    def named(identity: Identity) -> SurrogateCodec:
-        z, query_z = budgets(identity.dim, None, None) if code in SIGNED_CODES else (None, None)
-        return global_code(code, z=z, query_z=query_z)
+    def make(identity: Identity) -> SurrogateCodec:
+        if book is not None:
+            book.check(identity)
+        return parsed.codec(identity.dim, book)
 
-    return named
+    return make
 
 
 def _feature_files(
@@ -208,17 +218,26 @@ def _feature_files(
         raise BocError(f"{sources[0]} holds no vectors yet; name the encoder to make them: --encoder tern:FOLDER")
     network = plugins.encoder(encoder, device)
     concepts = keeps_concepts(network.identity)
-    place = Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()
-    path = place / (f"{name}.concepts.h5" if concepts else f"{name}.features.h5")
+    path = _intermediate(name, at, [found.digest, found.stamp, network.identity.digest, str(concepts)])
     extraction = Extraction(found, path, encoder=network, concepts=concepts, workers=None)
-    if not (path.exists() and _same(path, extraction)):
-        path.unlink(missing_ok=True)
+    if not path.exists():
         for done in extraction.run():
             progress("encoding", done, extraction.total)
     return [path], path
 
 
-def _same(path: Path, extraction: Extraction) -> bool:
-    """Whether a file left by a run that was killed before loading is from the same extraction."""
-    with FeatureFile(path) as file:
-        return file.header == extraction.header
+def _intermediate(name: str, at: str, contents: Sequence[str]) -> Path:
+    """Where vectors wait for their index: a name that nobody else chooses, and another one for other ``contents``.
+
+    What an earlier call for the same index has left there for other contents is removed.
+    """
+    place = Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()
+    digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
+    path = place / f".{name}.{digest}.features.h5"
+    for left in place.glob(f".{name}.{'[0-9a-f]' * 12}.features.h5*"):
+        if left.is_dir() and not left.name.startswith(path.name):
+            with suppress(BocError), sole_writer(left):  # else another process is at it
+                shutil.rmtree(left)
+        elif left != path and left.suffix == ".h5":
+            left.unlink()
+    return path

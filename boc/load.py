@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.errors import BocError, BocWarning, EncoderError, FeatureFileError
-from boc.garbage import collected_rarely
 from boc.inputs.features import FeatureFile, FeatureFiles
 from boc.inputs.metadata import Metadata
 from boc.manifest import Manifest
+from boc.names import Metric
 from boc.plugins import check_name
 from boc.prefetch import ahead
 from boc.rerank import check_metric
@@ -71,7 +71,7 @@ def new_manifest(
     codec: SurrogateCodec,
     rm: float = DEFAULT_RM,
     *,
-    rerank: str = "dot",
+    rerank: Metric = "dot",
     concepts: str | None = None,
     metadata: Metadata | None = None,
 ) -> Manifest:
@@ -91,7 +91,7 @@ def new_manifest(
         codec.arrays(),
         rm=rm,
         dtype=head.dtype,
-        source=_source(head.source, metadata),
+        source=_source(file, metadata, sets=concepts is not None or codec.reads_concepts),
         rerank=rerank,
         concept_dtype=concepts,
         fields=None if metadata is None else metadata.types,
@@ -112,7 +112,7 @@ def load_index(
     the iterator is exhausted. ``metadata`` must be that of ``manifest``.
     """
     _check_items(file, metadata)
-    with collected_rarely(), plugins.backend(at).create(check_name(name), manifest, codec.arrays()) as writer:
+    with plugins.backend(at).create(check_name(name), manifest, codec.arrays()) as writer:
         done = 0
         for count, batch in _encoding(file, codec, manifest, metadata, known=writer.has):
             if batch is not None:
@@ -131,7 +131,7 @@ def append_items(
     their metadata; FeatureFileError if it stores concept sets and ``file`` has none.
     """
     backend = plugins.backend(at)
-    with collected_rarely(), backend.edit(check_name(name)) as editor:
+    with backend.edit(check_name(name)) as editor:
         index = backend.open(name)
         manifest, codec = index.manifest, SurrogateCodec.restore(index.manifest.codec, index.arrays())
         _check_same_encoder(file, manifest)
@@ -145,7 +145,8 @@ def append_items(
                 editor.put(*batch)
             done += count
             yield done
-        editor.commit(_digest(manifest.source, _source(file.header.source, metadata)))
+        sets = manifest.concept_dtype is not None or codec.reads_concepts
+        editor.commit(_digest(manifest.source, _source(file, metadata, sets=sets)))
 
 
 def delete_items(at: str, name: str, ids: Sequence[str]) -> tuple[int, list[str]]:
@@ -197,9 +198,11 @@ def _documents(batch: Batch, codec: SurrogateCodec, manifest: Manifest, metadata
     return items, codec.encode_documents(found), found.vectors, sets
 
 
-def _source(items: str, metadata: Metadata | None) -> str:
-    """Digest of a list of items with metadata, from the digest of the list."""
-    return items if metadata is None else _digest(items, metadata.digest)
+def _source(file: FeatureFile | FeatureFiles, metadata: Metadata | None, *, sets: bool) -> str:
+    """Digest of what an index takes of a file: its list of items with their vectors, the concept sets if ``sets`` are
+    read, and the metadata."""
+    parts = [file.header.source, file.contents(sets=sets)]
+    return _digest(*parts, *([] if metadata is None else [metadata.digest]))
 
 
 def _digest(*parts: str) -> str:
@@ -228,7 +231,7 @@ def _check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
     if odd:
         there = ", ".join(f"{name}:{kind}" for name, kind in manifest.fields.items()) or "none"
         raise BocError(
-            f"the index has no metadata fields {', '.join(odd)} (it has: {there}); make it anew, or rename them"
+            f"the index has no metadata fields {', '.join(odd)} (it has: {there}); make it again, or rename them"
         )
 
 

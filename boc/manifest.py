@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from boc import __version__
 from boc.errors import ManifestError
+from boc.names import Metric
 from boc.types import FieldType, Identity
 
 FORMAT = 4
-SINCE: dict[int, dict[str, Any]] = {2: {"rerank": "dot", "concept_dtype": None}, 3: {"fields": {}}}
-"""Entries that a format introduced, with their values before. Format 4 introduced segments in the embedded index."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Manifest:
     vector_dtype: str
     source: str
     rm: float
-    rerank: str
+    rerank: Metric
     concept_dtype: str | None
     fields: dict[str, FieldType]
     items: dict[str, int]
@@ -57,7 +56,7 @@ class Manifest:
         rm: float,
         dtype: str,
         source: str,
-        rerank: str = "dot",
+        rerank: Metric = "dot",
         concept_dtype: str | None = None,
         fields: Mapping[str, FieldType] | None = None,
     ) -> Manifest:
@@ -93,32 +92,35 @@ class Manifest:
         try:
             raw = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ManifestError(f"{where}: damaged manifest ({error}); make the index anew") from error
+            raise ManifestError(f"{where}: damaged manifest ({error}); make the index again") from error
         return cls.from_dict(raw, where=where)
 
     @classmethod
     def from_dict(cls, raw: Any, *, where: str) -> Manifest:
-        """Read a manifest strictly: ManifestError for a newer format, and for missing or unknown entries."""
+        """Read a manifest strictly: ManifestError for another format, and for missing or unknown entries."""
         if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
             raise ManifestError(f"{where}: not a manifest of boc; make the index with boc index")
         if raw["format"] > FORMAT:
             raise ManifestError(
-                f"{where}: index format {raw['format']}, this boc reads up to {FORMAT}; upgrade boc or index anew"
+                f"{where}: index format {raw['format']}, this boc reads format {FORMAT}; upgrade boc, or make the "
+                "index again with boc index --replace"
             )
-        since = {name: was for first, added in SINCE.items() if raw["format"] < first for name, was in added.items()}
-        names = {f.name for f in fields(cls)} - set(since)
+        if raw["format"] < FORMAT:
+            raise ManifestError(
+                f"{where}: index format {raw['format']}, this boc reads format {FORMAT}; make the index again with "
+                "boc index --replace"
+            )
+        names = {f.name for f in fields(cls)}
         if set(raw) != names:
             odd = ", ".join(sorted(set(raw) ^ names))
-            raise ManifestError(f"{where}: manifest entries missing or unknown ({odd}); make the index anew")
-        if raw["format"] == 1:
-            raw["codec"] = {"chains": [len(raw["codec"]["steps"])], **raw["codec"]}
-        return cls(**raw, **since)
+            raise ManifestError(f"{where}: manifest entries missing or unknown ({odd}); make the index again")
+        return cls(**raw)
 
     def check_arrays(self, arrays: Mapping[str, NDArray[Any]], *, where: str) -> None:
         """ManifestError unless ``arrays`` are those of the manifest."""
         for name, said in self.arrays.items():
             if name not in arrays or describe(arrays[name]) != said:
-                raise ManifestError(f"{where}: codec array {name} is missing or changed; make the index anew")
+                raise ManifestError(f"{where}: codec array {name} is missing or changed; make the index again")
 
 
 def describe(array: NDArray[Any]) -> dict[str, Any]:

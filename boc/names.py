@@ -22,8 +22,7 @@ ConceptDtype: TypeAlias = Literal["float16", "int8"]
 CONCEPT_DTYPES: tuple[ConceptDtype, ...] = get_args(ConceptDtype)
 """Types that concept sets are stored as."""
 
-SIGNED_CODES = ("scalar", "bits", "permutation")
-GLOBAL_CODES = (*SIGNED_CODES, "dictionary")
+GLOBAL_CODES = ("scalar", "bits", "permutation", "dictionary")
 """Codes of the global vector."""
 
 CONCEPT_CODES = ("hard", "soft", "mixed")

@@ -63,7 +63,7 @@ def region_source(spec: str) -> RegionSource:
 
 
 def trainer() -> ModuleType:
-    """The module that trains encoders: Recipe, Training, describe, check_place, finished, best."""
+    """The module that trains encoders: Recipe, Training, describe, check_place, check_size, finished, best."""
     return _module("encoders.training", "train")
 
 

@@ -18,7 +18,6 @@ from boc.errors import BocError, EncoderError
 from boc.inputs.metadata import check_filter
 from boc.plugins import check_name
 from boc.rank_fusion import reciprocal_rank_fusion
-from boc.rerank import check_metric
 from boc.search_options import SearchOptions
 from boc.types import Embeddings, Hit, ImageRef, Modality, Rescore, Stages, TextScore
 
@@ -43,7 +42,7 @@ class Searcher:
     ) -> None:
         self.index = index
         self.codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
-        self._load = encoder or (lambda: plugins.encoder(index.manifest.identity.spec))
+        self._load = plugins.encoder if encoder is None else lambda spec: encoder()
         self._reopen = reopen or (lambda: index)
 
     @classmethod
@@ -56,12 +55,14 @@ class Searcher:
         def reopen() -> Index:
             return backend.open(check_name(name))
 
-        index = reopen()
-        spec = encoder or index.manifest.identity.spec
-        return cls(index, lambda: plugins.encoder(spec, device), reopen)
+        found = cls(reopen(), None, reopen)
+        first = found.index.manifest.identity.spec
+        # An index that replaces this one may be of another encoder, which its manifest names.
+        found._load = lambda spec: plugins.encoder(encoder if encoder and spec == first else spec, device)
+        return found
 
     def renewed(self, *, force: bool = False) -> Searcher:
-        """A searcher of the current index, with the encoder of this one; itself if the index has not changed.
+        """A searcher of the current index; itself if the index has not changed. The encoder is kept if it still fits.
 
         Every load and edit changes ``created`` or ``source`` of the manifest; a compacted index gives the same answers.
         ``force`` is for an index that could not be read, and may be available again without a change.
@@ -69,7 +70,8 @@ class Searcher:
         index = self._reopen()
         if not force and index.manifest == self.index.manifest:
             return self  # without fetching the codec
-        found = Searcher(index, self._load, self._reopen)
+        found = Searcher(index, None, self._reopen)
+        found._load = self._load
         if "encoder" in self.__dict__ and index.manifest.identity.digest == self.encoder.identity.digest:
             found.encoder = self.encoder  # reused, so it is not loaded again
         return found
@@ -83,7 +85,8 @@ class Searcher:
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder of the index. EncoderError if its weights differ."""
-        found, wanted = self._load(), self.index.manifest.identity
+        wanted = self.index.manifest.identity
+        found = self._load(wanted.spec)
         if found.identity.digest != wanted.digest:
             raise EncoderError(
                 f"the encoder {found.identity.spec} has other weights than the index was made with "
@@ -161,9 +164,8 @@ class Searcher:
         if options.hybrid == "sum":
             return self.index.search(codes, options.k, target, filters=options.filters, words=words, stages=stages)
         depth = math.ceil((self.index.manifest.rm if options.rm is None else options.rm) * options.k)
-        rescore = Rescore(
-            check_metric(options.rerank or self.index.manifest.rerank), queries, options.k if words is None else depth
-        )
+        metric = options.rerank or self.index.manifest.rerank
+        rescore = Rescore(metric, queries, options.k if words is None else depth)
         ranked = self.index.search(codes, depth, target, filters=options.filters, rescore=rescore, stages=stages)
         if words is None:
             return ranked

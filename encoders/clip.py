@@ -348,7 +348,7 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
         except UNUSABLE as error:
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise EncoderError(
-                f"{name}: no dual encoder that can be used ({reason}); get it anew, or take one of {WORKS}"
+                f"{name}: no dual encoder that can be used ({reason}); get it again, or take one of {WORKS}"
             ) from error
 
 

@@ -1,9 +1,9 @@
-"""How much recall a code keeps when it keeps fewer terms: recall of the exact ten nearest, before re-scoring.
+"""Compare codes: recall of the exact ten nearest items as terms are dropped, before re-ranking.
 
     python examples/compare_codes.py                 # random vectors in clusters
     python examples/compare_codes.py photos.h5       # the pictures of a feature file
 
-Postings are what a query reads: the sum of the lengths of its posting lists. No index is made.
+Postings are those that a query reads: the total length of its posting lists. No index is made.
 """
 
 import sys
@@ -11,7 +11,7 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.codecs import SurrogateCodec, global_code
+from boc.codecs import Code, SurrogateCodec
 from boc.inputs.features import FeatureFile
 from boc.types import Embeddings
 
@@ -37,13 +37,15 @@ def main(features: str = "") -> None:
             vectors = file.vectors("image")
     else:
         vectors = clustered(5000, 128, np.random.default_rng(0))
+    dim = vectors.shape[1]
     items, asked = Embeddings("image", vectors), vectors[::50]
     print("code         sparsity  postings  recall@10")
     for code in ("scalar", "permutation"):
         for sparsity in (0.99, 0.95, 0.9, 0.75):
-            z = max(1, round((1 - sparsity) * 2 * vectors.shape[1]))  # of the components and their opposites
-            report(f"{code:11s}  {sparsity:8.2f}", global_code(code, z=z, query_z=z).fit(items), items, asked)
-    report("dictionary          -", global_code("dictionary").fit(items), items, asked)
+            z = max(1, round((1 - sparsity) * 2 * dim))  # of the components and their opposites
+            codec = Code(code, z=z, query_z=z).codec(dim).fit(items)
+            report(f"{code:11s}  {sparsity:8.2f}", codec, items, asked)
+    report("dictionary          -", Code("dictionary").codec(dim).fit(items), items, asked)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Why is this picture the first? The terms that sentence and picture share, and the regions behind the words.
+"""Explain the best hit of a sentence: the terms that sentence and picture share, and the regions behind the words.
 
     python examples/explain_hit.py photos file:boc-data "a dog runs through the snow"
 
-Writes why.html, which draws it.
+Writes the page why.html.
 """
 
 import sys

@@ -1,8 +1,9 @@
-"""Conditions on metadata, and the words of captions counted beside the vectors.
+"""Filters on metadata, and hybrid search with BM25 over the words of captions.
 
     python examples/hybrid_and_filters.py photos.h5 "a dog in the snow"
 
-The metadata is made up here: every second picture is of 2024, the others of 2025. Yours is a CSV with one line an item.
+The metadata is made up here: every second picture is of 2024, the others of 2025. Yours is a CSV with one line per
+item.
 """
 
 import sys

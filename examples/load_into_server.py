@@ -3,13 +3,13 @@
     python examples/load_into_server.py photos.h5 elastic+http://localhost:9200
     BOC_PASSWORD=... python examples/load_into_server.py photos.h5 opensearch+https://user@search.example.org
 
-The address may be a folder too, file:boc-data: what works there works on a server. Killed, the same command goes on.
+The address may be a folder too, file:boc-data: what works there works on a server. After a kill, the same command
+continues.
 """
 
 import sys
 
 from boc import build_index, plugins
-from boc.codecs import global_code
 from boc.evaluate.verify import verify
 
 
@@ -21,7 +21,7 @@ def main(features: str, at: str) -> None:
     backend = plugins.backend(at)
     for label, value in backend.about().items():
         print(f"{label}: {value}")
-    build_index("boc-example", features, at=at, code=global_code("dictionary", terms=64), progress=show)
+    build_index("boc-example", features, at=at, code="dictionary(terms=64)", progress=show)
     found = verify(backend.open("boc-example"))
     print(f"{found.pairs} scores compared, {'all' if found.right else 'not all'} as they should be")
     backend.remove("boc-example")

@@ -1,8 +1,8 @@
-"""Bring vectors of your own, here random ones: write a feature file, index it, search by a vector.
+"""Use your own vectors, here random ones: write a feature file, index it, search by a vector.
 
     python examples/own_vectors.py
 
-Needs no torch. Pictures and sentences of one encoder stand in one file; a caption's group is the id of its picture.
+Needs no torch. Pictures and sentences of one encoder are in one file; the group of a caption is the id of its picture.
 """
 
 import hashlib
@@ -10,7 +10,6 @@ import hashlib
 import numpy as np
 
 from boc import Embeddings, Item, Searcher, build_index
-from boc.codecs import global_code
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.inputs.sources import Source
@@ -26,12 +25,12 @@ def main() -> None:
     weights = hashlib.sha256(b"what tells one version of your network from the next").hexdigest()
     header = Header("embeddings", "mine:1", weights, vectors.shape[1], "float16", Source(items).digest)
     with FeatureWriter("mine.h5", header) as writer:
-        for start in range(writer.done, len(items), 500):  # killed, it goes on at writer.done
+        for start in range(writer.done, len(items), 500):  # after a kill it continues at writer.done
             batch = slice(start, start + 500)
             writer.append(500, [Batch(items[batch], Embeddings("image", vectors[batch]))])
         writer.finish()
 
-    build_index("mine", "mine.h5", code=global_code("scalar", z=32, query_z=64), replace=True)
+    build_index("mine", "mine.h5", code="scalar:32/64", replace=True)
 
     searcher = Searcher.open("mine")
     for hit in searcher.search_vectors(Embeddings("image", vectors[7:8]), k=3)[0]:

@@ -1,4 +1,4 @@
-"""Search an index by a picture: pictures like it, and sentences for it.
+"""Search an index by a picture, for similar pictures and for sentences.
 
 python examples/search_by_picture.py photos file:boc-data dog.jpg
 """
@@ -15,7 +15,7 @@ def main(name: str, at: str, picture: str) -> None:
     try:
         for hit in searcher.search(image=picture, find="text", k=3):
             print(f"{hit.score:.3f}  {hit.item.content}")
-    except BocError as error:  # an index of a plain folder has no sentences
+    except BocError as error:  # an index made from a folder has no sentences
         print(error)
 
 

@@ -2,7 +2,8 @@
 
     python examples/search_folder.py ~/Pictures clip:clip "two dogs play in the snow"
 
-The first run encodes all pictures; later ones search what is there. A CSV of image,caption does as well as a folder.
+The first run encodes all pictures; later ones search the existing index. A CSV with the columns image,caption works
+like a folder.
 """
 
 import sys

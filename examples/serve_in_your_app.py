@@ -1,9 +1,10 @@
-"""The page and its JSON interface as your own application: they are a FastAPI application, to which you add routes.
+"""Serve the page from your own application: it is a FastAPI application, to which you can add routes.
 
     python examples/serve_in_your_app.py photos file:boc-data
     curl 'http://127.0.0.1:8000/api/best?q=a+house+in+the+snow'
 
-One searcher serves all requests. Routes below /api/ ask for the token, if Settings has one, and wait their turn.
+One searcher serves all requests. Routes below /api/ require the token, if Settings has one, and are subject to the load
+limits.
 """
 
 import sys
@@ -22,7 +23,7 @@ def application(name: str, at: str, token: str | None = None) -> FastAPI:
 
     @app.get("/api/best")
     def best(q: str) -> dict[str, str | float]:
-        """A route of your own: the one best picture."""
+        """A route of your own: the best picture."""
         hits = searcher.search(q, k=1)
         return {"id": hits[0].item.id, "score": hits[0].score} if hits else {}
 

@@ -51,8 +51,9 @@ def check_rows(
 
 def check_rescore(rescore: Rescore, modality: Modality | None, manifest: Manifest, shown: str) -> None:
     """BocError unless index ``shown`` can re-rank hits of ``modality`` so."""
-    if check_metric(rescore.metric) == "dot":
+    if rescore.metric == "dot":
         return
+    check_metric(rescore.metric)
     if manifest.concept_dtype is None:
         raise no_concepts(shown)
     if rescore.queries.concepts is None:

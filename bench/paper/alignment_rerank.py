@@ -1,4 +1,4 @@
-"""What alignment of concepts as a re-ranker over codes of global vectors gains, and what it costs.
+"""Gain and cost of re-ranking by alignment of concepts over codes of global vectors.
 
     python -m bench.paper.alignment_rerank DEV --fit TRAIN
 
@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from bench.report.rows import Writer
 from bench.speed.rerank_speed import time_in_turns
-from boc.codecs import global_code
-from boc.codecs.presets import budgets
+from boc.codecs import Code
 from boc.inputs.features import FeatureFile
 from boc.load import fit_code, load_index, new_manifest
 from boc.names import CONCEPT_DTYPES, METRICS, Metric
@@ -99,8 +98,7 @@ def single_queries(file: FeatureFile, asking: Modality, count: int) -> list[Embe
 
 
 def rows(dev: FeatureFile, train: FeatureFile, rms: Sequence[int], timed: int) -> Iterator[list[object]]:
-    z, query_z = budgets(dev.header.dim, None, None)
-    codec = fit_code(train, global_code("scalar", z=z, query_z=query_z))
+    codec = fit_code(train, Code("scalar").codec(dev.header.dim))
     for dtype in CONCEPT_DTYPES:
         with tempfile.TemporaryDirectory() as folder:
             at = f"file:{folder}"
@@ -129,7 +127,7 @@ def rows(dev: FeatureFile, train: FeatureFile, rms: Sequence[int], timed: int) -
 @click.option("--rm", "rms", multiple=True, type=click.IntRange(1), default=RMS, show_default=True)
 @click.option("--timed", default=50, show_default=True, type=click.IntRange(1), help="Queries that are timed.")
 def main(dev: Path, train: Path, rms: tuple[int, ...], timed: int) -> None:
-    """Gain and cost of re-ranking DEV by alignment."""
+    """Measure gain and cost of re-ranking DEV by alignment."""
     told = {"dev": dev, "fit": train, "rm": rms, "timed": timed}
     with (
         FeatureFile(dev) as searched,

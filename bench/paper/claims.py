@@ -1,10 +1,11 @@
-"""Which claims of the Bag of Concepts paper hold on these data, and the figures that decide.
+"""Judges which claims of the Bag of Concepts paper hold on these data, with the figures that decide.
 
     python -m bench.paper.claims ROWS...
 
 ROWS are files that ``table1.py`` and ``sparsity_recall.py`` wrote; a claim is judged once for each that has what it
-needs. A row a claim: held, not held, tie, or cannot be checked here; the difference that decides, in points of percent
-(of table1: of the sum of the six recalls), and its standard error; the figures in words; and the paper's own figures.
+needs. One row per claim: held, not held, tie, or cannot be checked here; the difference that decides, in points of
+percent (of table1: of the sum of the six recalls), and its standard error; the figures in words; and the paper's own
+figures.
 
 A difference is one where it is more than twice its standard error; below that it is a tie. Claims that two codes are
 alike hold if they differ by no more than twice the error, or than SAME points a recall.
@@ -218,7 +219,7 @@ def aggregates(curves: Curves) -> Judgement:
 
 
 def catches_up(curves: Curves) -> Judgement:
-    """Whether what soft assignment lacks to quantisation all but vanishes as more candidates are ranked anew."""
+    """Whether what soft assignment lacks to quantisation all but vanishes as more candidates are re-ranked."""
     code, chain = "scalar minus soft sum", "plain minus with context"
     gaps = [curves.at(code, chain, SPARSEST, rm) for rm in DEPTHS]
     (first, _), (last, error) = gaps[0], gaps[-1]

@@ -1,11 +1,11 @@
-"""What the size of a codebook, and that of the sample it is learned from, do to the Bag of Concepts.
+"""The effect of the size of a codebook, and of the sample it is learned from, on the Bag of Concepts.
 
     python -m bench.paper.codebook_size FEATURES --fit LEARN
 
 Each number of clusters learns from the largest sample, and each smaller sample gives as many clusters as the paper has
 (or as near to it as there are). A row an assignment and direction: clusters, sample asked for and concepts it held,
 z kept of a concept, sparsity 1 - z / p, seconds to learn (told, not to be compared: one run on a machine that may be
-busy), bytes of the codebook, terms an item, postings read a query, bytes of these terms an item, in percent R@10 of
+busy), bytes of the codebook, terms per item, postings read per query, bytes of these terms per item, in percent R@10 of
 the dense vectors and of the code, without re-ranking, and its standard error (by picture). Soft codes keep 8 centroids
 of a concept, and a hundredth of all.
 """

@@ -1,10 +1,10 @@
-"""How much of its own a concept has beside its context: what a Bag of Concepts can tell apart within an item.
+"""The variance of concepts within items: how much a concept differs from its context.
 
     python -m bench.paper.concept_context FEATURES --alone ALONE
 
-A row a modality, of FEATURES and of the same items by the encoder ``FOLDER?alone``: items, concepts an item, and the
-part of the variance of all concepts that lies within items, in percent. Near 0, every concept of an item is the same
-vector, and the set says no more than its mean.
+One row per modality, of FEATURES and of the same items by the encoder ``FOLDER?alone``: items, concepts per item, and
+the part of the variance of all concepts that lies within items, in percent. Near 0, every concept of an item is the
+same vector, and the set says no more than its mean.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Do labels fit? The share of a term's pictures whose own captions have a word of its label, against chance.
+"""The quality of labels: the share of a term's pictures whose captions have a word of its label, against chance.
 
     python -m bench.paper.labels LEARN FEATURES
 
@@ -27,8 +27,7 @@ from bench.report.rows import Writer
 from boc import plugins
 from boc.clustering.codebook import cluster
 from boc.clustering.term_labels import IndexLabels, Label, codebook_labels, content_words
-from boc.codecs import HardAssignment, SurrogateCodec, global_code
-from boc.codecs.presets import budgets
+from boc.codecs import Code, HardAssignment, SurrogateCodec
 from boc.inputs.features import FeatureFile
 from boc.load import fit_code, load_index, new_manifest
 from boc.types import TermMatrix
@@ -80,11 +79,11 @@ def judge(
 def rows(
     learn: FeatureFile, file: FeatureFile, clusters: int, top: int, count: int, seed: int
 ) -> Iterator[list[object]]:
-    """One row a kind of label."""
+    """One row per kind of label."""
     words = words_of(file)
     codebook = cluster([learn], clusters, seed=seed)
-    scalar = fit_code(learn, global_code("scalar", z=budgets(learn.header.dim, None, None)[0]))
-    dictionary = fit_code(learn, global_code("dictionary", z=2, terms=clusters))
+    scalar = fit_code(learn, Code("scalar").codec(learn.header.dim))
+    dictionary = fit_code(learn, Code("dictionary", z=2, terms=clusters).codec(learn.header.dim))
     sample = learn.batch("image", 0, 1).embeddings
     concepts = SurrogateCodec([HardAssignment.from_codebook(codebook)]).fit(sample)
     for kind, codec in (("scalar", scalar), ("dictionary", dictionary), ("concepts", concepts)):

@@ -1,11 +1,11 @@
-"""How well several encoders rank the same items, both ways, beside a floor that needs no gradients.
+"""Compares encoders on the same items in both directions, with a baseline that needs no gradients.
 
     python -m bench.paper.models MODEL...
 
 Each MODEL is NAME=FILE[+FILE...][,METRIC]: embeddings of the same pictures and captions, scored by dot or an alignment
-of ``boc.rerank``; the scores of several files are averaged. A row a model and direction: Recall@1, 5, 10 in percent,
-the standard error of R@10 (by picture), median rank, NDCG@25 with relevance by ROUGE-L and, if --spice names such a
-matrix, by SPICE, and among how many pictures. In folds, figures are means over them, and have no error.
+of ``boc.rerank``; the scores of several files are averaged. One row per model and direction: Recall@1, 5, 10 in
+percent, the standard error of R@10 (by picture), median rank, NDCG@25 with relevance by ROUGE-L and, if --spice names
+such a matrix, by SPICE, and among how many pictures. In folds, figures are means over them, and have no error.
 
 The floor is canonical correlation analysis (Hotelling, Biometrika 1936) between the mean of a picture's regions and the
 TF-IDF of a sentence, reduced by a singular value decomposition, both learned on the training split. Each covariance is
@@ -120,7 +120,7 @@ def rows(
     relevances: Sequence[NDArray[np.float32] | None],
     fold: int | None,
 ) -> Iterator[list[object]]:
-    """One row a direction."""
+    """One row per direction."""
     recalls = evaluate_recall(scores, owners, fold)
     graded = [None if known is None else evaluate_ndcg(scores, owners, known, fold) for known in relevances]
     numbers = np.arange(scores.shape[1])

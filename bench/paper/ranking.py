@@ -1,4 +1,4 @@
-"""Pictures and captions that ask for each other: what a code finds, what it costs, and how sure the figures are."""
+"""Retrieval between pictures and captions: what a code finds, what it costs, and the standard errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Found:
     """What a code found in one direction.
 
     ``hits`` is bool (queries, Rm): whether one of the query's own is among the 10 best of Rm * 10 candidates.
-    ``postings`` are read a query, ``terms`` stored an item; ``size`` is the bytes that these take an item in the
+    ``postings`` are read per query, ``terms`` stored an item; ``size`` is the bytes that these take an item in the
     embedded engine.
     """
 
@@ -59,7 +59,7 @@ class Gallery:
 
     def search(self, codec: SurrogateCodec, asking: Modality, target: Modality, rms: Sequence[int] = RMS) -> Found:
         """The items that a fitted code finds, as an engine does: only those that share a term with the query, by the
-        exact product of frequencies, equal ones in the order of the file; the first of them ranked anew by vectors."""
+        exact product of frequencies, equal ones in the order of the file; the first of them re-ranked by vectors."""
         documents, queries = codec.encode_documents(self.of[target]), codec.encode_queries(self.of[asking])
         postings = Postings.from_matrix(documents)
         depth = max(rms) * K

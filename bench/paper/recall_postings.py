@@ -6,9 +6,9 @@ Without ``--queries`` the captions of FEATURES ask for its pictures; with it, al
 of FEATURES. Codes are learned from FEATURES, or from ``--fit``. Scores are whole numbers from a sparse product, the
 order is (-score, id), and only items that share a term with the query count, as in every engine of ours.
 
-A row holds code, its settings (z / query z, vocabulary for the dictionary), postings read a query, the
-Gini coefficient of the lengths of posting lists, bytes of postings an item (an id of 4 bytes and a weight of 1) and
-of learned arrays an item, R, recall of the exact dense top 10 after the first R are re-ranked, and the share of
+A row holds code, its settings (z / query z, vocabulary for the dictionary), postings read per query, the
+Gini coefficient of the lengths of posting lists, bytes of postings per item (an id of 4 bytes and a weight of 1) and
+of learned arrays per item, R, recall of the exact dense top 10 after the first R are re-ranked, and the share of
 queries with an item of their own group among those 10, in percent, beside the share among the dense 10.
 """
 
@@ -109,7 +109,7 @@ def concept_codes(
 
 
 def rows(truth: Truth, found: Iterator[tuple[str, str, SurrogateCodec]]) -> Iterator[list[object]]:
-    """One row a setting and depth."""
+    """One row per setting and depth."""
     for code, setting, codec in found:
         documents, queries = (
             stacked([encode(part) for part in side])

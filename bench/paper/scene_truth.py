@@ -5,8 +5,7 @@
 GALLERY is a folder of ``boc gallery``, FEATURES the features of its pictures (or of some), NAME their index (without
 it, one is made for the time being). A row has a family of sentences (see boc/scenes/truth.py), a re-rank metric, and a
 measure: the share of sentences whose first hit has everything that the sentence says, or the kinds, the colours, the
-background, the relation; R@10, whether a right picture is among ten; NDCG@10. ``chance`` is the value of a random
-order.
+background, the relation; R@10, whether a right picture is among ten; NDCG@10. ``chance`` is what a random order has.
 
 The pointing game (Zhang et al., Top-down Neural Attention by Excitation Backprop, ECCV 2016) uses the sentence "a
 COLOUR KIND" for each thing of a picture: the share whose chosen region has its centre on the thing. The region is the
@@ -27,10 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.report.rows import Writer
-from boc.build import build_index, fit_code, new_manifest
+from boc.build import build_index
 from boc.clustering.term_labels import whole_words
-from boc.codecs import global_code
-from boc.codecs.presets import budgets
 from boc.explain.score import explain
 from boc.inputs.features import FeatureFile
 from boc.names import METRICS, Metric
@@ -118,11 +115,8 @@ def opened(features: Path, name: str | None, at: str) -> Iterator[Searcher]:
     if name is not None:
         yield Searcher.open(name, at)
         return
-    with FeatureFile(features) as file, tempfile.TemporaryDirectory() as folder:
-        z, query_z = budgets(file.header.dim, None, None)
-        codec = fit_code(file, global_code("scalar", z=z, query_z=query_z))
-        for _ in build_index(file, f"file:{folder}", "bench", codec, new_manifest(file, codec, rerank="mrsw")):
-            pass
+    with tempfile.TemporaryDirectory() as folder:
+        build_index("bench", features, at=f"file:{folder}", rerank="mrsw")
         yield Searcher.open("bench", f"file:{folder}")
 
 

@@ -10,10 +10,10 @@ sparsity of a soft code is the paper's, 1 - z / p, where each concept keeps its 
 aggregated; an item of several concepts may have more terms than z, which "terms" counts. "dictionary" and "mixed" are
 our own; their sparsity is 1 - z / V.
 
-A row holds z of items and of queries, terms stored an item, postings read a query, bytes of these terms an item in the
-embedded engine; in percent R@10 of the dense vectors and of the 10 best, by dense vectors, of the first Rm * 10 hits
-for each Rm; and standard errors (by picture). A row of code "A minus B" holds differences on the same queries, where A
-may be "dense".
+A row holds z of items and of queries, terms stored per item, postings read per query, bytes of these terms per item in
+the embedded engine; in percent R@10 of the dense vectors and of the 10 best, by dense vectors, of the first Rm * 10
+hits for each Rm; and standard errors (by picture). A row of code "A minus B" holds differences on the same queries,
+where A may be "dense".
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from numpy.typing import NDArray
 from bench.paper.codebooks import Codebooks
 from bench.paper.ranking import DIRECTIONS, RMS, Gallery, share
 from bench.report.rows import Writer
-from boc.codecs import SurrogateCodec, concept_code, global_code
-from boc.codecs.presets import budgets
+from boc.codecs import Code, SurrogateCodec, concept_code, global_code
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.load import fit_code
@@ -93,8 +92,8 @@ def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: S
     for sparsity in sparsities:
         z = kept(sparsity, width)  # the largest component, which bits are measured by, depends on it
         yield Setting("bits", ROTATED, z, z, sparsity, fit_code(fit, global_code("bits", z=z, query_z=z)))
-    z, query_z = budgets(fit.header.dim, None, None)
-    default = fit_code(fit, global_code(z=z, query_z=query_z))
+    z, query_z = Code("scalar").budgets(fit.header.dim)
+    default = fit_code(fit, Code("scalar").codec(fit.header.dim))
     yield Setting("scalar", "default", z, query_z, round(1 - z / width, 4), default)
     if 0 in sparsities:
         shifted = fit_code(fit, global_code("scalar", rotate=False, shift=True))
@@ -134,7 +133,7 @@ def kept(sparsity: float, width: int) -> int:
 
 
 def rows(gallery: Gallery, settings: Iterator[Setting]) -> Iterator[list[object]]:
-    """One row a setting and direction, and then one a pair of PAIRS where both were measured."""
+    """One row per setting and direction, and then one a pair of PAIRS where both were measured."""
     dense = {asking: gallery.exact(asking, target) for asking, target in DIRECTIONS}
     hits: Hits = {}
     for setting in settings:

@@ -6,7 +6,7 @@ DEV is searched, TRAIN is what codebooks are made of. The rows without context n
 words: the same photographs extracted by the encoder ``tern:FOLDER?alone`` (a part of TRAIN is enough). "No context"
 is about the codebook: what is encoded with it keeps its context, as section IV of the paper has it ("during the
 clustering phase"). Items are ranked by exact products of the whole-number term frequencies, whose rows have unit
-length but for rounding: cosine.
+length except for rounding: cosine.
 
 A row holds the six recalls in percent, their sum and its standard error (by picture), and the paper's own figures on
 COCO (5,000 pictures) and Flickr30K (10,000), which are of other data and another TERN. A row with another model under

@@ -1,7 +1,7 @@
 """Engines of the race that answer from codes: ours, scipy and tantivy.
 
 Ours is the whole public path, ``load_index`` and ``Searcher.search_vectors``: query encoding, posting lists,
-re-scoring from float16, hits with their content. ``scipy`` (product with the transposed term matrix, ``argpartition``)
+re-ranking from float16, hits with their content. ``scipy`` (product with the transposed term matrix, ``argpartition``)
 and ``tantivy`` (terms as words of a document, weights of the query as boosts; it does not see the frequencies of
 documents, whose lengths are equal) answer from the same codes and re-score in the same way; their bytes count float16
 vectors and the arrays of the code.
@@ -22,7 +22,8 @@ import numpy as np
 from bench.race.data import Data, K, Matrix, told
 from bench.race.engine import Clock, Engine, Local, Setting, Took, folder_of, rescored
 from boc import plugins
-from boc.codecs import SurrogateCodec, global_code
+from boc.codecs import Code, SurrogateCodec, parse_code
+from boc.errors import BocError
 from boc.inputs.features import FeatureFile
 from boc.load import fit_code, load_index, new_manifest
 from boc.search import Searcher
@@ -39,16 +40,25 @@ QUERY_Z = {
 }
 
 
+def is_raced(text: str) -> bool:
+    """Whether ``text`` is a code such as ``bits:32``: all but the terms of an item is chosen by the race."""
+    try:
+        code = parse_code(text)
+    except BocError:
+        return False
+    return code.name in QUERY_Z and code.z is not None and code == Code(code.name, z=code.z)
+
+
 class Coded(Engine):
-    """An index over a code; a setting is the terms of a query and the candidates that are re-scored."""
+    """An index over a code; a setting is the terms of a query and the candidates that are re-ranked."""
 
     knobs = ("z", "R")
     depths: Sequence[int] = DEPTHS
 
     def __init__(self, data: Data, code: str, codec: SurrogateCodec) -> None:
-        kind, z = code.split(":")
-        self.data, self.codec, self.z = data, codec, int(z)
-        budgets = [z for z in QUERY_Z[kind] if z <= codec.n_terms] or [codec.n_terms]
+        parsed = parse_code(code)
+        self.data, self.codec, self.z = data, codec, parsed.z or 1
+        budgets = [z for z in QUERY_Z[parsed.name] if z <= codec.n_terms] or [codec.n_terms]
         self.grid = list(product(budgets, [depth for depth in self.depths if depth < data.shape[0]] or [K]))
 
     def choose(self, setting: Setting) -> None:
@@ -184,7 +194,8 @@ class Tantivy(Coded, Local):
 def fit(data: Data, kind: str) -> Took:
     """Fit a code such as ``bits`` and keep it."""
     folder = folder_of(data, f"codec {kind}")
-    codec = global_code(kind, z=1, query_z=1, seed=data.seed, terms=data.terms if kind == "dictionary" else None)
+    terms = data.terms if kind == "dictionary" else None
+    codec = Code(kind, z=1, query_z=1, seed=data.seed, terms=terms).codec(data.shape[1])
     begun = time.perf_counter()
     with FeatureFile(data.gallery) as file:
         fit_code(file, codec)
@@ -197,11 +208,11 @@ def fit(data: Data, kind: str) -> Took:
 
 def fitted(data: Data, code: str) -> SurrogateCodec:
     """The codec of a code such as ``bits:32``, as ``fit`` left it."""
-    kind, z = code.split(":")
-    folder = folder_of(data, f"codec {kind}")
+    parsed = parse_code(code)
+    folder = folder_of(data, f"codec {parsed.name}")
     with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:
         codec = SurrogateCodec.restore(json.loads((folder / "config.json").read_text()), dict(arrays))
-    return codec.budgeted(int(z), min(QUERY_Z[kind][1], codec.n_terms))
+    return codec.budgeted(parsed.z or 1, min(QUERY_Z[parsed.name][1], codec.n_terms))
 
 
 def encoded(data: Data, code: str, clock: Clock) -> Iterator[TermMatrix]:

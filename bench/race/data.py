@@ -33,9 +33,10 @@ Matrix = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Data:
-    """A gallery, the queries that are reported, and those that choose settings, all feature files; ``work`` keeps what
-    is made of them. Without a file of validation every other query chooses. ``truth`` may hold the rows of the exact
-    top 10 of the queries, best first, int64 (q, 10); without it they are computed.
+    """The data of a race: feature files of the gallery, of the reported queries, and of the queries that choose
+    settings (``validation``; without it, every other query chooses). ``work`` is the folder for everything made from
+    them. ``truth`` may hold the rows of the exact top 10 per query, best first, int64 (q, 10); otherwise they are
+    computed.
     """
 
     work: Path
@@ -57,7 +58,7 @@ class Data:
 
     @cached_property
     def stored(self) -> NDArray[Any]:
-        """Vectors (n, d) as they lie in the gallery, memory-mapped."""
+        """The vectors (n, d) of the gallery, memory-mapped."""
         with FeatureFile(self.gallery) as file:
             return np.asarray(file.mapped(self.modality, "dense/vectors"))  # codes look longer at a subclass
 

@@ -1,6 +1,6 @@
 """What engines of the race have in common: how one is built, opened and asked, and what that takes.
 
-``once`` builds an index in a process of its own, in a folder of its own; what is there is not built again.
+``once`` builds an index in a separate process, in a folder of its own; what is there is not built again.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def once(folder: Path, threads: int, task: Callable[..., Took], *arguments: Any)
 
 
 def watched(threads: int, task: Callable[..., Took], *arguments: Any) -> tuple[Took, float, int]:
-    """In a process of its own: what ``task`` took, its processor seconds, and the largest memory of the process."""
+    """In a separate process: what ``task`` took, its processor seconds, and the largest memory of the process."""
     use_threads(threads)
     begun = time.process_time()
     took = task(*arguments)

@@ -13,10 +13,11 @@ from importlib import import_module
 import click
 import numpy as np
 
-from bench.race.codes import QUERY_Z, Coded, Ours, Scipy, Tantivy, fit
+from bench.race.codes import Coded, Ours, Scipy, Tantivy, fit, is_raced
 from bench.race.data import Data
 from bench.race.engine import Engine, Facts, Local, Setting, child, folder_of, once, status, use_threads
 from bench.race.vectors import Brute, Flat, Hnsw, Ivf, Usearch
+from boc.codecs import parse_code
 
 ASKED = 100  # queries before memory is looked at
 CODES = ("bits:32", "dictionary:2")
@@ -27,7 +28,7 @@ ENGINES: dict[str, type[Local]] = {
 
 
 def all_names() -> list[str]:
-    """The indexes that are compared unless others are asked for."""
+    """The names of the indexes that are compared by default."""
     coded = [f"{engine} {code}" for engine in ("boc", "scipy", "tantivy") for code in CODES]
     return coded + [name for name in ENGINES if name not in ("boc", "scipy", "tantivy")]
 
@@ -35,9 +36,8 @@ def all_names() -> list[str]:
 def check_name(name: str) -> None:
     """UsageError unless it names an index."""
     engine, _, code = name.partition(" ")
-    kind, _, z = code.partition(":")
     coded = engine in ENGINES and issubclass(ENGINES[engine], Coded)
-    if engine not in ENGINES or (coded and (kind not in QUERY_Z or not z.isdigit())) or (code and not coded):
+    if engine not in ENGINES or bool(code) != coded or (coded and not is_raced(code)):
         raise click.UsageError(f"no index {name!r}; known: {', '.join(all_names())}, other terms and scalar:64 too")
 
 
@@ -49,7 +49,7 @@ def opened(data: Data, name: str) -> Engine:
 def built(data: Data, name: str, threads: int) -> Facts:
     """Fit and build what is not there yet."""
     engine, _, code = name.partition(" ")
-    folder, kind = folder_of(data, name), code.partition(":")[0]
+    folder, kind = folder_of(data, name), parse_code(code).name if code else ""
     fitting = {"build": 0.0, "cpu": 0.0, "peak": 0.0}
     if kind:
         fitting = once(folder_of(data, f"codec {kind}"), threads, fit, data, kind)

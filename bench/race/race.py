@@ -13,11 +13,11 @@ at an address: our codes beside the server's own HNSW, over the first ``--limit`
 ``--index`` names indexes, of both sides if so wished.
 
 Settings are chosen on the validation queries (without such a file, on every other query) and told of the rest; how, and
-how they are timed, says race_timing.py. Queries a second and memory are those of settings that are compared.
+how they are timed, says race_timing.py. Queries per second and memory are those of settings that are compared.
 
 Columns: ``ours`` is 1 for our codes on our own path; ``at`` are the recalls (.90, .95, .98) at which this setting is
 the fastest of its index on validation. ``recall`` is of the exact top 10, on queries that chose nothing. Milliseconds
-are medians over rounds, with the least and the most round; ``took_ms`` is what a server says its part was. ``fit_s``
+are medians over rounds, with minimum and maximum round; ``took_ms`` is what a server says its part was. ``fit_s``
 learns the code, ``encode_s`` encodes all items, ``build_s`` is the rest of loading, merging among it (ours in a folder
 encodes while it loads: all of it is ``build_s``); ``cpu_s`` are processor seconds of all three, of the server too;
 ``build_peak_mb`` is the largest memory meanwhile. ``disk_mb`` is the sum of ``index_mb`` (posting lists, graph,
@@ -91,7 +91,7 @@ def row(variant: Variant, facts: Facts, memory: Memory, at: Sequence[float], ite
     sizes = [megabytes(size) for size in (facts.peak, facts.disk, *(facts.sizes[part] for part in PARTS), *memory)]
     known = [size for size in memory if size is not None]
     paper = [
-        f"{facts.disk / items / 1000:.4f}",  # bytes an item are GB a billion
+        f"{facts.disk / items / 1000:.4f}",  # bytes per item are GB a billion
         f"{sum(known) / items / 1000:.4f}" if known else "",
         f"{1e6 * facts.cpu / items / 3600:.4f}",
     ]

@@ -4,10 +4,10 @@
 
 Only what ran in the same race is compared: there, rounds met the same machine. At each recall both sides are at the
 setting that was the fastest to reach it on the validation queries; ``at`` of race.py says which. Ratios are ours over
-theirs: below 1 we are faster, smaller, sooner; queries a second are the other way round. Of times and rates there is
-the median over rounds with the least and the most, and a verdict: ``ours`` or ``theirs`` if all rounds agree, ``even``
+theirs: below 1 we are faster, smaller, sooner; queries per second are the other way round. Of times and rates there is
+the median over rounds with minimum and maximum, and a verdict: ``ours`` or ``theirs`` if all rounds agree, ``even``
 if they do not. ``build`` has the encoding of all items in it, ``with_fit`` the learning of the code too;
-``without_vectors`` is the share of bytes left if nothing is re-scored and our vectors are dropped, which those that
+``without_vectors`` is the share of bytes left if nothing is re-ranked and our vectors are dropped, which those that
 search by vectors cannot. An index over another code of ours is not compared, and where one side told nothing the cell
 is empty.
 """
@@ -86,7 +86,7 @@ def quotient(ours: float, theirs: float) -> str:
 
 
 def spread(one: Cells, other: Cells, name: str, better: int) -> list[str]:
-    """Median, least and most of the ratio over rounds, and the verdict; ``better`` is 1 where more is."""
+    """Median, minimum and maximum of the ratio over rounds, and the verdict; ``better`` is 1 where more is."""
     if not one[name] or not other[name]:
         return [""] * 4
     found = values(one[name]) / values(other[name])

@@ -29,10 +29,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from bench.race.codes import Coded, fit, fitted
+from bench.race.codes import Coded, fit, fitted, is_raced
 from bench.race.data import Data, K, Matrix, told
 from bench.race.engine import Engine, Facts, Setting, UnavailableError, folder_of, once, status_of
 from boc import plugins
+from boc.codecs import parse_code
 from boc.errors import BackendError
 from boc.inputs.features import FeatureFile
 from boc.load import new_manifest
@@ -96,7 +97,7 @@ class ServedCode(Served, Coded):
         self.library, self.kind, self.timed = server.label, "", server.timed
         self.searcher = Searcher(server.backend(what).open(server.name_of(what)))
         Coded.__init__(self, data, code, self.searcher.codec)
-        budgets, depths = GRIDS[code.partition(":")[0]]
+        budgets, depths = GRIDS[parse_code(code).name]
         self.grid = list(product([min(z, self.codec.n_terms) for z in budgets], depths))
 
     def ask(self, query: Matrix) -> Any:
@@ -162,16 +163,14 @@ class Server:
         return found
 
     def all_names(self) -> list[str]:
-        """The indexes that are compared unless others are asked for."""
+        """The names of the indexes that are compared by default."""
         return [f"{self.label} {what}" for what in (*CODES, *HNSW[self.timed.engine])]
 
     def check_name(self, name: str) -> None:
-        """UsageError unless it names an index."""
+        """UsageError unless ``name`` is the name of an index."""
         what, *ways = name.split(" ")[1:] or [""]
-        code, _, z = what.partition(":")
-        if not (code in GRIDS and z.isdigit() and len(ways) <= 2 and not set(ways[:1]) - set(self.fields)) and (
-            what not in HNSW[self.timed.engine] or ways
-        ):
+        coded = is_raced(what) and len(ways) <= 2 and set(ways[:1]) <= set(self.fields)
+        if not coded and (what not in HNSW[self.timed.engine] or ways):
             raise click.UsageError(f"no index {name!r}; known: {', '.join(self.all_names())}, {' '.join(self.fields)}")
 
     def name_of(self, what: str) -> str:
@@ -194,7 +193,7 @@ class Server:
 
     def _coded(self, data: Data, what: str, threads: int) -> Facts:
         code, name = what.partition(" ")[0], self.name_of(what)
-        kind = code.partition(":")[0]
+        kind = parse_code(code).name
         fitting = once(folder_of(data, f"codec {kind}"), threads, fit, data, kind)
         codec, backend, mine = fitted(data, code), self.backend(what), time.process_time()
         begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""How the race is timed: settings are chosen on some queries, and then take turns on others.
+"""Timing of the race: settings are chosen on some queries, and then take turns on others.
 
 ``variants_of`` has every setting of an index answer the validation queries once, and drops those that another of the
 same index clearly beats, in recall and time. ``measure`` times the rest, one query at a time on one thread: in each
@@ -56,12 +56,12 @@ class Variant:
         return float(median(self.medians.tolist()))
 
     def percentile_cells(self) -> list[str]:
-        """Median over rounds, least and most of the 50th, 95th and 99th percentile."""
+        """Median over rounds, minimum and maximum of the 50th, 95th and 99th percentile."""
         return [cell for q in (50, 95, 99) for cell in spread(np.percentile(self.times, q, axis=1), 3)]
 
 
 def spread(values: NDArray[np.float64], digits: int) -> list[str]:
-    """Median, least and most."""
+    """Median, minimum and maximum."""
     return [f"{f(values):.{digits}f}" for f in (np.median, np.min, np.max)] if len(values) else ["", "", ""]
 
 
@@ -123,7 +123,7 @@ def measure(variants: Sequence[Variant], data: Data, rounds: int, seed: int) -> 
 
 
 def measure_rates(variants: Sequence[Variant], data: Data, rounds: int) -> None:
-    """Queries a second of batches, on one processor and on two."""
+    """Queries per second of batches, on one processor and on two."""
     queries = np.ascontiguousarray(data.asked[0])
     for variant in variants:
         variant.qps = np.empty((2, rounds))

@@ -102,7 +102,7 @@ class Hnsw(Faiss):
 
 
 class Ivf(Faiss):
-    """4 sqrt(n) cells of bytes, the first 50 re-scored."""
+    """4 sqrt(n) cells of bytes, the first 50 re-ranked."""
 
     kind = "IVF,SQ8"
     knobs = ("nprobe",)

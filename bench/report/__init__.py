@@ -1,1 +1,1 @@
-"""From rows of measurements to pages."""
+"""Reports: rows of measurements, tables, plots, and pages."""

@@ -1,8 +1,8 @@
-"""Figures of the documentation, made of the rows in docs/rows: ``python -m bench.report.docs``, or ``--check``.
+"""Generates the figures of the documentation from docs/rows: ``python -m bench.report.docs``, or ``--check``.
 
-A page has what is made between markers, and everything between them is written anew:
+A page has markers, and everything between them is generated:
 
-    <!-- rows: NAME VIEW WORD... -->                      a view of docs/rows/NAME.csv (views.py), as a table
+    <!-- rows: NAME VIEW WORD... -->                      a view of docs/rows/NAME.csv (tables.py), as a table
     <!-- end -->
 
     <!-- rows: NAME plot PLOT -->                         a plot (plot.py), as docs/figures/NAME-PLOT.svg
@@ -11,7 +11,7 @@ A page has what is made between markers, and everything between them is written 
     R@10 is <!-- rows: NAME cell COLUMN .1f KEY=VALUE... -->61.5<!-- end -->     one figure, in a sentence
 
 Words with spaces are quoted: ``"scored by=dot"``. A figure never begins a line, where its comment would make the whole
-line HTML. A plot names the digest of the rows that it was drawn of, which is compared: pixels differ by matplotlib.
+line HTML. A plot has the digest of its rows, which is compared, since pixels depend on the version of matplotlib.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ MARKED = re.compile(r"(<!-- rows: (?P<what>[^\n]*?) -->)(?P<old>.*?)(?P<end><!--
 
 
 def pages(root: Path) -> list[Path]:
-    """Those that may have figures."""
+    """The pages that may have figures."""
     return [root / "README.md", *sorted((root / "docs").glob("**/*.md"))]
 
 
 def made(text: str, page: Path, root: Path, write: bool = False) -> str:
-    """The page with all between its markers made anew, and plots drawn if ``write``; ViewError for what cannot be."""
+    """The page with everything between its markers generated, and plots drawn if ``write``. ViewError for a bad
+    marker."""
 
     def replaced(match: re.Match[str]) -> str:
         name, view, *words = shlex.split(match["what"])
@@ -74,7 +75,7 @@ def _rows(path: Path) -> Rows:
 
 
 def _plot(rows: Rows, name: str, page: Path, root: Path, of: str, write: bool) -> str:
-    """The link to a plot, drawn if ``write``; without it, told as differing where it is of other rows."""
+    """The link to a plot, drawn if ``write``; otherwise ViewError if it was drawn from other rows."""
     from bench.report.page import measured_on
     from bench.report.plot import plots  # matplotlib, for those pages that have plots
 
@@ -95,7 +96,7 @@ def _plot(rows: Rows, name: str, page: Path, root: Path, of: str, write: bool) -
 @click.option("--check", is_flag=True, help="Change nothing; fail if a page differs from its rows.")
 @click.option("--root", default=ROOT, type=click.Path(exists=True, file_okay=False, path_type=Path), hidden=True)
 def main(check: bool, root: Path) -> None:
-    """Bring the pages of the documentation to what the rows say."""
+    """Generate the figures of the pages of the documentation."""
     differ = []
     for page in pages(root):
         old = page.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""How plots look: the colours of Okabe and Ito with a marker each, lines named at their ends, SVG with text as text."""
+"""Drawing of plots: colours of Okabe and Ito, each with a marker; lines named at their ends; SVG with text as text."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One page of all rows in a folder: ``python -m bench.report.page bench-out -o bench-out/report.html``.
 
-What ran, where, with which settings; the claims of the Bag of Concepts paper, held or not; where ours is faster or
-smaller than others, and where it is not; every plot and every table. Rows that have no end are named, and not shown.
-The page needs nothing but itself.
+It shows what ran, where, and with which settings; which claims of the Bag of Concepts paper hold; where ours is faster
+or smaller than others, and where it is not; every plot and every table. Unfinished rows are named, and not shown. The
+page is self-contained.
 """
 
 from __future__ import annotations

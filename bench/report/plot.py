@@ -135,8 +135,8 @@ def figure_3c(rows: Rows, data: str) -> Iterator[Plot]:
 
 
 def by_cost(rows: Rows, data: str) -> Iterator[Plot]:
-    """R@10 against what costs money: postings read a query, and bytes an item."""
-    units = {"postings": "postings read a query (log)", "bytes": "bytes of postings an item (log)"}
+    """R@10 against what costs money: postings read per query, and bytes per item."""
+    units = {"postings": "postings read per query (log)", "bytes": "bytes of postings per item (log)"}
     for cost, unit in units.items():
         made, axes = figure(2)
         for ax, direction in zip(axes, DIRECTIONS, strict=True):
@@ -197,7 +197,7 @@ def _assigned(row: Row) -> str:
 def recall_postings(rows: Rows, data: str) -> Iterator[Plot]:
     """Recall of the exact top ten against postings, and bytes."""
     depth = sorted({int(row["R"]) for row in rows.table})[-2:][0]
-    units = {"postings": "postings read a query (log)", "bytes": "bytes of postings an item (log)"}
+    units = {"postings": "postings read per query (log)", "bytes": "bytes of postings per item (log)"}
     made, axes = figure(2)
     for ax, (cost, unit) in zip(axes, units.items(), strict=True):
         lines = []
@@ -208,7 +208,7 @@ def recall_postings(rows: Rows, data: str) -> Iterator[Plot]:
                 lines.append(Line(code, [float(r[cost]) for r in found], [float(r["recall"]) for r in found], i))
         ax.set_xscale("log")
         ticks_at(ax.xaxis, decades([x for line in lines for x in line.x]))
-        _named(ax, f"{depth} candidates re-scored", unit, "recall of the exact top ten (share)")
+        _named(ax, f"{depth} candidates re-ranked", unit, "recall of the exact top ten (share)")
         draw(ax, lines)
     title = f"Recall against what is read and stored. {data}"
     made.suptitle(title, fontsize=12)
@@ -223,7 +223,7 @@ def race(rows: Rows, data: str) -> Iterator[Plot]:
     made, axes = figure(2, height=5.2)
     for ax, column, unit in (
         (axes[0], "p50_ms", "milliseconds a query, median (log)"),
-        (axes[1], "qps_1", "queries a second in batches, one thread (log)"),
+        (axes[1], "qps_1", "queries per second in batches, one thread (log)"),
     ):
         lines = []
         for name in names:

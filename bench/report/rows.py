@@ -1,4 +1,4 @@
-"""Rows of measurements as CSV, with all that is needed to trust them: settings, seed, versions, machine, time.
+"""Rows of measurements as CSV, with settings, seed, versions, machine and time.
 
     with Writer(sys.stdout, __file__, {"features": features, "rounds": 3}, ["code", "recall"]) as out:
         out.write("scalar", 0.98)
@@ -15,8 +15,8 @@ gives
     scalar,0.98
     # done: 3.2
 
-Rows are there as soon as they are written. Without the last line, which tells the seconds that all took, the script was
-stopped or failed, and the rows are not all there.
+Rows are flushed one by one. The last line has the total seconds; without it the script was stopped or failed, and the
+rows are incomplete.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ PLAIN = ("script", "time")  # the rest of the head is JSON
 
 
 class Writer:
-    """Rows under ``columns`` on ``stdout``, behind a head; as a context, whose end without an error is told.
+    """Writes a head and rows under ``columns`` to a stream; leaving its context without an error writes the last line.
 
-    ``script`` is the name of what measures (a path is cut to its name), ``settings`` all that decides what is measured
-    (paths are told by their names), ``extras`` the distributions whose versions matter beside those of `LIBRARIES`;
-    what is not installed is left out.
+    ``script`` is the name of the script (a path is cut to its name), ``settings`` everything that determines the
+    measurement (paths are cut to their names), ``extras`` the distributions whose versions matter beside `LIBRARIES`;
+    distributions that are not installed are left out.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Writer:
         return self
 
     def write(self, *cells: object) -> None:
-        """One row, a line of its own, a cell for each column; None is an empty cell."""
+        """Write one row, with one cell per column; None is an empty cell."""
         if len(cells) != len(self.columns):
             raise ValueError(f"{len(self.columns)} columns, {len(cells)} cells: {cells}")
         line = ["" if cell is None else str(cell) for cell in cells]
@@ -101,10 +101,10 @@ class Writer:
 
 @dataclass(frozen=True)
 class Rows:
-    """What a file of rows holds.
+    """The contents of a file of rows.
 
     ``head`` has script, settings, seed, versions, machine and time; ``table`` a mapping of column to cell for each row;
-    ``seconds`` is what all of it took, or None if it was stopped before its end (``done``).
+    ``seconds`` is the total time, or None if the script was stopped (see ``done``).
     """
 
     head: Mapping[str, Any]
@@ -119,7 +119,7 @@ class Rows:
 
 
 def read(path: str | Path) -> Rows:
-    """The rows of a file. A last row that was cut short is left out; ValueError names a file without a head."""
+    """Read a file of rows. An incomplete last row is left out; ValueError for a file without a head."""
     text = Path(path).read_text(encoding="utf-8")
     head: dict[str, Any] = {}
     rest = text

@@ -1,6 +1,6 @@
-"""Tables for people, made of rows: which columns, in which order, with how many digits.
+"""Tables from rows: the columns, their order, and the number of digits.
 
-A view takes rows and words that choose among them, and gives a heading and lines of cells, Markdown inside.
+A view takes rows and words that select among them, and gives a heading and lines of cells in Markdown.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ CUTOFFS = (1, 5, 10)
 
 
 class ViewError(ValueError):
-    """There is no such view of these rows, or no such row."""
+    """An unknown view of these rows, or a missing row."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A heading, and lines that have a cell for each of its columns."""
+    """A heading, and lines with one cell per column."""
 
     head: list[str]
     lines: list[list[str]]
@@ -52,7 +52,7 @@ def joined(row: Row, columns: Sequence[str], digits: int = 1) -> str:
 
 
 def ranged(row: Row, column: str, unit: str = "", digits: int = 2) -> str:
-    """The median of a column, with the least and the most."""
+    """The median of a column, with minimum and maximum."""
     told = [number(row[name], digits) for name in (f"{column}{unit}", f"{column}_least", f"{column}_most")]
     return f"{told[0]} ({told[1]}-{told[2]})" if told[0] else ""
 
@@ -77,7 +77,7 @@ def share_of(column: str, digits: int = 3) -> Cell:
 
 
 def models(rows: Rows) -> Table:
-    """An encoder a line."""
+    """One line per encoder."""
     head = ["model, ranked by"]
     for told in ("sentence to picture", "picture to sentence"):
         head += [f"{told} R@1 / 5 / 10", "+- of R@10", "median rank", "NDCG@25"]
@@ -98,9 +98,9 @@ def index(rows: Rows) -> Table:
     """R@10 of the vectors, and of the default code with and without re-ranking."""
     found = {d: cell(rows, code="scalar", chain="default", direction=d) for d in DIRECTIONS}
     one = found[DIRECTIONS[0]]
-    kept = f"the index, {one['z']} terms an item and {one['query z']} a query"
+    kept = f"the index, {one['z']} terms per item and {one['query z']} per query"
     measures = {"dense vectors": "dense", f"{kept}, not re-ranked": "Rm=1"}
-    measures["the same, 10 candidates re-ranked for each hit"] = "Rm=10"
+    measures["the same, 10 candidates re-ranked per hit"] = "Rm=10"
     lines = [[told, *(number(found[d][column]) for d in DIRECTIONS)] for told, column in measures.items()]
     return Table(["R@10, %", "sentence to picture", "picture to sentence"], lines)
 
@@ -168,7 +168,7 @@ def postings(rows: Rows, what: str = "recall", *chosen: str) -> Table:
             line.append(share(value) if what == "recall" else number(value))
         lines.append(line)
     told = "recall" if what == "recall" else "R@10"
-    head = ["code", "terms an item / a query", "postings a query", "bytes an item"]
+    head = ["code", "terms per item / per query", "postings per query", "bytes per item"]
     return Table([*head, *(f"{told}, R = {depth}" for depth in depths)], lines)
 
 
@@ -248,7 +248,7 @@ def alignment(rows: Rows, metric: str = "mrsw", stored: str = "float16") -> Tabl
 
 
 def metrics(rows: Rows, rm: str = "10", stored: str = "float16") -> Table:
-    """A metric a line."""
+    """One line per metric."""
     head = ["metric", *(f"{told} R@1 / 10" for told in ("sentence to picture", "picture to sentence"))]
     lines = []
     for metric in dict.fromkeys(row["metric"] for row in rows.table if row["metric"] != "none"):
@@ -258,7 +258,7 @@ def metrics(rows: Rows, rm: str = "10", stored: str = "float16") -> Table:
 
 
 def labels(rows: Rows) -> Table:
-    """A kind of label a line."""
+    """One line per kind of label."""
     return listed(rows.table, {
         "labels": of("labels"), "terms": of("terms"), "with words": of("with words"),
         "share of top pictures": lambda row: f"{share(row['hits'], 2)} +- {share(row['hits +-'], 2)}",
@@ -267,27 +267,27 @@ def labels(rows: Rows) -> Table:
 
 
 def encoding(rows: Rows) -> Table:
-    """A code a line."""
+    """One line per code."""
     return listed(rows.table, {
-        "code": of("code"), "vectors a second": of("rows/s", 0),
+        "code": of("code"), "vectors per second": of("rows/s", 0),
         "of faiss's speed (least-most)": lambda row: f"{row['ratio to faiss']} ({row['lowest']}-{row['highest']})",
         "learning, s": of("fit s", 1), "peak memory, MB": of("peak MB", 0),
     })  # fmt: skip
 
 
 def kernel(rows: Rows) -> Table:
-    """An index a line."""
+    """One line per index."""
     return listed(rows.table, {
         "index": of("index"), "setting": of("setting"), "recall@10": share_of("recall"), "p50 ms": of("p50_ms", 3),
-        "of it the query's terms": of("encode_ms", 3), "posting lists": of("kernel_ms", 3),
-        "postings a query": of("postings", 0), "ns a posting": lambda row: ranged(row, "ns"),
+        "of it, terms of the query": of("encode_ms", 3), "posting lists": of("kernel_ms", 3),
+        "postings per query": of("postings", 0), "ns per posting": lambda row: ranged(row, "ns"),
         "of a bare loop in C": of("scatter_ns", 2), "cold `boc search`, s": lambda row: ranged(row, "cold", "_s"),
     })  # fmt: skip
 
 
 MEASURES = (  # heading, column of the rows, words for a ratio below one and above
     ("one query", "p50", ("faster", "slower")),
-    ("batches, one thread", "qps_1", ("fewer a second", "more a second")),
+    ("batches, one thread", "qps_1", ("fewer per second", "more per second")),
     ("loading", "build", ("sooner", "later")),
     ("with learning", "with_fit", ("sooner", "later")),
     ("disk", "disk", ("smaller", "larger")),

@@ -1,10 +1,11 @@
-"""Do several places give the same hits? The items of an embeddings file are indexed at each and asked for each other.
+"""Compares the hits of several backends: the items of an embeddings file are indexed at each, and are the queries.
 
-    python -m bench.speed.backend_parity flickr8k/dev.h5 file:DIR elastic+http://localhost:9200 opensearch+http://localhost:9201
+    python -m bench.speed.backend_parity flickr8k/dev.h5 file:DIR elastic+http://localhost:9200
+    opensearch+http://localhost:9201
 
 All items are queries: sentences find pictures, pictures find sentences. Hits are compared with those of the first
-place, as lists of ids; where the lists differ, two hits may change places if their scores are equal. Prints one line a
-place: queries, how many of them have other hits, and the largest difference of a score.
+place, as lists of ids; where the lists differ, two hits may change places if their scores are equal. Prints one line
+per place: queries, how many of them have other hits, and the largest difference of a score.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import click
 import numpy as np
 
 from boc import plugins
-from boc.codecs import global_code
-from boc.codecs.presets import budgets
+from boc.cli.options import CodeType
+from boc.codecs import Code
 from boc.inputs.features import FeatureFile
 from boc.inputs.query_files import read_queries
 from boc.load import fit_code, load_index, new_manifest
@@ -30,7 +31,7 @@ EQUAL = 1e-6  # servers and processors round the last bit of a sum their own way
 
 
 def same(ours: list[Hit], theirs: list[Hit]) -> bool:
-    """Whether two lists hold the same hits, but for the order, and the last place, of equal scores."""
+    """Whether two lists hold the same hits, except for the order, and the last place, of equal scores."""
     if len(ours) != len(theirs):
         return False
     scores = {hit.item.id: hit.score for hit in ours}
@@ -44,16 +45,13 @@ def same(ours: list[Hit], theirs: list[Hit]) -> bool:
 @click.command()
 @click.argument("features", type=click.Path(path_type=Path))
 @click.argument("places", nargs=-1, required=True)
-@click.option("--code", default="scalar", show_default=True)
+@click.option("--code", type=CodeType(), default="scalar", show_default=True)
 @click.option("-k", default=10, show_default=True)
 @click.option("--rm", default=10.0, show_default=True)
-def main(features: Path, places: tuple[str, ...], code: str, k: int, rm: float) -> None:
+def main(features: Path, places: tuple[str, ...], code: Code, k: int, rm: float) -> None:
     """Index FEATURES at each of PLACES, and compare."""
     with FeatureFile(features) as file:
-        z = query_z = None
-        if code != "dictionary":
-            z, query_z = budgets(file.header.dim, None, None)
-        codec = fit_code(file, global_code(code, z=z, query_z=query_z))
+        codec = fit_code(file, code.codec(file.header.dim))
         manifest = new_manifest(file, codec, rm)
         for at in places:
             for _ in load_index(file, at, NAME, codec, manifest):

@@ -1,4 +1,4 @@
-"""How the embedded engine grows with the number of items, and what it does with less memory than its index takes.
+"""Growth of the embedded engine with the number of items, and its speed with less memory than the index takes.
 
     python -m bench.speed.embedded_growth --work growth
     python -m bench.speed.embedded_growth --work growth --n 1000000 --dim 1024 --memory-limit 0.25
@@ -6,9 +6,9 @@
 The data is synthetic; the code is one and the same, a dictionary with its vocabulary by the size of the collection
 unless ``--terms`` fixes it. Recall is held at ``--recall`` by the candidates: for each number of query terms the fewest
 that reach it on the validation queries are looked for, and the fastest of these pairs is taken. Other queries are
-reported: recall, milliseconds of one query at a time on one thread (medians over rounds, with least and most), seconds
-to fit, to encode and to build (without encoding), largest memory of the builder, bytes on disk, and the memory of a
-fresh process that opens the index and answers 100 queries, its own and mapped.
+reported: recall, milliseconds of one query at a time on one thread (medians over rounds, with minimum and maximum),
+seconds to fit, to encode and to build (without encoding), largest memory of the builder, bytes on disk, and the memory
+of a fresh process that opens the index and answers 100 queries, its own and mapped.
 
 ``--memory-limit F`` measures something else: building and searching while a control group holds the process to F of the
 size of the index on disk, page cache included, beside the same without a limit. What Python and its libraries had
@@ -41,6 +41,7 @@ from bench.race.engine import Setting, child, folder_of, use_threads
 from bench.race.engines import built, memory, opened
 from bench.race.timing import Variant, measure, recall_of
 from bench.report.rows import Writer
+from boc.codecs import parse_code
 
 COUNTS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)
 MOST = 5000  # candidates
@@ -60,7 +61,7 @@ def held(engine: Ours, data: Data, code: str, recall: float) -> Setting:
     none does."""
     queries, top = data.asked[1], data.top[1]
     found = []
-    for query_z in [z for z in QUERY_Z[code.partition(":")[0]] if z <= engine.codec.n_terms]:
+    for query_z in [z for z in QUERY_Z[parse_code(code).name] if z <= engine.codec.n_terms]:
         low, high = K - 1, min(MOST, data.shape[0])
         engine.choose((query_z, high))
         if recall_of(engine, queries, top) < recall:
@@ -73,7 +74,7 @@ def held(engine: Ours, data: Data, code: str, recall: float) -> Setting:
         begun = time.perf_counter()
         recall_of(engine, queries, top)
         found.append((time.perf_counter() - begun, (query_z, high)))
-    return min(found)[1] if found else (QUERY_Z[code.partition(":")[0]][-1], min(MOST, data.shape[0]))
+    return min(found)[1] if found else (QUERY_Z[parse_code(code).name][-1], min(MOST, data.shape[0]))
 
 
 def chosen(data: Data, code: str, recall: float) -> Variant:
@@ -147,7 +148,7 @@ def ready(group: Group) -> None:
 
 
 def limited_build(data: Data, code: str, folder: str, group: Group) -> float:
-    """In a process of its own: seconds to build into ``folder``."""
+    """In a separate process: seconds to build into ``folder``."""
     drop_cache(data.gallery)
     ready(group)
     took = Ours.build(data, Path(folder), code, 1)
@@ -155,7 +156,7 @@ def limited_build(data: Data, code: str, folder: str, group: Group) -> float:
 
 
 def limited_search(data: Data, code: str, setting: Setting, group: Group) -> tuple[NDArray[Any], float, int]:
-    """In a process of its own: milliseconds of each query after those of validation, recall, major faults."""
+    """In a separate process: milliseconds of each query after those of validation, recall, major faults."""
     (queries, warming), (top, warming_top), _ = data.asked, data.top, data.rows
     drop_cache(folder_of(data, f"boc {code}"))
     ready(group)
@@ -210,7 +211,7 @@ def beyond_memory(data: Data, code: str, recall: float, fraction: float, threads
 @click.option("--n", "counts", multiple=True, type=int, default=COUNTS, show_default=True)
 @click.option("--dim", default=256, show_default=True)
 @click.option("--asked", default=300, show_default=True, help="Queries, and as many to choose settings by.")
-@click.option("--code", default="dictionary:2", show_default=True, help="Name and terms of an item.")
+@click.option("--code", default="dictionary:2", show_default=True, help="Name and terms per item: NAME:Z.")
 @click.option("--terms", type=int, help="Of the dictionary [default: by the number of items].")
 @click.option("--recall", default=0.95, show_default=True)
 @click.option("--threads", default=2, show_default=True, help="To build with.")

@@ -1,14 +1,14 @@
-"""What is left of a search in the embedded engine: nanoseconds a posting of its kernel, and a cold start.
+"""The parts of a search in the embedded engine: nanoseconds per posting of its kernel, and a cold start.
 
     python -m bench.speed.embedded_kernel captions.h5 captions-queries.h5 --validation captions-validation.h5 \
         --work m30k
 
 The arguments, the folder and the data are those of race.py; indexes that are not there are built. Of each index that
 setting is measured that was the fastest to reach ``--recall`` on the validation queries. Of ``p50_ms`` ``encode_ms``
-makes the terms of the query, ``kernel_ms`` finds the candidates in the posting lists; the rest re-scores them and makes
+makes the terms of the query, ``kernel_ms`` finds the candidates in the posting lists; the rest re-ranks them and makes
 hits. ``postings`` are read by a query on average, ``ns`` are of the kernel alone over all queries, the median over
-rounds with the least and the most; ``scatter_ns`` is one ``sums[row] += weight`` in C over 65,536 sums, the bound,
-empty without a compiler. ``cold_s`` are seconds of ``boc search`` as a process of its own, by a vector that is there,
+rounds with minimum and maximum; ``scatter_ns`` is one ``sums[row] += weight`` in C over 65,536 sums, the bound,
+empty without a compiler. ``cold_s`` are seconds of ``boc search`` as a separate process, by a vector that is there,
 after a first start that does not count.
 """
 
@@ -94,7 +94,7 @@ def parts(data: Data, variant: Variant, rounds: int) -> tuple[float, NDArray[np.
 
 
 def cold_starts(data: Data, variant: Variant, starts: int) -> list[float]:
-    """Seconds of ``boc search`` as a process of its own, by a vector that is there."""
+    """Seconds of ``boc search`` as a separate process, by a vector that is there."""
     with FeatureFile(data.queries) as file:
         item = file.ids(data.modality)[0]
     command = [sys.executable, "-c", "from boc.cli import main; main()", "search", NAME, "--features", data.queries]
@@ -109,7 +109,7 @@ def cold_starts(data: Data, variant: Variant, starts: int) -> list[float]:
 
 
 def cells(found: Sequence[float], digits: int) -> list[str]:
-    """Median, least and most; nothing of nothing."""
+    """Median, minimum and maximum; nothing of nothing."""
     return [f"{f(found):.{digits}f}" for f in (median, min, max)] if len(found) else [""] * 3
 
 

@@ -1,18 +1,18 @@
-"""Images a second of ``boc extract``: against the bare interpreter on a CPU, and as a share of what a GPU can do.
+"""Images per second of ``boc extract``: against the bare interpreter on a CPU, and as a share of what a GPU can do.
 
     python -m bench.speed.extraction_speed cpu PHOTOS WEIGHTS
 
 ``cpu PHOTOS WEIGHTS`` takes the first ``--count`` photographs in a folder through a TensorFlow Lite network: by a loop
 that does nothing but decode, resize and call the interpreter, and by ``boc extract --regions tflite:WEIGHTS`` in one
-process and on one and two workers. All take turns, ``--rounds`` times; each is a process of its own, and its start and
-the feature file it writes count. Rows on stdout as CSV: setup, threads of the interpreter, images a second (median,
-lowest, highest), the ratio to the loop of as many threads in the same round (likewise), and images a second of
+process and on one and two workers. All take turns, ``--rounds`` times; each is a separate process, and its start and
+the feature file it writes count. Rows on stdout as CSV: setup, threads of the interpreter, images per second (median,
+lowest, highest), the ratio to the loop of as many threads in the same round (likewise), and images per second of
 processor time (median), which tells where others use the machine too.
 
-``gpu`` takes TERN at its published widths over 36 regions a picture, and CLIP ViT-B/32, both with random weights, in
+``gpu`` takes TERN at its published widths over 36 regions per picture, and CLIP ViT-B/32, both with random weights, in
 float32 and bfloat16, not compiled and compiled: the network alone on inputs that lie on the device; ``encode_images``
 from arrays in memory to arrays in memory; and ``boc extract`` from JPEG files (TERN with the regions of ``grid``, and
-from a file of 36 regions a picture too). Rows: network, precision, compiled, from what, images a second (median,
+from a file of 36 regions per picture too). Rows: network, precision, compiled, from what, images per second (median,
 lowest, highest), TFLOP/s, these as shares of the largest matrix product measured here in that precision and of what
 the maker states, and the share of time that the encoder waited for pictures. Floating-point operations are counted by
 torch over one batch. ``--device cpu --small`` tries the script itself.
@@ -38,7 +38,7 @@ import click
 import numpy as np
 
 BOC = [sys.executable, "-c", "from boc.cli import main; main()"]
-TOLD = re.compile(r"([\d.]+) images a second.*?(?:pictures (\d+) % of the time)?$", re.MULTILINE)
+TOLD = re.compile(r"([\d.]+) images per second.*?(?:pictures (\d+) % of the time)?$", re.MULTILINE)
 NOMINAL: dict[str, dict[str, float]] = {  # dense TFLOP/s that NVIDIA states, of the SXM boards
     "H200": {"float32": 67, "bfloat16": 989},
     "H100": {"float32": 67, "bfloat16": 989},
@@ -66,7 +66,7 @@ for path in sorted(Path(sys.argv[4]).iterdir()):
 
 @click.group()
 def main() -> None:
-    """Images a second of boc extract."""
+    """Images per second of boc extract."""
 
 
 @main.command()
@@ -103,7 +103,7 @@ def cpu(photos: Path, weights: Path, count: int, rounds: int) -> None:
                 subprocess.run(command, check=True, capture_output=True)
                 rates[setup].append(len(paths) / (time.perf_counter() - began))
                 thrift[setup].append(len(paths) / (processor_time() - used))
-                click.echo(f"round {number + 1}: {setup[0]}, {rates[setup][-1]:.1f} images a second", err=True)
+                click.echo(f"round {number + 1}: {setup[0]}, {rates[setup][-1]:.1f} images per second", err=True)
     out = csv.writer(sys.stdout)
     out.writerow(
         ["setup", "threads", "images/s", "lowest", "highest", "ratio", "ratio lowest", "ratio highest", "/CPU s"]
@@ -189,7 +189,7 @@ class Subject:
         self.flops = counter.get_total_flops() / len(inputs[0])  # of one picture
 
     def network(self, precision: str, compiled: bool, rounds: int) -> Iterator[float]:
-        """Images a second of the network alone."""
+        """Images per second of the network alone."""
         import torch
 
         forward = torch.compile(self._forward) if compiled else self._forward
@@ -204,11 +204,12 @@ class Subject:
                     yield repeats * len(self._inputs[0]) / (now(self._device) - began)
 
     def arrays(self, precision: str, compiled: bool, rounds: int) -> Iterator[float]:
-        """Images a second of the encoder, from arrays to arrays."""
+        """Images per second of the encoder, from arrays to arrays."""
         from boc import plugins
         from boc.types import Runtime
 
-        encoder = plugins.encoder(self.encoder, runtime=Runtime(self._device, precision, compiled))  # type: ignore[arg-type]
+        # type: ignore[arg-type]
+        encoder = plugins.encoder(self.encoder, runtime=Runtime(self._device, precision, compiled))
         for number in range(rounds + 1):
             began = time.perf_counter()
             encoder.encode_images(self._prepared)
@@ -298,7 +299,7 @@ def clip(folder: Path, device: str, batch: int, small: bool) -> Subject:
 
 
 def stored_regions(folder: Path, subject: Subject, count: int) -> Path:
-    """A feature file of random regions, 36 a picture, for the encoder ``subject.encoder``."""
+    """A feature file of random regions, 36 per picture, for the encoder ``subject.encoder``."""
     from boc import plugins
     from boc.inputs.feature_writer import FeatureWriter
     from boc.inputs.features import Header
@@ -335,7 +336,7 @@ def drawn(folder: Path, count: int) -> Path:
 def extracted(
     folder: Path, source: Path, encoder: str, device: str, precision: str, compiled: bool
 ) -> tuple[float, float]:
-    """Images a second that boc extract tells, and the share of time (%) that the encoder waited."""
+    """Images per second that boc extract tells, and the share of time (%) that the encoder waited."""
     output = folder / "out.h5"
     output.unlink(missing_ok=True)
     command = [*BOC, "extract", str(source), "-o", str(output), "--encoder", encoder, "--device", device]
@@ -348,7 +349,7 @@ def extracted(
 
 
 def peak(device: str, precision: str, size: int) -> float:
-    """Floating-point operations a second of the best of some products of two square matrices."""
+    """Floating-point operations per second of the best of some products of two square matrices."""
     import torch
 
     left, right = (torch.randn(size, size, device=device, dtype=getattr(torch, precision)) for _ in range(2))

@@ -1,4 +1,4 @@
-"""What re-ranking costs: numkong on rows as they are stored, or numpy after converting them to float32.
+"""Cost of re-ranking: numkong on stored rows, or numpy after converting them to float32.
 
     python -m bench.speed.rerank_speed
 

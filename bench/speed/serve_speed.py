@@ -1,4 +1,4 @@
-"""How fast `boc serve` answers a keystroke, where that time goes, and what becomes of it with many clients at once.
+"""Latency of `boc serve` per keystroke, by stage, for one client and for many at once.
 
     python -m bench.speed.serve_speed NAME
 
@@ -85,7 +85,7 @@ def captions(name: str, at: str, count: int, skip: int) -> list[str]:
 
 
 def measure(address: str, shares: Sequence[Sequence[str]], options: str) -> tuple[list[Client], float]:
-    """Clients that are done typing their shares, all at once, and the seconds that took."""
+    """Let all clients type their shares at once; return the finished clients, and the seconds."""
     clients = [Client(address, share, options) for share in shares]
     start = time.perf_counter()
     for client in clients:
@@ -96,7 +96,7 @@ def measure(address: str, shares: Sequence[Sequence[str]], options: str) -> tupl
 
 
 def write(out: Writer, clients: Sequence[Client], seconds: float) -> None:
-    """The rows of one measurement."""
+    """Write the rows of one measurement."""
     errors = [error for client in clients for error in client.errors]
     for error in errors[:5]:
         click.echo(error, err=True)

@@ -1,11 +1,11 @@
-"""A million items into one server: rate, memory of the loader, bytes, latency.
+"""Loads a million items into one server: rate, memory of the loader, bytes, latency.
 
     python -m bench.speed.server_load elastic+http://localhost:9200 --count 1000000
 
 The items are synthetic: unit vectors around 2,000 random directions, drawn with a seed and written as a feature file.
-The code is fitted first; then a process of its own does what ``boc index`` does, from the file to the published index,
-and its greatest resident memory is taken. Prints one line: settings, seconds, items a second, megabytes of memory,
-bytes an item by part, and the median and 95th percentile of a search in milliseconds, query encoding and re-ranking
+The code is fitted first; then a separate process does what ``boc index`` does, from the file to the published index,
+and its greatest resident memory is taken. Prints one line: settings, seconds, items per second, megabytes of memory,
+bytes per item by part, and the median and 95th percentile of a search in milliseconds, query encoding and re-ranking
 included.
 """
 
@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from bench.report.rows import Writer
 from boc import plugins
-from boc.codecs import SurrogateCodec, global_code
+from boc.cli.options import CodeType
+from boc.codecs import Code, SurrogateCodec
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.load import fit_code, load_index, new_manifest
@@ -69,7 +70,7 @@ def peak() -> int:
 
 
 def load(path: Path, at: str, folder: Path, told: Any) -> None:
-    """In a process of its own: the file into the index; sends seconds and kilobytes."""
+    """In a separate process: the file into the index; sends seconds and kilobytes."""
     with FeatureFile(path) as file, np.load(folder / "codec.npz", allow_pickle=False) as arrays:
         manifest = Manifest.from_json((folder / "manifest.json").read_text(), where="manifest")
         codec = SurrogateCodec.restore(manifest.codec, dict(arrays))
@@ -83,21 +84,18 @@ def load(path: Path, at: str, folder: Path, told: Any) -> None:
 @click.argument("at")
 @click.option("--count", default=1_000_000, show_default=True)
 @click.option("--dim", default=256, show_default=True)
-@click.option("--code", type=click.Choice(["dictionary", "bits"]), default="dictionary", show_default=True)
-@click.option("--terms", default=16_384, show_default=True, help="Of the dictionary.")
+@click.option("--code", type=CodeType(), default="dictionary(terms=16384)", show_default=True)
 @click.option("--queries", default=200, show_default=True)
 @click.option("--rm", default=30.0, show_default=True)
 @click.option("--seed", default=1, show_default=True)
-def main(at: str, count: int, dim: int, code: str, terms: int, queries: int, rm: float, seed: int) -> None:
+def main(at: str, count: int, dim: int, code: Code, queries: int, rm: float, seed: int) -> None:
     """Load COUNT items at AT, and search them."""
     backend = plugins.backend(at)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder / "items.h5", count, dim, seed)
         with FeatureFile(folder / "items.h5") as file:
-            codec = fit_code(
-                file, global_code(code, z=None, query_z=None, terms=terms if code == "dictionary" else None)
-            )
+            codec = fit_code(file, code.codec(dim))
             (folder / "manifest.json").write_text(new_manifest(file, codec, rm).to_json())
         arrays: dict[str, Any] = codec.arrays()
         np.savez(folder / "codec.npz", **arrays)
@@ -121,7 +119,7 @@ def main(at: str, count: int, dim: int, code: str, terms: int, queries: int, rm:
     p50, p95 = np.percentile(times[queries:], [50, 95])  # the first half warms the server up
     parts = {f"{part}_bytes": f"{size / count:.1f}" for part, size in sizes.items()}
     head = ["place", "code", "items", "dim", "seconds", "items_per_s", "loader_mb", *parts, "p50_ms", "p95_ms"]
-    settings = {"terms": terms, "queries": queries, "rm": rm}
+    settings = {"queries": queries, "rm": rm}
     with Writer(sys.stdout, __file__, settings, head, seed=seed, extras=("elasticsearch", "opensearch-py")) as out:
         row = [at.partition("://")[0], code, count, dim, f"{seconds:.0f}", f"{count / seconds:.0f}"]
         out.write(*row, f"{kilobytes / 1000:.0f}", *parts.values(), f"{p50:.1f}", f"{p95:.1f}")

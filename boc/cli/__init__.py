@@ -35,6 +35,7 @@ from boc.cli.commands import (
     tune,
     verify,
 )
+from boc.cli.options import plain
 from boc.errors import BocError, BocWarning, advice
 
 SECTIONS = {
@@ -46,7 +47,7 @@ SECTIONS = {
     "Look after boc": (doctor, completion),
 }
 WITHOUT_SETTINGS = {"completion", "doctor"}
-"""They have to work where the settings do not."""
+"""Commands that must work even if the settings are invalid."""
 
 
 class Group(click.Group):
@@ -57,14 +58,14 @@ class Group(click.Group):
             with _notes():
                 return super().invoke(ctx)
         except BocError as error:
-            raise click.ClickException(" ".join(str(error).split())) from error
+            raise click.ClickException(plain(" ".join(str(error).split()))) from error
         except UnicodeEncodeError as error:
             raise click.ClickException(f"{error.object!a} is not UTF-8; write it in UTF-8") from error
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # whoever read the output has enough; click ends the command without a word
+                raise  # the reader of the output closed it; click ends the command silently
             where = f"{error.filename}: " if error.filename else ""
-            raise click.ClickException(f"{where}{error.strerror or error}; {advice(error)}") from error
+            raise click.ClickException(plain(f"{where}{error.strerror or error}; {advice(error)}")) from error
         except KeyboardInterrupt:
             click.echo("\nStopped. Repeat the command to go on where it stopped.", err=True)
             ctx.exit(128 + signal.SIGINT)
@@ -72,7 +73,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Take the settings of the command from boc.toml, and say which one may be meant if there is none."""
+        """Apply the settings of boc.toml, and suggest a command for an unknown name."""
         name = args[0]
         if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
             ctx.fail(f"No such command {name!r}. {_meant(name.lower(), list(self.commands))}")
@@ -85,7 +86,7 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """In sections, by what they are for, rather than by the alphabet."""
+        """List the commands in sections by purpose, not alphabetically."""
         width = max(map(len, self.commands))
         for title, modules in SECTIONS.items():
             with formatter.section(title):
@@ -95,14 +96,14 @@ class Group(click.Group):
 
 
 def _meant(typed: str, known: list[str]) -> str:
-    """The command that holds what was typed, else the one most like it."""
+    """A hint: the command that contains what was typed, or else the most similar one."""
     near = [name for name in known if len(typed) > 2 and typed in name] or get_close_matches(typed, known, 1, 0.5)
     return f"Did you mean {near[0]}?" if near else "boc --help lists them."
 
 
 @contextmanager
 def _notes() -> Iterator[None]:
-    """Show each BocWarning as a line on stderr; other warnings go where they went."""
+    """Show each BocWarning as a line on stderr; other warnings are shown as usual."""
     with warnings.catch_warnings():
         warnings.simplefilter("default", BocWarning)
         others = warnings.showwarning
@@ -116,7 +117,7 @@ def _notes() -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if issubclass(category, BocWarning):
-                click.echo(f"note: {' '.join(str(message).split())}", err=True)
+                click.echo(f"note: {plain(' '.join(str(message).split()))}", err=True)
             else:
                 others(message, category, filename, lineno, file, line)
 

@@ -1,4 +1,4 @@
-"""What a shell offers when Tab is pressed: looked up in folders, since nothing heavy may be loaded for it."""
+"""Shell completion: candidates are looked up in folders, without loading heavy libraries."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ SCHEMES = ("file:", "elastic+https://", "elastic+http://", "opensearch+https://"
 
 
 def names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Indexes of an embedded place, without the engine: folders with a file CURRENT. Servers are not asked."""
+    """Names of embedded indexes: folders with a file CURRENT. Servers are not queried."""
     at = str(context.params.get("at") or "")
     if not at.startswith("file:"):
         return []
     try:
         found = Path(at.removeprefix("file:")).expanduser().glob("*/CURRENT")
         return sorted(path.parent.name for path in found if path.parent.name.startswith(incomplete))
-    except (OSError, RuntimeError):  # not readable, or ~ is nobody's
+    except (OSError, RuntimeError):  # not readable, or unknown user after ~
         return []
 
 
 def at(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Schemes; behind file: its folders."""
+    """Schemes of addresses; after file:, folders."""
     return _continued(SCHEMES, incomplete)
 
 
 def encoder(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Kinds of encoders; behind one, folders."""
+    """Kinds of encoders; after a kind, folders."""
     return _continued([f"{kind}:" for kind in _modules("encoders")], incomplete)
 
 
 def regions(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Kinds of region sources; behind one, folders."""
+    """Kinds of region sources; after a kind, folders."""
     return _continued([kind if kind == "grid" else f"{kind}:" for kind in _modules("encoders/regions")], incomplete)
 
 
@@ -57,7 +57,7 @@ def _continued(beginnings: tuple[str, ...] | list[str], incomplete: str) -> list
 
 
 def _folders(incomplete: str) -> Iterator[str]:
-    """Folders whose path, as it is typed, begins so."""
+    """Folders whose path begins with what was typed."""
     above, slash, name = incomplete.rpartition("/")
     try:
         places = sorted(Path(f"{above}{slash}").expanduser().iterdir())
@@ -69,10 +69,10 @@ def _folders(incomplete: str) -> Iterator[str]:
 
 
 class Bash(BashComplete):
-    """Click's, for words with colons and equals signs in them, like ``--at=file:DIR``.
+    """Completion by click, extended to words with colons and equals signs, like ``--at=file:DIR``.
 
-    Bash takes such a word for several, and puts in what is offered for the last of them. So the line is taken apart
-    here, and what stands before the last of those signs is left out of the answer.
+    Bash splits such a word at these signs and completes its last part. So the line is parsed here, and the answer
+    leaves out everything before the last sign.
     """
 
     source_template = """\
@@ -105,7 +105,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
     def format_completion(self, item: CompletionItem[Any]) -> str:
         _, typed = self.get_completion_args()
         if typed.startswith("--"):
-            typed = typed.partition("=")[2]  # what is offered is the value alone
+            typed = typed.partition("=")[2]  # only the value is completed
         signs = "".join(sign for sign in ":=" if sign in os.environ.get("BOC_WORDBREAKS", ""))
         before = re.match(f".*[{signs}]", typed) if signs else None
         return f"{item.type},{item.value.removeprefix(before[0]) if before else item.value}"

@@ -1,4 +1,4 @@
-"""Settings that a file holds, ``boc.toml``: read strictly, so that a typing error is told and not passed over.
+"""Reads the settings file ``boc.toml`` strictly, so that a typing error is reported and not ignored.
 
 A key at the top is an option that several commands share; a table is a command::
 
@@ -6,7 +6,7 @@ A key at the top is an option that several commands share; a table is a command:
     [search]
     k = 20
 
-What commands there are, and what each option takes, is the caller's to say.
+The caller gives the commands, and the rules of their options.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from boc.errors import BocError
 
 FILE = "boc.toml"
 SHARED = ""
-"""The name, among commands, of what they share."""
+"""The key, among commands, of the shared options."""
 SECRETS = {"password": "BOC_PASSWORD", "api-key": "BOC_API_KEY", "token": "BOC_TOKEN"}
 GUIDE = "docs/configuration.md tells what goes into it"
 
 Rule = Callable[[Any], str | None]
-"""Of an option: why it takes a value not, None if it does."""
+"""Of an option: why it rejects a value; None if it accepts it."""
 Rules = Mapping[str, Mapping[str, Rule]]
-"""By command, and by the name of the option."""
+"""Rules by command and name of the option."""
 Settings = dict[str, dict[str, Any]]
-"""The same for values."""
+"""Values by command and name of the option."""
 
 
 class ConfigError(BocError):
-    """The file of settings cannot be read, or says something that no command understands."""
+    """The settings file cannot be read, or has an invalid entry."""
 
 
 def find(environment: Mapping[str, str] = os.environ, folder: Path | None = None) -> Path | None:
-    """The one file that counts: that of BOC_CONFIG, else boc.toml in ``folder`` (the current one), else the user's.
+    """The settings file: that of BOC_CONFIG, else boc.toml in ``folder`` (the current one), else that of the user.
 
-    None if there is none; ConfigError if BOC_CONFIG names none.
+    None if there is none; ConfigError if BOC_CONFIG names a missing file.
     """
     named = environment.get("BOC_CONFIG")
     if named:
@@ -54,7 +54,7 @@ def find(environment: Mapping[str, str] = os.environ, folder: Path | None = None
 
 
 def places(environment: Mapping[str, str] = os.environ, folder: Path | None = None) -> list[Path]:
-    """Where the file is looked for if nothing is named: here, then among the user's settings."""
+    """The default paths of the file: the current folder, then the settings folder of the user."""
     user = environment.get("XDG_CONFIG_HOME")
     try:
         home = Path(user) if user else Path.home() / ".config"
@@ -64,7 +64,7 @@ def places(environment: Mapping[str, str] = os.environ, folder: Path | None = No
 
 
 def read(path: Path, rules: Rules) -> Settings:
-    """What the file says, by command. ConfigError names the file, the key, what is known, and what to do."""
+    """Read the file; values by command. ConfigError names the file, the key, the known keys, and the next step."""
     found: Settings = {SHARED: {}}
     for key, value in _parsed(path).items():
         if isinstance(value, dict):
@@ -77,7 +77,7 @@ def read(path: Path, rules: Rules) -> Settings:
 
 
 def holds_password(value: object) -> bool:
-    """Whether a text is an address with a password in it, whatever the password is made of."""
+    """Whether a value is an address with a password, whatever its characters."""
     return isinstance(value, str) and re.search(r"://[^@]*:.*@", value, re.DOTALL) is not None
 
 
@@ -126,7 +126,7 @@ def _known(name: str, known: Mapping[str, Any] | list[str]) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A value as a line of the file would have it, not too long."""
+    """A value in TOML notation, shortened."""
     if isinstance(value, bool):
         return str(value).lower()
     shown = f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,4 +1,4 @@
-"""A contact sheet: one self-contained page with the hits of some queries."""
+"""A contact sheet: a self-contained page with the hits of queries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ blockquote { margin: 0; padding: .9rem 1rem; border: 1px solid var(--line); bord
 
 
 def write_sheet(path: Path, answers: Sequence[tuple[str, Sequence[Hit]]]) -> None:
-    """Write an HTML page with one grid of hits a query; pictures are embedded, so the file can be sent as it is."""
+    """Write an HTML page with one grid of hits per query; pictures are embedded, so the file can be sent as it is."""
     sections = "\n".join(f"<h1>{escape(query)}</h1>\n<ol>\n{_cells(hits)}\n</ol>" for query, hits in answers)
     title = escape(answers[0][0]) if answers else "no query"
     write_text(

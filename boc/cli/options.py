@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
@@ -12,16 +13,16 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from boc.cli import completers
-from boc.names import CONCEPT_CODES, CONCEPT_DTYPES, METRICS, SIGNED_CODES
+from boc.codecs import ARGUMENTS, CODES, Code, parse_code
+from boc.errors import BocError
+from boc.names import CONCEPT_DTYPES, METRICS
 
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
 
-    from boc.clustering.codebook import Codebook
-    from boc.codecs import SurrogateCodec
-    from boc.types import Identity
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,6 +41,16 @@ class Sentence(click.types.StringParamType):
 
 
 SENTENCE = Sentence()
+_JOINERS = "\u200c\u200d"  # which join letters and emoji, and do nothing else
+
+
+def plain(text: object) -> str:
+    """``text`` without what a terminal would obey: control characters and line ends are shown as escapes."""
+    return "".join(
+        char if char.isprintable() or char in _JOINERS else char.encode("unicode_escape").decode() for char in str(text)
+    )
+
+
 PAGE = (b"<!doctype html>", b" - boc</title>")
 """What a page of boc begins with."""
 
@@ -79,39 +90,32 @@ metadata = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
+
+class CodeType(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
+    """A code as text, such as ``dictionary:2/64``, given to the command as a ``Code``."""
+
+    name = "CODE"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Code:
+        try:
+            return value if isinstance(value, Code) else parse_code(value)
+        except BocError as error:
+            self.fail(str(error), parameter, context)
+
+    def shell_complete(
+        self, context: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[str]]:
+        return [CompletionItem(code) for code in CODES if code.startswith(incomplete)]
+
+
 CODING = (
     click.option(
         "--code",
-        type=click.Choice([*SIGNED_CODES, "dictionary", *CONCEPT_CODES]),
+        type=CodeType(),
         default="scalar",
         show_default=True,
-        help="How vectors become term frequencies; hard, soft and mixed read concept sets.",
+        help="How vectors become terms: NAME:Z/QUERY_Z or NAME(ARGUMENT=VALUE, ...), listed below.",
     ),
-    click.option(
-        "--z",
-        type=click.IntRange(1),
-        help="Terms kept of an item [default: 64; dictionary 2; soft: all of each concept].",
-    ),
-    click.option("--query-z", type=click.IntRange(1), help="Terms kept of a query [default: 128; dictionary 64]."),
-    click.option("--terms", type=click.IntRange(1), help="Size of the dictionary [default: by the number of items]."),
-    click.option("--codebook", type=PATH, help="Of boc build-codebook, for hard, soft and mixed."),
-    click.option(
-        "--similarity", type=click.Choice(["inverse", "gaussian", "printed"]), default="inverse", help="Of soft."
-    ),
-    click.option("--aggregate", type=click.Choice(["sum", "max"]), default="sum", show_default=True, help="Of soft."),
-    click.option(
-        "--stopwords",
-        type=click.Choice(["keep", "drop"]),
-        default="keep",
-        show_default=True,
-        help="Concepts of English stop-words, for hard, soft and mixed.",
-    ),
-    click.option(
-        "--bits", type=click.IntRange(1, 15), default=4, show_default=True, help="Of a frequency, for --code bits."
-    ),
-    click.option("--plain", is_flag=True, help="Neither centre nor rotate first: the codes as the papers have them."),
-    click.option("--shift", is_flag=True, help="Keep all terms, hence the order of the dense vectors."),
-    click.option("--expand", type=click.IntRange(1), default=1, show_default=True, help="Rotations side by side."),
     click.option(
         "--rerank",
         type=click.Choice(METRICS),
@@ -129,66 +133,23 @@ CODING = (
 
 @dataclass(frozen=True)
 class Coding:
-    """What the options of ``coding`` say: how an index encodes its items, and whether it holds their concepts."""
+    """What the options of ``coding`` say: the code of an index, how it re-ranks, and how it stores concept sets."""
 
-    code: str
-    z: int | None
-    query_z: int | None
-    terms: int | None
-    codebook: Path | None
-    similarity: str
-    aggregate: str
-    stopwords: str
-    bits: int
-    plain: bool
-    shift: bool
-    expand: int
+    code: Code
     rerank: str
     concepts: str | None
 
-    @property
-    def keeps_concepts(self) -> bool:
-        """Whether concept sets are read from the feature file."""
-        return self.codebook is not None or self.concepts is not None or self.rerank != "dot"
 
-    def book(self) -> Codebook | None:
-        """The codebook, if the code has one. Refuses options that the code has no use for, before any work."""
-        if self.plain and self.expand > 1:
-            raise click.UsageError("--expand rotates, --plain does not; give one of them")
-        if (self.codebook is not None) != (self.code in CONCEPT_CODES):
-            raise click.UsageError(
-                f"--code {self.code} takes no --codebook; choose {', '.join(CONCEPT_CODES)}"
-                if self.codebook is not None
-                else f"--code {self.code} needs --codebook FILE; make one with boc build-codebook FEATURES -o FILE"
-            )
-        if (self.shift or self.expand > 1) and self.code not in SIGNED_CODES:
-            raise click.UsageError(f"--shift and --expand are for --code {', '.join(SIGNED_CODES)}; leave them out")
-        if self.plain and self.code in CONCEPT_CODES:
-            raise click.UsageError(
-                f"--plain is for codes of the global vector, not for --code {self.code}; leave it out"
-            )
-        if self.terms is not None and self.code not in ("dictionary", "mixed"):
-            raise click.UsageError("--terms is the size of a dictionary; add --code dictionary or mixed")
-        from boc.clustering.codebook import Codebook
+def code_help() -> str:
+    """The codes with their arguments, as the end of a command's help."""
+    codes = [_entry(name, f"{kind.about}: {', '.join(kind.rules)}") for name, kind in CODES.items()]
+    arguments = [_entry(name, about) for name, about in ARGUMENTS.items()]
+    return "\n".join(["\b", "Codes and their arguments:", *codes, "", "\b", "Arguments [defaults]:", *arguments])
 
-        return None if self.codebook is None else Codebook.load(self.codebook)
 
-    def codec(self, identity: Identity, book: Codebook | None) -> SurrogateCodec:
-        """The code for vectors of an encoder, not learned yet."""
-        from boc.codecs import concept_code, global_code
-        from boc.codecs.presets import budgets
-
-        z, query_z = self.z, self.query_z
-        if book is not None:
-            book.check(identity)
-            kind: dict[str, Any] = {"similarity": self.similarity, "aggregate": self.aggregate}
-            kind["drop_stopwords"] = self.stopwords == "drop"
-            return concept_code(book, self.code, z=z, query_z=query_z, terms=self.terms, **kind)
-        if self.code in SIGNED_CODES and not self.shift:
-            z, query_z = budgets(identity.dim * self.expand, z, query_z)
-        how: dict[str, Any] = {"center": not self.plain, "rotate": not self.plain, "shift": self.shift}
-        how |= {"expand": self.expand, "bits": self.bits, "terms": self.terms}
-        return global_code(self.code, z=z, query_z=query_z, **how)
+def _entry(name: str, about: str) -> str:
+    """A name and what is said of it, in lines of 76 characters."""
+    return textwrap.fill(about, 76, initial_indent=f"  {name:13}", subsequent_indent=" " * 15)
 
 
 def coding(function: F) -> F:
@@ -269,7 +230,7 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
 def report(failed: list[tuple[str, str]]) -> None:
     """List the items that failed on stderr; exit with status 1 if there are any."""
     for _, reason in failed:
-        click.echo(f"left out: {reason}", err=True)
+        click.echo(f"left out: {plain(reason)}", err=True)
     if failed:
         click.echo(f"{len(failed)} items could not be used; all others are done.", err=True)
         raise SystemExit(1)

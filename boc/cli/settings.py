@@ -1,7 +1,7 @@
-"""Where options come from that are not on the command line: the environment, and ``boc.toml``.
+"""Options from the environment and from ``boc.toml``.
 
-Both follow from the options themselves: ``--query-z`` of ``boc index`` is BOC_INDEX_QUERY_Z, and ``query-z`` below
-``[index]``. Flags are stronger than the environment, and that than the file.
+Their names follow from the options: ``--concepts`` of ``boc index`` is BOC_INDEX_CONCEPTS, and ``concepts`` in the
+table ``[index]``. The command line has priority over the environment, and the environment over the file.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from typing import Any
 import click
 
 from boc.cli.config import SECRETS, SHARED, Rule, Rules, Settings, find, holds_password, read
+from boc.cli.options import CodeType
 
 SHARED_OPTIONS = ("at", "encoder", "device")
 HAVE_THEIR_ENCODER = {"search", "explain", "serve"}
-"""An index tells who encoded it: one that is set for all commands is for making, not for searching."""
+"""Commands that use the encoder of the index; the shared setting of an encoder is for making indexes."""
 THIS_TIME = {"all", "append", "replace"}
-"""What one call is to do, not how: no setting, lest an index is replaced by a line written last year."""
+"""Options that are never settings, so that an old line in a file cannot replace an index."""
 NOT_IN_FILES = {"spice": "is a command to run, which is no setting of a file; give it as --spice"}
 OTHERS = ("BOC_CONFIG", *SECRETS.values())
 
 
 @dataclass(frozen=True)
 class Origin:
-    """An option that is set: ``name`` is like at or search.k, ``source`` a variable or the file."""
+    """A setting: ``name`` is like at or search.k, ``source`` a variable or the file."""
 
     name: str
     value: str
@@ -36,30 +37,30 @@ class Origin:
 
     @property
     def shown(self) -> str:
-        """The value, unless it is a secret or holds one."""
+        """The value, unless it is or contains a secret."""
         secret = self.source in SECRETS.values() or holds_password(self.value)
         return "(not shown)" if secret else self.value
 
 
 def flag(option: click.Parameter) -> str:
-    """The name of an option as it is typed, without dashes."""
+    """The name of an option without dashes."""
     return max(option.opts, key=len).lstrip("-")
 
 
 def options(command: click.Command) -> Iterator[tuple[str, click.Option]]:
-    """The options of a command that may be set, by name."""
+    """Yield the options of a command that can be settings, by name."""
     for parameter in command.params:
         if isinstance(parameter, click.Option) and not parameter.is_eager and flag(parameter) not in THIS_TIME:
             yield flag(parameter), parameter
 
 
 def variable(*words: str) -> str:
-    """The name in the environment of an option: of a command and its name, or of a shared name."""
+    """The environment variable of an option, from command and name, or from a shared name."""
     return "_".join(("boc", *words)).replace("-", "_").upper()
 
 
 def name_variables(group: click.Group) -> None:
-    """Let each option be set by a variable of its own, and the shared ones by theirs."""
+    """Give each option its environment variables."""
     for name, command in group.commands.items():
         for option, parameter in options(command):
             known = [parameter.envvar] if isinstance(parameter.envvar, str) else list(parameter.envvar or ())
@@ -68,7 +69,7 @@ def name_variables(group: click.Group) -> None:
 
 
 def defaults(group: click.Group) -> dict[str, Any]:
-    """What the file says, as click takes it: by command and parameter. ConfigError if it cannot be understood."""
+    """The settings of the file as defaults for click, by command and parameter. ConfigError if the file is invalid."""
     path = find()
     if path is None:
         return {}
@@ -77,7 +78,7 @@ def defaults(group: click.Group) -> dict[str, Any]:
 
 
 def rules(group: click.Group) -> Rules:
-    """What each option takes."""
+    """The rules of all options."""
     made: dict[str, dict[str, Rule]] = {SHARED: {}}
     for name, command in group.commands.items():
         made[name] = {}
@@ -90,7 +91,7 @@ def rules(group: click.Group) -> Rules:
 
 
 def origins(group: click.Group) -> Iterator[Origin]:
-    """What is set, and where; what the environment says in place of the file's word. ConfigError as ``defaults``."""
+    """Yield all settings with their sources; the environment overrides the file. ConfigError as ``defaults``."""
     path = find()
     found = read(path, rules(group)) if path is not None else {}
     for command, values in found.items():
@@ -105,12 +106,12 @@ def origins(group: click.Group) -> Iterator[Origin]:
 
 
 def places(group: click.Group) -> list[str]:
-    """Addresses that are set, each once."""
+    """The configured addresses, without repetition."""
     return list(dict.fromkeys(origin.value for origin in origins(group) if origin.name.rpartition(".")[2] == "at"))
 
 
 def misspelt(group: click.Group) -> Iterator[tuple[str, str]]:
-    """Variables that nobody reads and that look like one that is read, with that."""
+    """Yield unknown variables that resemble a known one, and the known one."""
     known = [*_variables(group), *OTHERS]
     for name in sorted(os.environ):
         if name.startswith("BOC_") and name not in known:
@@ -135,14 +136,14 @@ def _given(name: str, command: click.Command, found: Settings) -> Iterator[tuple
 
 
 def _stronger(command: str, option: str) -> str | None:
-    """The variable that says otherwise than the file."""
+    """The variable that overrides the file, or None."""
     names = [variable(command, option)] if command else []
     names += [variable(option)] if option in SHARED_OPTIONS else []
     return next((name for name in names if os.environ.get(name)), None)
 
 
 def _variables(group: click.Group) -> dict[str, str]:
-    """Every variable that sets an option, with the name of that."""
+    """All variables of options, with the names of the options."""
     found: dict[str, str] = {}
     for name, command in group.commands.items():
         for option, parameter in options(command):
@@ -153,7 +154,7 @@ def _variables(group: click.Group) -> dict[str, str]:
 
 
 def _refusal(parameter: click.Option, value: Any) -> str | None:
-    """Why an option takes ``value`` not."""
+    """Why an option rejects ``value``; None if it accepts it."""
     name = flag(parameter)
     if name in NOT_IN_FILES:
         return NOT_IN_FILES[name]
@@ -171,7 +172,7 @@ def _refused(parameter: click.Option, value: Any) -> str | None:
             if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
                 return f"must be {words}"
             break
-    if isinstance(kind, (click.Choice, click.IntRange, click.FloatRange)):
+    if isinstance(kind, (click.Choice, click.IntRange, click.FloatRange, CodeType)):
         try:
             kind.convert(value, parameter, None)
         except click.BadParameter as error:

@@ -20,9 +20,9 @@ from boc.topk import topk
 from boc.vectors import unit_rows
 
 try:
-    from boc import _dots
+    from boc.clustering import _nearest
 except ImportError:  # not built here: numpy stands in
-    _dots = None  # type: ignore[assignment]
+    _nearest = None  # type: ignore[assignment]
 
 Bytes = NDArray[np.int8]
 Ints = NDArray[np.int64]
@@ -35,6 +35,7 @@ REFINEMENTS = 4  # rounds over all cells
 REFINING_CELLS = 8
 ROWS = 1 << 14  # compared with all heads at a time
 HELD = 1 << 24  # similarities in memory at a time
+CACHED = 1 << 18  # numbers of centroids whose cosines are found at a time
 LARGEST = 127
 EXACT = 1 << 24  # float32 holds all whole numbers up to here
 
@@ -67,33 +68,29 @@ class Centroids:
 
         Rows are compared as ``rounded`` makes them; a zero row is as near to all. The cells are those of the nearest
         heads; with all of them, ``cells >= m``, no centroid is missed. Where they could hold fewer than ``z``
-        centroids, more cells are searched. Returns numbers of centroids and cosines, (n, min(z, V)) each, the largest
-        first, of equal ones the one of lower number.
+        centroids, more cells are searched. Returns numbers of centroids, ascending, and their cosines, (n, min(z, V))
+        each; of equal cosines those of the lower numbers are the nearest.
         """
         z, cells = min(z, len(self)), min(cells, len(self.heads))
         if cells < z:
             enough = int(np.searchsorted(np.cumsum(np.sort(np.diff(self.starts))), z)) + 1
             cells = max(cells, enough)
         numbers, cosines = np.empty((len(X), z), np.int64), np.empty((len(X), z), np.float32)
-        if _dots is None:
+        if _nearest is None:
             self._search(X, cells, numbers, cosines)
         else:
             stored = self.heads, self.head_scales, self.starts, self.vectors, self.scales
-            _dots.nearest(np.ascontiguousarray(X), *stored, cells, numbers, cosines)
+            _nearest.nearest(np.ascontiguousarray(X), *stored, numbers, cosines, cells)
         return numbers, cosines
 
-    def gram(self, numbers: Ints) -> Floats:
-        """Cosines (n, m, m) of the centroids ``numbers`` (n, m) of each row with each other."""
-        n, m = numbers.shape
-        found = np.empty((n, m, m), np.float32)
-        if _dots is not None:
-            _dots.gram(self.vectors, self.scales, np.ascontiguousarray(numbers), found)
-            return found
-        step = max(1, HELD // (m * self.vectors.shape[1]))
-        for i in range(0, n, step):
-            chosen, scales = self.vectors[numbers[i : i + step]], self.scales[numbers[i : i + step]]
-            products = _products(chosen, chosen) * scales[:, None, :] * scales[:, :, None]
-            found[i : i + step] = np.triu(products) + np.triu(products, 1).swapaxes(1, 2)  # scaled in one order
+    def cosines(self, numbers: Ints, others: Ints) -> Floats:
+        """Cosines (n, m) of the centroids ``numbers`` (n, m) of each row with its centroid ``others`` (n,)."""
+        found = np.empty(numbers.shape, np.float32)
+        step = max(1, CACHED // (numbers.shape[1] * self.vectors.shape[1]))
+        for i in range(0, len(numbers), step):
+            some, other = numbers[i : i + step], others[i : i + step, None]
+            products = _products(self.vectors[some], self.vectors[other])[:, :, 0]
+            found[i : i + step] = products * (self.scales[some] * self.scales[other])
         return found
 
     def _search(self, X: Floats, cells: int, numbers: Ints, cosines: Floats) -> None:
@@ -104,7 +101,7 @@ class Centroids:
             rows, lengths = rounded(X[i : i + step])
             cell = np.sort(topk(_products(rows, self.heads) * self.head_scales, cells), axis=1)
             found = self._compare(rows, cell, width)
-            best = topk(found, z)
+            best = np.sort(topk(found, z), axis=1)
             numbers[i : i + step] = np.take_along_axis(self.starts[cell], best // width, axis=1) + best % width
             cosines[i : i + step] = np.take_along_axis(found, best, axis=1) * lengths[:, None]
 
@@ -124,7 +121,7 @@ class Centroids:
 def _products(a: Bytes, b: Bytes) -> Floats:
     """Dot products of the rows of ``a`` with those of ``b``: whole numbers, as exact as float32 holds them."""
     exact: type[np.floating[Any]] = np.float32 if LARGEST * LARGEST * a.shape[-1] <= EXACT else np.float64
-    found: Floats = np.matmul(a.astype(exact), b.astype(exact).swapaxes(-1, -2)).astype(np.float32)
+    found: Floats = (a.astype(exact) @ b.astype(exact).swapaxes(-1, -2)).astype(np.float32, copy=False)
     return found
 
 
@@ -133,16 +130,11 @@ def rounded(X: Floats) -> tuple[Bytes, Floats]:
 
     Multiplied by its scale a row has length 1; that of a zero row is 0, and one with what is no number becomes such.
     """
-    rows, scales = np.empty(X.shape, np.int8), np.empty(len(X), np.float32)
-    if _dots is not None:
-        _dots.rounded(np.ascontiguousarray(X), rows, scales)
-        return rows, scales
-    X = np.where(np.isfinite(X).all(axis=1)[:, None], X, 0)
+    X = np.where(np.isfinite(X).all(axis=1, keepdims=True), X, 0)
     most = np.abs(X).max(axis=1, initial=0).astype(np.float64)
-    rows[...] = np.rint(X * (LARGEST / np.where(most > 0, most, 1))[:, None])
+    rows = np.rint(X * (LARGEST / np.where(most > 0, most, 1))[:, None]).astype(np.int8)
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.int64))
-    scales[...] = np.divide(1, lengths, out=np.zeros(len(X)), where=lengths > 0)
-    return rows, scales
+    return rows, np.divide(1, lengths, out=np.zeros(len(X)), where=lengths > 0).astype(np.float32)
 
 
 def spherical_kmeans(X: Floats, k: int, seed: int) -> Centroids:

@@ -138,7 +138,7 @@ def check_files(files: Sequence[FeatureFile], modalities: Sequence[Modality] = M
             )
         if all(_concepts(file, modality) is None for modality in modalities):
             of = "words" if list(modalities) == ["text"] else "regions or words"
-            raise FeatureFileError(f"{file.path}: holds no concept vectors of {of}; extract it anew, with concepts")
+            raise FeatureFileError(f"{file.path}: holds no concept vectors of {of}; extract it again, with concepts")
     return first.header.identity
 
 
@@ -148,7 +148,7 @@ def check_alone(files: Sequence[FeatureFile]) -> None:
         if variant(file.header.identity) != "alone":
             spec = file.header.spec.partition("?")[0]
             raise FeatureFileError(
-                f"{file.path}: its concepts know their context; extract it anew with --encoder '{spec}?alone'"
+                f"{file.path}: its concepts know their context; extract it again with --encoder '{spec}?alone'"
             )
 
 

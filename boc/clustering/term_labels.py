@@ -261,4 +261,4 @@ def unpack_labels(packed: NDArray[np.uint8]) -> list[Label]:
             for row in rows
         ]
     except (ValueError, KeyError, TypeError) as error:
-        raise ManifestError(f"the stored labels of the codewords cannot be read ({error}); make them anew") from error
+        raise ManifestError(f"the stored labels of the codewords cannot be read ({error}); make them again") from error

@@ -57,7 +57,7 @@ class _Assignment(Step):
         if not self.drop_stopwords or embeddings.modality != "text":
             return concepts
         if embeddings.words is None:
-            raise BocError("stop-words are to be dropped, but the words are not known; extract the captions anew")
+            raise BocError("stop-words are to be dropped, but the words are not known; extract the captions again")
         keep = [carries_content(pieces) for pieces in embeddings.words]
         counts = np.array([sum(rows) for rows in keep], dtype=np.int64)
         flat = np.array([kept for rows in keep for kept in rows], dtype=bool)

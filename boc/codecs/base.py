@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import lru_cache
 from inspect import signature
 from math import isfinite
@@ -172,12 +173,10 @@ def terms_of(frequencies: NDArray[np.int32], columns: NDArray[np.int32], n_terms
 def one_row(values: NDArray[Any], columns: NDArray[np.int32], width: int) -> sparse.csr_array:
     """A csr_array (1, width) of ``values``, none of them 0, in ascending ``columns``.
 
-    The constructor of scipy takes longer to check the matrix of one query than the query takes to encode.
+    A copy of an empty row takes a tenth of the time of the constructor, which looks at all that it is given.
     """
-    found = sparse.csr_array.__new__(sparse.csr_array)
-    vars(found).update(vars(_empty_row(width, values.dtype)))
-    found.data, found.indices, found.indptr = values, columns, np.zeros(2, np.int32)
-    found.indptr[1] = len(columns)
+    found = copy(_empty_row(width, values.dtype))
+    found.data, found.indices, found.indptr = values, columns, np.array([0, len(columns)], np.int32)
     return found
 
 

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from boc.codecs.base import FLOAT32, Step
 from boc.types import Modality
 
+ALIKE = 1e-6  # squared distance from the mean, as a share of its squared length, that rounding alone gives
+
 
 class Center(Step):
     """Subtract the mean vector of the item's modality.
@@ -23,7 +25,7 @@ class Center(Step):
     labels_ : ndarray of str (m,)
         The modalities seen in ``fit`` (``y``, one label per row), sorted; one empty label without ``y``.
     means_ : ndarray of float32 (m, d)
-        Their means.
+        Their means; zero for a modality whose rows are all equal.
 
     Examples
     --------
@@ -43,7 +45,7 @@ class Center(Step):
         if labels.shape != (len(X),):
             raise ValueError(f"y must hold one label for each of the {len(X)} rows, got shape {labels.shape}")
         self.labels_ = np.unique(labels)
-        self.means_ = np.stack([X[labels == k].mean(axis=0, dtype=np.float64) for k in self.labels_]).astype(np.float32)
+        self.means_ = np.stack([_mean(X[labels == k]) for k in self.labels_]).astype(np.float32)
         return self
 
     def transform(self, X: NDArray[Any], modality: str | None = None) -> NDArray[np.float32]:
@@ -59,3 +61,10 @@ class Center(Step):
         mean = self.means_[labels.index(modality)] if modality in labels else self.means_.mean(axis=0)
         centred: NDArray[np.float32] = (X if X.dtype == FLOAT32 else X.astype(np.float32)) - mean
         return centred
+
+
+def _mean(rows: NDArray[Any]) -> NDArray[np.float64]:
+    """The mean of some rows; zero if all are equal to it, of which centring would leave nothing to search by."""
+    mean: NDArray[np.float64] = rows.mean(axis=0, dtype=np.float64)
+    spread, size = np.square(rows - mean).sum(axis=1).max(), np.square(mean).sum()
+    return mean if spread > ALIKE * size else np.zeros_like(mean)

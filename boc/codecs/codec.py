@@ -135,7 +135,7 @@ class SurrogateCodec:
             step.n_features_in_ = int(width)
             for name in step.learned:
                 if f"{i}.{name}" not in arrays:
-                    raise BocError(f"codec array {i}.{name} of {type(step).__name__} is missing; make the index anew")
+                    raise BocError(f"codec array {i}.{name} of {type(step).__name__} is missing; make the index again")
                 setattr(step, name, np.asarray(arrays[f"{i}.{name}"]))  # slicing a memory map is slower
         codec.n_terms = int(config["n_terms"])
         return codec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,9 +16,9 @@ from boc.types import Modality
 from boc.vectors import unit_rows
 
 try:
-    from boc import _dots
+    from boc.codecs._quantize import quantize as _quantize
 except ImportError:  # not built here: numpy stands in
-    _dots = None  # type: ignore[assignment]
+    _quantize = None  # type: ignore[assignment]
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
@@ -140,8 +141,13 @@ class Dictionary(Step):
 
     def _document_terms(self, rows: NDArray[np.float32]) -> sparse.csr_array:
         candidates, cosines = self._nearest(rows, CHOICE * self.z, DOCUMENT_CELLS)
-        chosen, weights = pursuit(cosines, self._centroids.gram(candidates), min(self.z, candidates.shape[1]))
-        return self._terms(rows, np.take_along_axis(candidates, chosen, axis=1), cosines, weights)
+        every, centroids = np.arange(len(rows)), self._centroids
+        chosen, weights = pursuit(
+            cosines, lambda one: centroids.cosines(candidates, candidates[every, one]), min(self.z, candidates.shape[1])
+        )
+        order = chosen.argsort(axis=1)
+        numbers = np.take_along_axis(candidates, np.take_along_axis(chosen, order, axis=1), axis=1)
+        return self._terms(rows, numbers, cosines, np.take_along_axis(weights, order, axis=1))
 
     def _terms(
         self,
@@ -151,9 +157,10 @@ class Dictionary(Step):
         weights: NDArray[np.float32],
         temperature: float = 0,
     ) -> sparse.csr_array:
-        columns, frequencies = quantized(numbers, weights, 2**self.bits - 1, temperature)
-        found = terms_of(frequencies, columns, len(self.centroids_))
-        if not all(cosines[:, 0].tolist()):  # as of zero rows, which are as near to all
+        """Terms ``numbers`` (n, z), ascending, their ``weights`` (n, z) as whole numbers; none for a zero row."""
+        frequencies = quantized(weights, 2**self.bits - 1, temperature)
+        found = terms_of(frequencies, numbers.astype(np.int32), len(self.centroids_))
+        if not cosines.all():  # as of zero rows, which are as near to all
             found.data *= np.repeat(rows.any(axis=1), numbers.shape[1])
             found.eliminate_zeros()
         return found
@@ -186,44 +193,39 @@ def vocabulary_size(n: int) -> int:
     return int(min(MOST_TERMS, 2 ** round(np.log2(max(1, min(50 * n**0.5, n / 4))))))
 
 
-def quantized(
-    numbers: NDArray[np.int64], weights: NDArray[np.float32], top: int, temperature: float = 0
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Of each row of ``numbers`` (n, z) these, ascending, and their ``weights`` (n, z) times ``top`` as whole numbers
-    from 1 to ``top``, halves to the even one; int32 both.
+def quantized(weights: NDArray[np.float32], top: int, temperature: float = 0) -> NDArray[np.int32]:
+    """``weights`` (n, z) times ``top`` as whole numbers from 1 to ``top``, halves to the even one.
 
-    With a ``temperature`` the weights are exp((w - the first of the row) / temperature).
+    With a ``temperature`` the weights are exp((w - the largest of the row) / temperature).
     """
-    columns, frequencies = np.empty(numbers.shape, np.int32), np.empty(numbers.shape, np.int32)
-    if _dots is not None:
-        _dots.terms(numbers, weights, temperature, top, columns, frequencies)
-        return columns, frequencies
+    if _quantize is not None:
+        frequencies = np.empty(weights.shape, np.int32)
+        _quantize(np.ascontiguousarray(weights), frequencies, temperature, top)
+        return frequencies
+    exact = weights.astype(np.float64)
     if temperature:
-        weights = np.exp((weights.astype(np.float64) - weights[:, :1]) / temperature).astype(np.float32)
-    order = numbers.argsort(axis=1)
-    columns[...] = np.take_along_axis(numbers, order, axis=1)
-    frequencies[...] = np.clip(np.rint(np.take_along_axis(weights, order, axis=1) * np.float32(top)), 1, top)
-    return columns, frequencies
+        exact = np.exp((exact - exact.max(axis=1, keepdims=True)) / temperature)
+    return np.clip(np.rint(exact * top), 1, top).astype(np.int32)
 
 
 def pursuit(
-    dots: NDArray[np.float32], gram: NDArray[np.float32], z: int
+    dots: NDArray[np.float32], products: Callable[[NDArray[np.int64]], NDArray[np.float32]], z: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Orthogonal matching pursuit: each row as a sum of ``z`` of its own ``m`` candidates, unit vectors.
 
-    ``dots`` (n, m) are the dot products of rows and candidates, ``gram`` (n, m, m) those of candidates; no more
-    is needed (Rubinstein et al., Technion CS-2008-08). Returns which were chosen, (n, z), in the order of choice, and
-    their least-squares weights.
+    ``dots`` (n, m) are the dot products of rows and candidates; ``products`` gives those (n, m) of the candidates with
+    one of them, whose number it takes of each row (n,). No more is needed (Rubinstein et al., Technion CS-2008-08).
+    Returns which were chosen, (n, z), in the order of choice, and their least-squares weights.
     """
     chosen = dots.argmax(axis=1)[:, None]
+    among = products(chosen[:, 0])[:, None]
     while True:
-        among = np.take_along_axis(gram, chosen[:, :, None], axis=1)
-        inner = np.take_along_axis(among, chosen[:, None, :], axis=2) + RIDGE * np.eye(
-            chosen.shape[1], dtype=np.float32
-        )
+        inner = np.take_along_axis(among, chosen[:, None, :], axis=2)
+        inner += RIDGE * np.eye(chosen.shape[1], dtype=np.float32)
         weights = np.linalg.solve(inner, np.take_along_axis(dots, chosen, axis=1)[:, :, None])[:, :, 0]
         if chosen.shape[1] == z:
             return chosen, weights
         left = dots - np.einsum("nc,ncm->nm", weights, among)
         np.put_along_axis(left, chosen, -np.inf, axis=1)
         chosen = np.concatenate([chosen, left.argmax(axis=1)[:, None]], axis=1)
+        among = np.concatenate([among, products(chosen[:, -1])[:, None]], axis=1)

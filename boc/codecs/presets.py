@@ -22,9 +22,6 @@ from boc.errors import BocError
 from boc.names import CONCEPT_CODES, GLOBAL_CODES
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
 MIXED_SCALE = 100
@@ -58,7 +55,7 @@ def global_code(
     if code == "dictionary":
         return SurrogateCodec(dictionary_steps(terms, z or 2, query_z or 64, center=center, seed=seed))
     if shift and (z is not None or query_z is not None):
-        raise BocError("a shifted code keeps every term; leave out --z and --query-z, or leave out --shift")
+        raise BocError("a shifted code keeps every term; leave out z and query_z, or leave out shift")
     chain: list[Step] = [Center()] if center and not shift else []
     chain += [RandomRotation(seed, expand)] if rotate else []
     chain += [ShiftedCReLU() if shift else CReLU(), TopZ(z, query_z)]
@@ -92,7 +89,7 @@ def concept_code(
         raise BocError(f"no code {code!r} over concepts; known: {', '.join(CONCEPT_CODES)}")
     if code == "hard":
         if z is not None or query_z is not None:
-            raise BocError("hard counts the one nearest centroid of each concept; leave out --z and --query-z")
+            raise BocError("hard counts the one nearest centroid of each concept; leave out z and query_z")
         return SurrogateCodec(frozen(concept_steps(codebook, "hard", drop_stopwords=drop_stopwords)))
     soft: dict[str, Any] = {"similarity": similarity, "aggregate": aggregate, "drop_stopwords": drop_stopwords}
     if code == "soft":
@@ -107,18 +104,3 @@ def frozen(chain: list[Step]) -> list[Step]:
         step.fit(np.zeros((1, chain[0]._n_features_out), np.float32))
         step.frozen = True
     return chain
-
-
-DEFAULT_Z = 64
-
-
-DEFAULT_QUERY_Z = 128
-
-
-def budgets(dim: int, z: int | None, query_z: int | None) -> tuple[int, int]:
-    """Terms of a document and of a query: as asked, or the defaults as far as the 2 * dim terms of a code reach."""
-    terms = 2 * dim
-    for option, value in (("--z", z), ("--query-z", query_z)):
-        if value is not None and not 1 <= value <= terms:
-            raise BocError(f"{option} must be between 1 and {terms} (2 x {dim} components), got {value}")
-    return z or min(DEFAULT_Z, terms), query_z or max(z or 0, min(DEFAULT_QUERY_Z, terms))

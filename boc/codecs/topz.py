@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.codecs.base import SparseStep, one_row, stacked
-from boc.topk import topk
 from boc.types import (
     Modality,
     TermMatrix,
 )
-
-if TYPE_CHECKING:
-    pass
-
-try:
-    from boc import _dots
-except ImportError:  # not built here: numpy stands in
-    _dots = None  # type: ignore[assignment]
 
 BLOCK = 4096  # rows at a time, so that temporaries stay small beside the input
 
 
 def largest(X: NDArray[Any], z: int) -> NDArray[np.int32]:
     """Ascending columns (n, z) of the ``z`` largest entries of each row of ``X`` (n, d), ties to the lower column."""
-    columns = np.empty((len(X), z), np.int32)
-    if _dots is not None and X.dtype == np.float32 and z:
-        _dots.largest(np.ascontiguousarray(X), columns)
-    else:
-        columns[:] = np.sort(topk(X, z), axis=1)
-    return columns
+    n, width = X.shape
+    if z == width:
+        return np.tile(np.arange(width, dtype=np.int32), (n, 1))
+    kth = np.partition(X, width - z, axis=1)[:, width - z, None]
+    kept = kth <= X
+    for row in np.flatnonzero(kept.sum(axis=1) > z):  # of equal entries the last ones are too many
+        equal = np.flatnonzero(X[row] == kth[row])
+        kept[row, equal[z - np.count_nonzero(kept[row]) :]] = False
+    return np.nonzero(kept)[1].reshape(n, z).astype(np.int32)
 
 
 class TopZ(SparseStep):

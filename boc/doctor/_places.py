@@ -60,7 +60,7 @@ def _indexes(at: str, backend: Backend, free: int) -> Iterator[Finding]:
         try:
             index = backend.open(name)
         except (BocError, OSError) as error:
-            yield Finding("problem", f"index {name}", str(error), f"boc delete {name} --all, and make it anew")
+            yield Finding("problem", f"index {name}", str(error), f"boc delete {name} --all, and make it again")
             continue
         items, here = index.manifest.items, sum(index.sizes().values())
         size += here

@@ -24,7 +24,10 @@ SHOWN = ("numpy", "scipy", "faiss-cpu", "torch", "transformers", "elasticsearch"
 C_MODULES = {
     "indexing.embedded._topk": "reading posting lists",
     "indexing.embedded._strings": "words",
-    "boc._dots": "dot products",
+    "boc.clustering._nearest": "nearest centroids",
+    "boc.codecs._quantize": "terms of a query",
+    "boc.rerank._rescore": "dot products",
+    "boc._instances": "items and hits",
 }
 USES = {
     "encoders": "encode sentences and pictures, train",
@@ -88,7 +91,7 @@ def software() -> Iterator[Finding]:
         if _compiled(name):
             yield Finding("ok", "C modules", f"{name} is compiled in ({use})")
         else:
-            todo = "install a C compiler, then boc anew; nothing else changes"
+            todo = "install a C compiler, then boc again; nothing else changes"
             yield Finding("note", "C modules", f"{name} is not compiled: {use} takes longer", todo)
     yield _gpu()
 
@@ -121,7 +124,7 @@ def install(extra: str) -> str:
 def _group(about: str, use: str, group: list[Requirement]) -> Finding:
     missing = [each for each in group if not each.met()]
     if not group:
-        return Finding("note", about, f"{use}: the installed boc is older than this", "install boc anew")
+        return Finding("note", about, f"{use}: the installed boc is older than this", "install boc again")
     if not missing:
         there = ", ".join(f"{each.name} {_version(each.name)}" for each in group)
         return Finding("ok", about, f"{use}: {there}" if len(group) < 6 else f"{use}: {len(group)} packages")

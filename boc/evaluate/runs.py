@@ -116,7 +116,7 @@ def evaluate_index(
 ) -> Recalls:
     """Recalls through an index that holds the items of ``path``: K hits for each K, of ``rm`` * K candidates.
 
-    ``rerank`` is the metric that scores them anew (default: the index's). The median rank looks at 100 hits, not
+    ``rerank`` is the metric that re-ranks them (default: the index's). The median rank looks at 100 hits, not
     re-ranked; 101 stands for all that lies deeper. ``tick`` is told the number of queries of each batch that is done.
     """
     Gallery.of(path)

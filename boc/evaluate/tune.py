@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.codecs import global_code
+from boc.codecs import Code
 from boc.codecs.posting_stats import document_frequencies, postings_read
 from boc.errors import BocError
 from boc.evaluate.metrics import exact_top_k
@@ -62,12 +62,12 @@ class Interval:
 class Trial:
     """One setting and its results.
 
-    ``options`` are those of ``boc.codecs.global_code``, ``rm`` the candidates per hit, ``postings`` those
-    read per query and ``terms`` those per item on average; ``recall`` is that of the choosing queries, ``judged`` that
-    of the others, which had no part in the choice.
+    ``code`` has its budgets, and the size of its dictionary; ``rm`` is the number of candidates per hit, ``postings``
+    the number read per query and ``terms`` that per item on average; ``recall`` is that of the choosing queries,
+    ``judged`` that of the others, which had no part in the choice.
     """
 
-    options: dict[str, Any]
+    code: Code
     rm: float
     postings: float
     terms: float
@@ -79,16 +79,16 @@ class Trial:
 class Candidate:
     """A code to try, with the budgets of documents and of queries to try it with."""
 
-    options: dict[str, Any]
+    code: Code
     z: Sequence[int]
     query_z: Sequence[int]
 
 
 def grid(dim: int) -> list[Candidate]:
     """The default candidates for vectors of ``dim`` components."""
-    dictionary = Candidate({"code": "dictionary"}, (1, 2, 4), (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256))
+    dictionary = Candidate(Code("dictionary"), (1, 2, 4), (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256))
     fits = [budget for budget in (16, 32, 64, 128, 256) if budget <= 2 * dim]
-    return [dictionary, Candidate({"code": "scalar"}, fits[:4], fits)]
+    return [dictionary, Candidate(Code("scalar"), fits[:4], fits)]
 
 
 def tune(
@@ -129,7 +129,7 @@ class Setting:
     ``truths`` are the rows of the exact nearest items of each query, (queries, k).
     """
 
-    options: dict[str, Any]
+    code: Code
     documents: TermMatrix
     queries: tuple[TermMatrix, TermMatrix]
     truths: tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -165,7 +165,7 @@ class Chosen:
         ranks = self.setting.ranks(1)
         share = Interval.of((ranks < self.candidates).mean(axis=1))
         rm = self.candidates / ranks.shape[1]
-        return Trial(self.setting.options, rm, self.setting.postings, self.setting.terms, self.recall, share)
+        return Trial(self.setting.code, rm, self.setting.postings, self.setting.terms, self.recall, share)
 
 
 def cheapest(setting: Setting, ranks: NDArray[np.int64], target: float) -> Chosen | None:
@@ -180,16 +180,17 @@ def settings(sample: Sample, candidates: Sequence[Candidate], k: int) -> Iterato
     """Yield each candidate with each pair of its budgets."""
     first, second = (exact_top_k(asked.vectors, sample.items.vectors, k)[0] for asked in (sample.choose, sample.judge))
     for candidate in candidates:
-        codec = global_code(**candidate.options).fit(*sample.fit)
-        size = {"terms": codec.n_terms} if candidate.options["code"] == "dictionary" else {}
+        codec = candidate.code.codec(sample.items.vectors.shape[1]).fit(*sample.fit)
+        dictionary = candidate.code.name == "dictionary"
+        code = replace(candidate.code, terms=codec.n_terms) if dictionary else candidate.code
         for z in candidate.z:
             documents = codec.budgeted(z, z).encode_documents(sample.items)
             lengths = document_frequencies(documents)
             for query_z in candidate.query_z:
                 codec.budgeted(z, query_z)
                 queries = codec.encode_queries(sample.choose), codec.encode_queries(sample.judge)
-                options = {**candidate.options, **size, "z": z, "query_z": query_z}
-                yield Setting(options, documents, queries, (first, second), postings_read(lengths, queries[0]))
+                tried = replace(code, z=z, query_z=query_z)
+                yield Setting(tried, documents, queries, (first, second), postings_read(lengths, queries[0]))
 
 
 def ranks_of(documents: TermMatrix, queries: TermMatrix, truth: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -80,6 +80,7 @@ class Extraction:
             precision=precision,
             shard=source.shard,
         )
+        self.stamp = source.stamp
         self._path = path
         if source.file is not None:
             self._prepare, self.workers = self._stored(source.file), 0
@@ -87,7 +88,7 @@ class Extraction:
     def run(self) -> Iterator[int]:
         """Process the source; yields the number of items done, starting with those of an earlier run."""
         self.speed = Speed()
-        with FeatureWriter(self._path, self.header) as writer:
+        with FeatureWriter(self._path, self.header, self.stamp) as writer:
             yield writer.done
             began = time.perf_counter()
             left = self.source.items[writer.done :]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -26,9 +26,10 @@ class FeatureWriter:
     encoder or weights) are refused, so two runs never mix.
     """
 
-    def __init__(self, path: Path | str, header: Header) -> None:
+    def __init__(self, path: Path | str, header: Header, stamp: str = "") -> None:
         self.path = Path(path)
         self.header = header
+        self._stamp = stamp
         self.folder = self.path.with_name(f"{self.path.name}.parts")
         check_writable(self.path)
         self._lock = sole_writer(self.folder)
@@ -76,13 +77,15 @@ class FeatureWriter:
 
     def _resume(self) -> int:
         note = self.folder / "header.json"
-        mine = json.dumps(self.header.entries(), indent=1)
+        wanted = self.header.entries() | ({"state of the pictures": self._stamp} if self._stamp else {})
+        mine = json.dumps(wanted, indent=1)
         if note.exists() and note.read_text(encoding="utf-8") != mine:
             theirs = OPTIONAL | json.loads(note.read_text(encoding="utf-8"))
-            differing = [key for key, value in asdict(self.header).items() if theirs.get(key) != value]
+            all_of_mine = OPTIONAL | wanted
+            differing = [key for key in all_of_mine | theirs if theirs.get(key) != all_of_mine.get(key)]
             raise FeatureFileError(
                 f"{self.folder} holds an unfinished run with another {' and '.join(differing)}; "
-                "repeat that run to finish it, or delete the folder to start anew"
+                "repeat that run to finish it, or delete the folder to start again"
             )
         if not note.exists():
             with replacing(note) as temporary:

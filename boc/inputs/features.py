@@ -108,11 +108,11 @@ class FeatureFile:
             group = self._file[modality]
             if needed not in group or group[needed].shape[1] != self.header.dim:
                 raise FeatureFileError(
-                    f"{self.path}: {modality}/{needed} is missing, or not {self.header.dim} wide; make the file anew "
+                    f"{self.path}: {modality}/{needed} is missing, or not {self.header.dim} wide; make the file again "
                     "with boc extract"
                 )
             if needed == "ragged/features" and ("ragged/boxes" not in group or group["ragged/boxes"].shape[1] != 4):
-                raise FeatureFileError(f"{self.path}: its boxes are missing; make the file anew with boc extract")
+                raise FeatureFileError(f"{self.path}: its boxes are missing; make the file again with boc extract")
 
     def count(self, modality: Modality) -> int:
         """Number of items of one modality."""
@@ -202,6 +202,21 @@ class FeatureFile:
             return np.empty((0, self.header.dim), np.float32)
         return self._single(self._file[modality]["dense/vectors"], 0, None)
 
+    def contents(self, *, sets: bool) -> str:
+        """SHA-256 over the vectors of all items, and with ``sets`` over all else that is of them."""
+        digest = hashlib.sha256()
+        for modality in MODALITIES:
+            if self.count(modality):
+                arrays = ["dense/vectors"]
+                if sets:
+                    ragged = sorted(self._file[modality].get("ragged", {}))
+                    arrays += ["offsets", *(f"ragged/{name}" for name in ragged)]
+                for name in arrays:
+                    array = self._file[modality]["offsets"] if name == "offsets" else self.mapped(modality, name)
+                    for start in range(0, len(array), 1 << 14):
+                        digest.update(np.ascontiguousarray(array[start : start + (1 << 14)]).data)
+        return digest.hexdigest()
+
     def sample(self, modality: Modality, step: int, first: int = 0) -> NDArray[np.float32]:
         """Global vectors number ``first``, ``first + step``, ... of one modality, float32 (n, d)."""
         if not self.count(modality):
@@ -262,6 +277,10 @@ class FeatureFiles:
         """All items of one modality with their embeddings, at most ``size`` items of one file at a time."""
         for file in self.files:
             yield from file.batches(modality, size, sets=sets)
+
+    def contents(self, *, sets: bool) -> str:
+        """SHA-256 over the vectors of all items, and with ``sets`` over all else that is of them."""
+        return hashlib.sha256(json.dumps([file.contents(sets=sets) for file in self.files]).encode()).hexdigest()
 
     def sample(self, modality: Modality, step: int) -> NDArray[np.float32]:
         """Every ``step``-th global vector of one modality, float32 (n, d)."""
@@ -346,9 +365,9 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
     if found["format"] > FORMAT:
         raise FeatureFileError(f"{path}: feature format {found['format']}, this boc reads up to {FORMAT}; upgrade boc")
     if not {f.name for f in fields(Header)} <= found.keys() | OPTIONAL.keys():
-        raise FeatureFileError(f"{path}: incomplete header; make the file anew with boc extract")
+        raise FeatureFileError(f"{path}: incomplete header; make the file again with boc extract")
     numbers = {"format", "dim"}
     odd = [key for key, value in found.items() if not isinstance(value, int if key in numbers else str)]
     if odd or found["dim"] < 1 or found["dtype"] not in ("float16", "float32"):
-        raise FeatureFileError(f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); make it anew")
+        raise FeatureFileError(f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); make it again")
     return Header(**found)

@@ -39,7 +39,7 @@ def check_layout(path: Path, file: h5py.File) -> None:
 def check_values(path: Path, values: NDArray[Any]) -> None:
     """FeatureFileError if a number is infinite, or none at all: such a vector is near to nothing."""
     if not np.isfinite(values).all():
-        raise FeatureFileError(f"{path}: some of its numbers are infinite or none at all; {REMAKE} anew")
+        raise FeatureFileError(f"{path}: some of its numbers are infinite or none at all; {REMAKE} again")
 
 
 def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h5py.Dataset]]:
@@ -60,7 +60,7 @@ def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h
                 raise FeatureFileError(f"{path}: {where} is cut short; {REMAKE}")
             yield where, entry
         else:
-            raise FeatureFileError(f"{path}: {where} is no array; {REMAKE} anew")
+            raise FeatureFileError(f"{path}: {where} is no array; {REMAKE} again")
 
 
 def _offset(data: h5py.Dataset) -> Any:
@@ -104,7 +104,7 @@ def _is_text(data: h5py.Dataset) -> bool:
 
 def _expect(path: Path, good: bool, name: str, wanted: str) -> None:
     if not good:
-        raise FeatureFileError(f"{path}: {name} is missing or not {wanted}; {REMAKE} anew")
+        raise FeatureFileError(f"{path}: {name} is missing or not {wanted}; {REMAKE} again")
 
 
 def check_heaps(path: Path, file: h5py.File) -> None:
@@ -121,7 +121,7 @@ def check_heaps(path: Path, file: h5py.File) -> None:
         finally:
             del view  # or the file could not be closed
     if not good:
-        raise FeatureFileError(f"{path}: damaged (its strings do not follow each other); {REMAKE} anew")
+        raise FeatureFileError(f"{path}: damaged (its strings do not follow each other); {REMAKE} again")
 
 
 def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:

@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
 
 from boc.errors import BocError, SourceError, check_system
+from boc.inputs.text_lines import csv_fault
 from boc.types import FieldType, Filter, Item
 
 Value: TypeAlias = str | int | float | bool
 
 TYPES: tuple[FieldType, ...] = get_args(FieldType)
 LONGEST_KEYWORD = 32_766  # bytes, the limit of a Lucene term
+SHOWN = 100  # characters of a cell that an error shows
 EXAMPLE = "id,year:integer,tag:keyword"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -67,13 +69,15 @@ class Metadata:
                         where = f"{path}, line {reader.line_num}"
                         key, fields = _row(where, cells, types)
                         if key in rows:
-                            raise SourceError(f"{where}: the id {key!r} stands here a second time; give one line an id")
+                            raise SourceError(f"{where}: the id {key!r} occurs again; give one line per id")
                         rows[key] = fields
-        except (UnicodeDecodeError, csv.Error, OSError) as error:
+        except csv.Error as error:
+            raise SourceError(f"{path}, line {reader.line_num}: {csv_fault(error)}") from error
+        except (UnicodeDecodeError, OSError) as error:
             check_system(path, error, SourceError)
             raise SourceError(f"{path}: not a readable CSV file ({error}); its first line is like {EXAMPLE}") from error
         if not rows:
-            raise SourceError(f"{path}: no rows below the header; give one line an item")
+            raise SourceError(f"{path}: no rows below the header; give one line per item")
         return cls(types, rows)
 
     def of(self, item: Item) -> Mapping[str, Any]:
@@ -183,7 +187,8 @@ def _row(where: str, cells: Sequence[str], types: Mapping[str, FieldType]) -> tu
         try:
             values = [_parsed(part, kind) for part in map(str.strip, cell.split("|")) if part]
         except ValueError:
-            raise SourceError(f"{where}: {name} is of type {kind}, {cell!r} is not; give {_RULES[kind]}") from None
+            shown = repr(cell if len(cell) <= SHOWN else f"{cell[:SHOWN]}...")
+            raise SourceError(f"{where}: {name} is of type {kind}, {shown} is not; give {_RULES[kind]}") from None
         if values:
             fields[name] = values if len(values) > 1 else values[0]
     return cells[0], fields

@@ -15,7 +15,7 @@ from pathlib import Path
 from boc.errors import BocWarning, SourceError, check_system
 from boc.inputs.features import FeatureFile
 from boc.inputs.images import SUFFIXES
-from boc.inputs.text_lines import read_ids
+from boc.inputs.text_lines import csv_fault, read_ids
 from boc.types import Item
 
 OTHERS = frozenset({".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf"})
@@ -51,6 +51,12 @@ class Source:
             digest.update(json.dumps([item.id, item.modality, item.content, item.group]).encode())
         return digest.hexdigest()
 
+    @property
+    def stamp(self) -> str:
+        """SHA-256 over size and time of the files that the pictures are read from: another one when one has changed."""
+        paths = [self.file] if self.file else [Path(item.content) for item in self.items if item.modality == "image"]
+        return hashlib.sha256(json.dumps([_size_and_time(path) for path in paths]).encode()).hexdigest()
+
     def part(self, shard: str) -> Source:
         """Shard ``I/N``, I from 1 to N: about one picture in N with its captions, in the order of the source.
 
@@ -65,6 +71,14 @@ class Source:
             return self
         kept = [item for item in self.items if _hashed(item.group or item.id) % parts == number - 1]
         return Source(kept, self.file, f"{number}/{parts}")
+
+
+def _size_and_time(path: Path) -> list[int]:
+    try:
+        found = path.stat()
+    except OSError:  # whoever reads the picture says what is wrong
+        return []
+    return [found.st_size, found.st_mtime_ns]
 
 
 def _hashed(name: str) -> int:
@@ -138,7 +152,9 @@ def _table(path: Path, images: Path | None) -> list[Item]:
                         f"{path}, line {reader.line_num}: more cells than columns; put a caption with commas in quotes"
                     )
                 captions.setdefault(row["image"], []).append(row["caption"])
-    except (UnicodeDecodeError, csv.Error, OSError) as error:
+    except csv.Error as error:
+        raise SourceError(f"{path}: {csv_fault(error)}") from error
+    except (UnicodeDecodeError, OSError) as error:
         check_system(path, error, SourceError)
         raise SourceError(f"{path}: not a UTF-8 CSV file ({error}); {ADVICE}") from error
     if not captions:

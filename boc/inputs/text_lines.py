@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 from boc.errors import SourceError
@@ -37,3 +38,11 @@ def text_lines(data: bytes, name: str) -> list[str]:
                 f"{name}, line {number}: not UTF-8 ({line[:60]!r}, byte {error.start + 1}); save the file as UTF-8"
             ) from error
     return found
+
+
+def csv_fault(error: csv.Error) -> str:
+    """What is wrong with a table that the csv module refused, and what to do."""
+    if "field limit" in str(error):
+        most = csv.field_size_limit()
+        return f"a cell has more than {most:,} characters; shorten it, or close the quotes where it should end"
+    return f"not a CSV file ({error}); check the quotes"

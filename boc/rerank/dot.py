@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
-from time import perf_counter
 
 import numkong
 import numpy as np
@@ -15,11 +13,9 @@ from boc.topk import topk
 from boc.types import Hit
 
 try:
-    from boc import _dots
+    from boc.rerank import _rescore
 except ImportError:  # not built here: ``products`` stands in
-    _dots = None  # type: ignore[assignment]
-
-PROBE = 16  # candidates whose vectors tell whether the others are in memory
+    _rescore = None  # type: ignore[assignment]
 
 
 def reorder(hits: Sequence[Hit], scores: NDArray[np.float32], k: int) -> list[Hit]:
@@ -37,44 +33,27 @@ def dot(
     Rows are read where they lie, a memory map for example, and each is scored as if it were alone. In float32: off by
     (d / 4 + 4) * 2**-24 * sum |q_i v_i| at most. IndexError for a row that is not there, ValueError for another width.
     """
-    if _dots is None or not vectors.flags.c_contiguous:
+    if _rescore is None or not vectors.flags.c_contiguous:
         return _gathered(query, vectors, chosen)
     scores = np.empty(len(vectors) if chosen is None else len(chosen), np.float32)
-    _dots.dot(np.ascontiguousarray(query), vectors, None if chosen is None else np.ascontiguousarray(chosen), scores)
+    some = [] if chosen is None else [np.ascontiguousarray(chosen)]
+    _rescore.dot(np.ascontiguousarray(query), vectors, scores, *some)
     return scores
 
 
 def best(
-    query: NDArray[np.float32],
-    vectors: NDArray[np.generic],
-    chosen: NDArray[np.int64],
-    k: int,
-    patience: float = math.inf,
-) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+    query: NDArray[np.float32], vectors: NDArray[np.generic], chosen: NDArray[np.int64], k: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Of the rows ``chosen`` the k that ``dot`` gives the largest products, and these: the largest first, of equal ones
-    the row chosen first.
-
-    None if the first ``PROBE`` of them took longer than ``patience``, in seconds, as those on a disk do.
-    """
+    the row chosen first."""
+    if _rescore is None or not vectors.flags.c_contiguous:
+        scores = dot(query, vectors, chosen)
+        order = topk(scores, k)
+        return chosen[order], scores[order]
     k = min(k, len(chosen))
-    if _dots is None or not vectors.flags.c_contiguous:
-        return _best(query, vectors, chosen, k, patience)
     found, scores = np.empty(k, np.int64), np.empty(k, np.float32)
-    if _dots.best(np.ascontiguousarray(query), vectors, np.ascontiguousarray(chosen), patience, found, scores):
-        return found, scores
-    return None
-
-
-def _best(
-    query: NDArray[np.float32], vectors: NDArray[np.generic], chosen: NDArray[np.int64], k: int, patience: float
-) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
-    begun = perf_counter()
-    first = dot(query, vectors, chosen[:PROBE])
-    if len(chosen) > PROBE and perf_counter() - begun > patience:
-        return None
-    scores = np.concatenate([first, dot(query, vectors, chosen[PROBE:])])
-    order = topk(scores, k)
-    return chosen[order], scores[order]
+    _rescore.best(np.ascontiguousarray(query), vectors, np.ascontiguousarray(chosen), found, scores)
+    return found, scores
 
 
 def _gathered(

@@ -70,7 +70,7 @@ class Bodies:
 
 
 class Crowd:
-    """Limits the requests in progress and those that wait; further ones are answered with 503 and Retry-After.
+    """Limits the requests in progress and those that wait; further ones are answered with 429 and Retry-After.
 
     Thumbnails, uploads and searches have separate queues, so that neither a page full of pictures nor a large upload
     delays the next search.

@@ -194,6 +194,8 @@ class Library:
 
     def _take(self, searcher: Searcher) -> None:
         if searcher is not self._opened.searcher:
+            if "encoder" in vars(self._opened.searcher):
+                _ = searcher.encoder  # another one is loaded here, while the old index still answers
             self._opened = Opened.of(searcher)
         self._away = None
 

@@ -15,6 +15,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from boc import __version__
+from boc.codecs import code_of
 from boc.codecs.crelu import CReLU
 from boc.errors import BocError, ImageError
 from boc.explain.score import explain_item
@@ -29,7 +30,7 @@ from boc.web.settings import FILTERS, SENTENCE, K, Settings
 from boc.web.thumbnails import SIDES, Thumbnails
 from boc.web.uploads import Upload
 
-LABELLED = 12  # terms of an explanation with words and pictures
+LABELLED = 12  # terms per explanation that get words and pictures
 KEPT = "private, no-cache"  # to be asked after each time: another index may have another picture under the same id
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -38,7 +39,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 class Why(BaseModel):
-    """What an item is compared with: a sentence, or another item."""
+    """The query of an explanation: a sentence, or another item."""
 
     q: str | None = Field(None, max_length=SENTENCE, description="The sentence.")
     like: str | None = Field(None, max_length=10_000, description="The id of an item.")
@@ -52,7 +53,7 @@ Side = Annotated[int, Query(description=f"Pixels of the longer side: one of {', 
 
 @dataclass(frozen=True)
 class Service:
-    """What the routes of one application share."""
+    """The shared state of the routes of one application."""
 
     library: Library
     thumbnails: Thumbnails
@@ -60,11 +61,11 @@ class Service:
     search: Search
 
     async def answer(self, work: Callable[[Opened], serialize.Json]) -> Response:
-        """What ``work`` gives for the index, as JSON; runs in a thread."""
+        """Run ``work`` on the index in a thread; answer with its result as JSON."""
         return await run_in_threadpool(lambda: as_json(self.library.do(work)))
 
     async def with_upload(self, image: UploadFile, work: Callable[[Upload], Response]) -> Response:
-        """What ``work`` gives for a picture that was sent; runs in a thread."""
+        """Run ``work`` on an uploaded picture in a thread."""
         data = await image.read()
 
         def run() -> Response:
@@ -86,7 +87,7 @@ api = APIRouter(prefix="/api", responses=ERRORS)
 
 @api.get("/info", response_model=schemas.Info)
 async def info(service: Served) -> Response:
-    """What the index holds, and what may be asked of it."""
+    """What the index holds, and the limits of requests."""
     return await service.answer(lambda opened: _info(opened, service.settings))
 
 
@@ -169,7 +170,7 @@ async def item(request: Request, service: Served, id: str) -> Response:
 
 @api.get("/thumb/{id:path}", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
 async def thumb(request: Request, service: Served, id: str, side: Side = 240) -> Response:
-    """A small picture: of a picture of the index, or of the one that a sentence describes."""
+    """The thumbnail of a picture, or of the picture that a sentence describes."""
     if side not in SIDES:
         raise BocError(f"side must be one of {', '.join(map(str, SIDES))} (pixels), got {side}")
     known = request.headers.get("if-none-match", "")
@@ -196,7 +197,7 @@ def _thumbnail(service: Service, id: str, side: int, known: str) -> Response:
 
 @dataclass(frozen=True)
 class ExplainedQuery:
-    """What an item is explained for; ``kind`` is "sentence", "item" or "image"."""
+    """The query of an explanation; ``kind`` is "sentence", "item" or "image"."""
 
     item: Item
     embeddings: Embeddings
@@ -215,7 +216,7 @@ def _explained(
 
 
 def captions(opened: Opened, item: Item) -> list[str]:
-    """The sentences about the same picture, as far as they are named after it as boc names those of a table."""
+    """The sentences about the same picture, found by the ids that boc gives to the captions of a table."""
     if not item.group or not opened.searcher.index.manifest.items["text"]:
         return []
     wanted = [f"{item.group}#{number}" for number in range(serialize.CAPTIONS)]
@@ -240,11 +241,11 @@ def _info(opened: Opened, settings: Settings) -> serialize.Json:
     manifest = searcher.index.manifest
     return {
         "name": settings.name,
-        "at": re.sub("//[^/@]*@", "//", settings.at),  # whose user and password are nobody's business
+        "at": re.sub("//[^/@]*@", "//", settings.at),  # without user and password
         "version": __version__,
         "engine": settings.at.partition(":")[0].partition("+")[0].replace("file", "embedded"),
         "items": {kind: manifest.items.get(kind, 0) for kind in ("image", "text")},
-        "code": ", ".join(entry["name"] for entry in manifest.codec["steps"]),
+        "code": str(code_of(manifest.codec) or ", ".join(entry["name"] for entry in manifest.codec["steps"])),
         "terms": manifest.codec["n_terms"],
         "query_z": sum(map(_most_terms, searcher.codec.chains, searcher.codec.widths)),
         "rm": manifest.rm,
@@ -264,7 +265,7 @@ def _info(opened: Opened, settings: Settings) -> serialize.Json:
 
 
 def _most_terms(chain: Sequence[Any], width: int) -> int:
-    """The most terms that a chain gives a query."""
-    halves = any(isinstance(step, CReLU) for step in chain)  # of the two terms of a component a query has one
+    """The largest number of terms of a query in a chain."""
+    halves = any(isinstance(step, CReLU) for step in chain)  # a query has one of the two terms of a component
     found = [step.query_z or step.z for step in chain if hasattr(step, "query_z")]
     return min([int(width) // (2 if halves else 1), *(int(z) for z in found if z is not None)])

@@ -42,7 +42,7 @@ def item(found: Item, thumbnails: Thumbnails, root: str) -> Json:
 
 def thumb(id: str, root: str) -> str:
     """The path of the thumbnail of an item on this host."""
-    # Browsers resolve such parts of a path, encoded or not; what stands between encoded slashes they leave alone.
+    # Browsers resolve such parts of a path, encoded or not, but leave alone what stands between encoded slashes.
     odd = {"", ".", ".."} & set(id.split("/"))
     return quote(f"{root}/api/thumb/") + quote(id, safe="" if odd else "/")
 

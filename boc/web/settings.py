@@ -30,10 +30,10 @@ class Settings:
 
     ``hosts`` are further host names that requests may use, beside loopback and ``host``; without this check a foreign
     page could reach the server through a name that points here. ``upload`` limits the bytes, ``pixels`` the pixels of
-    an uploaded picture, ``decoding`` the pixels that are decoded at a time, ``cache_bytes`` all thumbnails. ``active``
-    requests and ``uploads`` pictures are processed at a time and ``waiting`` more may wait; further ones are rejected.
-    ``patience`` is the number of seconds in which a body must arrive, ``look_every`` the number of seconds between
-    checks whether the index was replaced.
+    an uploaded picture, ``decoding`` those of all pictures that are decoded at a time, ``cache_bytes`` all thumbnails.
+    ``active`` requests, and ``uploads`` of pictures, are processed at a time and ``waiting`` more may wait; further
+    ones are rejected. ``patience`` is the number of seconds in which a body must arrive, ``look_every`` the number of
+    seconds between checks whether the index was replaced.
     """
 
     name: str

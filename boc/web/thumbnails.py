@@ -49,7 +49,7 @@ class Thumbnails:
         try:
             found = path.stat()
         except OSError as error:
-            raise ImageError(f"{path.name}: cannot be read ({error.strerror}); put it back, or index anew") from error
+            raise ImageError(f"{path.name}: cannot be read ({error.strerror}); put it back, or index again") from error
         told = f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0{side}"
         return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 

@@ -78,7 +78,7 @@ class Vocabulary:
         try:
             found = json.loads(text)
         except ValueError as error:
-            raise EncoderError(f"damaged vocabulary ({error}); train the model anew") from error
+            raise EncoderError(f"damaged vocabulary ({error}); train the model again") from error
         if not isinstance(found, dict) or found.get("kind") != "words" or not is_words(found.get("words")):
             raise EncoderError("not a vocabulary of words; it needs the entries kind, words and limit")
         return cls(found["words"], int(found["limit"]))

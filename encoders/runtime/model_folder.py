@@ -97,7 +97,7 @@ def load_folder(folder: Path, kind: str) -> tuple[Network, text_towers.Tokens, R
         tokens = text_towers.read_tokens(folder / "tokenizer.json", network.text)
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         check_system(folder, error, EncoderError)
-        raise EncoderError(f"{folder}: damaged model ({error}); train or convert it anew") from error
+        raise EncoderError(f"{folder}: damaged model ({error}); train or convert it again") from error
     source = regions.load(config["regions"]["spec"], base=folder)
     if source.identity.digest != config["regions"]["digest"]:
         raise EncoderError(f"{folder}: its region source {config['regions']['spec']} has changed; restore the old one")
@@ -120,12 +120,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         check_system(path, error, EncoderError)
-        raise EncoderError(f"{path}: damaged ({error}); train the model anew with boc train") from error
-    if config.get("format") == 1 and {"tern", "bert", "regions"} <= set(config):
-        config["network"], config["text"] = config.pop("tern"), {"kind": "bert", **config.pop("bert")}
-    if isinstance(config.get("format"), int) and config["format"] > FORMAT:
-        raise EncoderError(f"{path}: model format {config['format']}, this boc reads up to {FORMAT}; upgrade boc")
-    if config.get("kind") not in NETWORKS or not isinstance(config.get("format"), int) or not set(config) >= PARTS:
+        raise EncoderError(f"{path}: damaged ({error}); train the model again with boc train") from error
+    found = config.get("format")
+    if isinstance(found, int) and found != FORMAT:
+        step = "upgrade boc" if found > FORMAT else "train the model again with boc train"
+        raise EncoderError(f"{path}: model format {found}, this boc reads format {FORMAT}; {step}")
+    if config.get("kind") not in NETWORKS or found != FORMAT or not set(config) >= PARTS:
         raise EncoderError(f"{path}: not the configuration of an encoder; train one with boc train SOURCE -o FOLDER")
     if not (folder / "model.safetensors").is_file():
         raise EncoderError(f"{folder}: no weights yet; repeat the boc train command, it goes on where it stopped")

@@ -83,6 +83,16 @@ def check_place(folder: Path) -> None:
     check_model_folder(folder)
 
 
+def check_size(recipe: Recipe, pictures: int) -> None:
+    """EncoderError if so few pictures leave nothing to train or to validate on, before regions are cut."""
+    held_out, batch = recipe.train.held_out, recipe.train.batch_size
+    if pictures < held_out + batch:
+        raise EncoderError(
+            f"{pictures} pictures are too few: {held_out} of them are held out, and a batch has {batch}; give more, or "
+            f"smaller numbers, such as --set held_out={max(1, pictures // 10)} --batch-size {max(2, pictures // 10)}"
+        )
+
+
 def finished(folder: Path, run: Mapping[str, Any]) -> bool:
     """Whether ``folder`` holds the result of ``run``. EncoderError if it holds another run, finished or not."""
     note = folder / "training.json"

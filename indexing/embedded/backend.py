@@ -1,4 +1,4 @@
-"""A folder of indexes of the embedded engine: what is there, made, edited and removed."""
+"""The back end of the embedded engine: indexes in a folder, which are listed, made, edited and removed."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ class EmbeddedBackend:
                 return EmbeddedIndex(home)
             except (ManifestError, OSError):
                 if self.exists(name) and current == self._current(home):
-                    raise  # damaged; otherwise it was replaced while being opened
+                    raise  # damaged; otherwise it was replaced while it was opened
 
     def _current(self, home: Path) -> str | None:
-        """What ``home`` names as its index; None if it was removed a moment ago."""
+        """The current commit of ``home``; None if the index was just removed."""
         try:
             return commits.current(home)
         except FileNotFoundError:

@@ -1,15 +1,15 @@
-"""What an index consists of: commits, each a file that lists segments, and CURRENT, which names the commit that counts.
+"""Commits: each is a file that lists the segments of an index; CURRENT names the current commit.
 
-    NAME/CURRENT            the name of a commit; replaced at once by renaming
+    NAME/CURRENT            the name of the current commit; replaced atomically by renaming
     NAME/commit-*.json      manifest, codec, segments with their deleted rows, size and SHA-256 of every file
-    NAME/loading.json       the same of a load that is not finished
+    NAME/loading.json       the commit of an unfinished load
     NAME/codec-*/*.npy      learned arrays of the codec
-    NAME/segment-*/         see ``_segment``
-    NAME/dead-*.npy         int32 rows of a segment that are deleted or replaced
-    NAME/.checked           stamps of files that were found to be whole
+    NAME/segment-*/         see ``segment.py``
+    NAME/dead-*.npy         tombstones: int32 rows of a segment that are deleted or replaced
+    NAME/.checked           stamps of files that were verified
 
-Files never change once a commit names them; folders, commits and lists of dead rows are named by their contents. What
-neither CURRENT nor loading.json needs is swept away by whoever writes next.
+Files never change once a commit lists them. Folders, commits and tombstone files are named by their contents. The next
+writer removes files that neither CURRENT nor loading.json needs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CHECKED = ".checked"
 
 @dataclass(frozen=True)
 class Entry:
-    """A segment of a commit: the name of its folder, and of the file of its dead rows, if any are."""
+    """A segment of a commit: the name of its folder, and of its tombstone file, if it has one."""
 
     name: str
     rows: int
@@ -50,7 +50,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Commit:
-    """A whole index. ``files`` are relative to its folder."""
+    """The contents of an index. Paths in ``files`` are relative to its folder."""
 
     manifest: Manifest
     codec: str
@@ -68,7 +68,7 @@ class Commit:
 
 
 def read(path: Path) -> Commit:
-    """ManifestError if the commit is damaged, or of a newer format."""
+    """Read a commit. ManifestError if it is damaged, or of a newer format."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         manifest = Manifest.from_dict(raw["manifest"], where=str(path))
@@ -80,15 +80,16 @@ def read(path: Path) -> Commit:
 
 
 def current(home: Path) -> str:
-    """The name of what is the index in ``home`` now; OSError if there is none."""
+    """The name of the current commit in ``home``; OSError if there is none."""
     return (home / "CURRENT").read_text(encoding="utf-8", errors="replace").strip()
 
 
 def read_current(home: Path) -> tuple[str, Commit]:
-    """The name of the commit that counts, and the commit. ManifestError if either is damaged."""
+    """The name of the current commit, and the commit. ManifestError if either is damaged."""
     name = current(home)
     path = home / name
     if not _COMMIT.fullmatch(name):
+        _refuse_older(home, name)
         raise ManifestError(f"{home / 'CURRENT'}: damaged ({name[:40]!r} names no commit); {DAMAGED}")
     try:
         found = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -100,30 +101,37 @@ def read_current(home: Path) -> tuple[str, Commit]:
     return name, read(path)
 
 
-def publish(home: Path, commit: Commit) -> None:
-    """Make ``commit`` what the index in ``home`` is. All its files must be on the disk.
+def _refuse_older(home: Path, name: str) -> None:
+    """ManifestError if CURRENT names a folder with a manifest, as it did before format 4."""
+    manifest = home / name / "manifest.json"
+    if name.startswith("generation-") and manifest.is_file():
+        Manifest.from_json(manifest.read_text(encoding="utf-8"), where=str(manifest))
 
-    Those that nobody has a stamp of were just written, and are known to be whole.
+
+def publish(home: Path, commit: Commit) -> None:
+    """Make ``commit`` the current one in ``home``. All its files must be synced.
+
+    Files without a stamp were just written, so they are recorded as verified.
     """
     data = commit.to_json().encode()
     name = f"commit-{hashlib.sha256(data).hexdigest()[:16]}.json"
     _put(home / name, data)
     fs.sync(home)
     _put(home / "CURRENT", name.encode())
-    for folder in (home, home.parent, home.parent.parent):  # the engine may have made those, too
+    for folder in (home, home.parent, home.parent.parent):  # the engine may have made these folders too
         fs.sync(folder)
     known = _checked(home)
     _remember(home, {name: known.get(name) or stamp(home / name) for name in commit.files})
 
 
 def note_load(home: Path, commit: Commit) -> None:
-    """Remember how far a load has come."""
+    """Record the progress of a load."""
     _put(home / LOADING, commit.to_json().encode())
     fs.sync(home)
 
 
 def broken_load(home: Path) -> Commit | None:
-    """A load that was killed, if one was and all that it left is whole."""
+    """The commit of a killed load, if there is one and all its files are undamaged."""
     try:
         found = read(home / LOADING)
         check(home, found)
@@ -133,14 +141,14 @@ def broken_load(home: Path) -> Commit | None:
 
 
 def forget_done_load(home: Path, manifest: Manifest) -> None:
-    """Remove what is noted of a load that was killed right after its end, of which ``manifest`` came."""
+    """Remove the record of a load of ``manifest`` that was killed right after it was published."""
     with suppress(ManifestError):
         if read(home / LOADING).manifest.same_contents(manifest):
             fs.remove(home / LOADING)
 
 
 def keep_array(home: Path, kind: str, array: NDArray[Any]) -> tuple[str, Files]:
-    """An array in a file named by its contents."""
+    """Write an array to a file that is named by its contents."""
     path = home / f".{kind}.tmp"
     with fs.create(path) as handle:
         np.save(handle, array, allow_pickle=False)
@@ -151,7 +159,7 @@ def keep_array(home: Path, kind: str, array: NDArray[Any]) -> tuple[str, Files]:
 
 
 def keep_codec(home: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, Files]:
-    """The learned arrays of a codec in a folder named by their contents."""
+    """Write the learned arrays of a codec to a folder that is named by its contents."""
     told = {f"{name}.npy": _told(array) for name, array in arrays.items()}
     kept = f"codec-{name_of(told)}"
     if (home / kept).is_dir() and _whole(home / kept, told):
@@ -177,7 +185,7 @@ def _told(array: NDArray[Any]) -> tuple[int, str]:
 
 
 def keep_folder(stage: Path, kind: str, files: Files) -> tuple[str, Files]:
-    """Name a folder of whole files by its contents."""
+    """Rename a finished folder to the name given by its contents."""
     name = f"{kind}-{name_of(files)}"
     home = stage.parent
     if (home / name).exists():
@@ -188,13 +196,13 @@ def keep_folder(stage: Path, kind: str, files: Files) -> tuple[str, Files]:
 
 
 def load_codec(home: Path, commit: Commit) -> dict[str, NDArray[Any]]:
-    """The learned arrays of a commit."""
+    """Load the learned arrays of a commit."""
     inside = sorted(Path(name) for name in commit.files if name.startswith(f"{commit.codec}/"))
     return {path.stem: load_array(home / path) for path in inside}
 
 
 def sweep(home: Path, commits: Iterable[Commit], names: Iterable[str]) -> None:
-    """Remove what none of some commits, and none of some ``names``, needs."""
+    """Remove everything that is in none of ``commits`` and not in ``names``."""
     kept = {".lock", CHECKED, *names}
     for commit in commits:
         kept |= {commit.codec, *(name.partition("/")[0] for name in commit.files)}
@@ -206,8 +214,7 @@ def sweep(home: Path, commits: Iterable[Commit], names: Iterable[str]) -> None:
 def check(home: Path, commit: Commit) -> None:
     """ManifestError naming a file that is missing, cut short, or has changed since it was written.
 
-    A file whose stamp is that of a file found whole is taken to be so; all others are read and compared. ``damage``
-    reads all.
+    A file with the stamp of its last verification is not read; all others are read and compared. ``damage`` reads all.
     """
     known, found = _checked(home), {}
     for name, told in commit.files.items():
@@ -222,13 +229,13 @@ def check(home: Path, commit: Commit) -> None:
 
 
 def damage(home: Path, commit: Commit) -> list[str]:
-    """The files whose bytes are not those that were written, or that are missing."""
+    """The files that have changed or are missing; reads all."""
     files = [(home / name, told) for name, told in commit.files.items()]
     return [str(path) for path, told in files if stamp(path)[0] != told[0] or sha256(path) != told[1]]
 
 
 def stamp(path: Path) -> list[int]:
-    """Size of a file, and what changes whenever it is written to; a missing one has no size."""
+    """Size of a file, its times and inode, which change when it is written; [-1] if it is missing."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -248,7 +255,7 @@ def _checked(home: Path) -> dict[str, list[int]]:
 
 
 def _remember(home: Path, stamps: Mapping[str, list[int]]) -> None:
-    # Lost, or unwritable where a folder may only be read, files are compared again.
+    # If the stamps are lost, or the folder is read-only, files are compared again.
     note = home / f"{CHECKED}.{os.getpid()}.tmp"
     with suppress(OSError):
         note.write_text(json.dumps(stamps), encoding="utf-8")
@@ -256,7 +263,7 @@ def _remember(home: Path, stamps: Mapping[str, list[int]]) -> None:
 
 
 def _whole(folder: Path, files: Files) -> bool:
-    """Whether a folder holds these files and no others."""
+    """Whether a folder has exactly these files, undamaged."""
     return {path.name for path in folder.iterdir()} == set(files) and all(
         (folder / name).stat().st_size == size and sha256(folder / name) == digest
         for name, (size, digest) in files.items()

@@ -1,8 +1,8 @@
-"""The embedded engine: indexes in a folder, searched where they lie.
+"""Searching an index of the embedded engine, memory-mapped from its folder.
 
-``DIR/NAME`` holds an index, as ``_catalogue`` tells. Its rows are in segments that never change; adding, replacing and
-deleting make new segments and lists of rows that count no longer, and then one rename makes them the index. So a
-process that dies leaves the last commit, whole, and a reader goes on with what it opened.
+``DIR/NAME`` holds an index; see ``commits.py``. Its rows are in immutable segments. Adding, replacing and deleting make
+new segments and tombstones, which one rename publishes. So a process that dies leaves the last commit intact, and a
+reader keeps what it opened.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import BackendError
-from boc.inputs.metadata import check_filter, holds
+from boc.inputs.metadata import check_filter
 from boc.instances import instances
 from boc.rerank import dot
 from boc.rerank.alignment import rescored
@@ -31,19 +31,18 @@ from .._validate import check_rescore, no_concepts
 from . import bm25, commits
 from .live_segments import Part, open_current
 from .npy_files import fetch
-from .segment import Segment, side_by_side, take_sets
+from .segment import side_by_side, take_sets
 
 _Found: TypeAlias = tuple[Part, NDArray[np.int64], NDArray[Any]]
-"""Rows of a part, and their scores."""
+"""A part, some of its rows, and their scores."""
 
-COLD = 2e-4  # seconds that PROBE vectors take on a disk: ten times as long as in memory, less than three from the disk
-FILTERS = 16  # sets of filters whose items are remembered
-SEGMENTED = 4  # the first format with segments
-PARTS = {  # of the size of an index, by the first word of a file's name
+PROBE = 4  # candidates whose vectors tell whether the others are in memory
+COLD = 5e-5  # seconds to read PROBE vectors: ten times as long as from memory, less than one from a disk takes
+FILTERS = 16  # sets of filters whose masks are cached
+PARTS = {  # part of the size, by the first word of a file name
     "starts": "postings",
     "rows": "postings",
     "frequencies": "postings",
-    "indptr": "postings",
     "vectors": "vectors",
     "concepts": "concepts",
     "concept": "concepts",
@@ -51,7 +50,7 @@ PARTS = {  # of the size of an index, by the first word of a file's name
 
 
 class EmbeddedIndex:
-    """What an index was when it was opened, memory-mapped."""
+    """An open index, memory-mapped; it keeps the commit that it opened."""
 
     exact_vectors = True
 
@@ -68,9 +67,7 @@ class EmbeddedIndex:
         return sum(map(len, self._parts))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Codec arrays; ManifestError if they are not those the index was made with."""
-        if self._commit is None:  # else the commit has their digests, which opening compares
-            self.manifest.check_arrays(self._arrays, where=str(self._home))
+        """Codec arrays; opening has compared their digests with those of the commit."""
         return self._arrays
 
     def search(
@@ -115,7 +112,7 @@ class EmbeddedIndex:
         *,
         by_row: bool,
     ) -> list[list[_Found]]:
-        """Of each query the k best rows, in parts: the best first, or ``by_row``."""
+        """For each query the k best rows of each part, best first or ``by_row``."""
         masks = self._masks(modality, filters)
         if words is not None:
             found = [self._with_words(queries[[i]], k, masks, words, i, by_row=by_row) for i in range(queries.shape[0])]
@@ -131,7 +128,7 @@ class EmbeddedIndex:
         if k < 1:
             raise BackendError(f"k must be at least 1, got {k}")
         masks = self._masks(modality, tuple(filters))
-        return [_hits(_leading([_best(*one, k) for one in self._matching(text, masks)], k), k) for text in texts]
+        return [_hits([_best(*one, k) for one in self._matching(text, masks)], k) for text in texts]
 
     def _with_words(
         self,
@@ -143,7 +140,7 @@ class EmbeddedIndex:
         *,
         by_row: bool,
     ) -> list[_Found]:
-        """The k best of each part by the score of the terms of a query and of the words of sentence number i."""
+        """The k best rows of each part by the sum of the term score and the text score of sentence i."""
         found = []
         for part, rows, scores in self._matching(words.texts[i], [None] * len(self._parts)):
             joint = part.segment.postings.scores(query.indices, query.data)
@@ -156,12 +153,7 @@ class EmbeddedIndex:
         ]
 
     def _matching(self, text: str, masks: Sequence[NDArray[np.uint8] | None]) -> list[_Found]:
-        """The rows of every part that share a word with a sentence."""
-        if self.manifest.format < SEGMENTED:
-            raise BackendError(
-                f"{self._home.name} was made by an older boc, without the words of its sentences; "
-                f"run boc compact {self._home.name} to have them searched"
-            )
+        """For each part the rows that share a word with ``text``, and their scores."""
         found: list[_Found] = []
         scores = iter(self._ranking.scores(text))
         for part, mask in zip(self._parts, masks, strict=True):
@@ -176,7 +168,7 @@ class EmbeddedIndex:
         return bm25.Ranking([words for words, _ in searched if words], [live for words, live in searched if words])
 
     def _masked(self, modality: Modality | None, filters: tuple[Filter, ...]) -> list[NDArray[np.uint8] | None]:
-        """Of each part, which rows are live, of this modality and pass all filters; None if all do."""
+        """For each part the mask of rows that are live, of this modality, and pass all filters; None if all do."""
         for condition in filters:
             check_filter(condition, self.manifest.fields)
         return [_mask(part, modality, filters) for part in self._parts]
@@ -212,11 +204,7 @@ class EmbeddedIndex:
 
     def sizes(self) -> dict[str, int]:
         found = dict.fromkeys(("postings", "vectors", "concepts", "other"), 0)
-        files = {} if self._commit is None else {name: size for name, (size, _) in self._commit.files.items()}
-        if self._commit is None:
-            folder = self._home / commits.current(self._home)
-            files = {path.name: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-        for name, size in files.items():
+        for name, (size, _) in self._commit.files.items():
             found[PARTS.get(Path(name).stem.partition("_")[0], "other")] += size
         return found
 
@@ -237,8 +225,8 @@ class EmbeddedIndex:
         return counts
 
     def damaged(self) -> list[str]:
-        """The files whose bytes are not those that were written; all are read."""
-        return [] if self._commit is None else commits.damage(self._home, self._commit)
+        """The files whose bytes have changed; reads all files."""
+        return commits.damage(self._home, self._commit)
 
     def _place(self, key: str) -> tuple[Part, int]:
         for part in self._parts:
@@ -248,7 +236,7 @@ class EmbeddedIndex:
         raise KeyError(key)
 
     def _places(self, ids: Sequence[str]) -> list[tuple[Part, NDArray[np.int64], NDArray[np.int64]]]:
-        """The parts in which some ids are: their places among the ids, and their rows there."""
+        """For each part with some of ``ids``: their positions in ``ids``, and their rows."""
         found = [self._place(key) for key in ids]
         of = {id(part): ([i for i, (owner, _) in enumerate(found) if owner is part], part) for part in self._parts}
         return [
@@ -264,21 +252,14 @@ def _mask(part: Part, modality: Modality | None, filters: Sequence[Filter]) -> N
         chosen = segment.modality == MODALITIES.index(modality)
         mask = chosen.view(np.uint8) if mask is None else mask * chosen
     for condition in filters:
-        passed = _passing(segment, condition)
+        assert segment.words is not None  # as in every segment of items with metadata
+        passed = segment.words.passing(condition)
         mask = passed.view(np.uint8) if mask is None else mask * passed
     return mask
 
 
-def _passing(segment: Segment, condition: Filter) -> NDArray[np.bool_]:
-    """Which rows (n,) a condition holds for."""
-    if segment.words is not None:
-        return segment.words.passing(condition)
-    passed = (holds(condition, segment.item(row).fields) for row in range(len(segment)))
-    return np.fromiter(passed, np.bool_, len(segment))
-
-
 def _best(part: Part, rows: NDArray[np.int64], scores: NDArray[np.float64], k: int, *, by_row: bool = False) -> _Found:
-    """The k rows of largest positive score, the best first or ``by_row``; ``rows`` ascend."""
+    """The k rows of largest positive score, best first or ``by_row``; ``rows`` are ascending."""
     chosen = np.sort(topk_positive(scores, k)) if by_row else topk_positive(scores, k)
     return part, rows[chosen], scores[chosen]
 
@@ -309,12 +290,13 @@ def _best_by_vectors(
     query: NDArray[np.float32], vectors: NDArray[Any], rows: NDArray[np.int64], k: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Of some ascending ``rows``, whose vectors are fetched first if they seem to lie on the disk."""
-    best = dot.best(query, vectors, rows, k, COLD)
-    if best is None:
-        fetch(vectors, rows[dot.PROBE :])
-        best = dot.best(query, vectors, rows, k)
-        assert best is not None
-    return best
+    if len(rows) > PROBE:
+        begun = perf_counter()
+        for row in rows[:PROBE].tolist():
+            vectors[row, 0]
+        if perf_counter() - begun > COLD:
+            fetch(vectors, rows[PROBE:])
+    return dot.best(query, vectors, rows, k)
 
 
 def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
@@ -323,8 +305,8 @@ def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
     Ids are read only of rows whose score is that of the k-th best.
     """
     counts = [len(rows) for _, rows, _ in found]
-    if len(found) == 1 or sum(counts) <= k:
-        return [(part, rows[:k], scores[:k]) for part, rows, scores in found]
+    if sum(counts) <= k:
+        return list(found)
     scores = np.concatenate([scores for _, _, scores in found])
     owners = np.repeat(np.arange(len(found)), counts)
     rows = np.concatenate([rows for _, rows, _ in found])
@@ -337,9 +319,9 @@ def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
 
 
 def _hits(found: Sequence[_Found], k: int) -> list[Hit]:
-    """The k best, ordered by (-score, id)."""
+    """The k best hits, ordered by (-score, id)."""
     hits: list[Hit] = []
-    for part, rows, scores in _leading(found, k):
+    for part, rows, scores in _leading(found, k) if len(found) > 1 else found:
         hits += instances(Hit, part.segment.items(rows), scores.tolist())
     if len(found) > 1:
         hits.sort(key=lambda hit: (-hit.score, hit.item.id))

@@ -1,4 +1,4 @@
-"""The parts of an index: segments with the rows of each that still count."""
+"""The parts of an index: segments with their tombstones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from boc.errors import ManifestError
 from boc.manifest import Manifest
 from boc.types import MODALITIES
 
-from . import commits, old_formats
+from . import commits
 from .commits import Commit, Entry
 from .npy_files import DAMAGED, Files, load_array
 from .segment import Segment, load
@@ -24,7 +24,7 @@ from .segment import Segment, load
 class Part:
     """A segment, and which of its rows are ``live``: uint8 (n,), or None if all are.
 
-    ``name`` is that of its folder; None if it comes from an index of an older format.
+    ``name`` is that of its folder; None if it is in memory only.
     """
 
     name: str | None
@@ -36,12 +36,12 @@ class Part:
         return len(self.segment) if self.live is None else int(np.count_nonzero(self.live))
 
     def find(self, key: str) -> int | None:
-        """The live row of an id."""
+        """The live row of an id, or None."""
         row = self.segment.find(key)
         return row if row is not None and (self.live is None or self.live[row]) else None
 
     def remove(self, key: str) -> bool:
-        """Let the row of an id count no longer; whether there was one."""
+        """Mark the row of an id as deleted; return whether there was one."""
         row = self.find(key)
         if row is None:
             return False
@@ -57,7 +57,7 @@ class Part:
         return ((ids[row], row) for row in rows)
 
     def counts(self) -> dict[str, int]:
-        """How many live rows are of each modality."""
+        """Number of live rows of each modality."""
         if self.live is None:
             return self.segment.counts
         found = np.bincount(self.segment.modality[self.live != 0], minlength=len(MODALITIES)).tolist()
@@ -66,30 +66,26 @@ class Part:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What an index was at a moment: its parts stay as they are, whatever becomes of the files."""
+    """A snapshot of an index: its parts stay valid, whatever happens to the files."""
 
     manifest: Manifest
     arrays: dict[str, NDArray[Any]]
     parts: list[Part]
-    commit: Commit | None
+    commit: Commit
 
 
 def open_current(home: Path, *, scattered: bool = False) -> Snapshot:
-    """What the index in ``home`` is now. ManifestError naming a file that is missing, damaged or of a newer format.
+    """Open the current commit in ``home``. ManifestError naming a file that is missing, damaged or of another format.
 
-    ``scattered`` says that vectors will be read here and there, as searches do, and not from end to end.
+    ``scattered`` means random access to the vectors, as in searches, and not sequential reading.
     """
-    name = commits.current(home)
-    if name.startswith("generation-") and "/" not in name:
-        manifest, arrays, segment = old_formats.load(home / name)
-        return Snapshot(manifest, arrays, [Part(None, segment)], None)
     _, commit = commits.read_current(home)
     commits.check(home, commit)
     return Snapshot(commit.manifest, commits.load_codec(home, commit), open_parts(home, commit, scattered), commit)
 
 
 def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[Part]:
-    """The parts that a commit lists. ManifestError naming a damaged file."""
+    """Open the parts of a commit. ManifestError naming a damaged file."""
     parts = []
     for entry in commit.segments:
         segment = load(home / entry.name, commit.manifest, scattered=scattered)
@@ -107,7 +103,7 @@ def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[Part
 
 
 def listed(home: Path, parts: Sequence[Part]) -> tuple[list[Entry], Files]:
-    """The entries of a commit for named parts, and their files, with new ones for rows that do not count."""
+    """The entries of a commit for stored parts, and their files, with new ones for tombstones."""
     entries: list[Entry] = []
     files: Files = {}
     for part in parts:

@@ -1,4 +1,4 @@
-"""Making few segments of many, while rows go on coming in."""
+"""Merging of segments in the background, while rows are added."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .npy_files import Files
 from .segment import Segment, load, write
 from .segment import merge as merge_segments
 
-MERGE = 8  # segments of about one size become one
-WASTE = 0.5  # the share of rows that do not count at which a segment is written anew
+MERGE = 8  # segments of similar size that are merged into one
+WASTE = 0.5  # share of deleted rows at which a segment is rewritten
 
 
 @dataclass
 class _Job:
-    """A merge under way: its parts, what was live of them when it began, and what it gives."""
+    """A merge in progress: its parts, their live rows when it began, and its result."""
 
     parts: list[Part]
     live: list[NDArray[np.uint8] | None]
@@ -35,9 +35,9 @@ class _Job:
 
 
 class Merger:
-    """Keeps the ``parts`` of an index few; merges run in a thread of their own, one at a time.
+    """Keeps the number of ``parts`` of an index small; merges run in a background thread, one at a time.
 
-    Sizes go in powers of ``MERGE``, so that a row is written about log(n) times in all.
+    Size classes are powers of ``MERGE``, so a row is written about log(n) times in total.
     """
 
     def __init__(self, home: Path, manifest: Manifest, parts: list[Part]) -> None:
@@ -54,7 +54,7 @@ class Merger:
         self.close()
 
     def add(self, segment: Segment) -> None:
-        """Store a segment as a part, and merge in the background what has become many."""
+        """Store a segment as a part, and start a background merge if there are ``MERGE`` of similar size."""
         stage = self._stage()
         self.parts.append(self._named(stage, write(stage, segment, self._manifest.fields)))
         if self._job is not None and self._job.result.done():
@@ -67,33 +67,33 @@ class Merger:
                 self._job = _Job(ripe, live, self._pool.submit(self._merged, segments, live))
 
     def hold(self, segment: Segment) -> None:
-        """Take a segment as a part that is not stored, for ``compact`` to merge with the others."""
+        """Add a segment that is not stored, for ``compact`` to merge with the others."""
         self.parts.append(Part(None, segment))
 
     def settle(self) -> None:
-        """Merge all that is ripe, and write anew what holds much that does not count, or is of an older format."""
+        """Merge everything that is due, and rewrite segments with many deleted rows."""
         self._adopt()
         while ripe := _ripe(self.parts) or [part for part in self.parts if _wasteful(part)][:1]:
             self._merge(ripe)
 
     def compact(self) -> None:
-        """Merge all parts into one; nothing to do where one is all."""
+        """Merge all parts into one, unless there is only one without deleted rows."""
         self._adopt()
         if len(self.parts) > 1 or any(part.name is None or part.live is not None for part in self.parts):
             self._merge(self.parts)
 
     def close(self) -> None:
-        """Let a merge under way come to its end; its result is lost."""
+        """Wait for a merge in progress; its result is dropped."""
         self._pool.shutdown(cancel_futures=True)
 
     def _merge(self, parts: Sequence[Part]) -> None:
-        """At once."""
+        """Merge ``parts`` now."""
         kept = [part for part in parts if len(part)]
         merged = [self._merged([part.segment for part in kept], [part.live for part in kept])[0]] if kept else []
         self.parts[:] = [part for part in self.parts if part not in parts] + merged
 
     def _adopt(self) -> None:
-        """Wait for the merge under way and put its result in place of its parts."""
+        """Wait for the merge in progress and replace its parts by its result."""
         if self._job is None:
             return
         job, self._job = self._job, None
@@ -124,13 +124,13 @@ class Merger:
 
 
 def _ripe(parts: Sequence[Part]) -> list[Part]:
-    """``MERGE`` or more parts of about one size, the smallest such; none if there are fewer of all sizes."""
+    """The parts to merge: ``MERGE`` or more in the smallest such size class, or none."""
     sizes: defaultdict[int, list[Part]] = defaultdict(list)
     for part in parts:
-        if len(part):  # else there is nothing to merge of it
+        if len(part):  # skips parts without live rows
             sizes[int(math.log(len(part), MERGE))].append(part)
     return next((found for _, found in sorted(sizes.items()) if len(found) >= MERGE), [])
 
 
 def _wasteful(part: Part) -> bool:
-    return part.name is None or len(part) < (1 - WASTE) * len(part.segment)
+    return len(part) < (1 - WASTE) * len(part.segment)

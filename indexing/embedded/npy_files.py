@@ -25,7 +25,7 @@ Files: TypeAlias = dict[str, tuple[int, str]]
 Sets: TypeAlias = tuple[NDArray[Any], NDArray[np.int64]]
 """The concatenated entries of sets, and the size of each set."""
 
-DAMAGED = "make the index anew with boc index --replace"
+DAMAGED = "make the index again with boc index --replace"
 _HEADER = re.compile(
     rb"\x93NUMPY\x01\0..\{'descr': '([<|][a-zA-Z]\d+)', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n",
     re.DOTALL,

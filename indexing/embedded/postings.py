@@ -1,8 +1,8 @@
 """Posting lists in blocks of rows, and the k best scores of a query over them.
 
-Rows are cut into B blocks of 65,536, so that a list holds 16-bit rows and the scores of a block stay in the cache
-while all lists of a query are added to them (term-at-a-time evaluation). Term j's postings lie side by side, block
-after block. ``_topk.c`` does the search; where it was not built, or a score may reach 2**32, numpy does the same.
+Rows are split into B blocks of 65,536, so that a list has 16-bit rows and the scores of a block stay in the cache while
+all lists of a query are added to them (term-at-a-time evaluation). The postings of a term are contiguous, block by
+block. ``_topk.c`` does the search; if it was not built, or a score may reach 2**32, numpy does the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from boc.types import TermMatrix
 
 try:
     from ._topk import top as _kernel_top
-except ImportError:  # no C compiler where it was installed
+except ImportError:  # installed without a C compiler
     _kernel_top = None  # type: ignore[assignment]
 
 Best: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
@@ -31,9 +31,9 @@ Best: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 BLOCK = 65536
 FREQUENCIES = (np.uint8, np.uint16, np.int32)
-SHARE = 1 << 19  # postings worth a thread
-BATCH = 256  # queries answered by one call of the kernel, between which Ctrl-C is heard
-ROOM = 1 << 20  # results that one call has room for, if it answers more than one query
+SHARE = 1 << 19  # postings for which another thread pays
+BATCH = 256  # queries per call of the kernel; Ctrl-C works between calls
+ROOM = 1 << 20  # results per call at most, if it answers several queries
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +42,8 @@ class Postings:
 
     ``starts`` is uint32 (V * B + 1,): the list of term j in block b is ``[starts[j * B + b], starts[j * B + b + 1])``.
     ``rows`` is uint16 (P,), row - 65,536 b, ascending in a list. ``frequencies`` is (P,) of the smallest of uint8,
-    uint16 and int32 that holds the largest; (0,) if all are 1. The arrays may be memory maps: ValueError if they do
-    not fit each other, here or, for a list that goes astray, where it is read.
+    uint16 and int32 that holds the largest; (0,) if all are 1. The arrays may be memory maps: ValueError if they are
+    inconsistent, here or when a damaged list is read.
     """
 
     starts: NDArray[np.uint32]
@@ -51,7 +51,7 @@ class Postings:
     frequencies: NDArray[Any]
     n: int
     n_terms: int
-    _peaks: NDArray[np.uint32] = field(init=False, repr=False)  # largest frequency of each term; 0: not known yet
+    _peaks: NDArray[np.uint32] = field(init=False, repr=False)  # largest frequency of each term; 0 if unknown
 
     def __post_init__(self) -> None:
         arrays: tuple[NDArray[Any], ...] = self.starts, self.rows, self.frequencies
@@ -74,7 +74,7 @@ class Postings:
 
     @classmethod
     def from_matrix(cls, terms: TermMatrix) -> Postings:
-        """Postings of a term matrix (n, V); BackendError if it holds 2**32 values."""
+        """Postings of a term matrix (n, V); BackendError if it has 2**32 values."""
         n, n_terms = terms.shape
         if terms.nnz >= 1 << 32:
             raise BackendError(f"{terms.nnz} postings do not go into one segment; index at most {2**32 - 1} at a time")
@@ -96,8 +96,8 @@ class Postings:
     def top(
         self, queries: TermMatrix, k: int, mask: NDArray[np.uint8] | None = None, by_row: bool = False
     ) -> list[Best]:
-        """Rows and scores of the at most k largest positive scores of each query, ties to the lower row: the best
-        first, or in the order of rows.
+        """Rows and scores of at most k largest positive scores per query, ties to the lower row, best first or in the
+        order of rows.
 
         The score of a row is the sum over the terms of the query, ``queries`` (q, V), of weight times frequency: exact
         up to 2**53. A row whose ``mask`` (n,) is 0 is left out. Batches are answered by several threads.
@@ -122,14 +122,14 @@ class Postings:
             return [best for answer in answers for best in answer]
 
     def _workers(self, queries: TermMatrix) -> int:
-        """Threads worth starting for the queries."""
+        """Number of threads that pay for the queries."""
         lengths = self.starts[(queries.indices + 1) * self.blocks] - self.starts[queries.indices * self.blocks]
         return int(np.clip(lengths.sum(dtype=np.int64) // SHARE, 1, os.cpu_count() or 1))
 
     def _answer(
         self, queries: TermMatrix, part: range, k: int, mask: NDArray[np.uint8] | None, by_row: bool
     ) -> list[Best]:
-        """Answer some of the queries."""
+        """Answer a part of the queries."""
         if _kernel_top is None or queries.data.dtype != np.int32:
             return [self._twin(queries, i, k, mask, by_row) for i in part]
         rows, scores = np.empty((len(part), k), np.int64), np.empty((len(part), k))
@@ -142,7 +142,7 @@ class Postings:
         ]
 
     def _twin(self, queries: TermMatrix, i: int, k: int, mask: NDArray[np.uint8] | None, by_row: bool) -> Best:
-        """Answer query number i by numpy."""
+        """Answer query i with numpy."""
         span = slice(queries.indptr[i], queries.indptr[i + 1])
         scores = self.scores(queries.indices[span], queries.data[span])
         if mask is not None:
@@ -151,7 +151,7 @@ class Postings:
         return rows, scores[rows]
 
     def scores(self, terms: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.float64]:
-        """Scores (n,) of all rows for one query; whole numbers, hence exact up to 2**53."""
+        """Scores (n,) of all rows for one query; integers, exact up to 2**53."""
         if not len(terms):
             return np.zeros(self.n)
         if weights.min() < 0:
@@ -163,7 +163,7 @@ class Postings:
         return np.bincount(rows, products, self.n).astype(np.float64, copy=False)
 
     def lists(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
-        """The lists of terms ``first`` to ``last`` - 1: offsets, and rows and frequencies side by side."""
+        """The lists of terms ``first`` to ``last`` - 1: offsets, and concatenated rows and frequencies."""
         bounds = self.starts[first * self.blocks : last * self.blocks + 1].astype(np.int64)
         span = slice(int(bounds[0]), int(bounds[-1]))
         rows = self._absolute(self.rows[span], np.diff(bounds))
@@ -175,9 +175,9 @@ class Postings:
         return sparse.csc_array((frequencies, rows, offsets), shape=(self.n, self.n_terms)).tocsr()
 
     def matrix_of(self, chosen: NDArray[np.int64]) -> TermMatrix:
-        """The ``chosen`` rows (len(chosen), V) of the term matrix, in the order asked.
+        """The ``chosen`` rows (len(chosen), V) of the term matrix, in that order.
 
-        Reads the blocks in which they lie.
+        Reads the blocks that contain them.
         """
         wanted, places = np.unique(chosen, return_inverse=True)
         parts = [sparse.csr_array((0, self.n_terms), dtype=np.int32)]
@@ -191,7 +191,7 @@ class Postings:
         rows = np.concatenate([self.rows[:0], *(self.rows[begin:end] for begin, end in spans)])
         listed = self._absolute(rows, ends - begins, b)
         found = np.flatnonzero(np.isin(listed, wanted))
-        lasts = np.cumsum(ends - begins)  # of the lists as they lie here; in the file other blocks lie between
+        lasts = np.cumsum(ends - begins)  # ends of the lists here; in the file, other blocks lie between them
         terms = np.searchsorted(lasts, found, side="right")
         places = found + (ends - lasts)[terms]
         data = self.frequencies[places].astype(np.int32) if len(self.frequencies) else np.ones(len(found), np.int32)
@@ -199,7 +199,7 @@ class Postings:
         return sparse.csr_array(values, shape=(len(wanted), self.n_terms))
 
     def lookup(self, chosen: NDArray[np.int64], among: Sequence[int]) -> TermMatrix:
-        """Frequencies (len(chosen), V) of the terms ``among`` in the ``chosen`` rows, in the order asked.
+        """Frequencies (len(chosen), V) of the terms ``among`` in the ``chosen`` rows, in that order.
 
         Reads the lists of those terms only.
         """
@@ -218,12 +218,12 @@ class Postings:
         return sparse.csr_array(values, shape=(len(chosen), self.n_terms))
 
     def document_frequencies(self) -> NDArray[np.int64]:
-        """How many rows (V,) hold each term."""
+        """Number of rows with each term (V,)."""
         bounds = self.starts[:: self.blocks].astype(np.int64)
         return bounds[1:] - bounds[:-1]
 
     def _lists(self, terms: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64], list[slice]]:
-        """Rows in the lists of ``terms``, side by side, the length of each list, and where it lies."""
+        """The concatenated rows in the lists of ``terms``, the length of each list, and its slice."""
         bounds = self.starts[terms[:, None] * self.blocks + np.arange(self.blocks + 1)].astype(np.int64)
         spans = [slice(begin, end) for begin, end in bounds[:, [0, -1]].tolist()]
         rows = np.concatenate([self.rows[span] for span in spans])
@@ -232,8 +232,8 @@ class Postings:
     def _absolute(
         self, rows: NDArray[np.uint16], lengths: NDArray[np.int64], block: int | None = None
     ) -> NDArray[np.int32]:
-        """Rows of whole lists, each list cut into blocks of those ``lengths``, as rows of the segment; with ``block``
-        rows of what lists have in that one."""
+        """Rows of the segment from rows within blocks, for whole lists whose blocks have ``lengths``, or for the lists
+        of one ``block``."""
         if lengths.min(initial=0) < 0 or lengths.sum() != len(rows):
             raise ValueError("the postings are damaged: a list does not end where it should; index again")
         blocks = np.arange(self.blocks) if block is None else np.array([block])

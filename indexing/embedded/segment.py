@@ -1,16 +1,16 @@
-"""Segments: some items of an index with all that is stored of them, as arrays that never change.
+"""Segments: some items of an index with everything stored for them, as immutable arrays.
 
-A folder holds, over n rows sorted by id and V terms::
+The folder of a segment has, for n rows sorted by id and V terms::
 
-    starts, rows, frequencies .npy   the posting lists, see ``_postings``
+    starts, rows, frequencies .npy   the posting lists, see ``postings.py``
     vectors.npy          (n, d)      the dense vectors, for re-ranking
-    concepts.npy         (N, d)      concept sets, if the index holds them: float16 or int8 rows of all items,
-    concept_offsets.npy  int64 (n + 1,)  where those of each item begin,
-    concept_scales.npy   float32 (N,)    and what int8 rows are to be multiplied by
+    concepts.npy         (N, d)      concept sets, if the index stores them: float16 or int8 rows,
+    concept_offsets.npy  int64 (n + 1,)  their offsets per item,
+    concept_scales.npy   float32 (N,)    and the scales of int8 rows
     modality.npy         uint8 (n,)  0 picture, 1 sentence
     ids, content, group              each .bin (UTF-8) and .npy (int64 offsets (n + 1,))
-    fields                           the same, if the manifest declares metadata: JSON of each item's
-    words.sqlite                     the same metadata and the words of sentences, to search by, see ``_words``
+    fields                           the same, if the manifest declares metadata: JSON per item
+    words.sqlite                     the text and metadata index, see ``text_index.py``
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from .string_column import Strings, taken
 from .text_index import TextIndex
 
 _Lists: TypeAlias = tuple[int, int, NDArray[np.int64], NDArray[np.int32]]
-"""All postings of the terms from one to before another: keys, ``term << TERM | row``, ascending, and frequencies."""
+"""The postings of a range of terms: first and end term, ascending keys ``term << TERM | row``, and frequencies."""
 
 BLOCK = 16384  # rows copied at a time
-POSTINGS = 1 << 22  # merged at a time
-TERM = 32  # bits of a key below those of its term
-MOST_POSTINGS = 1 << 32  # of a segment: they are counted by uint32
+POSTINGS = 1 << 22  # postings merged at a time
+TERM = 32  # low bits of a key, which hold the row
+MOST_POSTINGS = 1 << 32  # postings per segment, since offsets are uint32
 TEXTS = ("ids", "content", "group", "fields")
 
 
@@ -60,26 +60,26 @@ class Segment:
     texts: Mapping[str, Strings]
     words: TextIndex | None = None
     held: Sequence[Item] | None = None
-    """The items of all rows, of a segment that was just made of them."""
+    """The items of all rows, if the segment was just made from them."""
 
     def __len__(self) -> int:
         return len(self.modality)
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """How many rows are of each modality."""
+        """Number of rows of each modality."""
         found = np.bincount(self.modality, minlength=len(MODALITIES)).tolist()
         return dict(zip(MODALITIES, found, strict=True))
 
     def find(self, key: str) -> int | None:
-        """The row of an id."""
+        """The row of an id, or None."""
         return self.texts["ids"].find(key)
 
     def item(self, row: int) -> Item:
         return self.items(np.array([row]))[0]
 
     def items(self, rows: NDArray[np.int64]) -> list[Item]:
-        """The items of some rows, in the order asked."""
+        """The items of ``rows``, in that order."""
         ids, content, group, *metadata = taken(list(self.texts.values()), rows)
         modalities = self._modalities(rows)
         fields = [json.loads(text) for text in metadata[0]] if metadata else [{} for _ in ids]
@@ -92,18 +92,18 @@ class Segment:
 
     @cached_property
     def _one(self) -> Modality | None:
-        """The modality of all rows, if they have the same."""
+        """The common modality of all rows, or None."""
         return next((each for each in MODALITIES if self.counts[each] == len(self)), None)
 
     def all_items(self) -> Iterator[Item]:
-        """The items of all rows; if they are not held, a block of them in memory at a time."""
+        """The items of all rows, read block by block unless they are in memory."""
         if self.held is not None:
             return iter(self.held)
         blocks = (np.arange(i, min(i + BLOCK, len(self))) for i in range(0, len(self), BLOCK))
         return (item for rows in blocks for item in self.items(rows))
 
     def count(self, live: NDArray[np.uint8] | None) -> NDArray[np.int64]:
-        """How many rows have each term (V,), without those that are not ``live``."""
+        """Number of live rows with each term (V,)."""
         if live is None:
             return self.postings.document_frequencies()
         found = [np.zeros(0, np.int64)]
@@ -122,7 +122,7 @@ def gathered(
     types: Mapping[str, FieldType],
     rows: Iterable[int],
 ) -> Segment:
-    """A segment in memory of some ``rows`` of what is given: ``vectors`` one below the other, and let go of."""
+    """Make a segment in memory from ``rows`` of the arguments. ``vectors`` are blocks of rows, which are freed."""
     ordered = sorted(rows, key=[item.id for item in items].__getitem__)
     order, chosen = np.array(ordered, dtype=np.int64), [items[row] for row in ordered]
     texts = {
@@ -138,7 +138,7 @@ def gathered(
 
 
 def _picked(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[Any]:
-    """Some rows of blocks one below the other, in that order; a block is let go of when it is copied."""
+    """Rows ``order`` of stacked blocks; each block is freed after it is copied."""
     found = np.empty((len(order), blocks[0].shape[1]), blocks[0].dtype)
     places = np.argsort(order, kind="stable")
     first = 0
@@ -151,14 +151,14 @@ def _picked(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[Any
 
 
 def take_sets(concepts: StoredConcepts, chosen: NDArray[np.int64]) -> StoredConcepts:
-    """Some concept sets, in that order."""
+    """The concept sets ``chosen``, in that order."""
     places = _places(concepts.offsets, chosen)
     ends = offsets_of(concepts.offsets[chosen + 1] - concepts.offsets[chosen])
     return StoredConcepts(concepts.values[places], ends, None if concepts.scales is None else concepts.scales[places])
 
 
 def side_by_side(parts: Sequence[StoredConcepts]) -> StoredConcepts:
-    """The concept sets of all parts, those of the first part first."""
+    """The concept sets of all parts, part by part."""
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     scales = [part.scales for part in parts if part.scales is not None]
     values = np.concatenate([part.values for part in parts])
@@ -166,9 +166,9 @@ def side_by_side(parts: Sequence[StoredConcepts]) -> StoredConcepts:
 
 
 def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segment:
-    """The segment in ``folder``, memory-mapped. ManifestError naming the file that is damaged.
+    """Memory-map the segment in ``folder``. ManifestError naming a damaged file.
 
-    ``scattered`` tells the system that vectors and concepts will not be read from end to end.
+    ``scattered`` tells the system that vectors and concepts are accessed randomly.
     """
 
     def mapped(name: str) -> NDArray[Any]:
@@ -191,7 +191,7 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
 
 
 def write(folder: Path, segment: Segment, types: Mapping[str, FieldType]) -> Files:
-    """Write a segment that is in memory into the empty ``folder``; its files."""
+    """Write a segment in memory to the empty ``folder``; return its files."""
     out = _Output(folder)
     arrays: dict[str, NDArray[Any]] = {"modality": segment.modality, "vectors": segment.vectors}
     postings, concepts = segment.postings, segment.concepts
@@ -214,10 +214,10 @@ def merge(
     live: Sequence[NDArray[np.uint8] | None],
     types: Mapping[str, FieldType],
 ) -> tuple[Files, list[NDArray[np.int64]]]:
-    """Write the live rows of parts as one segment into the empty ``folder``: its files, and where rows went.
+    """Write the live rows of parts as one segment to the empty ``folder``; return its files and the new rows.
 
-    For each part that is an array (n,): the row of each of its rows in the new segment, -1 for those left out. Beside
-    blocks of rows and of posting lists, ids are in memory.
+    The new rows of a part are an array (n,), with -1 for deleted rows. Memory holds the ids, and blocks of rows and of
+    posting lists.
     """
     merged = _Merged(parts, live)
     out = _Output(folder)
@@ -234,21 +234,21 @@ def merge(
 
 
 def _words_of(part: Segment, types: Mapping[str, FieldType]) -> TextIndex | text_index_writer.Found | None:
-    """What a part has, in its file, or found now: it is in memory, or was written before there were such files."""
+    """The text index of a part: from its file, or computed if it is in memory."""
     if part.words is not None or not (types or part.counts["text"]):
         return part.words
     return text_index_writer.Found(part.all_items(), types)
 
 
 def _together(jobs: Sequence[Callable[[], None]]) -> None:
-    """Do all jobs, two at a time: most of each is writing and hashing, or sorting."""
+    """Run all jobs, two at a time; most of their time is writing, hashing and sorting."""
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(job) for job in jobs]:
             done.result()
 
 
 def _write_rows(out: _Output, merged: _Merged, like: Segment) -> None:
-    """All of the segment but its postings and words."""
+    """Write everything except postings and text index."""
     out.array("modality", np.uint8, (len(merged),), merged.column(lambda part: part.modality))
     vectors = like.vectors
     out.array("vectors", vectors.dtype, (len(merged), vectors.shape[1]), merged.column(lambda part: part.vectors))
@@ -268,7 +268,7 @@ class _Merged:
             for part, alive in zip(parts, live, strict=True)
         ]
         keys = [key for part, rows in zip(parts, kept, strict=True) for key in part.texts["ids"].take(rows)]
-        # Sorted runs side by side are what Python's sort merges best.
+        # Python's sort is fastest on concatenated sorted runs.
         order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
         self._part = np.repeat(np.arange(len(parts)), [len(rows) for rows in kept])[order]
         self._row = np.concatenate(kept)[order]
@@ -283,14 +283,14 @@ class _Merged:
         return len(self._row)
 
     def blocks(self) -> Iterator[list[tuple[Segment, NDArray[np.intp], NDArray[np.int64]]]]:
-        """Of each block of rows: the parts they come from, their places in the block, their rows there."""
+        """Yield for each block of rows: the parts, their positions in the block, and their rows in the part."""
         for start in range(0, len(self), BLOCK):
             part, row = self._part[start : start + BLOCK], self._row[start : start + BLOCK]
             places = [(each, np.flatnonzero(part == i)) for i, each in enumerate(self._parts)]
             yield [(each, found, row[found]) for each, found in places if len(found)]
 
     def column(self, of: Callable[[Segment], NDArray[Any]]) -> Iterator[NDArray[Any]]:
-        """Blocks of an array with an entry a row."""
+        """Yield blocks of an array with one entry per row."""
         for block in self.blocks():
             first = of(block[0][0])
             out = np.empty((sum(len(places) for _, places, _ in block), *first.shape[1:]), first.dtype)
@@ -299,7 +299,7 @@ class _Merged:
             yield out
 
     def sets(self, of: Callable[[Segment], tuple[NDArray[Any], NDArray[np.int64]]]) -> Iterator[Sets]:
-        """Blocks of an array with several entries a row, with their lengths."""
+        """Yield blocks of an array with several entries per row, and their numbers."""
         for block in self.blocks():
             lengths = np.empty(sum(len(places) for _, places, _ in block), np.int64)
             for part, places, rows in block:
@@ -317,7 +317,7 @@ class _Merged:
         return self.sets(lambda part: (part.texts[name].data, part.texts[name].offsets))
 
     def postings(self, counts: NDArray[np.int64]) -> Iterator[_Lists]:
-        """All postings, list by list, many at a time: their terms and rows, and their frequencies."""
+        """Yield all postings, many lists at a time: keys of terms and rows, and frequencies."""
         for first, last in spans(counts, POSTINGS):
             keys, frequencies = [], []
             for part, moved in zip(self._parts, self.moved, strict=True):
@@ -328,7 +328,7 @@ class _Merged:
                 keys.append(key if kept is None else key[kept])
                 frequencies.append(found if kept is None else found[kept])
             key = np.concatenate(keys)
-            order = np.argsort(key, kind="stable")  # merges what ascends already, as the keys of each part do
+            order = np.argsort(key, kind="stable")  # a stable sort merges ascending runs fast
             yield first, last, key[order], np.concatenate(frequencies)[order]
 
 
@@ -351,7 +351,7 @@ class _Output(Output):
     def postings(self, merged: _Merged, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]) -> None:
         counts = np.sum([part.count(alive) for part, alive in zip(parts, live, strict=True)], axis=0)
         widest = max((part.postings.frequencies for part in parts), key=lambda found: found.itemsize * bool(len(found)))
-        dtype = widest.dtype if len(widest) else None  # without frequencies all are 1
+        dtype = widest.dtype if len(widest) else None  # no frequencies means that all are 1
         total, blocks = int(counts.sum()), max(1, -(-len(merged) // ROWS))
         lengths = np.zeros(len(counts) * blocks, np.int64)
         if total >= MOST_POSTINGS:
@@ -363,7 +363,7 @@ class _Output(Output):
                 lists = np.arange(first, last)[:, None] << TERM | np.arange(blocks) * ROWS
                 begins = np.searchsorted(keys, lists.ravel())
                 lengths[first * blocks : last * blocks] = np.diff(begins, append=len(keys))
-                rows.write(keys.astype(np.uint16).data)  # the row in its block: blocks have as many
+                rows.write(keys.astype(np.uint16).data)  # the row within its block of 65,536
                 if dtype:
                     frequencies.write(found.astype(dtype).data)
         starts = offsets_of(lengths).astype(np.uint32)
@@ -377,24 +377,24 @@ class _Output(Output):
 
 
 def _concepts(part: Segment) -> StoredConcepts:
-    assert part.concepts is not None  # as in all segments of its index
+    assert part.concepts is not None  # all segments of an index have concept sets, or none
     return part.concepts
 
 
 def _run(rows: NDArray[Any]) -> NDArray[Any] | slice:
-    """Ascending rows, as a slice where each follows the one before: it is copied many times as fast."""
+    """Ascending rows, as a slice if they are consecutive, which is copied many times faster."""
     first, last = int(rows[0]), int(rows[-1])
     return slice(first, last + 1) if last - first + 1 == len(rows) else rows
 
 
 def _entries(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64] | slice:
-    """The places of all entries of the sets of ascending rows."""
+    """The positions of all entries of the sets of ascending rows, as a slice if possible."""
     run = _run(rows)
     return slice(offsets[run.start], offsets[run.stop]) if isinstance(run, slice) else _places(offsets, rows)
 
 
 def _places(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64]:
-    """The places of all entries of some sets, side by side."""
+    """The positions of all entries of the sets ``rows``, concatenated."""
     lengths = offsets[rows + 1] - offsets[rows]
     ends = offsets_of(lengths)
     places: NDArray[np.int64] = np.arange(ends[-1]) + np.repeat(offsets[rows] - ends[:-1], lengths)

@@ -146,7 +146,7 @@ class TextIndex:
         return rows
 
     def _damaged(self, why: object) -> ManifestError:
-        return ManifestError(f"{self.path}: damaged ({why}); make the index anew with boc index --replace")
+        return ManifestError(f"{self.path}: damaged ({why}); make the index again with boc index --replace")
 
 
 def encoded(value: Any) -> Any:

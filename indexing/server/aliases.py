@@ -166,7 +166,7 @@ def _parsed(indices: Json, name: str) -> list[Generation]:
         try:
             state = State(**told["server"])
         except (KeyError, TypeError):
-            raise ManifestError(f"{physical}: its _meta is not of this version of boc; make the index anew") from None
+            raise ManifestError(f"{physical}: its _meta is not of this version of boc; make the index again") from None
         if state.field not in STRATEGIES:
             raise ManifestError(f"{physical}: codes stored as {state.field!r}, unknown to this boc; upgrade boc")
         found.append(

@@ -34,8 +34,8 @@ class Budget:
             return dict(features)
         warnings.warn(
             f"a query of {len(features)} clauses was cut to the {limit} of largest weight, which is what {self._shown} "
-            "takes; ask for fewer terms with --query-z, or raise indices.query.bool.max_clause_count where the server "
-            "has it",
+            "takes; index again with fewer terms of a query (--code NAME:Z/QUERY_Z), or raise "
+            "indices.query.bool.max_clause_count where the server has it",
             BocWarning,
             stacklevel=4,
         )

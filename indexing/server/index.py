@@ -1,4 +1,4 @@
-"""An index on a server, opened."""
+"""Searching an index on a server."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from .clause_limit import SAFE, Budget
 from .term_fields import EXACT
 from .transport import Json, RefusedError, Transport, refusal
 
-PAGE = 1000  # documents asked for at a time, with vectors or concepts
-SCAN = 5000  # and without
-BATCH = 64  # queries sent at a time
-CANDIDATES = 4096  # and hits with vectors
+PAGE = 1000  # documents per request, with vectors or concepts
+SCAN = 5000  # documents per request, without vectors and concepts
+BATCH = 64  # queries per request
+CANDIDATES = 4096  # hits with vectors per request
 KEEP_ALIVE = "2m"
 READ_DENSE = {"vector": {"script": {"source": requests.READ_DENSE}}}
-PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}  # of the size, by field
-POSTING_FILES = {"doc", "pos", "psm", "tim", "tip", "tmd"}  # of Lucene, by the ends of their names
+PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}  # part of the size, by field
+POSTING_FILES = {"doc", "pos", "psm", "tim", "tip", "tmd"}  # suffixes of Lucene's files of posting lists
 WHOLE = {"allow_partial_search_results": False}
-"""A shard that cannot answer makes an error of the answer, not a gap in it."""
+"""If a shard cannot answer, the request fails, instead of leaving a gap in the hits."""
 
 ALL_SHARDS = {"search_type": "dfs_query_then_fetch"}
-"""Word statistics of all shards together, so that a score does not depend on the shard."""
+"""Use word statistics of all shards, so that a score does not depend on the shard."""
 
 
 class ServerIndex:
@@ -48,15 +48,15 @@ class ServerIndex:
         self._strategy = generation.strategy
         self._n_terms = int(generation.manifest.codec["n_terms"])
         self._budget = Budget(self._takes, transport.shown)
-        self._mixed = all(generation.manifest.items.values())  # whether there are items of both modalities
-        self._scripts = generation.state.unit  # whether the server scores candidates anew
+        self._mixed = all(generation.manifest.items.values())  # whether the index has items of both modalities
+        self._scripts = generation.state.unit  # whether the server can re-rank candidates
 
     @property
     def exact_vectors(self) -> bool:
         return self.generation.state.vectors != "bfloat16"
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Codec arrays; ManifestError if they are not those the index was made with."""
+        """The arrays of the codec; ManifestError if they are not those of the manifest."""
         data: dict[str, list[bytes]] = {name: [] for name in self.manifest.arrays}
         for number in range(self.generation.state.blocks):
             query = {"ids": {"values": [f"boc:block:{number}"]}}
@@ -109,7 +109,7 @@ class ServerIndex:
                 for i, hits in zip(asked[part], answers, strict=True):
                     found[i] = hits
         if modality is not None and only is None and any(h.item.modality != modality for hits in found for h in hits):
-            self._mixed = True  # since this index was opened somebody has added the first of the others
+            self._mixed = True  # the first items of the other modality were added since this index was opened
             return self.search(queries, k, modality, filters=filters, rescore=rescore, words=words, stages=stages)
         return found
 
@@ -140,7 +140,7 @@ class ServerIndex:
             except RefusedError as error:
                 if "script" not in f"{error.kind} {error.reason}":
                     raise
-                self._scripts = False  # the server has no scripts, or its owner forbids them
+                self._scripts = False  # scripts are missing or forbidden on the server
         return self._fetched(bodies, k, queries, rescore.k, stages)
 
     def _aligned(
@@ -167,7 +167,7 @@ class ServerIndex:
     def _rescored(
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
     ) -> list[list[Hit]]:
-        """Candidates scored anew by the server, which sends the best of them only."""
+        """Candidates re-ranked by the server, which returns only the best."""
         state, dtype = self.generation.state, self.manifest.vector_dtype
         shown = {"_source": requests.ITEM, "size": min(k, candidates)}
         asked = [
@@ -189,7 +189,7 @@ class ServerIndex:
     def _fetched(
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
     ) -> list[list[Hit]]:
-        """Candidates fetched with their vectors, and scored here."""
+        """Candidates fetched with their vectors, and re-ranked here."""
         if self.generation.state.vectors == "binary":
             shown = {"_source": False, "stored_fields": "_none_", "docvalue_fields": ["vector"]}
         else:
@@ -267,7 +267,7 @@ class ServerIndex:
 
     def sizes(self) -> dict[str, int]:
         found = dict.fromkeys(("postings", "vectors", "concepts", "other"), 0)
-        # Not of _stats, which servers keep for some seconds.
+        # Not from _stats, which servers cache for some seconds.
         told = self._transport.request("GET", f"/{self.generation.physical}/_segments")
         copies = [copy for shard in told["indices"][self.generation.physical]["shards"].values() for copy in shard]
         segments = [s for copy in copies if copy["routing"]["primary"] for s in copy["segments"].values()]
@@ -278,10 +278,10 @@ class ServerIndex:
         return found
 
     def _disk_usage(self) -> dict[str, int]:
-        """Bytes by part: as the server analyses its fields, or else its files."""
+        """Bytes by part, from the server's analysis of its fields, or else from its files."""
         physical = self.generation.physical
         try:
-            # OpenSearch has no such thing, and a user may lack the right to it.
+            # OpenSearch has no such analysis, and a user may lack the right to it.
             answer = self._transport.request(
                 "POST", f"/{physical}/_disk_usage", run_expensive_tasks="true", timeout=600
             )
@@ -299,7 +299,7 @@ class ServerIndex:
         return found
 
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
-        """Asks for each term by name, some hundred at a time."""
+        """Term frequencies by queries for each term, some hundred at a time."""
         columns = range(self._n_terms) if among is None else [int(column) for column in among]
         digits = self.generation.state.digits
         distinct = list(dict.fromkeys(ids))
@@ -330,15 +330,15 @@ class ServerIndex:
         return found
 
     def damaged(self) -> list[str]:
-        """None: Lucene keeps checksums of its files."""
+        """Always empty: Lucene keeps checksums of its files."""
         return []
 
     def _only(self, modality: Modality | None) -> Modality | None:
-        """None where the index holds nothing else: a condition that all documents fulfil costs time."""
+        """``modality``, or None if the index has no other, since a condition that always holds costs time."""
         return modality if self._mixed else None
 
     def _takes(self, clauses: int) -> bool:
-        """Whether the server takes a query of so many clauses; asked with terms that no item has."""
+        """Whether the server accepts a query with so many clauses; tried with terms that no item has."""
         unknown = self._strategy.query({f"t{self._n_terms + j}": 1 for j in range(clauses)})
         try:
             self._ask({"query": unknown, "size": 0})
@@ -358,11 +358,11 @@ class ServerIndex:
         if any(hits and hits[0]["_score"] >= EXACT for hits in answers):
             raise BackendError(
                 f"scores reach 2^24, from where {self._transport.shown} rounds them; use a code of smaller frequencies "
-                "(--code bits, or fewer terms by --z and --query-z)"
+                "(--code bits, or fewer terms: --code NAME:Z/QUERY_Z)"
             )
 
     def _searched(self, bodies: list[Json], k: int, **params: Any) -> list[list[Json]]:
-        """The hits of each body, k at most."""
+        """At most k hits for each body."""
         if k > requests.WINDOW:
             return [list(scan(self._transport, self.generation.physical, body, k)) for body in bodies]
         if len(bodies) == 1:
@@ -377,15 +377,15 @@ class ServerIndex:
         return self._answered(self._transport.request("POST", path, body, **_lower({**WHOLE, **params})))
 
     def _answered(self, answer: Json) -> Json:
-        if "error" in answer:  # one of several
+        if "error" in answer:  # an error of a single search
             raise refusal(self._transport.shown, answer["status"], answer)
         if answer.get("timed_out"):
             raise BackendError(f"{self._transport.shown} took too long; give it more with ?request_timeout=SECONDS")
         return answer
 
     def _get(self, ids: Sequence[str], fields: Sequence[str]) -> list[Json | None]:
-        """The _source of documents, None for those that are not there."""
-        asked = [key for key in ids if key]  # an empty one is an error to servers
+        """The _source of documents, None for missing ones."""
+        asked = [key for key in ids if key]  # servers reject an empty id
         if not asked:
             return [None] * len(ids)
         path = f"/{self.generation.physical}/_mget"
@@ -396,13 +396,13 @@ class ServerIndex:
         return [found.get(key) for key in ids]
 
     def _fields(self, ids: Sequence[str], field: str) -> list[list[Any]]:
-        """The values of a field of some items, in the order asked; KeyError for an unknown id."""
+        """The values of a field, in the order of ``ids``; KeyError for an unknown id."""
         found: dict[str, list[Any]] = {}
         distinct = list(dict.fromkeys(ids))
         dense = field == "vector" and self.generation.state.vectors != "binary"
         shown: Json = {"script_fields": READ_DENSE} if dense else {"docvalue_fields": [field]}
         for start in range(0, len(distinct), PAGE):
-            part = [key for key in distinct[start : start + PAGE] if key]  # an empty one is an error to servers
+            part = [key for key in distinct[start : start + PAGE] if key]  # servers reject an empty id
             wanted = {"ids": {"values": list(map(requests.document_id, part))}}
             body = {"query": wanted, "size": len(part), "_source": False, "sort": [{"id": "asc"}], **shown}
             for hit in self._ask(body)["hits"]["hits"]:
@@ -410,7 +410,7 @@ class ServerIndex:
         return [found[key] for key in ids]
 
     def _decoded(self, hits: Sequence[Json]) -> NDArray[np.floating[Any]]:
-        """The vectors (n, d) of hits that were asked for them."""
+        """The vectors (n, d) of hits that were fetched with them."""
         dtype, shape = self.manifest.vector_dtype, (len(hits), self.manifest.identity.dim)
         rows = [hit.get("fields", {}).get("vector") for hit in hits]
         if not all(rows):
@@ -423,7 +423,7 @@ class ServerIndex:
 
 
 def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> Iterator[Json]:
-    """All hits of ``body``, or the first k, page by page at one point in time. ``body`` says the order."""
+    """All hits of ``body``, or the first k, page by page at one point in time, in the order of ``body``."""
     pit = transport.open_pit(index, KEEP_ALIVE)
     try:
         after: Json = {}
@@ -444,7 +444,7 @@ def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> 
 
 
 def _lower(params: Mapping[str, Any]) -> dict[str, Any]:
-    """As they stand in a URL."""
+    """Parameters in the form of a URL."""
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in params.items()}
 
 

@@ -234,10 +234,10 @@ class ServerEditor:
         if digits > state.digits:
             raise BackendError(
                 f"a term frequency of {terms.data.max()} is more than {self._generation.name} was made for; make it "
-                "anew with boc index --replace"
+                "again with boc index --replace"
             )
         if state.unit and not _unit(vectors):
-            raise BackendError(f"vectors longer than 1, those of {self._generation.name} are not; make it anew")
+            raise BackendError(f"vectors longer than 1, those of {self._generation.name} are not; make it again")
         self._begin()
         self._rows.put(items, terms, vectors, concepts)
 

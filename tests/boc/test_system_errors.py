@@ -22,7 +22,7 @@ from indexing.embedded.npy_files import load_array, load_strings
 from tests.helpers import boc
 
 NUMBERS = sorted(ADVICE)
-UNDAMAGED = "make the index anew"
+UNDAMAGED = "make the index again"
 
 
 @pytest.mark.parametrize("number", NUMBERS)

@@ -14,7 +14,7 @@ from boc.cli import options
 def command(name: str, as_json: bool, at: str) -> None:
     """Merge the index NAME into one segment without deleted and replaced rows, which is smallest and fastest.
 
-    Searches continue meanwhile and give the same results. An index of an older format becomes one of this.
+    Searches continue meanwhile and give the same results.
 
     \b
     Examples: boc compact photos

@@ -7,7 +7,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -15,11 +15,12 @@ from boc.cli import options
 
 if TYPE_CHECKING:
     from boc.evaluate.capacity import Estimate
+    from boc.names import Metric
 
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
-@click.command("estimate")
+@click.command("estimate", epilog=options.code_help())
 @click.argument("sources", metavar="SOURCE...", type=options.PATH, nargs=-1, required=True)
 @click.option("--items", type=click.IntRange(1), required=True, help="Number of items of the planned index.")
 @options.at
@@ -46,14 +47,15 @@ def command(
 
     \b
     Examples: boc estimate photos.h5 --items 10000000 --at elastic+https://localhost:9200
-              boc estimate photos.h5 --items 1000000 --code dictionary --terms 16384
+              boc estimate photos.h5 --items 1000000 --code "dictionary(terms=16384)"
     """
-    book = coding.book()
+    from boc.build import codec_maker
     from boc.evaluate.capacity import extrapolate, measure, size_of
     from boc.inputs.features import FeatureFiles
     from boc.inputs.metadata import Metadata
     from boc.load import fit_code, new_manifest
 
+    make = codec_maker(coding.code)
     table = Metadata.read(metadata) if metadata is not None else None
     with ExitStack() as stack:
         file = stack.enter_context(FeatureFiles(sources))
@@ -61,8 +63,10 @@ def command(
             raise click.UsageError(f"{file.path} holds no vectors; make a file of them with boc extract --encoder")
         if at.startswith("file:"):
             at = f"file:{stack.enter_context(tempfile.TemporaryDirectory(prefix='boc-estimate-'))}"
-        codec = fit_code(file, coding.codec(file.header.identity, book))
-        manifest = new_manifest(file, codec, rerank=coding.rerank, concepts=coding.concepts, metadata=table)
+        codec = fit_code(file, make(file.header.identity))
+        manifest = new_manifest(
+            file, codec, rerank=cast("Metric", coding.rerank), concepts=coding.concepts, metadata=table
+        )
         size = min(sample, size_of(file))
         with options.bar("loading", size + size // 5) as bar:
             part, whole = measure(file, at, codec, manifest, table, size=size, tick=bar.update)
@@ -81,10 +85,13 @@ def _lines(found: Estimate, *, on_server: bool) -> list[tuple[str, str]]:
     lines = [
         ("measured", f"{whole.items:,} items in {whole.seconds:.1f} s, {part.items:,} in {part.seconds:.1f} s"),
         ("for", f"{found.items:,} items, extrapolated: {found.items / whole.items:,.3g} times what was measured"),
-        *((name, f"{_bytes(size * found.items)}, {size:,.0f} bytes an item") for name, size in each.items()),
+        *((name, f"{_bytes(size * found.items)}, {size:,.0f} bytes per item") for name, size in each.items()),
         ("fixed", f"{_bytes(found.fixed)}, whatever the number: the arrays of the code, of this size"),
-        ("in all", f"{_bytes(found.bytes)}, {found.bytes / found.items:,.0f} bytes an item"),
-        ("load", f"{_time(found.seconds)}, {found.items / found.seconds:,.0f} items a second; merging grows with size"),
+        ("in all", f"{_bytes(found.bytes)}, {found.bytes / found.items:,.0f} bytes per item"),
+        (
+            "load",
+            f"{_time(found.seconds)}, {found.items / found.seconds:,.0f} items per second; merging grows with size",
+        ),
         ("page cache", f"{_bytes(found.page_cache)}, for searches that do not wait for the disk"),
     ]
     if on_server:

@@ -76,7 +76,7 @@ def command(
 def _print(explanation: Explanation, top: int) -> None:
     for match in explanation.matches[:top]:
         product = f"{match.query_frequency} x {match.item_frequency} = {match.product}"
-        words = ", ".join(match.label.words) if match.label else ""
+        words = options.plain(", ".join(match.label.words)) if match.label else ""
         click.echo(f"{100 * float(explanation.share(match)):5.1f} %  t{match.term:<6} {product:<24}  {words}".rstrip())
     others = explanation.matches[top:]
     if others:
@@ -85,7 +85,7 @@ def _print(explanation: Explanation, top: int) -> None:
     if explanation.matches:
         click.echo(f"score    {explanation.score}")
     else:
-        click.echo(f"{explanation.item.id} shares no term with this query", err=True)
+        click.echo(f"{options.plain(explanation.item.id)} shares no term with this query", err=True)
 
 
 def _record(explanation: Explanation) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def command(
 
 def _told(extraction: Extraction) -> str:
     speed = extraction.speed
-    told = f"{speed.images / speed.seconds:.1f} images a second, {extraction.workers or 'no'} workers"
+    told = f"{speed.images / speed.seconds:.1f} images per second, {extraction.workers or 'no'} workers"
     if extraction.encoder is None:
         return told
     return f"{told}; the encoder waited for pictures {100 * speed.waiting / speed.seconds:.0f} % of the time"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MAKING = {"rm", "replace", *(field.name for field in fields(options.Coding))}
 
 
-@click.command("index")
+@click.command("index", epilog=options.code_help())
 @options.name
 @options.sources
 @options.at
@@ -51,13 +51,14 @@ def command(
     --append adds the items of SOURCE to an existing index, and replaces items with the same ids.
 
     The table of --metadata has one line per item. A caption has the values of its picture, unless it has its own line.
-    The header declares types: keyword, integer, float, boolean, date, text. Several values are separated by |.
+    The header declares types: keyword, integer, float, boolean, date, text. Several values are separated by a
+    vertical bar.
 
     \b
     Examples: boc index photos photos.h5
-              boc index photos photos.h5 --code dictionary --rm 30
+              boc index photos photos.h5 --code dictionary:2/64 --rm 30
               boc index photos 1.h5 2.h5 3.h5 4.h5
-              boc index photos photos.h5 --code mixed --codebook codebook.npz
+              boc index photos photos.h5 --code "mixed(codebook=codebook.npz)"
               boc index photos ~/Pictures --encoder tern:models/flickr8k
               boc index photos photos.h5 --metadata photos.csv
               boc index photos new.h5 --append
@@ -79,9 +80,9 @@ def command(
                 device=device,
                 progress=progress,
             )
-        click.echo(f"{name}: {_counts(report)} put into it")
+        others = f", {report.replaced} of them in place of others" if report.replaced else ""
+        click.echo(f"{name}: {_counts(report)} put into it{others}")
     else:
-        book = coding.book()
         from boc.build import build_index
 
         with options.bars() as progress:
@@ -90,7 +91,7 @@ def command(
                 sources,
                 encoder=encoder,
                 at=at,
-                code=lambda identity: coding.codec(identity, book),
+                code=coding.code,
                 rm=rm,
                 rerank=cast("Metric", coding.rerank),
                 concepts=cast("ConceptDtype | None", coding.concepts),

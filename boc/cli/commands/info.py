@@ -26,6 +26,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
               boc info --at elastic+https://localhost:9200
     """
     from boc import plugins
+    from boc.codecs import code_of
     from boc.plugins import check_name
 
     backend = plugins.backend(at)
@@ -39,12 +40,13 @@ def command(name: str | None, at: str, as_json: bool) -> None:
         return
     total = sum(manifest.items.values())
     steps = iter(_step(entry["name"], entry["params"]) for entry in manifest.codec["steps"])
-    code = " + ".join(", ".join(islice(steps, count)) for count in manifest.codec["chains"])
+    chains = " + ".join(", ".join(islice(steps, count)) for count in manifest.codec["chains"])
     for label, value in (
         ("items", f"{manifest.items['image']} pictures, {manifest.items['text']} captions"),
-        ("code", code),
+        ("code", str(code_of(manifest.codec) or "none that has a name")),
+        ("steps", chains),
         ("terms", f"{manifest.codec['n_terms']}"),
-        ("postings", f"{manifest.postings} ({manifest.postings / max(1, total):.1f} an item)"),
+        ("postings", f"{manifest.postings} ({manifest.postings / max(1, total):.1f} per item)"),
         ("vectors", f"{manifest.identity.dim} x {manifest.vector_dtype}"),
         ("concepts", manifest.concept_dtype or "none"),
         ("metadata", ", ".join(f"{field}:{kind}" for field, kind in manifest.fields.items()) or "none"),
@@ -54,7 +56,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
         ("weights", f"SHA-256 {manifest.identity.digest[:16]}..."),
         ("made", f"{manifest.created} by {manifest.maker}, format {manifest.format}"),
     ):
-        click.echo(f"{label:9s} {value}")
+        click.echo(f"{label:9s} {options.plain(value)}")
 
 
 def _place(backend: Backend, *, as_json: bool) -> None:
@@ -63,7 +65,7 @@ def _place(backend: Backend, *, as_json: bool) -> None:
         click.echo(json.dumps({**about, "indexes": names}, ensure_ascii=False))
         return
     for label, value in {**about, "indexes": ", ".join(names) or "none"}.items():
-        click.echo(f"{label:9s} {value}")
+        click.echo(f"{label:9s} {options.plain(value)}")
 
 
 def _step(name: str, params: dict[str, object]) -> str:
@@ -73,4 +75,4 @@ def _step(name: str, params: dict[str, object]) -> str:
 
 def _bytes(sizes: dict[str, int], items: int) -> str:
     parts = ", ".join(f"{part} {size / items:.0f}" for part, size in sizes.items() if size)
-    return f"{sum(sizes.values()) / items:.0f} an item ({parts})"
+    return f"{sum(sizes.values()) / items:.0f} per item ({parts})"

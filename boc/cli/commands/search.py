@@ -108,7 +108,7 @@ def command(
 
         write_sheet(html, answers)
     for query, hits in answers:
-        _print(query, hits, as_json=as_json, titled=len(answers) > 1)
+        _print(query, hits, as_json=as_json, titled=len(answers) > 1, filtered=bool(filters))
 
 
 def _lines(queries: BinaryIO | None) -> list[str]:
@@ -132,19 +132,20 @@ def _by_vectors(searcher: Searcher, path: Path, item: str | None, wanted: Search
     return answers
 
 
-def _print(query: str, hits: list[Hit], *, as_json: bool, titled: bool) -> None:
+def _print(query: str, hits: list[Hit], *, as_json: bool, titled: bool, filtered: bool) -> None:
     if as_json:
         click.echo(json.dumps({"query": query, "hits": [_record(hit) for hit in hits]}, ensure_ascii=False))
         return
     if titled:
-        click.echo(query)
+        click.echo(options.plain(query))
     for rank, hit in enumerate(hits, 1):
         click.echo(
-            f"{rank:3d}  {hit.score:7.4f}  {hit.item.id}"
-            + (f"  {hit.item.content}" if hit.item.modality == "text" else "")
+            f"{rank:3d}  {hit.score:7.4f}  {options.plain(hit.item.id)}"
+            + (f"  {options.plain(hit.item.content)}" if hit.item.modality == "text" else "")
         )
     if not hits:
-        click.echo("nothing shares a term with this query", err=True)
+        reason = "no item that all filters hold for" if filtered else "nothing"
+        click.echo(f"{reason} shares a term with this query", err=True)
 
 
 def _record(hit: Hit) -> dict[str, Any]:

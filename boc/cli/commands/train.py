@@ -94,6 +94,7 @@ def command(
     )
     found, region_source = open_source(source, ids, images), plugins.region_source(regions)
     found.check_captioned()
+    trainer.check_size(recipe, sum(item.modality == "image" for item in found.items))
     run = trainer.describe(recipe, found.digest, region_source)
     with sole_writer(output):
         if not trainer.finished(output, run):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -91,15 +91,15 @@ def command(
     with options.bar("trying", sum(len(c.z) * len(c.query_z) for c in candidates)) as bar:
         best = tune(drawn, targets, k=k, by=cast("Cost", by), candidates=candidates, tick=bar.update)
     if as_json:
-        click.echo(json.dumps([{"target": t, **(asdict(best[t]) if t in best else {})} for t in targets]))
+        click.echo(json.dumps([{"target": t, **(_json(best[t]) if t in best else {})} for t in targets]))
     else:
         for aim in targets:
             click.echo(_sentence(name, aim, best[aim]) if aim in best else f"{aim:g}: no setting reaches it")
     missed = [f"{aim:g}" for aim in targets if aim not in best]
     if missed:
         raise click.ClickException(
-            f"no setting reaches a recall of {', '.join(missed)}; ask for less, or index with --shift, "
-            "which keeps the order of the vectors"
+            f"no setting reaches a recall of {', '.join(missed)}; ask for less, or index with "
+            '--code "scalar(shift=true)", which keeps the order of the vectors'
         )
 
 
@@ -115,11 +115,14 @@ def _queries(path: Path, identity: Identity) -> Embeddings:
     return Embeddings(modality, np.concatenate([batch.vectors for batch in found if batch.modality == modality]))
 
 
+def _json(trial: Trial) -> dict[str, Any]:
+    return {**asdict(trial), "code": str(trial.code)}
+
+
 def _sentence(name: str, aim: float, trial: Trial) -> str:
-    settings = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in trial.options.items())
     judged = trial.judged
     return (
-        f"{aim:g}: boc index {name} SOURCE {settings} --rm {trial.rm:g} --replace\n"
+        f'{aim:g}: boc index {name} SOURCE --code "{trial.code}" --rm {trial.rm:g} --replace\n'
         f"      recall {judged.mean:.3f} ({judged.low:.3f} to {judged.high:.3f}) on held-out queries, "
-        f"{trial.postings:.0f} postings a query, {trial.terms:.1f} terms an item"
+        f"{trial.postings:.0f} postings per query, {trial.terms:.1f} terms per item"
     )

@@ -68,16 +68,17 @@ def command(name: str, pairs: int, seed: int, features: tuple[Path, ...], as_jso
 
 def _print(name: str, found: Verification) -> None:
     for wrong in found.mismatches:
-        click.echo(f"query {wrong.query}  item {wrong.item}  found {wrong.found:.10g}  expected {wrong.expected}")
+        pair = f"query {options.plain(wrong.query)}  item {options.plain(wrong.item)}"
+        click.echo(f"{pair}  found {wrong.found:.10g}  expected {wrong.expected}")
     for path in found.damaged:
         click.echo(f"file {path}  its bytes are not those that were written; make the index again")
     for key in found.repeated:
-        click.echo(f"item {key}  occurs more than once")
+        click.echo(f"item {options.plain(key)}  occurs more than once")
     for part, (count, told) in found.counts.items():
         if count != told:
             click.echo(f"{part}  found {count}  manifest {told}")
     for key in found.rounded:
-        click.echo(f"note: {key} has frequencies one rounding away from its code", err=True)
+        click.echo(f"note: {options.plain(key)} has frequencies one rounding away from its code", err=True)
     image, text, postings = (found.counts[part][0] for part in ("image", "text", "postings"))
     click.echo(
         f"{name}: {found.pairs} pairs of {found.queries} queries against {AGAINST[found.against]}, "

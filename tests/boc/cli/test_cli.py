@@ -169,13 +169,15 @@ def test_info_tells_the_manifest(library: Path) -> None:
     shown = ok("info", "photos", at(library)).stdout
     lines = dict(line.split(maxsplit=1) for line in shown.splitlines())
     assert lines["items"] == "40 pictures, 80 captions"
+    assert lines["code"] == "scalar:32/32"  # the defaults, as far as 16 components reach
+    assert lines["steps"].startswith("Center(), RandomRotation(")
     assert lines["encoder"] == told.identity.spec == f"tern:{library / 'model'}"
     assert lines["weights"].startswith(f"SHA-256 {told.identity.digest[:16]}")
     assert lines["postings"].startswith(f"{told.postings} (")
     assert lines["vectors"] == "16 x float16"
     index = library / "index" / "photos"
     sizes = {p.name: p.stat().st_size / 120 for p in index.glob("*-*/*")}
-    assert lines["bytes"].startswith(f"{sum(sizes.values()):.0f} an item (postings ")
+    assert lines["bytes"].startswith(f"{sum(sizes.values()):.0f} per item (postings ")
     assert f"vectors {sizes['vectors.npy']:.0f}, " in lines["bytes"]
     assert lines["re-rank"] == "dot, 10 candidates for each hit"
 
@@ -190,7 +192,7 @@ def test_indexing_again_does_nothing(home: Path) -> None:
 
 def test_another_code_replaces_the_index_only_when_told(home: Path) -> None:
     before = files(home / "index")
-    again = ("index", "photos", home / "photos.h5", "--z", 3, at(home))
+    again = ("index", "photos", home / "photos.h5", "--code", "scalar:3", at(home))
     assert boc(*again).exit_code == 1
     assert files(home / "index") == before
     assert ok(*again, "--replace").stdout == "photos: 40 pictures and 80 captions\n"
@@ -327,7 +329,7 @@ def test_evaluating_through_an_index_that_re_scores_everything_equals_the_dense_
     (tmp_path / "ids.txt").write_text("".join(f"{i:03d}.png\n" for i in range(20)))
     ok("extract", library / "captions.csv", "--ids", tmp_path / "ids.txt", "-o", tmp_path / "f.h5", encoder(library))
     place = f"--at=file:{tmp_path / 'index'}"
-    ok("index", "all", tmp_path / "f.h5", "--z", 32, "--query-z", 32, place)
+    ok("index", "all", tmp_path / "f.h5", "--code", "scalar:32/32", place)
     dense = json.loads(ok("evaluate", tmp_path / "f.h5", "--json").stdout)
     index = json.loads(ok("evaluate", tmp_path / "f.h5", "--json", "--name", "all", "--rm", 40, place).stdout)
     assert list(dense) == ["all 20 pictures"]
@@ -408,7 +410,7 @@ def test_appending_gives_what_one_load_under_that_code_gives(home: Path, code: l
         ok("extract", home / "regions.h5", "--ids", home / f"{part}.txt", "-o", home / f"{part}.h5", encoder(home))
     if code == ["--code=mixed"]:
         ok("build-codebook", home / "photos.h5", "-o", home / "book.npz", "--clusters", 9)
-        code = [*code, f"--codebook={home / 'book.npz'}"]
+        code = [f"--code=mixed(codebook='{home / 'book.npz'}')"]
     ok("index", "grown", home / "first.h5", *code, at(home))
     before = Searcher.open("grown", f"file:{home / 'index'}")
     result = ok("index", "grown", home / "second.h5", "--append", at(home))

@@ -12,6 +12,7 @@ import pytest
 from click.shell_completion import get_completion_class
 
 from boc.cli import main, settings
+from boc.codecs import CODES
 from tests.helpers import boc
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -128,6 +129,8 @@ def test_kinds_of_encoders_and_regions_are_those_that_there_are() -> None:
 
 def test_choices_and_options_are_offered() -> None:
     assert offered("boc search x --find ") == ["image", "text"]
+    assert offered("boc index x y --code ") == list(CODES)
+    assert offered("boc index x y --code s") == ["scalar", "soft"]
     assert offered("boc completion ") == ["bash", "zsh", "fish"]
     for name, command in main.commands.items():
         assert {f"--{option}" for option, _ in settings.options(command) if len(option) > 1} <= set(

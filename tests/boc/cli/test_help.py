@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from boc import __version__
 from boc.cli import SECTIONS, main
+from boc.codecs import ARGUMENTS, CODES
+from boc.doctor._software import C_MODULES
 from boc.manifest import FORMAT
 from tests.helpers import boc
 
@@ -62,6 +64,20 @@ def test_every_option_says_what_it_is(name: str) -> None:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"boc {name} {parameter.opts[-1]}"
             assert parameter.help.endswith((".", "]")), f"boc {name} {parameter.opts[-1]}: {parameter.help}"
+
+
+@pytest.mark.parametrize("name", ["index", "estimate"])
+def test_codes_are_listed_with_their_arguments(name: str) -> None:
+    shown = boc(name, "--help").stdout.partition("Codes and their arguments:")[2]
+    assert max(map(len, shown.splitlines())) < 80
+    for code, kind in CODES.items():
+        entry = re.search(rf"^    {code} +(.+(?:\n {{17}}.+)*)", shown, re.MULTILINE)
+        assert entry, code
+        about, _, arguments = " ".join(entry[1].split()).partition(": ")
+        assert about == kind.about
+        assert arguments.split(", ") == list(kind.rules)
+    for argument in ARGUMENTS:
+        assert re.search(rf"^    {argument} +\S", shown.partition("Arguments")[2], re.MULTILINE), argument
 
 
 def test_every_command_stands_in_one_section() -> None:
@@ -115,9 +131,7 @@ def test_the_version_is_told_with_those_that_matter() -> None:
         except metadata.PackageNotFoundError:
             assert told[name] == "not installed"
     assert told["index format"] == str(FORMAT)
-    compiled = {
-        name for name in ("indexing.embedded._topk", "indexing.embedded._strings", "boc._dots") if _is_compiled(name)
-    }
+    compiled = set(filter(_is_compiled, C_MODULES))
     assert compiled == set(told["C modules"].split(", ")) - {"none compiled in"}
 
 

@@ -31,12 +31,15 @@ def start(arguments: Sequence[object]) -> subprocess.Popen[bytes]:
 
 
 def disturb(arguments: Sequence[object], begun: Path, check: Callable[[], None]) -> int:
-    """Run a command to its end through KILLS kills at random moments after ``begun`` appeared; how many hit."""
+    """Run a command to its end through KILLS kills at random moments; how many hit.
+
+    Each comes after a file appeared that is called ``begun``, of which the name may be a pattern.
+    """
     rng = np.random.default_rng(KILLS)
     hits = 0
     for _ in range(KILLS):
         process = start(arguments)
-        while not begun.exists() and process.poll() is None:
+        while not list(begun.parent.glob(begun.name)) and process.poll() is None:
             time.sleep(0.01)
         time.sleep(float(rng.uniform(0, 1.0)))
         process.send_signal(signal.SIGKILL)
@@ -182,7 +185,7 @@ def test_indexing(library: Path, table: Path, tmp_path: Path) -> None:
         result = boc("info", "many", "--at", f"file:{tmp_path / 'wild'}", "--json")
         assert result.exit_code == 1 or json.loads(result.stdout)["items"] == {"image": 600, "text": 1200}
 
-    disturb([*arguments, f"file:{tmp_path / 'wild'}"], tmp_path / "wild" / "many.concepts.h5.parts", never_half)
+    disturb([*arguments, f"file:{tmp_path / 'wild'}"], tmp_path / "wild" / ".many.*.features.h5.parts", never_half)
     assert contents(tmp_path / "wild" / "many") == contents(tmp_path / "calm" / "many")
 
 
@@ -190,7 +193,7 @@ def test_indexing(library: Path, table: Path, tmp_path: Path) -> None:
 def test_building(library: Path, tmp_path: Path) -> None:
     """From a feature file, killed while the arrays are written: an older index of the name stays whole."""
     at = f"file:{tmp_path}"
-    assert boc("index", "photos", library / "photos.h5", "--z", 3, "--at", at).exit_code == 0
+    assert boc("index", "photos", library / "photos.h5", "--code", "scalar:3", "--at", at).exit_code == 0
     old = contents(tmp_path / "photos")
     new = contents(library / "index" / "photos")
 

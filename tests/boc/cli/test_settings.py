@@ -71,7 +71,7 @@ def sample(parameter: click.Option) -> Any:
     elif isinstance(kind, (click.IntRange, click.FloatRange)):
         value = 7 if kind.max is None or kind.max > 7 else kind.max
     else:
-        value = {"boolean": True, "integer": 7, "float": 0.75}.get(kind.name, "word")
+        value = {"boolean": True, "integer": 7, "float": 0.75, "CODE": "dictionary:2/32"}.get(kind.name, "word")
     return [value] if parameter.multiple else value
 
 
@@ -188,7 +188,7 @@ WRONG = {
     "[serch]\nk = 3": ["'serch'", "did you mean search?", "known:", "verify"],
     "[search]\nkk = 3": ["'kk'", "[search]", "did you mean k?", "find"],
     "[search]\nas_json = true": ["'as_json'", "json"],
-    "[index]\nquery_z = 3": ["'query_z'", "did you mean query-z?"],
+    "[search]\nwords_weight = 3": ["'words_weight'", "did you mean words-weight?"],
     "[search]\nk = 'many'": ['k = "many"', "[search]", "whole number"],
     "[search]\nk = true": ["k = true", "whole number"],
     "[search]\nk = 2.5": ["k = 2.5", "whole number"],
@@ -198,7 +198,9 @@ WRONG = {
     "[search]\nfind = 'video'": ["find", "video", "image", "text"],
     "[search]\nfilter = 'tag=x'": ["filter", "a list"],
     "[search]\nfilter = [3]": ["filter", "in quotes"],
-    "[index]\nz = 0": ["z = 0", "range"],
+    "[index]\ncode = 'scalar:0'": ['code = "scalar:0"', "at least 1"],
+    "[index]\ncode = 'magic'": ["'magic'", "known: scalar"],
+    "[index]\ncode = 3": ["code = 3", "in quotes"],
     "[index]\nrm = 0.5": ["rm = 0.5", "range"],
     "at = 3": ["at = 3", "in quotes"],
     "device = 'gpu'": ["gpu", "cuda"],

@@ -17,22 +17,16 @@ from boc.clustering import cell_index
 from boc.clustering.cell_index import FLAT, Centroids, rounded, spherical_kmeans
 from boc.vectors import unit_rows
 
-PATHS = ["numpy"] if cell_index._dots is None else [*cell_index._dots.paths(), "numpy"]
+PATHS = ["numpy"] if cell_index._nearest is None else ["compiled", "numpy"]
 
 
 @contextmanager
 def computing_by(path: str) -> Iterator[None]:
-    """By one of the instruction sets of ``boc._dots``, or "numpy", without it."""
+    """By ``boc.clustering._nearest``, or "numpy", without it."""
     with pytest.MonkeyPatch.context() as patch:
         if path == "numpy":
-            patch.setattr(cell_index, "_dots", None)
-            yield
-        else:
-            cell_index._dots.use(path)
-            try:
-                yield
-            finally:
-                cell_index._dots.use(PATHS[0])
+            patch.setattr(cell_index, "_nearest", None)
+        yield
 
 
 def clustered(seed: int, clusters: int, rows: int, width: int, noise: float = 0.3) -> NDArray[np.float32]:
@@ -75,7 +69,7 @@ def in_cells(draw: st.DrawFn) -> Centroids:
 def test_nearest_is_a_loop_over_the_cells_of_the_nearest_heads(
     path: str, centroids: Centroids, z: int, cells: int, n: int, seed: int
 ) -> None:
-    """To the last bit, and of equal ones those of lower number; whatever is beside a row."""
+    """To the last bit, by number, and of equal ones those of lower number; whatever is beside a row."""
     X = np.random.default_rng(seed).standard_normal((n, centroids.vectors.shape[1])).astype(np.float32)
     with computing_by(path):
         numbers, cosines = centroids.nearest(X, z, cells)
@@ -89,12 +83,11 @@ def test_nearest_is_a_loop_over_the_cells_of_the_nearest_heads(
         asked = sorted(range(len(heads)), key=lambda i: (-heads[i], i))[:cells]
         scores = slow_scores(query, centroids.vectors, centroids.scales)
         seen = [j for i in asked for j in range(centroids.starts[i], centroids.starts[i + 1])]
-        expected = sorted(seen, key=lambda j: (-scores[j], j))[: min(z, len(centroids))]
+        expected = sorted(sorted(seen, key=lambda j: (-scores[j], j))[: min(z, len(centroids))])
         assert row == expected
         assert found == [scores[j] * length for j in expected]
 
 
-@pytest.mark.parametrize("path", PATHS)
 @given(
     rows=arrays(
         np.float32,
@@ -102,10 +95,9 @@ def test_nearest_is_a_loop_over_the_cells_of_the_nearest_heads(
         elements=st.floats(-(2.0**60), 2.0**60, width=32) | st.sampled_from([1e-44, 0.5, -254.0, 254.0]),
     )
 )
-def test_rounding_keeps_directions_whatever_their_size(path: str, rows: NDArray[np.float32]) -> None:
-    with computing_by(path):
-        whole, scales = rounded(rows)
-        again = rounded(whole.astype(np.float32) * scales[:, None])[0]
+def test_rounding_keeps_directions_whatever_their_size(rows: NDArray[np.float32]) -> None:
+    whole, scales = rounded(rows)
+    again = rounded(whole.astype(np.float32) * scales[:, None])[0]
     assert [slow_rounded(row) for row in rows.tolist()] == list(zip(whole.tolist(), scales, strict=True))
     assert np.array_equal(again, whole)
     filled = rows.any(axis=1)
@@ -114,13 +106,11 @@ def test_rounding_keeps_directions_whatever_their_size(path: str, rows: NDArray[
     np.testing.assert_allclose(lengths, 1, rtol=1e-6)
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_row_with_what_is_no_number_has_no_direction(path: str, value: float) -> None:
+def test_a_row_with_what_is_no_number_has_no_direction(value: float) -> None:
     rows = np.ones((2, 70), np.float32)
     rows[0, 69] = value
-    with computing_by(path):
-        whole, scales = rounded(rows)
+    whole, scales = rounded(rows)
     assert not whole[0].any()
     assert scales.tolist() == [0, slow_rounded([1.0] * 70)[1]]
 
@@ -134,7 +124,7 @@ def test_a_vector_that_is_no_number_finds_some_centroids_all_the_same(path: str)
         assert ((numbers >= 0) & (numbers < len(centroids))).all()
 
 
-@pytest.mark.skipif(cell_index._dots is None, reason="not built here")
+@pytest.mark.skipif(cell_index._nearest is None, reason="not built here")
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -164,51 +154,27 @@ def test_arrays_that_do_not_fit_are_refused(wrong: dict[str, Any], message: str)
         "starts": [0, 2, 5],
         "vectors": np.ones((5, 3), np.int8),
         "scales": np.ones(5, np.float32),
-        "cells": 2,
         "numbers": np.empty((1, 1), np.int64),
         "cosines": np.empty((1, 1), np.float32),
+        "cells": 2,
     } | wrong
     given["starts"] = np.array(given["starts"])
     with pytest.raises(ValueError, match=message):
-        cell_index._dots.nearest(*given.values())
+        cell_index._nearest.nearest(*given.values())
 
 
-@pytest.mark.parametrize("path", PATHS)
 @given(n=st.integers(0, 4), m=st.integers(1, 9), d=st.integers(1, 140), seed=st.integers(0, 99))
-def test_gram_is_the_cosines_of_the_chosen_with_each_other(path: str, n: int, m: int, d: int, seed: int) -> None:
+def test_cosines_are_those_of_the_chosen_with_one_of_them(n: int, m: int, d: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     vectors, scales = rounded(rng.standard_normal((9, d)).astype(np.float32))
     centroids = Centroids(vectors, scales, vectors[:1], scales[:1], np.array([0, 9]))
-    numbers = rng.integers(9, size=(n, m))
-    with computing_by(path):
-        found = centroids.gram(numbers)
-    for cosines, chosen in zip(found, numbers.tolist(), strict=True):
-        assert np.array_equal(cosines, cosines.T)
-        for i, a in enumerate(chosen):
-            expected = np.array(slow_scores(vectors[a].tolist(), vectors[chosen], scales[chosen])) * scales[a]
-            assert np.array_equal(cosines[i, i:], expected[i:])
-
-
-@pytest.mark.skipif(cell_index._dots is None, reason="not built here")
-def test_the_others_refuse_arrays_that_do_not_fit() -> None:
-    rows, scales, sets = np.ones((3, 2), np.int8), np.ones(3, np.float32), np.zeros((2, 2), np.int64)
-    with pytest.raises(IndexError, match="no row 3 among 3"):
-        cell_index._dots.gram(rows, scales, sets + 3, np.empty((2, 2, 2), np.float32))
-    with pytest.raises(ValueError, match="sets of another size"):
-        cell_index._dots.gram(rows, scales, sets, np.empty((2, 2, 3), np.float32))
-    with pytest.raises(ValueError, match="another number of sets"):
-        cell_index._dots.gram(rows, scales, sets, np.empty((1, 2, 2), np.float32))
-    with pytest.raises(ValueError, match="scales for another number"):
-        cell_index._dots.gram(rows, scales[:2], sets, np.empty((2, 2, 2), np.float32))
-    with pytest.raises(ValueError, match="out for rows of another width"):
-        cell_index._dots.rounded(np.ones((3, 2), np.float32), np.empty((3, 1), np.int8), scales)
-    with pytest.raises(ValueError, match="terms: 3 for 2"):
-        cell_index._dots.terms(sets, np.ones((2, 3), np.float32), 0, 9, *np.empty((2, 2, 2), np.int32))
-    for places in (0, 3):
-        with pytest.raises(ValueError, match=f"{places} places in rows of 2"):
-            cell_index._dots.largest(np.ones((1, 2), np.float32), np.empty((1, places), np.int32))
-    with pytest.raises(ValueError, match="places for another number"):
-        cell_index._dots.largest(np.ones((1, 2), np.float32), np.empty((2, 1), np.int32))
+    numbers, others = rng.integers(9, size=(n, m)), rng.integers(9, size=n)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cell_index, "CACHED", 2 * m * d)  # two rows at a time
+        found = centroids.cosines(numbers, others)
+    for cosines, chosen, other in zip(found, numbers.tolist(), others.tolist(), strict=True):
+        expected = slow_scores(vectors[other].tolist(), vectors[chosen], scales[chosen] * scales[other])
+        assert cosines.tolist() == expected
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +203,7 @@ def test_with_all_cells_no_centroid_is_missed(many: Centroids, points: NDArray[n
     """And 8 bits hardly show in a cosine."""
     numbers, cosines = many.nearest(points[:200], 10, len(many.heads))
     products = points[:200] @ many.units.T
-    np.testing.assert_allclose(cosines, -np.sort(-products, axis=1)[:, :10], atol=5e-3)
+    np.testing.assert_allclose(np.sort(cosines, axis=1), np.sort(products, axis=1)[:, -10:], atol=5e-3)
     np.testing.assert_allclose(np.take_along_axis(products, numbers, axis=1), cosines, atol=5e-3)
 
 

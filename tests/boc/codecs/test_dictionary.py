@@ -92,45 +92,43 @@ def test_queries_ask_for_their_nearest_centroids(n: int, terms: int, z: int, bit
             assert abs(row[j] - max(weight * top, 1)) <= 0.5 + 1e-3
 
 
+WAYS = ["numpy"] if dictionary._quantize is None else ["compiled", "numpy"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("way", WAYS)
 @given(n=st.integers(0, 4), z=st.integers(1, 40), top=st.integers(1, 300), seed=st.integers(0, 99))
-def test_quantized_terms_ascend_with_their_weights(compiled: bool, n: int, z: int, top: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    numbers = np.array([rng.permutation(1 << 18)[:z] for _ in range(n)], np.int64).reshape(n, z)
-    weights = rng.choice(np.float32([0, -1, 0.5 / top, 1.5 / top, 0.3, 1, 2, 1e9]), (n, z))
+def test_weights_become_whole_numbers(way: str, n: int, z: int, top: int, seed: int) -> None:
+    values = [0, -1, 0.5 / top, 1.5 / top, 0.3, 1, 2, 1e9]
+    weights = np.random.default_rng(seed).choice(np.float32(values), (n, z))
     with pytest.MonkeyPatch.context() as patch:
-        if not compiled:
-            patch.setattr(dictionary, "_dots", None)
-        columns, frequencies = quantized(numbers, weights, top)
-    for i in range(n):
-        products = [float(weight * np.float32(top)) for weight in weights[i]]
-        whole = [min(max(round(product), 1), top) for product in products]
-        expected = sorted(zip(numbers[i].tolist(), whole, strict=True))
-        assert list(zip(columns[i].tolist(), frequencies[i].tolist(), strict=True)) == expected
+        if way == "numpy":
+            patch.setattr(dictionary, "_quantize", None)
+        found = quantized(weights, top)
+    assert found.dtype == np.int32
+    assert found.tolist() == [[min(max(round(weight * top), 1), top) for weight in row] for row in weights.tolist()]
 
 
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("way", WAYS)
 @given(
     n=st.integers(0, 4), z=st.integers(1, 40), top=st.integers(1, 511), heat=st.floats(0.01, 2), seed=st.integers(0, 99)
 )
-def test_weights_of_a_temperature(compiled: bool, n: int, z: int, top: int, heat: float, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    numbers = np.tile(np.arange(z), (n, 1))
-    cosines = -np.sort(-rng.uniform(-1, 1, (n, z)).astype(np.float32), axis=1)
+def test_weights_of_a_temperature(way: str, n: int, z: int, top: int, heat: float, seed: int) -> None:
+    cosines = np.random.default_rng(seed).uniform(-1, 1, (n, z)).astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
-        if not compiled:
-            patch.setattr(dictionary, "_dots", None)
-        _, frequencies = quantized(numbers, cosines, top, heat)
-    for row, found in zip(cosines.tolist(), frequencies.tolist(), strict=True):
-        weights = [np.float32(math.exp((cosine - row[0]) / heat)) for cosine in row]
-        assert found == [max(round(float(weight * np.float32(top))), 1) for weight in weights]
+        if way == "numpy":
+            patch.setattr(dictionary, "_quantize", None)
+        found = quantized(cosines, top, heat)
+    for row, frequencies in zip(cosines.tolist(), found.tolist(), strict=True):
+        products = [math.exp((cosine - max(row)) / heat) * top for cosine in row]
+        assert frequencies == [max(round(product), 1) for product in products]
 
 
 def pursued(
     X: NDArray[np.float32], candidates: NDArray[np.float32], z: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    return pursuit(np.einsum("nmd,nd->nm", candidates, X), candidates @ candidates.transpose(0, 2, 1), z)
+    gram, rows = candidates @ candidates.transpose(0, 2, 1), np.arange(len(X))
+    return pursuit(np.einsum("nmd,nd->nm", candidates, X), lambda one: gram[rows, one], z)
 
 
 @given(n=st.integers(1, 6), m=st.integers(1, 8), z=st.integers(1, 8), seed=st.integers(0, 99))

@@ -204,7 +204,7 @@ def test_one_item_is_too_few(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_command_tells_for_people_and_for_machines(many: Path, tmp_path: Path) -> None:
     place = tmp_path / "place"
-    asked = ("estimate", many, "--items", 2_000_000, "--sample", 1000, "--code", "dictionary", "--terms", 64)
+    asked = ("estimate", many, "--items", 2_000_000, "--sample", 1000, "--code", "dictionary(terms=64)")
     people, machines = boc(*asked, "--at", f"file:{place}"), boc(*asked, "--at", f"file:{place}", "--json")
     assert (people.exit_code, machines.exit_code) == (0, 0), people.output
     assert not place.exists()
@@ -232,7 +232,7 @@ def test_a_server_is_left_as_it_was(server: SimpleNamespace, many: Path) -> None
     def there() -> set[str]:
         return {name for name in server.request("GET", "_all/_settings") if name.startswith("boc-estimate")}
 
-    result = boc("estimate", many, "--items", 50_000_000, "--sample", 1500, "--at", at, "--z", 8, "--json")
+    result = boc("estimate", many, "--items", 50_000_000, "--sample", 1500, "--at", at, "--code", "scalar:8", "--json")
     assert result.exit_code == 0, result.output
     assert there() == set()
     found = json.loads(result.stdout)

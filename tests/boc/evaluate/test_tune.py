@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc import plugins
+from boc.codecs import Code, parse_code
 from boc.errors import BocError
 from boc.evaluate.tune import Candidate, Interval, Sample, Setting, cheapest, draw, ranks_of, tune
 from boc.evaluate.tune import settings as tune_settings
@@ -77,7 +79,7 @@ def sample() -> Sample:
     return Sample(items, choose, judge, (items,))
 
 
-SCALAR = [Candidate({"code": "scalar"}, (4, 8, 16), (8, 16, 32))]
+SCALAR = [Candidate(Code("scalar"), (4, 8, 16), (8, 16, 32))]
 
 
 @pytest.mark.slow
@@ -104,11 +106,11 @@ def test_the_choice_is_the_cheapest_of_all_trials_that_reach_the_target(sample: 
     for by in ("postings", "bytes"):
         best = tune(sample, (0.9,), candidates=SCALAR, by=by)[0.9]
         least = min(reached, key=lambda chosen: chosen.cost(by))
-        assert (best.options, best.rm, best.recall) == (least.setting.options, least.candidates / 10, least.recall)
+        assert (best.code, best.rm, best.recall) == (least.setting.code, least.candidates / 10, least.recall)
 
 
 def test_what_no_setting_reaches_is_left_out(sample: Sample) -> None:
-    poor = [Candidate({"code": "scalar"}, (1,), (1,))]
+    poor = [Candidate(Code("scalar"), (1,), (1,))]
     assert tune(sample, (0.99,), candidates=poor) == {}
 
 
@@ -148,7 +150,8 @@ def test_the_command_names_the_setting_or_says_that_none_reaches(library: Path) 
     assert row["target"] == 0.5
     assert row["recall"] >= 0.5
     said = boc("tune", "photos", "--at", at, "-k", 2, "--target-recall", 0.5, "--asked", 20)
-    assert "boc index photos SOURCE --code" in said.stdout
+    [advised] = re.findall(r'boc index photos SOURCE --code "(.+)" --rm', said.stdout)
+    assert str(parse_code(advised)) == advised
     assert "on held-out queries" in said.stdout
     refused = boc("tune", "photos", "--at", at, "-k", 2, "--target-recall", 7)
     assert refused.exit_code == 1

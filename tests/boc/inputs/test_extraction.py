@@ -188,7 +188,7 @@ class Threads:
 
 
 class Broken:
-    """Cannot be made anew in a worker, for a reason the user can act on."""
+    """Cannot be made again in a worker, for a reason the user can act on."""
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return refuse, ()
@@ -315,7 +315,7 @@ def test_the_rate_is_told_and_how_long_the_encoder_waited(
     library: Path, table: Path, tmp_path: Path, count: int
 ) -> None:
     arguments = ("extract", table, "-o", tmp_path / "f.h5", "--workers", count)
-    told = rf"(\d+\.\d) images a second, {count or 'no'} workers"
+    told = rf"(\d+\.\d) images per second, {count or 'no'} workers"
     lines = boc(*arguments, f"--encoder=tern:{library / 'model'}").stderr.splitlines()
     (match,) = filter(
         None, (re.fullmatch(rf"{told}; the encoder waited for pictures (\d+) % of the time", line) for line in lines)

@@ -270,7 +270,7 @@ def test_a_newer_or_incomplete_header_is_refused(tmp_path: Path) -> None:
     with h5py.File(path, "a") as file:
         file.attrs["format"] = 1
         del file.attrs["digest"]
-    assert "incomplete header; make the file anew" in refusal(path)
+    assert "incomplete header; make the file again" in refusal(path)
 
 
 def test_precision_and_shard_stand_in_a_file_only_where_they_say_something(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_table_is_read_by_its_header(tmp_path: Path) -> None:
         ("id,year:number\na,1", ["line 1", "'number'", "'year'", "integer"]),
         ("id,year,year:integer\na,1,1", ["line 1", "'year'", "twice"]),
         ("id,year\n", ["no rows"]),
-        ("id,year\na,1\na,2", ["line 3", "'a'", "second time"]),
+        ("id,year\na,1\na,2", ["line 3", "'a'", "occurs again"]),
         ("id,year\n,1", ["line 2", "id is empty"]),
         ("id,year\na", ["line 2", "1 cells for 2 columns"]),
         ("id,year\na,1,2", ["line 2", "3 cells for 2 columns", "quotes"]),
@@ -77,7 +77,7 @@ def test_a_table_is_read_by_its_header(tmp_path: Path) -> None:
         ("id,year:date\na,2021-02-29", ["2021-02-29", "ISO 8601"]),
         ("id,year:date\na,0001-01-01T00:00+02:00", ["ISO 8601"]),
         (f"id,year\na,{'é' * 16384}", ["at most 32766 bytes"]),
-        ('id,year\na,"1', ["not a readable CSV"]),
+        ('id,year\na,"1', ["not a CSV"]),
     ],
 )
 def test_what_is_no_table_is_refused_with_place_value_and_rule(tmp_path: Path, text: str, words: list[str]) -> None:

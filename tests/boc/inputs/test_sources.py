@@ -119,8 +119,8 @@ def test_columns_may_stand_in_any_order_among_others(tmp_path: Path) -> None:
         ("image,caption\na.png,a dog, running\n", "captions.csv, line 2"),
         ("image,caption\na.png,one\na.png,a \0 dog\n", "captions.csv, line 3: a NUL character, which cannot be stored"),
         ("image,caption\na\0.png,one\n", "captions.csv, line 2: a NUL character, which cannot be stored; remove it"),
-        ('image,caption\na.png,"open\n', "not a UTF-8 CSV file"),
-        ('image,caption\na.png,"a" b\n', "not a UTF-8 CSV file"),
+        ('image,caption\na.png,"open\n', "not a CSV file"),
+        ('image,caption\na.png,"a" b\n', "not a CSV file"),
     ],
 )
 def test_a_bad_table_is_refused_with_the_place(tmp_path: Path, text: str, words: str) -> None:

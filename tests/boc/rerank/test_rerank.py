@@ -24,14 +24,14 @@ from boc.names import CONCEPT_DTYPES, METRICS
 from boc.rerank import alignment, check_metric
 from boc.rerank import dot as dot_module
 from boc.rerank.alignment import align, alignments
-from boc.rerank.dot import PROBE, best, dot, products, reorder
+from boc.rerank.dot import best, dot, products, reorder
 from boc.rerank.storage import store, stored
 from boc.types import Hit, Ragged, StoredConcepts
 from boc.vectors import unit_rows
 from tests.oracles import picture
 
 ALIGNMENTS = METRICS[1:]
-PATHS = ["numpy"] if dot_module._dots is None else [*dot_module._dots.paths(), "numpy"]
+PATHS = ["numpy"] if dot_module._rescore is None else ["compiled", "numpy"]
 FINE = st.floats(-1, 1, width=32).filter(lambda x: x == 0 or abs(x) > 1e-3)
 
 
@@ -183,17 +183,11 @@ def test_dot_equals_the_slow_sum(data: st.DataObject, dtype: str, n: int) -> Non
 
 @contextmanager
 def computing_by(path: str) -> Iterator[None]:
-    """By one of the instruction sets of ``boc._dots``, or "numpy", without it."""
+    """By ``boc.rerank._rescore``, or "numpy", without it."""
     with pytest.MonkeyPatch.context() as patch:
         if path == "numpy":
-            patch.setattr(dot_module, "_dots", None)
-            yield
-        else:
-            dot_module._dots.use(path)
-            try:
-                yield
-            finally:
-                dot_module._dots.use(PATHS[0])
+            patch.setattr(dot_module, "_rescore", None)
+        yield
 
 
 @pytest.mark.slow
@@ -246,20 +240,9 @@ def test_the_best_are_those_of_the_largest_products_and_chosen_first(
     with computing_by(path):
         found = best(query, vectors, chosen, k)
         products = dot(query, vectors, chosen).tolist()
-    assert found is not None
     expected = sorted(range(n), key=lambda i: (-products[i], i))[:k]
     assert found[0].tolist() == chosen[expected].tolist()
     assert found[1].tolist() == [products[i] for i in expected]
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_who_has_no_patience_gets_nothing_of_many_rows(path: str) -> None:
-    query, vectors = np.ones(3, np.float32), np.ones((100, 3), np.float16)
-    with computing_by(path):
-        assert best(query, vectors, np.arange(PROBE + 1), 5, patience=-1.0) is None
-        few = best(query, vectors, np.arange(PROBE), 5, patience=-1.0)
-    assert few is not None
-    assert few[0].tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -268,24 +251,21 @@ def test_a_best_row_that_is_not_there_is_refused(path: str) -> None:
         best(np.ones(3, np.float32), np.ones((4, 3), np.float16), np.array([0, 4]), 1)
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("shape", [(1, 95_240), (0, 4), (3, 3), (64, 257)])
-def test_halves_are_rounded_as_numpy_does(path: str, shape: tuple[int, int]) -> None:
+def test_halves_are_rounded_as_numpy_does(shape: tuple[int, int]) -> None:
     """Halves to the even one, subnormals, and what is beyond the largest, which becomes infinite."""
     halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)  # all that are finite
     between = np.concatenate([(halves[:-1] + halves[1:]) / 2, [65519, 65520, 1e9, np.inf, 1e-12]]).astype(np.float32)
     rows = np.concatenate([between, -between, halves])[: shape[0] * shape[1]].reshape(shape)
-    with computing_by(path), np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):
         found, expected = stored(rows, "float16"), rows.astype(np.float16)
     assert found.dtype == np.float16
     assert found.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_what_is_stored_whole_is_not_copied(path: str) -> None:
+def test_what_is_stored_whole_is_not_copied() -> None:
     rows = np.ones((2, 3), np.float32)
-    with computing_by(path):
-        assert stored(rows, "float32") is rows
+    assert stored(rows, "float32") is rows
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -312,7 +292,7 @@ def test_dot_with_rows_of_another_width_is_refused(path: str) -> None:
         dot(np.ones(2, np.float32), np.ones((4, 3), np.float16), np.array([0]))
 
 
-@pytest.mark.skipif(dot_module._dots is None, reason="not built here")
+@pytest.mark.skipif(dot_module._rescore is None, reason="not built here")
 @pytest.mark.parametrize(
     ("query", "rows", "chosen", "out"),
     [
@@ -328,7 +308,7 @@ def test_dot_with_rows_of_another_width_is_refused(path: str) -> None:
 )
 def test_arrays_that_do_not_fit_are_refused_before_they_are_read(query: Any, rows: Any, chosen: Any, out: Any) -> None:
     with pytest.raises(ValueError, match=r"must have|for|contiguous"):
-        dot_module._dots.dot(query, rows, chosen, out)
+        dot_module._rescore.dot(query, rows, out, *([] if chosen is None else [chosen]))
     assert (out == 1).all()
 
 

@@ -73,7 +73,7 @@ def make(folder: Path, seed: int, count: int) -> Made:
     with FeatureWriter(path, Header("embeddings", "made:up", "0" * 64, 24, "float32", f"{seed:064x}")) as writer:
         writer.append(count, batches)
         writer.finish()
-    run("index", "made", path, "--z", 6, "--at", f"file:{folder}")
+    run("index", "made", path, "--code", "scalar:6", "--at", f"file:{folder}")
     index = plugins.backend(f"file:{folder}").open("made")
     queries = index.terms([f"image/{i} é" for i in range(8, 18)])
     return Made(path, index, queries, index.search(queries, K))
@@ -199,7 +199,7 @@ class Place:
 
     def command(self, made: Made) -> tuple[object, ...]:
         """Put ``made`` in the place of what is there, through the proxy."""
-        return ("index", self.name, made.path, "--z", 6, "--replace", "--at", self.at)
+        return ("index", self.name, made.path, "--code", "scalar:6", "--replace", "--at", self.at)
 
     def indexes(self) -> list[str]:
         """Names of the physical indexes."""
@@ -210,7 +210,7 @@ class Place:
 def placed(server: Any, name: str, old: Made, faults: Faults = SMALL, options: str = "") -> Iterator[Place]:
     with Proxy(server.url, faults) as proxy:
         place = Place(server, proxy, name, options)
-        run("index", name, old.path, "--z", 6, "--at", place.direct)
+        run("index", name, old.path, "--code", "scalar:6", "--at", place.direct)
         yield place
         with suppress(BackendError):
             plugins.backend(place.direct).remove(name)
@@ -236,7 +236,7 @@ def test_loader_killed_at_any_moment(place: Place, old: Made, new: Made) -> None
     watcher = Watcher(place.direct, place.name, old, new)
     kills = 0
     while kills < KILLS:
-        run("index", place.name, old.path, "--z", 6, "--replace", "--at", place.direct)
+        run("index", place.name, old.path, "--code", "scalar:6", "--replace", "--at", place.direct)
         watcher.seen.clear()
         with watcher.watching() as seen:
             code = -1
@@ -450,7 +450,7 @@ def test_a_full_disk_that_stays(server: Any, name: str, old: Made, new: Made) ->
 
 @ON_EACH
 def test_a_half_loaded_index_that_somebody_removes(place: Place, old: Made, new: Made) -> None:
-    """It is not made anew by the server, with fields of its own guessing."""
+    """It is not made again by the server, with fields of its own guessing."""
 
     def remove() -> None:
         place.server.request("DELETE", next(index for index in place.indexes() if is_loading(place, index)))
@@ -485,7 +485,7 @@ def test_a_node_of_three_is_killed(
     """With replicas, searches and edits go on without it; a load, which makes them at its end, waits for the node."""
     cluster = own(Cluster(tmp_path))
     at = three(cluster)
-    run("index", name, old.path, "--z", 6, "--at", at)
+    run("index", name, old.path, "--code", "scalar:6", "--at", at)
     wait_for(cluster, "green")
     cluster.nodes[2].kill()
     for _ in range(20):
@@ -524,12 +524,12 @@ def test_a_wrong_password(
     server = own(SecureServer(tmp_path))
     at = f"elastic+https://elastic@127.0.0.1:{server.port}?ca_certs={server.authority}"
     monkeypatch.setenv("BOC_PASSWORD", "not-the-one")
-    for arguments in (("index", name, old.path, "--z", 6), ("search", name, "a dog"), ("info", name)):
+    for arguments in (("index", name, old.path, "--code", "scalar:6"), ("search", name, "a dog"), ("info", name)):
         said = fails(*arguments, "--at", at)
         assert "does not let you in" in said
         assert "not-the-one" not in said
     monkeypatch.setenv("BOC_PASSWORD", server.password)
-    run("index", name, old.path, "--z", 6, "--at", at)
+    run("index", name, old.path, "--code", "scalar:6", "--at", at)
     holds_exactly(at, name, old)
 
 
@@ -539,7 +539,7 @@ def test_an_expired_certificate(
     server = own(SecureServer(tmp_path, expired=True))
     at = f"elastic+https://elastic@127.0.0.1:{server.port}?ca_certs={server.authority}"
     monkeypatch.setenv("BOC_PASSWORD", server.password)
-    for arguments in (("index", name, old.path, "--z", 6), ("search", name, "a dog")):
+    for arguments in (("index", name, old.path, "--code", "scalar:6"), ("search", name, "a dog")):
         said = fails(*arguments, "--at", at)
         assert "certificate" in said
         assert "expired" in said
@@ -551,7 +551,7 @@ def test_an_expired_certificate(
 def test_a_server_of_the_other_kind(server: Any, name: str, old: Made) -> None:
     other = {"elasticsearch": "opensearch", "opensearch": "elasticsearch"}[server.kind.engine]
     at = address(server.url, other)
-    for arguments in (("index", name, old.path, "--z", 6), ("search", name, "a dog"), ("info", name)):
+    for arguments in (("index", name, old.path, "--code", "scalar:6"), ("search", name, "a dog"), ("info", name)):
         said = fails(*arguments, "--at", at)
         assert f"is no {other}" in said.lower()
     assert not server.request("GET", f"{name}*")
@@ -608,7 +608,7 @@ def page(status: int, kind: str, content: bytes) -> Iterator[str]:
 )
 def test_no_search_engine(engine: str, answer: tuple[int, str, bytes], name: str, old: Made) -> None:
     with page(*answer) as url:
-        for arguments in (("index", name, old.path, "--z", 6), ("search", name, "a dog")):
+        for arguments in (("index", name, old.path, "--code", "scalar:6"), ("search", name, "a dog")):
             said = fails(*arguments, "--at", address(url, engine))
             assert f"is no {engine}" in said.lower()
 
@@ -617,7 +617,7 @@ def test_no_search_engine(engine: str, answer: tuple[int, str, bytes], name: str
 def test_a_port_that_never_answers(engine: str, name: str, old: Made) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
-        said = fails("index", name, old.path, "--z", 6, "--at", address(url, engine) + "?request_timeout=1")
+        said = fails("index", name, old.path, "--code", "scalar:6", "--at", address(url, engine) + "?request_timeout=1")
         assert "it took too long" in said
 
 

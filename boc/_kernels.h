@@ -1,0 +1,106 @@
+/* What the modules in C share: arrays of a caller, and the k largest of some values. */
+
+#ifndef BOC_KERNELS_H
+#define BOC_KERNELS_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Wide vectors where the processor has them; choosing at load time takes gcc and the loader of glibc. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#define DISPATCHED __attribute__((target_clones("default", "avx2")))
+#else
+#define DISPATCHED
+#endif
+
+#ifdef __GNUC__
+#define PREFETCH(address) __builtin_prefetch(address)
+#define MAYBE_UNUSED __attribute__((unused))
+#else
+#define PREFETCH(address) ((void)(address))
+#define MAYBE_UNUSED
+#endif
+
+#define LINE 64 /* bytes */
+
+/* An array of a caller, and what it must be: its dimensions, and types of its items as letters of the module struct. */
+typedef struct {
+    const char *name, *types;
+    int ndim, writable;
+    Py_buffer view;
+} Array;
+
+static void release(Array *arrays, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (arrays[i].view.obj)
+            PyBuffer_Release(&arrays[i].view);
+}
+
+/* Take n arrays that lie in one piece, in the byte order of this machine; "q" is any whole number of 8 bytes. -1 and a
+   ValueError for others; either way ``release`` lets go of what was taken. */
+static int take(Array *arrays, PyObject *const *objects, int n)
+{
+    for (Array *array = arrays; array < arrays + n; array++, objects++) {
+        const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (array->writable ? PyBUF_WRITABLE : 0);
+        if (PyObject_GetBuffer(*objects, &array->view, flags))
+            return -1;
+        const char *format = array->view.format;
+        if (format && format[0] && strchr(PY_LITTLE_ENDIAN ? "<=@" : ">=@", format[0]))
+            format++;
+        char type = format && format[0] && !format[1] ? format[0] : 0;
+        if (type == 'l' && array->view.itemsize == 8)
+            type = 'q';
+        if (array->view.ndim != array->ndim || !type || !strchr(array->types, type)) {
+            PyErr_Format(PyExc_ValueError, "%s must have %d dimensions and items of type %s", array->name,
+                         array->ndim, array->types);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int same_length(Py_ssize_t found, Py_ssize_t wanted, const char *what)
+{
+    if (found != wanted)
+        PyErr_Format(PyExc_ValueError, "%s: %zd for %zd", what, found, wanted);
+    return found == wanted;
+}
+
+/* A number that is larger for a larger value; there is one zero only, and what is no number is largest or least. */
+static inline uint32_t rank_of(float value)
+{
+    uint32_t bits;
+    value += 0.0f;
+    memcpy(&bits, &value, sizeof bits);
+    return bits ^ (bits >> 31 ? UINT32_MAX : (uint32_t)1 << 31);
+}
+
+/* Places, ascending, of the k largest of n values, of equal ones those that come first; 1 <= k <= n < 2**31. ``ranks``
+   has room for n, ``places`` for k + 1. The k-th largest rank is found bit by bit, from the first. */
+DISPATCHED MAYBE_UNUSED static void find_largest(const float *values, int64_t n, int64_t k, uint32_t *ranks, int64_t *places)
+{
+    uint32_t kth = 0;
+    for (int64_t i = 0; i < n; i++)
+        ranks[i] = rank_of(values[i]);
+    int32_t reaching = 0;
+    for (uint32_t bit = (uint32_t)1 << 31; bit && reaching != k; bit >>= 1) {
+        reaching = 0;
+        for (int64_t i = 0; i < n; i++)
+            reaching += ranks[i] >= (kth | bit);
+        kth = reaching >= k ? kth | bit : kth;
+    }
+    int64_t equal = k, found = 0;
+    for (int64_t i = 0; i < n; i++)
+        equal -= ranks[i] > kth;
+    for (int64_t i = 0; i < n; i++) {
+        const int same = ranks[i] == kth;
+        places[found] = i;
+        found += ranks[i] > kth || (same && equal > 0);
+        equal -= same;
+    }
+}
+
+#endif

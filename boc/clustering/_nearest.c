@@ -1,0 +1,352 @@
+/* The nearest of centroids in cells; boc/clustering/cell_index.py describes the arrays.
+
+   Rows are compared in 8 bits: their products are whole numbers, and the same on all machines. */
+
+#include "../_kernels.h"
+#include <float.h>
+#include <math.h>
+
+#define LARGEST 127   /* number of a vector in 8 bits */
+#define LONGEST 65536 /* vector in 8 bits: its products fit 32 */
+#define SIDE 4        /* rows, and queries, of a tile */
+#define WIDTH 64      /* bytes of a vector */
+#define AHEAD 4096    /* bytes of rows that are fetched before they are needed */
+#define NEAR 65536    /* bytes of heads that are compared with one query after the other */
+#define HELD (1 << 18) /* scores of queries that are answered together */
+
+/* A vector in 8 bits, -127 to 127, and the same in 16; the sum of its numbers; what makes its length 1, 0 for zeros. */
+typedef struct {
+    int8_t *narrow;
+    int16_t *wide;
+    int32_t sum;
+    float scale;
+} Query;
+
+/* ``row`` in 8 bits: the largest number becomes 127, halves go to the even one; a row that holds something else than
+   numbers becomes zeros. In double, so that rows of any size keep their direction. */
+DISPATCHED static void round_row(const float *row, int64_t d, Query *query)
+{
+    const double magic = 6755399441055744.0; /* 1.5 * 2**52: sums with it have no places left for fractions */
+    float most = 0;
+    int odd = 0;
+    for (int64_t j = 0; j < d; j++) {
+        const float size = fabsf(row[j]);
+        most = size > most ? size : most;
+        odd |= !(size <= FLT_MAX);
+    }
+    const double factor = most > 0 && !odd ? LARGEST / (double)most : 0;
+    int32_t squares = 0, sum = 0;
+    for (int64_t j = 0; j < d; j++) {
+        const int32_t whole = odd ? 0 : (int32_t)(row[j] * factor + magic - magic);
+        query->narrow[j] = (int8_t)whole;
+        query->wide[j] = (int16_t)whole;
+        squares += whole * whole;
+        sum += whole;
+    }
+    query->sum = sum;
+    query->scale = squares ? (float)(1 / sqrt((double)squares)) : 0;
+}
+
+/* Products of a query with n rows, times their scales; what lies AHEAD of a row is fetched meanwhile. */
+DISPATCHED static void compare_one(const Query *query, const int8_t *rows, const float *scales, int64_t n, int64_t d,
+                                   float *out)
+{
+    const int16_t *wide = query->wide;
+    for (int64_t i = 0; i < n; i++, rows += d) {
+        int32_t sum = 0;
+        for (int64_t byte = 0; byte < d; byte += LINE)
+            PREFETCH((const void *)((uintptr_t)(rows + byte) + AHEAD));
+        for (int64_t j = 0; j < d; j++)
+            sum += rows[j] * wide[j];
+        out[i] = (float)sum * scales[i];
+    }
+}
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#include <immintrin.h>
+
+/* Products of one query, or of SIDE queries, with n rows in fours; how many rows those are. Of the instruction's two
+   sides one has no sign: 128 is added to all numbers of rows, and 128 sums of the query too many are taken off again.
+   Variables instead of arrays, which gcc would keep in memory. */
+#define VNNI __attribute__((target("avx512f,avx512bw,avx512vnni")))
+#define LOAD_ROW(r)                                                                                                   \
+    const __m512i row##r = _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, rows + r * d + j), _mm512_set1_epi8(-128));
+#define BEGIN_QUERY(q) __m512i s##q##0 = zero, s##q##1 = zero, s##q##2 = zero, s##q##3 = zero;
+#define ADD_QUERY(q)                                                                                                  \
+    {                                                                                                                 \
+        const __m512i query = _mm512_loadu_si512(queries[q]->narrow + j);                                             \
+        s##q##0 = _mm512_dpbusd_epi32(s##q##0, row0, query);                                                          \
+        s##q##1 = _mm512_dpbusd_epi32(s##q##1, row1, query);                                                          \
+        s##q##2 = _mm512_dpbusd_epi32(s##q##2, row2, query);                                                          \
+        s##q##3 = _mm512_dpbusd_epi32(s##q##3, row3, query);                                                          \
+    }
+#define END_QUERY(q)                                                                                                  \
+    {                                                                                                                 \
+        const __m128i sums = sums_of(s##q##0, s##q##1, s##q##2, s##q##3);                                             \
+        const __m128i products = _mm_sub_epi32(sums, _mm_set1_epi32(128 * queries[q]->sum));                          \
+        _mm_storeu_ps(out[q] + i, _mm_mul_ps(_mm_cvtepi32_ps(products), _mm_loadu_ps(scales + i)));                   \
+    }
+#define TILES(name, EACH, fetched)                                                                                    \
+    VNNI static int64_t name(const Query *const *queries, const int8_t *rows, const float *scales, int64_t n,         \
+                             int64_t d, float *const *out)                                                            \
+    {                                                                                                                 \
+        const __m512i zero = _mm512_setzero_si512();                                                                  \
+        int64_t i = 0;                                                                                                \
+        for (; i + SIDE <= n; i += SIDE, rows += SIDE * d) {                                                          \
+            EACH(BEGIN_QUERY)                                                                                         \
+            for (int64_t byte = 0; byte < (fetched); byte += LINE)                                                    \
+                PREFETCH((const void *)((uintptr_t)(rows + byte) + AHEAD));                                           \
+            for (int64_t j = 0; j < d; j += WIDTH) {                                                                  \
+                const __mmask64 mask = d - j < WIDTH ? ((__mmask64)1 << (d - j)) - 1 : ~(__mmask64)0;                 \
+                LOAD_ROW(0) LOAD_ROW(1) LOAD_ROW(2) LOAD_ROW(3)                                                       \
+                EACH(ADD_QUERY)                                                                                       \
+            }                                                                                                         \
+            EACH(END_QUERY)                                                                                           \
+        }                                                                                                             \
+        return i;                                                                                                     \
+    }
+#define ONE(step) step(0)
+#define FOUR(step) step(0) step(1) step(2) step(3)
+
+/* Sums of the lanes of four vectors. */
+VNNI static inline __m128i sums_of(__m512i a, __m512i b, __m512i c, __m512i d)
+{
+    const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    const __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+    const __m512i all = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+    const __m256i two = _mm256_add_epi32(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64(all, 1));
+    return _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
+}
+
+TILES(tiles_of_one, ONE, SIDE * d)
+TILES(tiles_of_four, FOUR, 0) /* among several queries there is time enough */
+
+static int64_t tiles(const Query *const *queries, int64_t count, const int8_t *rows, const float *scales, int64_t n,
+                     int64_t d, float *const *out)
+{
+    static int vnni = -1;
+    if (vnni < 0)
+        vnni = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni");
+    if (!vnni || (count != 1 && count != SIDE))
+        return 0;
+    return (count == 1 ? tiles_of_one : tiles_of_four)(queries, rows, scales, n, d, out);
+}
+#else
+#define tiles(queries, count, rows, scales, n, d, out) 0
+#endif
+
+/* Products of ``count`` queries, at most SIDE, with n rows, times their scales. */
+static void compare(const Query *const *queries, int64_t count, const int8_t *rows, const float *scales, int64_t n,
+                    int64_t d, float *const *out)
+{
+    const int64_t done = tiles(queries, count, rows, scales, n, d, out);
+    for (int64_t q = 0; q < count; q++)
+        compare_one(queries[q], rows + done * d, scales + done, n - done, d, out[q] + done);
+}
+
+/* A search for the ``z`` nearest centroids in the ``cells`` cells of the nearest heads, of some queries. Each has ``room``
+   in ``scores``, first of heads, then of centroids. ``cell`` lists the cells that a query asks, ascending, ``place``
+   where the scores of their centroids begin, ``asked`` all these pairs by cell, as ``begins`` bound them. */
+typedef struct {
+    const int64_t *starts;
+    const int8_t *heads, *vectors;
+    const float *head_scales, *scales;
+    int64_t m, d, cells, z, room;
+    Query *queries;
+    float *scores;
+    uint32_t *ranks;
+    int64_t *cell, *place, *asked, *begins, *chosen;
+} Search;
+
+/* The cells that query i asks; how many centroids they hold. */
+static int64_t choose_cells(const Search *s, int64_t i)
+{
+    int64_t held = 0, *cell = s->cell + i * s->cells, *place = s->place + i * s->cells;
+    find_largest(s->scores + i * s->room, s->m, s->cells, s->ranks, s->chosen);
+    for (int64_t j = 0; j < s->cells; j++) {
+        cell[j] = s->chosen[j];
+        place[j] = held;
+        held += s->starts[cell[j] + 1] - s->starts[cell[j]];
+    }
+    return held;
+}
+
+/* Lists the pairs of n queries and cells by cell. */
+static void order_by_cell(const Search *s, int64_t n)
+{
+    memset(s->begins, 0, ((size_t)s->m + 1) * sizeof *s->begins);
+    for (int64_t pair = 0; pair < n * s->cells; pair++)
+        s->begins[s->cell[pair]]++;
+    for (int64_t cell = 0, end = 0; cell <= s->m; cell++)
+        s->begins[cell] = end += s->begins[cell];
+    for (int64_t pair = n * s->cells - 1; pair >= 0; pair--)
+        s->asked[--s->begins[s->cell[pair]]] = pair;
+}
+
+/* The z nearest of query i, by number. */
+static void collect(const Search *s, int64_t i, int64_t *numbers, float *cosines)
+{
+    const int64_t *place = s->place + i * s->cells, *cell = s->cell + i * s->cells, last = s->cells - 1;
+    const int64_t held = place[last] + s->starts[cell[last] + 1] - s->starts[cell[last]];
+    const float *scores = s->scores + i * s->room;
+    find_largest(scores, held, s->z, s->ranks, s->chosen);
+    for (int64_t j = 0, k = 0; j < s->z; j++) {
+        while (k < last && place[k + 1] <= s->chosen[j])
+            k++;
+        numbers[j] = s->starts[cell[k]] + s->chosen[j] - place[k];
+        cosines[j] = scores[s->chosen[j]] * s->queries[i].scale;
+    }
+}
+
+/* The z nearest of each of n queries; the fewest centroids that one had to choose from. Heads, a few at a time, and
+   cells are compared with all queries that ask for them, so that they are read from memory once. */
+static int64_t nearest_to(const Search *s, const float *rows, int64_t n, int64_t *numbers, float *cosines)
+{
+    const int64_t d = s->d, few = SIDE * (1 + NEAR / (SIDE * d + 1));
+    const Query *queries[SIDE];
+    float *out[SIDE];
+    int64_t fewest = INT64_MAX, count = 0;
+    for (int64_t i = 0; i < n; i++)
+        round_row(rows + i * d, d, s->queries + i);
+    for (int64_t first = 0; first < s->m; first += few)
+        for (int64_t i = 0; i < n; i++) {
+            queries[count] = s->queries + i;
+            out[count++] = s->scores + i * s->room + first;
+            if (count == SIDE || i + 1 == n) {
+                compare(queries, count, s->heads + first * d, s->head_scales + first,
+                        s->m - first < few ? s->m - first : few, d, out);
+                count = 0;
+            }
+        }
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t held = choose_cells(s, i);
+        fewest = held < fewest ? held : fewest;
+    }
+    if (fewest < s->z)
+        return fewest;
+    order_by_cell(s, n);
+    for (int64_t at = 0; at < n * s->cells; at++) {
+        const int64_t pair = s->asked[at], i = pair / s->cells, cell = s->cell[pair], first = s->starts[cell];
+        queries[count] = s->queries + i;
+        out[count++] = s->scores + i * s->room + s->place[pair];
+        const int64_t next = at + 1 < n * s->cells ? s->cell[s->asked[at + 1]] : s->m;
+        if (count == SIDE || next != cell) {
+            const int8_t *later = s->vectors + (next < s->m ? s->starts[next] : first) * d;
+            for (int64_t byte = 0; byte < AHEAD; byte += LINE)
+                PREFETCH((const void *)((uintptr_t)later + (uintptr_t)byte));
+            compare(queries, count, s->vectors + first * d, s->scales + first, s->starts[cell + 1] - first, d, out);
+            count = 0;
+        }
+    }
+    for (int64_t i = 0; i < n; i++)
+        collect(s, i, numbers + i * s->z, cosines + i * s->z);
+    return fewest;
+}
+
+/* Whether ``starts`` bound m cells of ``held`` centroids; ``room`` is what the ``cells`` largest could hold. */
+static int bounds(const int64_t *starts, int64_t m, int64_t held, int64_t cells, int64_t *room)
+{
+    int64_t widest = 0;
+    for (int64_t i = 0; i < m; i++) {
+        const int64_t width = starts[i + 1] - starts[i];
+        if (starts[i] < 0 || width < 0 || starts[i + 1] > held)
+            return 0;
+        widest = width > widest ? width : widest;
+    }
+    *room = widest > held / cells ? held : widest * cells;
+    *room = *room > m ? *room : m;
+    return 1;
+}
+
+/* Answers n queries, some at a time; the fewest centroids that one had to choose from, -1 without memory. */
+static int64_t answer(Search *s, const float *rows, int64_t n, int64_t *numbers, float *cosines)
+{
+    const int64_t most = 1 + HELD / (s->room + s->d + 4 * s->cells), together = most < n ? most : n;
+    const int64_t width = (s->d + WIDTH - 1) / WIDTH * WIDTH; /* zeros behind the numbers of a query */
+    const size_t pairs = (size_t)(together * s->cells);
+    int64_t fewest = -1;
+    int16_t *wide = PyMem_Calloc((size_t)(together * width) + 1, sizeof *wide + 1);
+    s->queries = PyMem_Malloc((size_t)together * sizeof *s->queries + 1);
+    s->scores = PyMem_Malloc((size_t)(together * s->room) * sizeof *s->scores + 1);
+    s->ranks = PyMem_Malloc((size_t)s->room * sizeof *s->ranks + 1);
+    s->cell = PyMem_Malloc((3 * pairs + (size_t)s->m + (size_t)s->room + 2) * sizeof *s->cell);
+    if (wide && s->queries && s->scores && s->ranks && s->cell) {
+        int8_t *narrow = (int8_t *)(wide + together * width);
+        for (int64_t i = 0; i < together; i++)
+            s->queries[i] = (Query){.narrow = narrow + i * width, .wide = wide + i * width};
+        s->place = s->cell + pairs, s->asked = s->place + pairs, s->begins = s->asked + pairs;
+        s->chosen = s->begins + s->m + 1;
+        fewest = s->z;
+        Py_BEGIN_ALLOW_THREADS
+        for (int64_t i = 0; i < n && fewest >= s->z; i += together)
+            fewest = nearest_to(s, rows + i * s->d, n - i < together ? n - i : together, numbers + i * s->z,
+                                cosines + i * s->z);
+        Py_END_ALLOW_THREADS
+    }
+    PyMem_Free(wide);
+    PyMem_Free(s->queries);
+    PyMem_Free(s->scores);
+    PyMem_Free(s->ranks);
+    PyMem_Free(s->cell);
+    return fewest;
+}
+
+static int fit_together(const Array *arrays, int64_t n, int64_t d, int64_t m, int64_t held, int64_t z)
+{
+    if (d > LONGEST)
+        PyErr_Format(PyExc_ValueError, "rows of %zd numbers; at most %d", (Py_ssize_t)d, LONGEST);
+    return d <= LONGEST && same_length(arrays[1].view.shape[1], d, "heads for queries of another width") &&
+           same_length(arrays[4].view.shape[1], d, "vectors for queries of another width") &&
+           same_length(arrays[2].view.shape[0], m, "head_scales for another number of heads") &&
+           same_length(arrays[3].view.shape[0], m + 1, "starts for another number of heads") &&
+           same_length(arrays[5].view.shape[0], held, "scales for another number of vectors") &&
+           same_length(arrays[6].view.shape[0], n, "numbers for another number of queries") &&
+           same_length(arrays[7].view.shape[0], n, "cosines for another number of queries") &&
+           same_length(arrays[7].view.shape[1], z, "cosines for another number of nearest");
+}
+
+static PyObject *nearest(PyObject *module, PyObject *const *objects, Py_ssize_t n_objects)
+{
+    Array arrays[] = {{"queries", "f", 2}, {"heads", "b", 2},  {"head_scales", "f", 1}, {"starts", "q", 1},
+                      {"vectors", "b", 2}, {"scales", "f", 1}, {"numbers", "q", 2, 1},  {"cosines", "f", 2, 1}};
+    PyObject *result = NULL;
+    (void)module;
+    if (n_objects != 9)
+        return PyErr_Format(PyExc_TypeError, "nearest takes 8 arrays and the number of cells");
+    const int64_t cells = PyLong_AsLongLong(objects[8]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (take(arrays, objects, 8))
+        goto done;
+    const int64_t n = arrays[0].view.shape[0], d = arrays[0].view.shape[1], m = arrays[1].view.shape[0];
+    const int64_t held = arrays[4].view.shape[0], z = arrays[6].view.shape[1];
+    Search s = {.starts = arrays[3].view.buf, .heads = arrays[1].view.buf, .head_scales = arrays[2].view.buf,
+                .vectors = arrays[4].view.buf, .scales = arrays[5].view.buf, .m = m, .d = d, .cells = cells, .z = z};
+    if (!fit_together(arrays, n, d, m, held, z))
+        goto done;
+    if (z < 1 || cells < 1 || cells > m || held > INT32_MAX || !bounds(s.starts, m, held, cells, &s.room)) {
+        PyErr_Format(PyExc_ValueError, "cells: %zd of %zd, or starts that do not rise within %zd vectors",
+                     (Py_ssize_t)cells, (Py_ssize_t)m, (Py_ssize_t)held);
+        goto done;
+    }
+    const int64_t fewest = answer(&s, arrays[0].view.buf, n, arrays[6].view.buf, arrays[7].view.buf);
+    if (fewest < 0)
+        PyErr_NoMemory();
+    else if (fewest < z)
+        PyErr_Format(PyExc_ValueError, "%zd nearest of %zd in %zd cells; search more of them", (Py_ssize_t)z,
+                     (Py_ssize_t)fewest, (Py_ssize_t)cells);
+    else
+        result = Py_NewRef(Py_None);
+done:
+    release(arrays, 8);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"nearest", (PyCFunction)(void (*)(void))nearest, METH_FASTCALL,
+     "nearest(queries, heads, head_scales, starts, vectors, scales, numbers, cosines, cells): nearest centroids of some "
+     "cells, by number."},
+    {0}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_nearest", .m_methods = methods};
+
+PyMODINIT_FUNC PyInit__nearest(void) { return PyModuleDef_Init(&definition); }

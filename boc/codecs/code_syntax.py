@@ -1,0 +1,103 @@
+"""How a code is written: ``NAME[:Z][/QUERY_Z][(ARGUMENT=VALUE, ...)]``.
+
+``Z`` and ``QUERY_Z`` are short for the arguments ``z`` and ``query_z``. A value with blanks, quotes, parentheses,
+commas or equals signs in it stands in quotes, single or double; the same quote inside is written twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from boc.errors import BocError
+
+FORM = "write NAME:Z/QUERY_Z or NAME(ARGUMENT=VALUE, ...), such as dictionary:2/64 or soft(z=8, aggregate=max)"
+NUMBERS = ("z", "query_z")
+BARE = re.compile(r"""[^\s()=,'"]+""")
+TOKEN = re.compile(rf"""{BARE.pattern}|'(?:[^']|'')*'|"(?:[^"]|"")*"|[()=,]""")
+HEAD = re.compile(r"([^:/]+)(?::([^:/]+))?(?:/([^:/]+))?")
+
+
+def split_code(text: str) -> tuple[str, dict[str, str]]:
+    """Name and arguments of a code, as they are written. BocError for text of another form."""
+    tokens = Tokens(text)
+    head = HEAD.fullmatch(tokens.take("a name"))
+    if head is None:
+        raise tokens.error("the name is followed by something else than :Z and /QUERY_Z")
+    name, *numbers = head.groups()
+    arguments = {key: value for key, value in zip(NUMBERS, numbers, strict=True) if value is not None}
+    if tokens.accept("("):
+        for key, value in _listed(tokens):
+            if key in arguments:
+                raise tokens.error(f"{key} is given twice")
+            arguments[key] = value
+    if tokens.next:
+        raise tokens.error(f"{tokens.next!r} is too much")
+    return str(name), arguments
+
+
+def join_code(name: str, arguments: Mapping[str, str]) -> str:
+    """A code as text that ``split_code`` takes apart: the short form if it has numbers only."""
+    if set(arguments) <= set(NUMBERS):
+        signs = zip(":/", NUMBERS, strict=True)
+        return name + "".join(sign + arguments[key] for sign, key in signs if key in arguments)
+    return f"{name}({', '.join(f'{key}={_written(value)}' for key, value in arguments.items())})"
+
+
+def _listed(tokens: Tokens) -> Iterator[tuple[str, str]]:
+    """The arguments up to the closing parenthesis."""
+    if tokens.accept(")"):
+        return
+    while True:
+        key = tokens.take("an argument")
+        if not tokens.accept("="):
+            raise tokens.error(f"{key} has no value")
+        yield key, tokens.take(f"a value of {key}")
+        if tokens.accept(")"):
+            return
+        if not tokens.accept(","):
+            raise tokens.error(f"a comma or ) is missing before {tokens.next!r}" if tokens.next else ") is missing")
+
+
+def _written(value: str) -> str:
+    return value if BARE.fullmatch(value) else "'" + value.replace("'", "''") + "'"
+
+
+class Tokens:
+    """The words, quoted texts and signs of a code, one after the other."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.position = 0
+        self.next = ""
+        """The token that comes next, quotes included; "" at the end."""
+        self._advance()
+
+    def accept(self, sign: str) -> bool:
+        """Whether ``sign`` came next; then it is passed."""
+        if self.next != sign:
+            return False
+        self._advance()
+        return True
+
+    def take(self, wanted: str) -> str:
+        """The word or quoted text that comes next, which is passed. BocError, naming what was wanted, for a sign."""
+        found = self.next
+        if not found or found in "()=,":
+            raise self.error(f"{wanted} is missing before {found!r}" if found else f"{wanted} is missing")
+        self._advance()
+        quote = found[0]
+        return found[1:-1].replace(2 * quote, quote) if quote in "'\"" else found
+
+    def error(self, what: str) -> BocError:
+        """An error about the code."""
+        return BocError(f"code {self.text!r}: {what}; {FORM}")
+
+    def _advance(self) -> None:
+        rest = self.text[self.position :].lstrip()
+        start = len(self.text) - len(rest)
+        found = TOKEN.match(self.text, start)
+        if rest and found is None:
+            raise self.error(f"the quote {rest[0]} is not closed")
+        self.next = found[0] if found else ""
+        self.position = start + len(self.next)

@@ -1,0 +1,82 @@
+"""What is printed names the real cause, and gives a terminal nothing to obey."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boc.cli.options import plain
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import Header
+from boc.types import Item, Rows
+from tests.helpers import boc
+
+ODD = "a\x1b[2J\x1b]0;title\x07\nb\r\x9b31m\u202egpj\u2028c"
+
+
+@given(text=st.text())
+def test_no_control_character_is_left_and_printable_text_stays(text: str) -> None:
+    shown = plain(text)
+    assert all(char.isprintable() or char in "\u200c\u200d" for char in shown)
+    if text.isprintable():
+        assert shown == text
+
+
+def test_ids_and_captions_of_any_kind_are_lines_of_plain_text(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    with FeatureWriter(tmp_path / "f.h5", Header("embeddings", f"own:{ODD}", "ab" * 32, 16, "float32", "cd")) as writer:
+        for modality in ("image", "text"):
+            items = [Item(f"{ODD}{modality}{i}", modality, ODD) for i in range(5)]
+            writer.append(5, [Rows(items, {"vectors": rng.standard_normal((5, 16)).astype(np.float32)})])
+        writer.finish()
+    at = f"--at=file:{tmp_path / 'at'}"
+    assert boc("index", "x", tmp_path / "f.h5", at).exit_code == 0
+    asked = ("--features", tmp_path / "f.h5", "--id", f"{ODD}image0")
+    for command in (
+        ("search", "x", *asked, at),
+        ("search", "x", *asked, at, "--find", "text"),
+        ("search", "x", "--features", tmp_path / "f.h5", at),
+        ("search", "x", "--features", tmp_path / "f.h5", "--id", f"{ODD}none", at),
+        ("info", "x", at),
+        ("verify", "x", at),
+        ("delete", "x", f"{ODD}none", at),
+        ("delete", "x", f"{ODD}image1", at),
+    ):
+        result = boc(*command)
+        assert all(line.isprintable() for line in result.output.split("\n")), (command, result.output)
+
+
+def test_a_filter_that_excludes_all_is_named(library: Path, tmp_path: Path) -> None:
+    at = f"--at=file:{tmp_path / 'at'}"
+    (tmp_path / "years.csv").write_text("id,year:integer\n" + "".join(f"{i:03d}.png,2020\n" for i in range(40)))
+    assert boc("index", "x", library / "photos.h5", at, "--metadata", tmp_path / "years.csv").exit_code == 0
+    ask = ("search", "x", "--features", library / "photos.h5", "--id", "000.png", at)
+    assert "filter" in boc(*ask, "--filter", "year=1900").stderr
+    assert boc(*ask, "--filter", "year=2020").stderr == ""
+
+
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_too_few_pictures_to_train_on_are_told_before_regions_are_cut(
+    library: Path, tmp_path: Path, count: int
+) -> None:
+    (tmp_path / "ids.txt").write_text("".join(f"{i:03d}.png\n" for i in range(count)))
+    result = boc("train", library / "captions.csv", "--ids", tmp_path / "ids.txt", "-o", tmp_path / "model")
+    assert result.exit_code == 1
+    assert f"{count} pictures are too few" in result.stderr
+    assert "--set held_out=" in result.stderr
+    assert not (tmp_path / "model" / "training").exists()
+
+
+def test_a_cell_that_is_too_long_is_told_as_such(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(f"image,caption\n000.png,{'long ' * 30_000}\n")
+    told = boc("extract", tmp_path / "t.csv", "-o", tmp_path / "f.h5", "--regions", "grid").stderr
+    assert "more than 131,072 characters" in told
+    assert "UTF-8" not in told
+    (tmp_path / "m.csv").write_text(f"id,tag\n000.png,{'x' * 40_000}\n")
+    told = boc("index", "x", library / "photos.h5", "--metadata", tmp_path / "m.csv", f"--at=file:{tmp_path}").stderr
+    assert "line 2" in told
+    assert len(told) < 500

@@ -1,0 +1,253 @@
+"""Codes as values: what is written is what is read, and what is refused says why."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import boc.codecs
+from boc.clustering.codebook import Codebook
+from boc.codecs import (
+    ARGUMENTS,
+    CODES,
+    Code,
+    Dictionary,
+    SoftAssignment,
+    SurrogateCodec,
+    code_of,
+    parse_code,
+)
+from boc.codecs.code import File, Flag, OneOf, Rule, Whole
+from boc.codecs.code_syntax import join_code, split_code
+from boc.codecs.dictionary import MOST_PER_DOCUMENT, MOST_TERMS
+from boc.errors import BocError
+from boc.names import CONCEPT_CODES, GLOBAL_CODES
+from boc.types import Embeddings, Identity
+
+BOOK = Codebook(np.eye(5, 8, dtype=np.float32), Identity("t:x", "0" * 64, 8), (), {}, 9, 0.5)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+
+
+def values(rule: Rule) -> st.SearchStrategy[Any]:
+    """All that an argument may be, numbers up to a million."""
+    if isinstance(rule, Whole):
+        return st.integers(rule.least, rule.most or 10**6)
+    if isinstance(rule, OneOf):
+        return st.sampled_from(rule.words)
+    return st.booleans() if isinstance(rule, Flag) else TEXTS
+
+
+@st.composite
+def codes(draw: st.DrawFn) -> Code:
+    """Every code with any of its arguments."""
+    name = draw(st.sampled_from(sorted(CODES)))
+    rules = CODES[name].rules
+    chosen = {argument: draw(values(rules[argument])) for argument in draw(st.sets(st.sampled_from(sorted(rules))))}
+    if chosen.get("shift"):
+        chosen = {key: value for key, value in chosen.items() if key not in ("z", "query_z")}
+    if chosen.get("plain"):
+        chosen.pop("expand", None)
+    return Code(name, **chosen)
+
+
+@given(code=codes())
+def test_what_is_written_is_read(code: Code) -> None:
+    assert parse_code(str(code)) == code
+    assert parse_code(repr(code)) == code
+    assert hash(parse_code(str(code))) == hash(code)
+    assert parse_code(f" {code} ") == code
+
+
+@given(name=st.from_regex(r"[a-z]+", fullmatch=True), arguments=st.dictionaries(TEXTS, TEXTS, max_size=4))
+def test_any_text_can_be_a_value(name: str, arguments: dict[str, str]) -> None:
+    written = {f"a{number}": value for number, value in enumerate(arguments.values())}
+    assert split_code(join_code(name, written)) == (name, written)
+
+
+@given(text=st.one_of(TEXTS, st.text(st.sampled_from("softbi:/(),= '\"z8"), max_size=20)))
+def test_whatever_is_typed_is_a_code_or_refused_with_the_next_step(text: str) -> None:
+    try:
+        code = parse_code(text)
+    except BocError as error:
+        said = str(error)
+    else:
+        said = "write NAME" if parse_code(str(code)) == code else "it is read as another code"
+    assert any(step in said for step in ("boc index --help", "write NAME", "leave out", "give one of them"))
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("scalar", Code()),
+        ("dictionary:2", Code("dictionary", z=2)),
+        ("dictionary:2/64", Code("dictionary", z=2, query_z=64)),
+        ("dictionary/64", Code("dictionary", query_z=64)),
+        ("bits:32", Code("bits", z=32)),
+        ("bits:32(bits=2)", Code("bits", z=32, bits=2)),
+        ("soft(z=8, aggregate=max)", Code("soft", z=8, aggregate="max")),
+        ("scalar(plain=true, z=64, query_z=128)", Code("scalar", z=64, query_z=128, plain=True)),
+        ("scalar(plain=false)", Code("scalar")),
+        ("hard(codebook=book.npz)", Code("hard", codebook="book.npz")),
+        ("hard(codebook='my book, (2).npz')", Code("hard", codebook="my book, (2).npz")),
+        ('hard(codebook="it\'s ""mine"".npz")', Code("hard", codebook='it\'s "mine".npz')),
+        (r"hard(codebook=C:\books\b.npz)", Code("hard", codebook=r"C:\books\b.npz")),
+        ("  mixed ( terms = 9 , z=1 )  ", Code("mixed", z=1, terms=9)),
+        ("permutation()", Code("permutation")),
+    ],
+)
+def test_forms_of_a_code(text: str, code: Code) -> None:
+    assert parse_code(text) == code
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (Code("dictionary", z=2, query_z=64), "dictionary:2/64"),
+        (Code("bits", bits=4), "bits"),
+        (Code("dictionary", z=2, terms=16), "dictionary(z=2, terms=16)"),
+        (Code("scalar", shift=True), "scalar(shift=true)"),
+        (Code("hard", codebook="a b"), "hard(codebook='a b')"),
+    ],
+)
+def test_the_shortest_form_is_written(code: Code, text: str) -> None:
+    assert str(code) == repr(code) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("dictionry", ["'dictionry'", "did you mean dictionary?", "known: scalar, bits", "boc index --help"]),
+        ("Scalar", ["'Scalar'", "did you mean scalar?"]),
+        ("magic:3", ["'magic'", "known: scalar"]),
+        ("soft(agregate=max)", ["'agregate'", "did you mean aggregate?", "soft takes z, query_z"]),
+        ("dictionary(bits=3)", ["'bits'", "it is for bits", "dictionary takes z"]),
+        ("hard:3", ["'z'", "it is for scalar", "hard takes codebook, stopwords"]),
+        ("dictionary:17", ["z must be a whole number from 1 to 16, got 17"]),
+        ("scalar:0", ["z must be a whole number of at least 1, got 0"]),
+        ("scalar:many", ["z must be a whole number", "'many'"]),
+        ("scalar:9999999999999999999", ["z must be a whole number", "9999999999999999999"]),
+        ("bits(bits=16)", ["bits must be a whole number from 1 to 15, got 16"]),
+        ("scalar(plain=yes)", ["plain must be true or false, got 'yes'"]),
+        ("soft(aggregate=mean)", ["aggregate must be sum or max, got 'mean'"]),
+        ("hard(codebook='')", ["codebook must be the path of a file, got ''"]),
+        ("scalar(shift=true, z=4)", ["keeps every term", "leave out z"]),
+        ("scalar(plain=true, expand=2)", ["expand rotates, plain does not"]),
+        ("", ["a name is missing", "write NAME:Z/QUERY_Z", "dictionary:2/64"]),
+        ("bits:32:4", ["bits:32:4", "the name is followed by something else than :Z and /QUERY_Z"]),
+        ("soft(z=8", [") is missing", "write NAME"]),
+        ("soft(z=8 aggregate=max)", ["a comma or ) is missing before 'aggregate'"]),
+        ("soft(z)", ["z has no value"]),
+        ("soft(z=)", ["a value of z is missing before ')'"]),
+        ("soft(codebook='x)", ["the quote ' is not closed"]),
+        ("soft:8(z=9)", ["z is given twice"]),
+        ("soft(z=8)(z=9)", ["'(' is too much"]),
+    ],
+)
+def test_what_is_refused_says_why(text: str, words: list[str]) -> None:
+    with pytest.raises(BocError) as caught:
+        parse_code(text)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_values_are_checked_without_text_too() -> None:
+    for arguments in ({"z": True}, {"z": 0}, {"plain": 1}, {"expand": "2"}):
+        with pytest.raises(BocError, match=r"code scalar: .* must be"):
+            Code("scalar", **arguments)
+    with pytest.raises(BocError, match="no argument 'codebook'"):
+        replace(Code("hard", codebook="b"), name="scalar")
+
+
+def test_every_argument_is_a_field_and_explained() -> None:
+    taken = {argument for kind in CODES.values() for argument in kind.rules}
+    assert taken == set(ARGUMENTS) == {field.name for field in fields(Code)} - {"name"}
+
+
+def test_the_guide_has_every_argument_of_every_code() -> None:
+    guide = (Path(__file__).resolve().parents[3] / "docs" / "codes.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| ([a-z, ]+) \|", guide.partition("## How a code is written")[2], re.MULTILINE)
+    listed = {(argument, code) for argument, of in rows for code in of.split(", ") if argument in ARGUMENTS}
+    assert listed == {(argument, code) for code, kind in CODES.items() for argument in kind.rules}
+    for line in re.findall(r'^boc index photos photos.h5 --code "?([^"#\n]+)', guide, re.MULTILINE):
+        parse_code(line)
+
+
+def test_limits_are_those_of_the_steps() -> None:
+    assert list(CODES) == [*GLOBAL_CODES, *CONCEPT_CODES]
+    assert {name for name in CODES if Code(name).reads_concepts} == set(CONCEPT_CODES)
+    dictionary, soft = CODES["dictionary"].rules, CODES["soft"].rules
+    assert dictionary["z"] == Whole(1, MOST_PER_DOCUMENT)
+    assert dictionary["terms"] == CODES["mixed"].rules["terms"] == Whole(1, MOST_TERMS)
+    for argument, words in SoftAssignment.choices.items():
+        assert soft[argument] == OneOf(words)
+    sample = Embeddings("image", np.random.default_rng(0).standard_normal((20, 8), np.float32))
+    for bits in (1, 15):
+        Code("bits", bits=bits).codec(8).fit(sample)
+
+
+@given(code=codes().filter(lambda code: code.expand < 4))
+def test_a_codec_tells_its_code(code: Code) -> None:
+    made = code.codec(10**6, BOOK)
+    found = code_of(made.config())
+    assert found is not None
+    again = found.codec(10**6, BOOK)
+    assert again.config() == made.config()
+    for argument, value in code.arguments.items():
+        if argument not in ("codebook", "expand", "seed"):
+            assert getattr(found, argument) == value
+    assert found.codebook is None
+
+
+def test_an_index_of_other_steps_has_no_code() -> None:
+    assert code_of(SurrogateCodec([Dictionary(bits=3)]).config()) is None
+    assert code_of(SurrogateCodec([SoftAssignment(4)]).config()) is None
+    both = SurrogateCodec(*Code("scalar").codec(8).chains, *Code("bits").codec(8).chains)
+    assert code_of(both.config()) is None
+    assert code_of({"steps": [], "chains": []}) is None
+
+
+def test_default_budgets_follow_from_the_dimension() -> None:
+    assert code_of(Code("scalar").codec(8).config()) == Code("scalar", z=16, query_z=16)
+    assert code_of(Code("bits").codec(384).config()) == Code("bits", z=64, query_z=128)
+    assert code_of(Code("bits", z=200).codec(384).config()) == Code("bits", z=200, query_z=200)
+    with pytest.raises(BocError, match=r"z must be between 1 and 16 \(2 x 8 components\), got 17"):
+        Code("scalar", z=17).codec(8)
+
+
+def test_a_code_over_concepts_reads_its_codebook(tmp_path: Path) -> None:
+    path = tmp_path / "my book.npz"
+    BOOK.save(path)
+    code = parse_code(f"soft(z=2, codebook='{path}')")
+    loaded = code.load_codebook()
+    assert loaded is not None
+    assert np.array_equal(loaded.centroids, BOOK.centroids)
+    assert code.codec(8).config() == code.codec(8, BOOK).config()
+    assert Code("scalar").load_codebook() is None
+    with pytest.raises(BocError, match=r"code soft: needs a codebook; make one with boc build-codebook"):
+        Code("soft").codec(8)
+    with pytest.raises(BocError, match="no such file"):
+        Code("soft", codebook=str(tmp_path / "none.npz")).load_codebook()
+
+
+def test_codes_are_parsed_without_numpy_and_every_name_is_found() -> None:
+    told = "import sys; from boc.codecs import parse_code; parse_code('bits:3'); print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    for name in boc.codecs.__all__:
+        assert getattr(boc.codecs, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Magic'"):
+        _ = boc.codecs.Magic  # type: ignore[attr-defined]
+
+
+def test_a_file_is_any_path() -> None:
+    assert File().takes("a")
+    assert not File().takes("")

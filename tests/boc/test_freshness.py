@@ -1,0 +1,191 @@
+"""Freshness is content: whatever has changed about pictures or vectors is seen, and nobody's own files are touched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from boc.build import append, build_index
+from boc.errors import BocError, FeatureFileError
+from boc.inputs.extraction import Extraction
+from boc.inputs.features import FeatureFile
+from boc.inputs.sources import open_source
+from boc.search import Searcher
+from tests.helpers import boc
+
+
+@pytest.fixture
+def pictures(library: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for i in range(6):
+        shutil.copy(library / "images" / f"{i:03d}.png", folder)
+    return folder
+
+
+def vectors(name: str, at: str) -> dict[str, list[float]]:
+    index = Searcher.open(name, at).index
+    ids = [item.id for item in index.items()]
+    return dict(zip(ids, index.vectors(ids).astype(float).tolist(), strict=True))
+
+
+def change(picture: Path) -> None:
+    Image.new("RGB", (64, 64), "orange").save(picture)
+
+
+@pytest.mark.parametrize("again", [["--replace"], ["--append"], ["--replace", "--plain"]])
+def test_a_run_after_a_refused_one_sees_pictures_as_they_are(
+    library: Path, pictures: Path, tmp_path: Path, again: list[str]
+) -> None:
+    at, encoder = f"file:{tmp_path / 'at'}", f"tern:{library / 'model'}"
+    common = ["--encoder", encoder, "--at", at]
+    assert boc("index", "x", pictures, *common).exit_code == 0
+    change(pictures / "000.png")
+    assert boc("index", "x", pictures, *common).exit_code == 1
+    change(pictures / "001.png")
+    assert boc("index", "x", pictures, *common, *again).exit_code == 0
+    assert boc("index", "fresh", pictures, *common).exit_code == 0
+    assert vectors("x", at) == vectors("fresh", at)
+
+
+@pytest.mark.parametrize("plain", [[], ["--plain"]])
+def test_an_index_is_up_to_date_only_if_its_vectors_are(
+    library: Path, pictures: Path, tmp_path: Path, plain: list[str]
+) -> None:
+    common = ["--encoder", f"tern:{library / 'model'}", "--at", f"file:{tmp_path / 'at'}", *plain]
+    assert boc("index", "x", pictures, *common).exit_code == 0
+    assert "up to date" in boc("index", "x", pictures, *common).stdout
+    os.utime(pictures / "000.png")
+    assert "up to date" in boc("index", "x", pictures, *common).stdout
+    change(pictures / "000.png")
+    refused = boc("index", "x", pictures, *common)
+    assert refused.exit_code == 1
+    assert "something else" in refused.stderr
+
+
+@pytest.mark.parametrize("array", ["dense/vectors", "ragged/concepts"])
+def test_so_it_is_for_feature_files(library: Path, tmp_path: Path, array: str) -> None:
+    at, path = f"--at=file:{tmp_path / 'at'}", tmp_path / "f.h5"
+    shutil.copy(library / "photos.h5", path)
+    keeps = ["--plain", "--concepts", "float16"]
+    assert boc("index", "x", path, at, *keeps).exit_code == 0
+    assert "up to date" in boc("index", "x", path, at, *keeps).stdout
+    with h5py.File(path, "a") as file:
+        file[f"image/{array}"][0] = file[f"image/{array}"][1]
+    assert boc("index", "x", path, at, *keeps).exit_code == 1
+
+
+def test_no_file_of_the_user_is_touched_whatever_it_is_called(library: Path, pictures: Path, tmp_path: Path) -> None:
+    place = tmp_path / "at"
+    place.mkdir()
+    mine = ["x.features.h5", "x.concepts.h5", ".x.features.h5", ".x.index.features.h5", "x.features.h5.parts"]
+    for name in mine[:-1]:
+        shutil.copy(library / "photos.h5", place / name)
+    (place / mine[-1]).mkdir()
+    common = ["--encoder", f"tern:{library / 'model'}", "--at", f"file:{place}"]
+    for more in ([], ["--replace"], ["--append"], ["--replace", "--concepts", "int8"]):
+        assert boc("index", "x", pictures, *common, *more).exit_code == 0
+    assert sorted(path.name for path in place.iterdir()) == sorted([*mine, "x"])
+    for name in mine[:-1]:
+        assert (place / name).read_bytes() == (library / "photos.h5").read_bytes()
+
+
+def test_what_an_earlier_run_left_for_other_pictures_is_removed(library: Path, pictures: Path, tmp_path: Path) -> None:
+    at, encoder = f"file:{tmp_path / 'at'}", f"tern:{library / 'model'}"
+    build_index("x", pictures, encoder=encoder, at=at)
+    for name in ("000.png", "001.png"):
+        change(pictures / name)
+        os.utime(pictures / name, (1, 1))
+        with pytest.raises(BocError, match="something else"):
+            build_index("x", pictures, encoder=encoder, at=at)
+        assert len(list((tmp_path / "at").glob(".x.*"))) == 1
+    (tmp_path / "at" / ".x.0123456789ab.features.h5.parts").mkdir()
+    build_index("x", pictures, encoder=encoder, at=at, replace=True)
+    assert [path.name for path in (tmp_path / "at").iterdir()] == ["x"]
+
+
+def test_parts_of_a_killed_run_are_not_joined_with_pictures_that_have_changed(
+    library: Path, pictures: Path, tmp_path: Path
+) -> None:
+    from boc import plugins
+
+    source = plugins.region_source("grid")
+    run = Extraction(open_source(pictures), tmp_path / "r.h5", regions=source).run()
+    next(run)
+    run.close()
+    change(pictures / "000.png")
+    with pytest.raises(FeatureFileError, match="state of the pictures"):
+        list(Extraction(open_source(pictures), tmp_path / "r.h5", regions=source).run())
+
+
+def test_items_that_take_the_place_of_others_are_counted(library: Path, pictures: Path, tmp_path: Path) -> None:
+    at, encoder = f"file:{tmp_path / 'at'}", f"tern:{library / 'model'}"
+    other = tmp_path / "2024"
+    other.mkdir()
+    for name in ("000.png", "001.png", "new.png"):
+        change(other / name)
+    build_index("x", pictures, encoder=encoder, at=at)
+    assert append("x", other, at=at).replaced == 2
+    assert append("x", other, at=at).replaced == 3
+    told = boc("index", "x", other, "--append", "--at", at, "--encoder", encoder)
+    assert "3 of them in place of others" in told.stdout
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("equal", [True, False])
+@pytest.mark.parametrize("code", ["scalar", "bits", "permutation", "dictionary", "scalar --plain", "scalar --shift"])
+def test_small_and_equal_collections_are_searchable_or_refused(
+    library: Path, tmp_path: Path, code: str, count: int, *, equal: bool
+) -> None:
+    """Every item finds itself, or the index is not made."""
+    path, at = tmp_path / "f.h5", f"--at=file:{tmp_path / 'at'}"
+    for i in range(count):
+        Image.new("RGB", (64, 64), "red" if equal else (40 * i, 255 - 40 * i, 90)).save(tmp_path / f"{i}.png")
+    made = boc("extract", tmp_path, "-o", path, "--encoder", f"tern:{library / 'model'}", "--no-concepts")
+    assert made.exit_code == 0, made.output
+    result = boc("index", "x", path, at, "--code", *code.split())
+    if result.exit_code:
+        assert result.stderr.splitlines()[-1].startswith("Error: ")
+        return
+    with FeatureFile(path) as file:
+        ids = file.ids("image")
+    for id in ids:
+        found = boc("search", "x", "--features", path, "--id", id, at, "-k", count)
+        assert found.exit_code == 0
+        assert id in [line.split()[2] for line in found.stdout.splitlines()], (found.stdout, found.stderr)
+
+
+def test_a_replaced_index_of_another_encoder_is_searched_by_that(library: Path, pictures: Path, tmp_path: Path) -> None:
+    at = f"file:{tmp_path / 'at'}"
+    tiny = [f"--set={s}" for s in ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2", "text_layers=1")]
+    trained = ("--epochs", 1, "--batch-size", 8, "--seed", 5, "--set=held_out=8", *tiny)
+    assert boc("train", library / "regions.h5", "-o", tmp_path / "other", *trained).exit_code == 0
+    for name in (None, f"tern:{library / 'model'}"):
+        build_index("x", pictures, encoder=f"tern:{library / 'model'}", at=at, replace=True)
+        searcher = Searcher.open("x", at, encoder=name, device="cpu")
+        before = searcher.encoder.identity.digest
+        build_index("x", pictures, encoder=f"tern:{tmp_path / 'other'}", at=at, replace=True)
+        renewed = searcher.renewed()
+        assert renewed.encoder.identity.digest != before
+        assert renewed.search("a red box", k=3)
+        build_index("x", pictures, encoder=f"tern:{library / 'model'}", at=at, replace=True)
+        assert renewed.renewed().encoder.identity.digest == before
+
+
+def test_vectors_of_items_are_part_of_the_digest(library: Path, tmp_path: Path) -> None:
+    shutil.copy(library / "photos.h5", tmp_path / "f.h5")
+    with FeatureFile(library / "photos.h5") as one, FeatureFile(tmp_path / "f.h5") as other:
+        assert one.contents(sets=True) == other.contents(sets=True) != one.contents(sets=False)
+    for name in ("image/dense/vectors", "text/dense/vectors", "image/ragged/concepts", "text/ragged/concepts"):
+        with h5py.File(tmp_path / "f.h5", "a") as file:
+            file[name][-1] = np.float16(0.25)
+        with FeatureFile(library / "photos.h5") as one, FeatureFile(tmp_path / "f.h5") as other:
+            assert one.contents(sets=True) != other.contents(sets=True)
+            assert ("ragged" not in name) <= (one.contents(sets=False) != other.contents(sets=False))
+        shutil.copy(library / "photos.h5", tmp_path / "f.h5")
