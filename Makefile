@@ -64,11 +64,11 @@ encoders: install
 # Tests run in one process per core, with one thread each; an idle process steals tests from the others.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
-# What to run before every commit: lint, types, and the tests that neither train, nor start processes or a browser.
+# What to run before every commit: lint, types, and the fast tests, laws on fewer examples.
 check: lint types fast
 
 fast: install
-	$(PYTEST) -q -m "not slow and not servers"
+	$(PYTEST) -q -m "not slow and not servers" --hypothesis-profile quick
 
 # Of servers, OpenSearch 3 is tested here, if it can be had: see test-servers.
 test: install browser

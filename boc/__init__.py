@@ -1,6 +1,6 @@
 """Search pictures by sentences, and sentences by pictures, on an inverted index.
 
-The names below are the public door: ``from boc import Searcher``. Each is loaded when it is first asked for, so that
+The names below are the public interface: ``from boc import Searcher``. Each is loaded on first use, so that
 ``import boc`` stays light.
 """
 

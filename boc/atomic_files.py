@@ -1,4 +1,4 @@
-"""Files that are whole or not there: write beside, flush to the disk, rename."""
+"""Atomic files: a file is complete or missing, because it is written beside, synced, and renamed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path``; when the block ends well it becomes ``path`` at once, durably.
+    """A temporary path beside ``path``; when the block succeeds it is renamed to ``path``, durably.
 
     BocError if the folder cannot be written.
     """
@@ -35,7 +35,7 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.touch()
         mode = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
-        temporary.chmod(mode)  # some libraries make files that nobody else may read
+        temporary.chmod(mode)  # some libraries make files that only their owner may read
         sync(temporary)
         temporary.replace(path)
         sync(path.parent)
@@ -46,7 +46,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` (UTF-8) at once."""
+    """Replace the file ``path`` by ``text`` (UTF-8) atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -65,7 +65,7 @@ def check_writable(path: Path) -> None:
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` against other writing processes; the lock goes with the process, however it ends."""
+    """Lock ``folder`` against other writing processes; the lock ends with the process, however it ends."""
     check_writable(folder / ".lock")
     with (folder / ".lock").open("w") as handle:
         try:
@@ -76,7 +76,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 
 def sha256(*paths: Path) -> str:
-    """Hex digest of the bytes of some files, one behind the other."""
+    """Hex digest of the concatenated bytes of files."""
     digest = hashlib.sha256()
     for path in paths:
         feed(digest, path)
@@ -84,7 +84,7 @@ def sha256(*paths: Path) -> str:
 
 
 def feed(digest: hashlib._Hash, path: Path) -> None:
-    """Add the bytes of a file to a digest, in blocks: ``hashlib.file_digest`` came with Python 3.11."""
+    """Add the bytes of a file to a digest, in blocks; ``hashlib.file_digest`` needs Python 3.11."""
     with path.open("rb") as handle:
         while block := handle.read(1 << 20):
             digest.update(block)

@@ -27,17 +27,17 @@ PLACE = "file:boc-data"
 NARROWED = "ids narrow an extraction (--ids); give them to boc extract, or index the pictures"
 
 Code: TypeAlias = "str | SurrogateCodec | Callable[[Identity], SurrogateCodec]"
-"""A code by name, as a chain of steps, or as what makes that for an encoder."""
+"""A code: its name, a ``SurrogateCodec``, or a function that makes one for an encoder."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Is told what is being done, how many items are done, and how many there are."""
+"""A callback that gets the name of the stage, the number of finished items, and their total."""
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What was put into an index: numbers of pictures and captions; (id, reason) of items that could not be used.
+    """The result of a load: numbers of pictures and captions, and (id, reason) of items that could not be used.
 
-    ``up_to_date`` says that the index held all this already, and nothing was done.
+    ``up_to_date`` means that the index held all of them already, and nothing was done.
     """
 
     images: int
@@ -63,9 +63,9 @@ def build_index(
     device: str = "auto",
     progress: Progress = lambda label, done, total: None,
 ) -> LoadReport:
-    """Make the index ``name`` of all that ``source`` holds. Interrupted, the same call goes on where it was.
+    """Make the index ``name`` from everything in ``source``. After a kill the same call continues where it stopped.
 
-    The index appears whole at the end. An index of the same contents is left as it is.
+    The index is published as a whole at the end. An index with the same contents is left unchanged.
 
     Parameters
     ----------
@@ -77,25 +77,25 @@ def build_index(
     encoder : str, optional
         KIND:PATH, for example "tern:models/photos".
     at : str, default="file:boc-data"
-        Where indexes live: file:DIR, elastic+URL, opensearch+URL.
+        Address of the back end: file:DIR, elastic+URL or opensearch+URL.
     code : default="scalar"
         How vectors become term frequencies: a name of ``boc.names.GLOBAL_CODES``, or a ``SurrogateCodec``.
     rm : float, default=10
         Candidates per hit that a search re-ranks.
     rerank : str, default="dot"
-        What re-ranks them, one of ``boc.names.METRICS``.
+        How candidates are re-ranked, one of ``boc.names.METRICS``.
     concepts : "float16" or "int8", optional
-        Store concept sets, as this type; "float16" if ``rerank`` aligns them.
+        Store concept sets with this type; default: "float16" if ``rerank`` needs them.
     metadata : Metadata or path of a CSV, optional
-        Values to filter by and to show.
+        Metadata to filter by and to show.
     ids : path, optional
         Only the pictures listed in this file, one id per line, and their captions.
     images : path, optional
-        Folder of a CSV's pictures; default: the CSV's own, or ``images`` in it.
+        Folder of the pictures of a CSV; default: the folder of the CSV, or ``images`` in it.
     replace : bool, default=False
-        Replace an index of other contents; without it, that is an error.
+        Replace an existing index with other contents, which is an error otherwise.
     device : str, default="auto"
-        Where the encoder runs: cpu, cuda, or auto for the better.
+        Device that the encoder runs on: cpu, cuda, or auto.
     progress : callable, optional
         Called as ``progress(label, done, total)`` after each batch.
     """
@@ -136,10 +136,10 @@ def append(
     device: str = "auto",
     progress: Progress = lambda label, done, total: None,
 ) -> LoadReport:
-    """Put all that ``source`` holds into the index ``name``, under its own code, in place of items of the same ids.
+    """Add everything in ``source`` to the index ``name`` with its code, replacing items with the same ids.
 
-    The parameters are those of ``build_index``; ``encoder`` says where the index's encoder is if it has moved.
-    EncoderError if another encoder made a feature file; BocError for metadata fields that the index does not declare.
+    The parameters are those of ``build_index``; ``encoder`` names the encoder of the index if it has moved.
+    EncoderError if a feature file is by another encoder; BocError for metadata fields that the index does not declare.
     """
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
     searcher = Searcher.open(name, at)
@@ -158,9 +158,9 @@ def append(
 
 
 def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list[str]]:
-    """Remove items from the index ``name``: how many there were, and the ids that it does not know.
+    """Delete items from the index ``name``; return how many were deleted, and the unknown ids.
 
-    BackendError if none would be left.
+    BackendError if the index would be empty.
     """
     return delete_items(at, name, ids)
 
@@ -170,7 +170,7 @@ def _paths(source: Path | str | Sequence[Path | str]) -> list[Path]:
 
 
 def _codec_maker(code: Code) -> Callable[[Identity], SurrogateCodec]:
-    """What makes the chains of a code for vectors of an encoder, not fitted."""
+    """A function that makes the unfitted chains of a code for an encoder."""
     if isinstance(code, SurrogateCodec):
         return lambda _: code
     if not isinstance(code, str):
@@ -194,7 +194,7 @@ def _feature_files(
     keeps_concepts: Callable[[Identity], bool],
     progress: Progress,
 ) -> tuple[list[Path], Path | None]:
-    """The embeddings files of the sources, and the one that was made here, to be removed."""
+    """The embeddings files of the sources, and the temporary one that was made here."""
     if len(sources) > 1:
         odd = next((path for path in sources if path.is_dir() or not is_embeddings(path)), None)
         if odd is not None:
@@ -219,6 +219,6 @@ def _feature_files(
 
 
 def _same(path: Path, extraction: Extraction) -> bool:
-    """Whether a file left by a run that was killed between its two halves is the one wanted."""
+    """Whether a file left by a run that was killed before loading is from the same extraction."""
     with FeatureFile(path) as file:
         return file.header == extraction.header

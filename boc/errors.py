@@ -1,4 +1,4 @@
-"""Errors that a user can act on: each message names the value, the rule, and what to do next."""
+"""Errors that a user can correct; each message names the value, the rule, and the next step."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ ADVICE = {
 
 
 def advice(error: OSError) -> str:
-    """What to do about an error of the operating system, which is no damage of the file it was met at."""
+    """The next step for an error of the operating system that is no damage of the file."""
     return ADVICE.get(error.errno or 0, "check the path, its permissions and the space there")
 
 
 class BocError(Exception):
-    """Anything the user can put right. The command line prints it as one line and exits with status 1."""
+    """An error that the user can correct. The command line prints it as one line and exits with status 1."""
 
 
 class BocWarning(UserWarning):
-    """Something was done otherwise than asked, and how to have it as asked. The command line prints it as a note."""
+    """Something was done differently than requested; the message says how to avoid it. The command line prints a
+    note."""
 
 
 class ImageError(BocError):
-    """One image cannot be used; the others can."""
+    """A single image cannot be used."""
 
 
 class SourceError(BocError):
-    """A folder, table or feature file given as input cannot be read as what it should be."""
+    """A folder, table or feature file given as input cannot be read."""
 
 
 class FeatureFileError(SourceError):
@@ -44,21 +45,22 @@ class FeatureFileError(SourceError):
 
 
 class ManifestError(BocError):
-    """An index says of itself something that this version cannot serve."""
+    """The manifest of an index is damaged, or of a version that this one cannot read."""
 
 
 class BackendError(BocError):
-    """An engine refused or lacks what was asked of it."""
+    """An engine refused a request, or lacks what it needs."""
 
 
 class EncoderError(BocError):
-    """An encoder cannot be found, loaded, or trained as asked."""
+    """An encoder cannot be found, loaded, or trained."""
 
 
 def check_system(path: object, error: BaseException, kind: type[BocError] = BocError) -> None:
-    """Raise ``kind`` if ``error`` is of the operating system, such as too many open files, and no damage of ``path``.
+    """Raise ``kind`` if ``error`` is one of the operating system, such as too many open files, and no damage of
+    ``path``.
 
-    For handlers that take everything else for damage.
+    For handlers that treat every other error as damage.
     """
     if isinstance(error, OSError) and error.errno in ADVICE:
         raise kind(f"{path}: cannot be read ({error.strerror}); {advice(error)}") from error

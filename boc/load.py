@@ -1,4 +1,4 @@
-"""From feature files to indexes: learn a code, load, append, delete. ``boc.build`` begins with pictures."""
+"""Feature files to indexes: fit a code, load, append, delete. ``boc.build`` starts from pictures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.errors import BocError, BocWarning, EncoderError, FeatureFileError
-from boc.inputs.features import FeatureFile, FeatureFiles, embeddings
+from boc.inputs.features import FeatureFile, FeatureFiles
 from boc.inputs.metadata import Metadata
 from boc.manifest import Manifest
 from boc.plugins import check_name
@@ -25,10 +25,9 @@ from boc.rerank import check_metric
 from boc.rerank.storage import store
 from boc.types import (
     MODALITIES,
+    Batch,
     Embeddings,
     Item,
-    Modality,
-    Rows,
     StoredConcepts,
     TermMatrix,
 )
@@ -37,19 +36,19 @@ if TYPE_CHECKING:
     from boc.plugins import Index
 
 BATCH = 4096  # items encoded and added at a time
-CONCEPT_BATCH = 256  # the same where they come with their concept sets, each some dozen times a vector
+CONCEPT_BATCH = 256  # items encoded and added at a time with concept sets, which are many times larger
 FIT_SAMPLE = 100_000
 DEFAULT_RM = 10.0
 FOUND = 1000  # ids looked up at a time
 
 
-_Encoded: TypeAlias = tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]
-"""What an index takes of some rows: items, term frequencies, vectors and concept sets."""
+_Documents: TypeAlias = tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]
+"""The input of an index writer: items, term frequencies, vectors and concept sets."""
 
 
 def fit_code(file: FeatureFile | FeatureFiles, codec: SurrogateCodec) -> SurrogateCodec:
-    """Fit ``codec`` on vectors of an embeddings file: 100,000 of each modality, or as many as its steps want of all,
-    evenly spread."""
+    """Fit ``codec`` on vectors of an embeddings file: 100,000 per modality, or as many as its steps need, spread
+    evenly."""
     counts = {modality: file.count(modality) for modality in MODALITIES}
     total = sum(counts.values())
     wanted = codec.sample_rows(total)
@@ -75,7 +74,7 @@ def new_manifest(
     concepts: str | None = None,
     metadata: Metadata | None = None,
 ) -> Manifest:
-    """The manifest of an index of all items of ``file`` under a fitted ``codec``, with their ``metadata``.
+    """The manifest of an index of all items of ``file`` with a fitted ``codec`` and ``metadata``.
 
     ``concepts`` is the type that concept sets are stored as, float16 or int8; None stores none, unless the ``rerank``
     metric needs them. FeatureFileError if ``file`` has none to store.
@@ -106,10 +105,10 @@ def load_index(
     manifest: Manifest,
     metadata: Metadata | None = None,
 ) -> Iterator[int]:
-    """Make index ``name`` at back end ``at`` from embeddings and a fitted codec, in place of an older one.
+    """Make index ``name`` at back end ``at`` from embeddings and a fitted codec, replacing an older one.
 
-    Yields the number of items added, or left there by an earlier load that was killed. Nobody sees the index before
-    the iterator is exhausted. ``metadata`` must be what ``manifest`` was made with.
+    Yields the number of items done, including those of an earlier load that was killed. The index is published when
+    the iterator is exhausted. ``metadata`` must be that of ``manifest``.
     """
     _check_items(file, metadata)
     with plugins.backend(at).create(check_name(name), manifest, codec.arrays()) as writer:
@@ -125,10 +124,10 @@ def load_index(
 def append_items(
     file: FeatureFile | FeatureFiles, at: str, name: str, metadata: Metadata | None = None
 ) -> Iterator[int]:
-    """Put all items of ``file`` into index ``name``, under its own code, in place of items of the same ids.
+    """Add all items of ``file`` to index ``name`` with its code, replacing items with the same ids.
 
-    Yields the number of items put. EncoderError if another encoder made them; BocError if the index declares no such
-    metadata; FeatureFileError if it holds concept sets and ``file`` has none.
+    Yields the number of items done. EncoderError if they are by another encoder; BocError if the index does not declare
+    their metadata; FeatureFileError if it stores concept sets and ``file`` has none.
     """
     backend = plugins.backend(at)
     with backend.edit(check_name(name)) as editor:
@@ -149,9 +148,9 @@ def append_items(
 
 
 def delete_items(at: str, name: str, ids: Sequence[str]) -> tuple[int, list[str]]:
-    """Remove items from index ``name``: how many there were, and the ids that it does not know.
+    """Delete items from index ``name``; return how many were deleted, and the unknown ids.
 
-    BackendError if none would be left.
+    BackendError if the index would be empty.
     """
     backend = plugins.backend(at)
     index = backend.open(check_name(name))
@@ -166,13 +165,10 @@ def delete_items(at: str, name: str, ids: Sequence[str]) -> tuple[int, list[str]
     return len(known), [key for key in distinct if key in unknown]
 
 
-def _batches(
-    file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest
-) -> Iterator[tuple[Rows, Modality]]:
+def _batches(file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest) -> Iterator[Batch]:
     sets = manifest.concept_dtype is not None or codec.reads_concepts
     for modality in MODALITIES:
-        for rows in file.batches(modality, CONCEPT_BATCH if sets else BATCH, sets=sets):
-            yield rows, modality
+        yield from file.batches(modality, CONCEPT_BATCH if sets else BATCH, sets=sets)
 
 
 def _encoding(
@@ -181,29 +177,27 @@ def _encoding(
     manifest: Manifest,
     metadata: Metadata | None,
     known: Callable[[list[str]], bool] = lambda ids: False,
-) -> Iterator[tuple[int, _Encoded | None]]:
-    """Of each batch of items how many they are, and what an index takes of them; None of those that are ``known``."""
+) -> Iterator[tuple[int, _Documents | None]]:
+    """Yield for each batch of items their number, and their encoding; None for items that are ``known``."""
 
-    def encoded(batch: tuple[Rows, Modality, bool]) -> tuple[int, _Encoded | None]:
-        rows, modality, there = batch
-        return len(rows.items), None if there else _encoded(rows, modality, codec, manifest, metadata)
+    def encoded(task: tuple[Batch, bool]) -> tuple[int, _Documents | None]:
+        batch, there = task
+        return len(batch), None if there else _documents(batch, codec, manifest, metadata)
 
     batches = _batches(file, codec, manifest)
-    yield from ahead(encoded, ((rows, modality, known([item.id for item in rows.items])) for rows, modality in batches))
+    yield from ahead(encoded, ((batch, known([item.id for item in batch.items])) for batch in batches))
 
 
-def _encoded(
-    rows: Rows, modality: Modality, codec: SurrogateCodec, manifest: Manifest, metadata: Metadata | None
-) -> _Encoded:
-    encoded = embeddings(rows, modality)
-    dtype = manifest.concept_dtype
-    sets = None if dtype is None or encoded.concepts is None else store(encoded.concepts, dtype)
-    items = rows.items if metadata is None else [replace(item, fields=metadata.of(item)) for item in rows.items]
-    return items, codec.encode_documents(encoded), encoded.vectors, sets
+def _documents(batch: Batch, codec: SurrogateCodec, manifest: Manifest, metadata: Metadata | None) -> _Documents:
+    items, found, dtype = batch.items, batch.embeddings, manifest.concept_dtype
+    sets = None if dtype is None or found.concepts is None else store(found.concepts, dtype)
+    if metadata is not None:
+        items = [replace(item, fields=metadata.of(item)) for item in items]
+    return items, codec.encode_documents(found), found.vectors, sets
 
 
 def _source(items: str, metadata: Metadata | None) -> str:
-    """Digest of a list of items with its metadata, from that of the list."""
+    """Digest of a list of items with metadata, from the digest of the list."""
     return items if metadata is None else _digest(items, metadata.digest)
 
 
@@ -213,8 +207,8 @@ def _digest(*parts: str) -> str:
 
 def _check_concepts(file: FeatureFile | FeatureFiles) -> None:
     for modality in MODALITIES:
-        rows = next(file.batches(modality, 1), None)
-        if rows is not None and "concepts" not in rows.ragged:
+        batch = next(file.batches(modality, 1), None)
+        if batch is not None and batch.embeddings.concepts is None:
             raise FeatureFileError(
                 f"{file.path}: holds no concept sets of its {modality} items; make it with boc extract --encoder "
                 "(an encoder that has them, such as tern), or leave out --concepts and --rerank"
@@ -238,7 +232,7 @@ def _check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
 
 
 def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) -> None:
-    """BocError if no line of ``metadata`` is of an item, a notice if some are of none."""
+    """BocError if no line of ``metadata`` matches an item, a warning if some lines match none."""
     if metadata is None:
         return
     files = file.files if isinstance(file, FeatureFiles) else [file]
@@ -260,7 +254,7 @@ def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) ->
 
 
 def _unknown(index: Index, ids: Sequence[str]) -> Iterator[str]:
-    """Those of some ids that are of no item."""
+    """Yield the ids without an item."""
     for start in range(0, len(ids), FOUND):
         asked = list(ids[start : start + FOUND])
         while asked:

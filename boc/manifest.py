@@ -1,4 +1,4 @@
-"""What an index says of itself: enough to open and search it without any other file."""
+"""The manifest of an index: everything needed to open and search it without other files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Manifest:
         concept_dtype: str | None = None,
         fields: Mapping[str, FieldType] | None = None,
     ) -> Manifest:
-        """The manifest of an index that holds nothing yet."""
+        """The manifest of an empty index."""
         return cls(
             encoder=asdict(encoder),
             codec=dict(codec),
@@ -77,7 +77,7 @@ class Manifest:
         )
 
     def same_contents(self, other: Manifest) -> bool:
-        """Whether two indexes hold the same items under the same code, by the same encoder."""
+        """Whether two indexes hold the same items, encoded by the same encoder and code."""
         parts = ("codec", "arrays", "vector_dtype", "source", "rm", "rerank", "concept_dtype", "fields")
         same_encoder = self.identity.digest == other.identity.digest
         return same_encoder and all(getattr(self, part) == getattr(other, part) for part in parts)
@@ -87,7 +87,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str, *, where: str) -> Manifest:
-        """``from_dict`` of what JSON ``text`` holds; ManifestError if it is none."""
+        """Parse JSON and call ``from_dict``; ManifestError for invalid JSON."""
         try:
             raw = json.loads(text)
         except json.JSONDecodeError as error:
@@ -96,7 +96,7 @@ class Manifest:
 
     @classmethod
     def from_dict(cls, raw: Any, *, where: str) -> Manifest:
-        """Read strictly what was parsed: ManifestError for another format, for missing or unknown entries."""
+        """Read a manifest strictly: ManifestError for another format, and for missing or unknown entries."""
         if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
             raise ManifestError(f"{where}: not a manifest of boc; make the index with boc index")
         if raw["format"] > FORMAT:
@@ -116,7 +116,7 @@ class Manifest:
         return cls(**raw)
 
     def check_arrays(self, arrays: Mapping[str, NDArray[Any]], *, where: str) -> None:
-        """ManifestError unless ``arrays`` are those that the index was made with."""
+        """ManifestError unless ``arrays`` are those of the manifest."""
         for name, said in self.arrays.items():
             if name not in arrays or describe(arrays[name]) != said:
                 raise ManifestError(f"{where}: codec array {name} is missing or changed; make the index anew")

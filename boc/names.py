@@ -1,6 +1,6 @@
 """Names that users type, for the command line, the page and the library alike.
 
-Nothing is imported here but ``typing``, so that the command line can offer the names without loading numpy.
+Only ``typing`` is imported here, so that the command line can list the names without loading numpy.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from typing import Literal, TypeAlias, get_args
 
 Metric: TypeAlias = Literal["dot", "mrsw", "mwsr", "symm", "mravgw"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
-"""How candidates are re-ranked: by dot products of vectors, or by an alignment of concept sets."""
+"""Re-rank metrics: the dot product of vectors, or an alignment of concept sets."""
 
 Hybrid: TypeAlias = Literal["rrf", "sum"]
 HYBRIDS: tuple[Hybrid, ...] = get_args(Hybrid)
-"""How the words of a sentence are counted too: by fusing both rankings, or by adding both scores."""
+"""Ways to combine with BM25 over the words of a sentence: fuse the rankings, or add the scores."""
 
 Modality: TypeAlias = Literal["image", "text"]
 MODALITIES: tuple[Modality, Modality] = ("image", "text")

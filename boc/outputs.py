@@ -1,4 +1,4 @@
-"""Where a command may write: never over its own input, nor over what it did not make."""
+"""Checks of output paths: a command never overwrites its own input, nor files that it did not make."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from boc.atomic_files import check_writable, sha256, write_text
 from boc.errors import BocError
 
 NOTE = ".boc-made.json"
-HEAD = 65_536  # bytes at the beginning of a file that tell what it is
+HEAD = 65_536  # bytes at the beginning of a file that identify its kind
 
 
 def check_output(path: Path, ours: Callable[[Path], bool], *inputs: Path | None) -> None:
     """BocError unless ``path`` can be written and nothing is lost by it.
 
-    That is so if there is no such file, an empty one, or one that ``ours`` knows as the kind to be written, and if it
-    is none of ``inputs`` (None stands for an input that was not given).
+    The file may be missing, empty, or of the kind that ``ours`` recognises, and must be none of ``inputs`` (None stands
+    for an input that was not given).
     """
     check_writable(path)
     for source in inputs:
@@ -28,7 +28,7 @@ def check_output(path: Path, ours: Callable[[Path], bool], *inputs: Path | None)
 
 
 def begins(*patterns: bytes) -> Callable[[Path], bool]:
-    """For ``check_output``: whether the beginning of a file holds all of ``patterns``, the first one at its start."""
+    """A test for ``check_output``: the beginning of a file contains all ``patterns``, the first one at its start."""
 
     def ours(path: Path) -> bool:
         try:
@@ -42,16 +42,16 @@ def begins(*patterns: bytes) -> Callable[[Path], bool]:
 
 
 def check_folder(folder: Path, names: Iterable[str], ours: Callable[[Path], bool]) -> None:
-    """BocError if a folder holds files of ``names`` though no writer has left its lock there, nor ``ours`` knows it."""
+    """BocError if a folder holds files of ``names``, but has no lock of a writer and is not recognised by ``ours``."""
     there = [name for name in names if (folder / name).exists()]
     if there and not (folder / ".lock").exists() and not ours(folder):
         raise BocError(f"{folder} holds {there[0]}, which boc did not make and would replace; choose another folder")
 
 
 class MadeFiles:
-    """The files that a command makes in a folder of the user's, noted there with their digests.
+    """The files that a command makes in a folder of the user, recorded there with their digests.
 
-    What is noted, and has not changed since, may be replaced or removed by the same command later; no other file may.
+    Later the same command may replace or remove files that are recorded and unchanged, and no others.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,7 +61,7 @@ class MadeFiles:
     def begin(self, names: Sequence[str]) -> None:
         """Check that files of these ``names`` may be made, and remove those made earlier. BocError if not.
 
-        Files of a command that was killed are noted without a digest: their names were free when it began.
+        Files of a killed command are recorded without a digest: their names were free when it began.
         """
         foreign = next((name for name in names if self._is_foreign(name)), None)
         if foreign is not None:
@@ -76,7 +76,7 @@ class MadeFiles:
         self._write(dict.fromkeys(names, ""))
 
     def finish(self, names: Iterable[str]) -> None:
-        """Note what the files are, now that they are made."""
+        """Record the digests of the finished files."""
         self._write({name: sha256(self._folder / name) for name in names})
 
     def _is_foreign(self, name: str) -> bool:

@@ -1,6 +1,6 @@
-"""What plug-ins must have (encoders, region sources, back ends), and how a name finds one.
+"""The contracts of plug-ins (encoders, region sources, back ends), and loading them by name.
 
-Plug-ins are loaded when asked for. This is the only module that knows their folders."""
+Plug-ins are loaded on first use. Only this module knows their folders."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def backend(url: str) -> Backend:
-    """The back end behind a URL: ``file:DIR`` for the embedded index."""
+    """The back end at a URL; ``file:DIR`` is the embedded engine."""
     scheme, colon, _ = url.partition(":")
     if not colon:
         raise BackendError(f"{url!r} is no address; write file:DIR, for example file:boc-data")
@@ -50,7 +50,7 @@ def backend(url: str) -> Backend:
 
 
 def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> Encoder:
-    """The encoder ``KIND:ARGUMENT``, for example ``tern:models/flickr8k``; ``runtime`` says more than ``device``."""
+    """The encoder ``KIND:ARGUMENT``, for example ``tern:models/flickr8k``; ``runtime`` replaces ``device``."""
     kind, argument = _split(spec, "encoder", "tern:FOLDER")
     found: Encoder = _module("encoders", kind).load(argument, runtime or Runtime(device))
     return found
@@ -68,7 +68,7 @@ def trainer() -> ModuleType:
 
 
 def converter() -> ModuleType:
-    """The module that turns published checkpoints into model folders: convert."""
+    """The module that converts published checkpoints to model folders: convert."""
     return _module("encoders.conversion", "convert")
 
 
@@ -80,7 +80,7 @@ def _split(spec: str, what: str, example: str) -> tuple[str, str]:
 
 
 def _package(folder: str) -> ModuleType:
-    """Our own package ``folder``; a stranger's of that name is refused."""
+    """Our package ``folder``; BocError if another package has this name."""
     package = import_module(folder)
     place = Path(next(iter(package.__path__))).resolve()
     if place != ROOT / folder.replace(".", "/"):
@@ -106,7 +106,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 
 
 def check_name(name: str) -> str:
-    """``name`` if every engine takes it as the name of an index; BackendError tells the rule."""
+    """Return ``name`` if every engine accepts it as the name of an index; BackendError states the rule."""
     if not NAME.fullmatch(name):
         raise BackendError(
             f"{name!r} cannot name an index; use lower-case letters, digits, - and _, a letter or digit first"
@@ -115,42 +115,42 @@ def check_name(name: str) -> str:
 
 
 class RegionSource(Protocol):
-    """Turns one picture into regions. The same picture always gives the same regions. Can be pickled: worker processes
-    get it."""
+    """Extracts the regions of a picture. The same picture always gives the same regions. It must be picklable, for
+    worker processes."""
 
     identity: Identity
 
     def __call__(self, image: ImageRef) -> Regions:
-        """Raises ImageError where the picture cannot be used. No region at all is a valid answer."""
+        """Raises ImageError if the picture cannot be used. An empty result is valid."""
 
 
 class Encoder(Protocol):
-    """Turns pictures and sentences into unit vectors of one space, ``identity.dim`` wide."""
+    """Encodes pictures and sentences as unit vectors in one space with ``identity.dim`` components."""
 
     identity: Identity
 
     @property
     def preparer(self) -> Callable[[ImageRef], Any]:
-        """What ``prepare`` calls: an object without the network that can be pickled, for worker processes."""
+        """The function behind ``prepare``: picklable and without the network, for worker processes."""
 
     def prepare(self, image: ImageRef) -> Any:
-        """Decode and preprocess one picture, on the CPU. Raises ImageError where it cannot be used."""
+        """Decode and preprocess one picture, on the CPU. Raises ImageError if it cannot be used."""
 
     def encode_images(self, prepared: Sequence[Any]) -> Embeddings:
-        """Embeddings as long as the input, which came from ``prepare``."""
+        """Embeddings of results of ``prepare``, one row per input."""
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
-        """Embeddings as long as the input."""
+        """Embeddings of sentences, one row per input."""
 
 
 class Index(Protocol):
-    """An opened index. Replacing it leaves what is open unchanged; engines that edit in place show edits at once."""
+    """An open index. Replacing it does not change an open one; engines that edit in place show edits at once."""
 
     manifest: Manifest
 
     @property
     def exact_vectors(self) -> bool:
-        """Whether ``vectors`` are what was added, in the manifest's ``vector_dtype``; otherwise they were rounded."""
+        """Whether ``vectors`` are those added, in ``vector_dtype`` of the manifest, without further rounding."""
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """The learned arrays of the codec, as stored with the index."""
@@ -166,63 +166,63 @@ class Index(Protocol):
         words: TextScore | None = None,
         stages: Stages | None = None,
     ) -> list[list[Hit]]:
-        """At most k hits a query by dot product of frequencies, ordered by (-score, id).
+        """At most k hits per query by dot product of frequencies, ordered by (-score, id).
 
         Only items that share a term with the query are found. ``modality`` restricts to pictures or sentences,
-        ``filters`` to items for which all of them hold. With ``rescore`` the k hits are candidates, re-ranked where
+        ``filters`` to items that fulfil all of them. With ``rescore`` the k hits are candidates, re-ranked where
         their vectors or concept sets are; an alignment needs ``modality``. With ``words`` the score also counts words.
-        ``stages`` is told what that took: postings, re-ranking and content, and the number of candidates. BackendError
-        for what the engine cannot do.
+        ``stages`` gets the milliseconds of postings, re-ranking and content, and the number of candidates. BackendError
+        for options that the engine does not support.
         """
 
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
     ) -> list[list[Hit]]:
-        """At most k hits a sentence by the engine's own full-text score (BM25) over sentences and text fields.
+        """At most k hits per sentence by the full-text score (BM25) of the engine over sentences and text fields.
 
-        BackendError if the index is of a format without.
+        BackendError if the format of the index has no full-text index.
         """
 
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
-        """(len(ids), d) in the order asked, as stored (float16 or float32); KeyError for an unknown id."""
+        """(len(ids), d) in the order of ``ids``, as stored (float16 or float32); KeyError for an unknown id."""
 
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
-        """The concept sets of some items, in the order asked, as stored.
+        """The concept sets of items, in the order of ``ids``, as stored.
 
-        KeyError for an unknown id; BackendError if the index holds no concept sets.
+        KeyError for an unknown id; BackendError if the index stores no concept sets.
         """
 
     def items(self) -> Iterator[Item]:
         """All items, ordered by id."""
 
     def find(self, ids: Sequence[str]) -> list[Item]:
-        """Some items, in the order asked; KeyError for an unknown id."""
+        """Items by id, in the order of ``ids``; KeyError for an unknown id."""
 
     def sizes(self) -> dict[str, int]:
-        """Bytes that the index takes: of ``postings``, ``vectors``, ``concepts``, and all ``other``."""
+        """Bytes of the index by part: ``postings``, ``vectors``, ``concepts`` and ``other``."""
 
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
-        """The stored term frequencies of some items, in the order asked; KeyError for an unknown id.
+        """The stored term frequencies of items, in the order of ``ids``; KeyError for an unknown id.
 
-        Only those of the terms ``among``, where it is given: the fewer, the faster. Not for queries.
+        If ``among`` is given, only those terms; fewer are faster. Not used by searches.
         """
 
     def document_frequencies(self) -> NDArray[np.int64]:
-        """How many items have each term (V,), counted by the engine. For checks."""
+        """Number of items with each term (V,), counted by the engine. For checks."""
 
     def damaged(self) -> list[str]:
-        """The files whose bytes are not those that were written; none where an engine sees to that itself."""
+        """The files whose bytes have changed; empty if the engine checks this itself."""
 
 
 class IndexWriter(Protocol):
-    """An index being made. Nobody sees it before ``commit``; leaving without commit leaves nothing behind.
+    """Writes a new index. ``commit`` publishes it; leaving without commit leaves nothing behind.
 
-    An engine may keep what it acknowledged of a load that was killed, or lost its connection, for the next load of the
-    same contents to go on.
+    After a kill or a lost connection an engine may keep acknowledged rows, so that the next load of the same contents
+    continues from them.
     """
 
     def has(self, ids: Sequence[str]) -> bool:
-        """Whether an earlier load of the same contents has left all of these, so that they need not be added."""
+        """Whether an earlier load of the same contents left all of these ids, so that they need not be added."""
 
     def add(
         self,
@@ -231,13 +231,13 @@ class IndexWriter(Protocol):
         vectors: NDArray[np.float32],
         concepts: StoredConcepts | None = None,
     ) -> None:
-        """Store rows; BackendError for an id that was added before.
+        """Add rows; BackendError for an id that was added before.
 
-        ``concepts`` are of the manifest's ``concept_dtype``, or None where that is.
+        ``concepts`` have the ``concept_dtype`` of the manifest, or are None if it is.
         """
 
     def commit(self) -> None:
-        """Publish all rows at once, in place of an older index of that name."""
+        """Publish all rows at once, replacing an older index with this name."""
 
     def __enter__(self) -> IndexWriter: ...
 
@@ -245,7 +245,7 @@ class IndexWriter(Protocol):
 
 
 class IndexEditor(Protocol):
-    """Changes of an index that is there, done when ``commit`` returns. Interrupted, the same can be repeated."""
+    """Edits an existing index; the edit is complete when ``commit`` returns. After a kill it can be repeated."""
 
     def put(
         self,
@@ -254,13 +254,13 @@ class IndexEditor(Protocol):
         vectors: NDArray[np.float32],
         concepts: StoredConcepts | None = None,
     ) -> None:
-        """Add items, in place of those of the same ids; otherwise like ``IndexWriter.add``."""
+        """Add items, replacing those with the same ids; otherwise like ``IndexWriter.add``."""
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Remove items; how many of them were there."""
+        """Delete items; return how many existed."""
 
     def commit(self, source: str) -> None:
-        """Make the changes last; ``source`` is the manifest's from now on."""
+        """Publish the changes, with the new ``source`` of the manifest."""
 
     def __enter__(self) -> IndexEditor: ...
 
@@ -268,26 +268,26 @@ class IndexEditor(Protocol):
 
 
 class Backend(Protocol):
-    """A place where indexes live."""
+    """A place that holds indexes: a folder or a cluster."""
 
     def exists(self, name: str) -> bool: ...
 
     def create(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> IndexWriter: ...
 
     def open(self, name: str) -> Index:
-        """BackendError naming what is there if there is no such index."""
+        """Open an index; BackendError listing the existing ones if it is missing."""
 
     def edit(self, name: str) -> IndexEditor:
-        """BackendError like ``open``."""
+        """Open an index for editing; BackendError as ``open``."""
 
     def compact(self, name: str) -> None:
-        """Make an index as small and fast as it gets, with the same answers; BackendError like ``open``."""
+        """Merge an index into one segment without deleted rows; BackendError as ``open``."""
 
     def names(self) -> list[str]:
-        """The indexes that are here, sorted."""
+        """The names of the indexes, sorted."""
 
     def remove(self, name: str) -> None:
-        """Remove a whole index; BackendError like ``open``."""
+        """Remove a whole index; BackendError as ``open``."""
 
     def about(self) -> dict[str, str]:
-        """What this place is, for people: engine, version, what it can do."""
+        """A description for users: engine, version, supported features."""

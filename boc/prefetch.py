@@ -1,4 +1,4 @@
-"""Work done by threads, in order, a little ahead of whoever takes it."""
+"""Ordered prefetching: threads compute results slightly ahead of their consumer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ R = TypeVar("R")
 
 
 def ahead(function: Callable[[T], R], things: Iterable[T], threads: int | None = None) -> Iterator[R]:
-    """``function`` of each of ``things``, in their order; an exception comes up where its result would have.
+    """Yield ``function`` of each of ``things``, in order; an exception is raised at the position of its result.
 
-    As many things are worked on as there are ``threads`` (by default as many as linear algebra would take here, which
-    is held to one a thing meanwhile), and as few are taken before their time. ``things`` is iterated by the thread that
-    takes the results.
+    At most ``threads`` things are processed at a time and taken in advance. The default is the number of threads that
+    linear algebra would use here, which is limited to one per thing meanwhile. ``things`` is iterated by the thread
+    that consumes the results.
     """
     from threadpoolctl import threadpool_info, threadpool_limits
 

@@ -1,4 +1,4 @@
-"""Search one index: sentences or pictures in, hits out."""
+"""Searching an index by sentences, pictures or vectors."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class Searcher:
-    """Searches one index: sentences or pictures in, hits out.
+    """Searches one index by sentences, pictures or vectors.
 
-    The encoder is loaded when the first query needs it; queries that come as vectors never load torch.
+    The encoder is loaded when the first query needs it; vectors never load torch.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Searcher:
     def open(
         cls, name: str, at: str = "file:boc-data", *, encoder: str | None = None, device: str = "auto"
     ) -> Searcher:
-        """Index ``name`` of back end ``at``. ``encoder`` says where the encoder is if it has moved."""
+        """Open index ``name`` at back end ``at``. ``encoder`` names its encoder if it has moved."""
         backend = plugins.backend(at)
 
         def reopen() -> Index:
@@ -61,28 +61,28 @@ class Searcher:
         return cls(index, lambda: plugins.encoder(spec, device), reopen)
 
     def renewed(self, *, force: bool = False) -> Searcher:
-        """A searcher of what the index is now, with the encoder of this one; itself if the index is the same.
+        """A searcher of the current index, with the encoder of this one; itself if the index has not changed.
 
-        Every load and edit gives the manifest another ``created`` or ``source``, and a compacted index answers as
-        before. ``force`` is for one that could not be read: it may be back, and the same.
+        Every load and edit changes ``created`` or ``source`` of the manifest; a compacted index gives the same answers.
+        ``force`` is for an index that could not be read, and may be available again without a change.
         """
         index = self._reopen()
         if not force and index.manifest == self.index.manifest:
-            return self  # before the codec is fetched
+            return self  # without fetching the codec
         found = Searcher(index, self._load, self._reopen)
         if "encoder" in self.__dict__ and index.manifest.identity.digest == self.encoder.identity.digest:
-            found.encoder = self.encoder  # need not be loaded again
+            found.encoder = self.encoder  # reused, so it is not loaded again
         return found
 
     def stored(self, id: str) -> Embeddings:
-        """An item as the index holds it: its vector, and its concepts if there are any. KeyError for an unknown id."""
+        """The stored vector of an item, and its concepts if stored. KeyError for an unknown id."""
         item, sets = self.index.find([id])[0], self.index.manifest.concept_dtype is not None
         concepts = self.index.concepts([id]).ragged() if sets else None
         return Embeddings(item.modality, self.index.vectors([id]).astype(np.float32), concepts)
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The encoder the index was made with. EncoderError if its weights are others."""
+        """The encoder of the index. EncoderError if its weights differ."""
         found, wanted = self._load(), self.index.manifest.identity
         if found.identity.digest != wanted.digest:
             raise EncoderError(
@@ -102,11 +102,11 @@ class Searcher:
     ) -> list[Hit]:
         """The k best items for a sentence or a picture, best first.
 
-        The keyword arguments are the fields of ``SearchOptions``: ``search("a dog", k=5, find="text")``; they go before
-        those of ``options``. ``stages`` is told what each stage of the search took.
+        The keyword arguments are the fields of ``SearchOptions``: ``search("a dog", k=5, find="text")``; they override
+        those of ``options``. ``stages`` gets the time of each stage.
 
-        BocError for options that make no sense; EncoderError if the encoder is not the index's; ImageError for a
-        picture that cannot be read.
+        BocError for invalid options; EncoderError if the encoder is not that of the index; ImageError for an unreadable
+        picture.
         """
         if (text is None) == (image is None):
             raise BocError("give either a sentence or a picture to search by")
@@ -127,7 +127,7 @@ class Searcher:
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> list[list[Hit]]:
-        """The same for several sentences at once, which engines answer together; one list per sentence."""
+        """Search by several sentences as one batch; one list of hits per sentence."""
         if not all(text.strip() for text in texts):
             raise BocError("the sentence is empty; write what the picture shows")
         options, stages, encoder = SearchOptions.of(options, **keywords), stages or Stages(), self.encoder
@@ -145,7 +145,7 @@ class Searcher:
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> list[list[Hit]]:
-        """The same for queries that are encoded already; one list per row.
+        """Search by queries that are encoded already; one list of hits per row.
 
         ``texts`` are their sentences, which a hybrid search needs.
         """
@@ -173,7 +173,7 @@ class Searcher:
         return [reciprocal_rank_fusion(pair, options.k) for pair in zip(ranked, matched, strict=True)]
 
     def target(self, find: Modality | None = None) -> Modality:
-        """What a search finds: ``find``, or pictures if the index has any. BocError if it holds none such."""
+        """The modality of the hits: ``find``, or pictures if the index has any. BocError if it has no such items."""
         counts = self.index.manifest.items
         if find is None:
             return "image" if counts["image"] else "text"
@@ -184,7 +184,7 @@ class Searcher:
 
 
 def _text_score(options: SearchOptions, texts: Sequence[str] | None) -> TextScore | None:
-    """The score of the words in a hybrid search, None in any other."""
+    """The text score of a hybrid search that adds scores; None for any other search."""
     if options.hybrid is None:
         return None
     if texts is None:

@@ -1,4 +1,4 @@
-"""What may be asked of a search beside its query."""
+"""The options of a search."""
 
 from __future__ import annotations
 
@@ -31,27 +31,17 @@ class SearchKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What a search finds, and how. BocError for a value out of its range, and for values that exclude each other.
+    """The options of a search. BocError for a value out of its range, and for values that exclude each other.
 
-    Parameters
-    ----------
-    k : int, default=10
-        Hits per query, at least 1.
-    rm : float, optional
-        Candidates per hit: ``rm`` * k candidates of the inverted index are re-ranked. At least 1; default: the index's.
-    find : "image" or "text", optional
-        Which items are found; default: pictures, if the index has any.
-    rerank : str, optional
-        What re-ranks the candidates, one of ``boc.names.METRICS``; default: the index's.
-    filters : sequence of Filter
-        Conditions on metadata fields, which must all hold.
-    hybrid : "rrf" or "sum", optional
-        Count the words of a sentence too. "rrf" fuses the re-ranked hits with those of the words by reciprocal rank;
-        "sum" ranks, without re-ranking, by the score of the terms plus ``words_weight`` times that of the words.
-    words_weight : float, optional
-        Greater than 0; for "sum" only, which needs it.
-    query_z : int, optional
-        Terms kept of a query, the heaviest; at least 1. Default: all.
+    Parameters ---------- k : int, default=10 Number of hits per query, at least 1. rm : float, optional Candidates per
+    hit: ``rm`` * k candidates of the inverted index are re-ranked. At least 1; default: that of the index. find :
+    "image" or "text", optional Modality of the hits; default: "image" if the index has pictures. rerank : str, optional
+    How candidates are re-ranked, one of ``boc.names.METRICS``; default: that of the index. filters : sequence of Filter
+    Conditions on metadata fields; all must hold. hybrid : "rrf" or "sum", optional Combine with BM25 over the words of
+    a sentence. "rrf" fuses the re-ranked hits with those of BM25 by reciprocal rank; "sum" ranks, without re-ranking,
+    by the score of the terms plus ``words_weight`` times BM25. words_weight : float, optional Greater than 0; required
+    by "sum", and for "sum" only. BM25 scores are around 10, term scores often above 10,000. query_z : int, optional
+    Number of terms of largest weight kept of a query, at least 1; default: all.
     """
 
     k: int = 10
@@ -77,7 +67,7 @@ class SearchOptions:
 
     @classmethod
     def of(cls, options: SearchOptions | None, **keywords: Unpack[SearchKeywords]) -> SearchOptions:
-        """``options`` with what the keyword arguments say otherwise."""
+        """``options`` with the keyword arguments replaced."""
         if options is None:
             return cls(**keywords)
         return replace(options, **keywords) if keywords else options

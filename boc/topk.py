@@ -1,7 +1,7 @@
-"""The k largest of many numbers: one rule for ties, wherever a ranking is cut.
+"""Top-k selection, with one rule for ties wherever a ranking is cut.
 
-Of equal numbers those of lower place come first, as a stable sort has them. Rows of an index are ordered by id, so that
-a ranking of rows by this rule is one by (-score, id). Kernels in C that select while they score follow the same rule.
+Of equal numbers the one with the lower index comes first, as in a stable sort. Rows of an index are ordered by id, so
+this rule orders rows by (-score, id). C kernels that select while they score follow the same rule.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 
 def topk(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
-    """Places (min(k, m),) of the k largest of ``scores`` (m,), the largest first, ties to the lower place.
+    """Indices (min(k, m),) of the k largest of ``scores`` (m,), largest first, ties to the lower index.
 
-    Of ``scores`` (n, m) those of each row, (n, min(k, m)). NaN is no score.
+    For ``scores`` (n, m) those of each row, (n, min(k, m)). Scores must not be NaN.
     """
     if scores.ndim == 2:
         places = [topk(row, k) for row in scores]
@@ -30,19 +30,19 @@ def topk(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
 
 
 def topk_positive(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
-    """``topk`` of the scores (m,) above 0 only: fewer than k places where there are fewer."""
+    """``topk`` of the scores (m,) above 0 only; fewer than k if there are fewer."""
     found = np.flatnonzero(scores > 0)
     best: NDArray[np.int64] = found[topk(scores[found], k)]
     return best
 
 
 def topk_of_blocks(blocks: Iterable[NDArray[Any]], k: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """``topk`` of rows whose scores come as blocks of columns (n, b), side by side; and the scores, (n, k) both."""
+    """``topk`` of rows whose scores are given as blocks of columns (n, b); indices and scores, both (n, k)."""
     first, kept = 0, None
     for block in blocks:
         places = np.broadcast_to(np.arange(first, first + block.shape[1]), block.shape)
         first += block.shape[1]
-        if kept is not None:  # before the block, as its places are lower
+        if kept is not None:  # before the block, since its indices are lower
             places, block = np.concatenate([kept[0], places], axis=1), np.concatenate([kept[1], block], axis=1)
         best = topk(block, k)
         kept = np.take_along_axis(places, best, axis=1), np.take_along_axis(block, best, axis=1)

@@ -1,4 +1,4 @@
-"""The values that flow through the library: data without behaviour."""
+"""The values of the library: data without behaviour."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TermMatrix: TypeAlias = "sparse.csr_array"
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that can be found.
+    """A picture or a sentence of an index.
 
-    ``content`` is the sentence itself, or the path of the picture. ``group`` is the id of the picture an item
-    belongs to: its own for a picture, the described picture's for a caption (empty for a sentence on its own).
-    ``fields`` is its metadata: values, or lists of them, of the fields that the index's manifest declares.
+    ``content`` is the sentence itself, or the path of the picture. ``group`` is the id of the picture that the item
+    belongs to: its own for a picture, that of the described picture for a caption (empty for other sentences).
+    ``fields`` is its metadata: values, or lists of values, of the fields that the manifest of the index declares.
     """
 
     id: str
@@ -41,7 +41,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Hit:
-    """A found item and its score; the higher, the better."""
+    """An item and its score; higher is better."""
 
     item: Item
     score: float
@@ -51,7 +51,7 @@ class Hit:
 class Ragged:
     """Sets of row vectors stored flat: set i is ``values[offsets[i]:offsets[i + 1]]``.
 
-    ``values`` is float32 (N, d), ``offsets`` int64 (n + 1,), rising from 0 to N.
+    ``values`` is float32 (N, d), ``offsets`` int64 (n + 1,), ascending from 0 to N.
     """
 
     values: NDArray[np.float32]
@@ -75,9 +75,13 @@ class Ragged:
         flat = [np.asarray(s, dtype=np.float32).reshape(-1, width) for s in sets]
         return cls(np.concatenate(flat) if flat else np.empty((0, width), np.float32), offsets)
 
+    def take(self, chosen: Sequence[int]) -> Ragged:
+        """The sets of these numbers, in the order given."""
+        return Ragged.from_sets([self[i] for i in chosen], self.values.shape[1])
+
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
-        """The sets of all parts, one part behind the other."""
+        """The sets of all parts, part by part."""
         counts = np.concatenate([np.diff(part.offsets) for part in parts])
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         return cls(np.concatenate([part.values for part in parts]), offsets)
@@ -85,11 +89,11 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """What an encoder made of n items of one modality, in their order.
+    """The output of an encoder for n items of one modality, in their order.
 
-    ``vectors`` is float32 (n, d) of unit norm; ``concepts`` holds the n sets of contextualized concept vectors
-    (one a region or word; special positions left out), or is None. What each concept is of: ``boxes`` (4 wide, as in
-    ``Regions``) for pictures, ``words`` (lists of word-pieces) for sentences; each None, or as long as the concepts.
+    ``vectors`` is float32 (n, d) of unit norm. ``concepts`` has the n sets of contextualised concept vectors (one per
+    region or word, without special positions), or is None. The concepts belong to ``boxes`` (4 wide, as in ``Regions``)
+    for pictures, and to ``words`` (lists of word-pieces) for sentences; each is None or as long as the concepts.
     """
 
     modality: Modality
@@ -107,11 +111,36 @@ class Embeddings:
     def __len__(self) -> int:
         return len(self.vectors)
 
+    def take(self, chosen: Sequence[int]) -> Embeddings:
+        """Those of some items, by their numbers, in the order given."""
+        return Embeddings(
+            self.modality,
+            self.vectors[chosen],
+            None if self.concepts is None else self.concepts.take(chosen),
+            None if self.boxes is None else self.boxes.take(chosen),
+            None if self.words is None else [self.words[i] for i in chosen],
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Items of one modality and their ``embeddings``, in one order."""
+
+    items: list[Item]
+    embeddings: Embeddings
+
+    def __post_init__(self) -> None:
+        if len(self.items) != len(self.embeddings):
+            raise ValueError(f"{len(self.items)} items but {len(self.embeddings)} vectors")
+
+    def __len__(self) -> int:
+        return len(self.items)
+
 
 @dataclass(frozen=True)
 class Regions:
-    """The regions of one picture: ``features`` float32 (n, d); ``boxes`` float32 (n, 4), x1 y1 x2 y2 in [0, 1] of
-    the picture's width and height (values a little outside are kept). n may be 0."""
+    """The regions of one picture: ``features`` float32 (n, d); ``boxes`` float32 (n, 4), x1 y1 x2 y2 as
+    fractions of the width and height of the picture (values slightly outside [0, 1] are kept). n may be 0."""
 
     features: NDArray[np.float32]
     boxes: NDArray[np.float32]
@@ -125,8 +154,27 @@ class Regions:
 
 
 @dataclass(frozen=True)
+class RegionBatch:
+    """Items of one modality, and of pictures their regions: ``features`` (d wide) and ``boxes`` (4 wide), see
+    ``Regions``; None for captions."""
+
+    items: list[Item]
+    features: Ragged | None = None
+    boxes: Ragged | None = None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def regions(self) -> list[Regions]:
+        """The regions of each picture."""
+        assert self.features is not None
+        assert self.boxes is not None
+        return [Regions(self.features[i], self.boxes[i]) for i in range(len(self.items))]
+
+
+@dataclass(frozen=True)
 class ImageRef:
-    """A picture by name: what region sources and encoders open for themselves."""
+    """A picture file, which region sources and encoders open themselves."""
 
     id: str
     path: Path
@@ -134,7 +182,7 @@ class ImageRef:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who made some vectors: ``spec`` finds the encoder again, ``digest`` (SHA-256) tells its weights apart."""
+    """The identity of an encoder: ``spec`` finds it again, ``digest`` (SHA-256) tells its weights apart."""
 
     spec: str
     digest: str
@@ -145,9 +193,9 @@ class Identity:
 class Runtime:
     """Where and how an encoder computes.
 
-    ``device`` is cpu, cuda, or auto for the better; ``precision`` of matrix products float32, bfloat16 or float16
-    (results are float32 all the same); ``compile`` lets torch compile the network, which costs a minute and pays on
-    long runs. ``batch`` items are encoded at a time, fewer where the memory does not hold so many.
+    ``device`` is cpu, cuda, or auto. ``precision`` of matrix products is float32, bfloat16 or float16 (results are
+    always float32). ``compile`` lets torch compile the network, which takes a minute and pays on long runs. ``batch``
+    is the number of items encoded at a time, reduced if memory runs out.
     """
 
     device: str = "auto"
@@ -158,10 +206,10 @@ class Runtime:
 
 @dataclass(frozen=True)
 class StoredConcepts:
-    """Concept sets as an index holds them: set i is rows ``offsets[i]`` to ``offsets[i + 1]`` of ``values``.
+    """Concept sets as an index stores them: set i is rows ``offsets[i]`` to ``offsets[i + 1]`` of ``values``.
 
-    Rows are of unit length, or zero. ``values`` (N, d) is float16, or int8 to be multiplied by ``scales`` float32
-    (N,); ``offsets`` is int64 (n + 1,), rising from 0 to N.
+    Rows have unit length, or are zero. ``values`` (N, d) is float16, or int8 to be multiplied by ``scales`` float32
+    (N,); ``offsets`` is int64 (n + 1,), ascending from 0 to N.
     """
 
     values: NDArray[Any]
@@ -172,21 +220,21 @@ class StoredConcepts:
         return len(self.offsets) - 1
 
     def ragged(self) -> Ragged:
-        """The sets as float32, for those who look at a few."""
+        """The sets as float32; for small numbers of sets."""
         values = self.values.astype(np.float32)
         return Ragged(values if self.scales is None else values * self.scales[:, None], self.offsets)
 
 
 FieldType: TypeAlias = Literal["keyword", "integer", "float", "boolean", "date", "text"]
-"""Of a metadata field: ``date`` is YYYY-MM-DDThh:mm:ss (UTC), so that text compares as time; ``text`` is searched by
-its words, all others are filtered by."""
+"""Type of a metadata field. ``date`` is YYYY-MM-DDThh:mm:ss (UTC), so its text order is its time order. ``text`` is
+searched by its words; all others are for filters."""
 
 
 @dataclass(frozen=True)
 class Filter:
-    """A condition on a metadata field, which holds for an item if it does for one of its values.
+    """A condition on a metadata field, which holds for an item if it holds for one of its values.
 
-    "!=" holds if no value equals ``value``, hence also for an item without the field; all others do not hold there.
+    "!=" holds if no value equals ``value``, so also for items without the field; all others do not hold for these.
     """
 
     field: str
@@ -198,7 +246,7 @@ class Filter:
 class Rescore:
     """Re-rank the candidates of each query by ``metric`` with the query's own row of ``queries``, and keep ``k``.
 
-    "dot" reads ``queries.vectors``; an alignment reads ``queries.concepts``, which must be there.
+    "dot" reads ``queries.vectors``; an alignment reads ``queries.concepts``, which must not be None.
     """
 
     metric: Metric
@@ -208,9 +256,9 @@ class Rescore:
 
 @dataclass(frozen=True)
 class TextScore:
-    """Add ``weight`` times the engine's own full-text score of each query's sentence to the score of its terms.
+    """Add ``weight`` times the full-text score (BM25) of each sentence to the score of its terms.
 
-    That is BM25; OpenSearch 3 gives 2.2 times less than the others.
+    The BM25 scores of OpenSearch 3 are 2.2 times smaller than those of the other engines.
     """
 
     texts: Sequence[str]
@@ -219,12 +267,12 @@ class TextScore:
 
 @dataclass
 class Stages:
-    """What one search took, in milliseconds, and how much it looked at. Whoever does a stage adds to it.
+    """The cost of a search: milliseconds per stage, and counts. Each stage adds its own.
 
     ``encode_ms``: sentence or picture to vector. ``code_ms``: vector to terms. ``postings_ms``: candidates by posting
-    lists, and by words. ``rerank_ms``: scoring candidates anew; None if the engine does it in one go with
-    ``postings_ms``. ``content_ms``: reading what was found. ``codes`` are the terms of the queries, ``candidates`` how
-    many items were scored anew, at most.
+    lists and BM25. ``rerank_ms``: re-ranking; None if the engine includes it in ``postings_ms``. ``content_ms``:
+    reading the items of the hits. ``codes`` are the terms of the queries, ``candidates`` the largest number of
+    re-ranked items.
     """
 
     encode_ms: float = 0.0
@@ -236,19 +284,8 @@ class Stages:
     candidates: int = 0
 
     def took(self, name: str, begun: float) -> float:
-        """Add the time since ``begun`` to the stage ``name``. Returns the time now, when another may begin; both are
-        of ``perf_counter``. Context managers would take some microseconds of every query."""
+        """Add the time since ``begun`` to the stage ``name``; return the current time, as the start of the next stage.
+        Times are those of ``perf_counter``. Context managers would cost each query some microseconds."""
         now, own = perf_counter(), vars(self)
         own[name] = (own[name] or 0.0) + 1000 * (now - begun)
         return now
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A batch of items with their arrays: ``dense[name]`` (n, d), ``ragged[name]`` n sets of rows, all sets of an
-    item as long as each other, and ``words`` naming those rows, if they are of words."""
-
-    items: list[Item]
-    dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    ragged: dict[str, Ragged] = field(default_factory=dict)
-    words: list[list[str]] | None = None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 def unit_rows(rows: NDArray[Any]) -> NDArray[np.float32]:
     """Rows (n, d) scaled to length 1, float32; zero rows stay zero.
 
-    Rows are divided by their largest number first: squares of tiny and of huge ones leave the range of float32.
+    Rows are first divided by their largest component, since squares of tiny and huge ones leave the range of float32.
     """
     peaks = np.maximum(rows.max(axis=1, initial=0), -rows.min(axis=1, initial=0))[:, None]
     scaled = rows / np.where(peaks > 0, peaks, 1)

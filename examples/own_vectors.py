@@ -14,7 +14,7 @@ from boc.codecs import global_code
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.inputs.sources import Source
-from boc.types import Rows
+from boc.types import Batch
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     with FeatureWriter("mine.h5", header) as writer:
         for start in range(writer.done, len(items), 500):  # killed, it goes on at writer.done
             batch = slice(start, start + 500)
-            writer.append(500, [Rows(items[batch], {"vectors": vectors[batch]})])
+            writer.append(500, [Batch(items[batch], Embeddings("image", vectors[batch]))])
         writer.finish()
 
     build_index("mine", "mine.h5", code=global_code("scalar", z=32, query_z=64), replace=True)

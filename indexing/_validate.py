@@ -1,4 +1,4 @@
-"""Checks that every writer makes on its input rows."""
+"""Checks of input rows and of re-ranking, shared by all back ends."""
 
 from __future__ import annotations
 

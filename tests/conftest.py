@@ -13,6 +13,7 @@ from tests.once import once
 from tests.servers.fixtures import own, server  # noqa: F401
 
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("ci"), max_examples=20)  # of make check
 settings.load_profile("ci")
 
 os.environ["BOC_CONFIG"] = os.devnull  # no settings of whoever runs the tests

@@ -185,6 +185,7 @@ def test_the_command_line_starts_without_the_heavy_libraries() -> None:
     assert loaded.isdisjoint(TORCH | {"numpy", "sklearn", "scipy", "h5py", "PIL", "skimage", "encoders", "indexing"})
 
 
+@pytest.mark.slow
 def test_indexing_and_searching_need_neither_torch_nor_scikit_learn() -> None:
     code = "import sys, boc.build, boc.search, boc.cli.contact_sheet, indexing.file; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

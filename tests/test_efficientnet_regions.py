@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from boc import registry
+from boc import plugins
 from boc.errors import EncoderError
 from boc.types import ImageRef
 from encoders.regions import _colours, _lite, efficientnet
@@ -157,7 +157,7 @@ def test_each_option_is_another_source() -> None:
 )
 def test_mistakes_are_told_with_what_would_do(argument: str, words: str) -> None:
     with pytest.raises(EncoderError, match=words.replace("?", r"\?")):
-        registry.region_source(f"efficientnet:{argument}")
+        plugins.region_source(f"efficientnet:{argument}")
 
 
 def test_without_its_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """Vectors of real captions: a gallery, and held-out captions of the same photographs to ask it.
 
+    python -m bench.datasets.caption_vectors CAPTIONS OUT
+
 CAPTIONS is a table without heading, ``image<TAB>number<TAB>caption``, gzipped or not. Photographs are drawn by seed;
 one caption of each of the first ``--queries`` becomes a query, one of each of the next so many a validation query (to
 tune on), all others are the gallery. OUT, OUT's stem with ``-queries`` and with ``-validation`` are feature files
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
-from boc.types import Item, Rows
+from boc.types import Batch, Embeddings, Item
 
 BATCH = 256
 
@@ -74,7 +76,7 @@ def write(path: Path, items: Sequence[Item], vectors: NDArray[np.float32]) -> No
     """A feature file of embeddings."""
     source = hashlib.sha256("\n".join(i.content for i in items).encode()).hexdigest()
     with FeatureWriter(path, Header("embeddings", "minilm", "0", vectors.shape[1], "float32", source)) as writer:
-        writer.append(len(items), [Rows(list(items), {"vectors": vectors})])
+        writer.append(len(items), [Batch(list(items), Embeddings("text", vectors))])
         writer.finish()
 
 

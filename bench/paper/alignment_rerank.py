@@ -1,5 +1,7 @@
 """What alignment of concepts as a re-ranker over codes of global vectors gains, and what it costs.
 
+    python -m bench.paper.alignment_rerank DEV --fit TRAIN
+
 An index of DEV under the default code, learned on TRAIN, is made with its concept sets as float16, and as int8. One row
 a direction, type of the concepts, metric and Rm: R@1 and R@10 of the K best among Rm * K candidates of
 the index; the milliseconds that a search for 10 takes longer than re-ranked by dot (median and quartiles, one query at
@@ -25,7 +27,7 @@ from bench.report.rows import Writer
 from bench.speed.rerank_speed import time_in_turns
 from boc.codecs import global_code
 from boc.codecs.presets import budgets
-from boc.inputs.features import FeatureFile, embeddings
+from boc.inputs.features import FeatureFile
 from boc.load import fit_code, load_index, new_manifest
 from boc.names import CONCEPT_DTYPES, METRICS, Metric
 from boc.rerank.alignment import align
@@ -49,7 +51,7 @@ def recalls(
     found = {metric: np.zeros((len(rms), len(CUTOFFS))) for metric in ("none", *METRICS)}
     with click.progressbar(length=file.count(asking), label=f"{asking} to {target}", file=sys.stderr) as bar:
         for rows in file.batches(asking, QUERIES):
-            asked = embeddings(rows, asking)
+            asked = rows.embeddings
             assert asked.concepts is not None
             terms = searcher.codec.encode_queries(asked)
             hits = searcher.index.search(terms, max(rms) * max(CUTOFFS), target)
@@ -93,7 +95,7 @@ def single_queries(file: FeatureFile, asking: Modality, count: int) -> list[Embe
     """``count`` queries evenly spread, each on its own."""
     total = file.count(asking)
     chosen = islice(range(0, total, max(1, total // count)), count)
-    return [embeddings(file.rows(asking, i, i + 1), asking) for i in chosen]
+    return [file.batch(asking, i, i + 1).embeddings for i in chosen]
 
 
 def rows(dev: FeatureFile, train: FeatureFile, rms: Sequence[int], timed: int) -> Iterator[list[object]]:

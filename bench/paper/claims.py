@@ -1,5 +1,7 @@
 """Which claims of the Bag of Concepts paper hold on these data, and the figures that decide.
 
+    python -m bench.paper.claims ROWS...
+
 ROWS are files that ``table1.py`` and ``sparsity_recall.py`` wrote; a claim is judged once for each that has what it
 needs. A row a claim: held, not held, tie, or cannot be checked here; the difference that decides, in points of percent
 (of table1: of the sum of the six recalls), and its standard error; the figures in words; and the paper's own figures.

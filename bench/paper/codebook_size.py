@@ -1,5 +1,7 @@
 """What the size of a codebook, and that of the sample it is learned from, do to the Bag of Concepts.
 
+    python -m bench.paper.codebook_size FEATURES --fit LEARN
+
 Each number of clusters learns from the largest sample, and each smaller sample gives as many clusters as the paper has
 (or as near to it as there are). A row an assignment and direction: clusters, sample asked for and concepts it held,
 z kept of a concept, sparsity 1 - z / p, seconds to learn (told, not to be compared: one run on a machine that may be
@@ -23,7 +25,7 @@ from bench.paper.ranking import DIRECTIONS, Gallery, share
 from bench.report.rows import Writer
 from boc.clustering.codebook import Codebook, cluster
 from boc.codecs import concept_code
-from boc.inputs.features import FeatureFile, embeddings
+from boc.inputs.features import FeatureFile
 
 CLUSTERS = (256, 512, 1000, 2048, 4096)
 SAMPLES = (5000, 20_000, 100_000)
@@ -46,7 +48,7 @@ def grid(clusters: Sequence[int], samples: Sequence[int]) -> list[tuple[int, int
 def rows(gallery: Gallery, fit: FeatureFile, book: Codebook) -> Iterator[list[object]]:
     """Assignment, z, sparsity, direction, and then what follows the bytes of the codebook."""
     p = len(book)
-    one = embeddings(fit.rows("image", 0, 1), "image")
+    one = fit.batch("image", 0, 1).embeddings
     soft = [(f"soft {aggregate}", z) for aggregate in ("sum", "max") for z in sorted({min(FEW, p), max(1, p // SHARE)})]
     for assignment, z in [("hard", 1), *soft]:
         kind, _, aggregate = assignment.partition(" ")

@@ -1,5 +1,7 @@
 """How much of its own a concept has beside its context: what a Bag of Concepts can tell apart within an item.
 
+    python -m bench.paper.concept_context FEATURES --alone ALONE
+
 A row a modality, of FEATURES and of the same items by the encoder ``FOLDER?alone``: items, concepts an item, and the
 part of the variance of all concepts that lies within items, in percent. Near 0, every concept of an item is the same
 vector, and the set says no more than its mean.
@@ -42,7 +44,8 @@ def main(features: Path, alone: Path | None) -> None:
             with FeatureFile(path) as file:
                 for modality in MODALITIES:
                     n = file.count(modality)
-                    sets = file.rows(modality, 0, n).ragged["concepts"]
+                    sets = file.batch(modality, 0, n).embeddings.concepts
+                    assert sets is not None
                     out.write(name, modality, n, f"{len(sets.values) / n:.2f}", f"{within(sets):.2f}")
 
 

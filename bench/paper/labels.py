@@ -1,5 +1,7 @@
 """Do labels fit? The share of a term's pictures whose own captions have a word of its label, against chance.
 
+    python -m bench.paper.labels LEARN FEATURES
+
 FEATURES holds captioned pictures with concepts and words, LEARN others for the labels (both of boc extract), so that
 no label is judged by the captions it came from. Terms are drawn by seed among those that some pictures of FEATURES
 have. A row holds kind of label, terms drawn, terms with words; then, over those with words, mean and
@@ -27,7 +29,7 @@ from boc.clustering.codebook import cluster
 from boc.clustering.term_labels import IndexLabels, Label, codebook_labels, content_words
 from boc.codecs import HardAssignment, SurrogateCodec, global_code
 from boc.codecs.presets import budgets
-from boc.inputs.features import FeatureFile, embeddings
+from boc.inputs.features import FeatureFile
 from boc.load import fit_code, load_index, new_manifest
 from boc.types import TermMatrix
 
@@ -45,7 +47,7 @@ def words_of(file: FeatureFile) -> list[set[str]]:
 
 def encode(file: FeatureFile, codec: SurrogateCodec) -> TermMatrix:
     """The terms of all pictures, one column a term."""
-    parts = [codec.encode_documents(embeddings(rows, "image")) for rows in file.batches("image")]
+    parts = [codec.encode_documents(rows.embeddings) for rows in file.batches("image")]
     return sparse.vstack(parts, format="csc")
 
 
@@ -83,7 +85,7 @@ def rows(
     codebook = cluster([learn], clusters, seed=seed)
     scalar = fit_code(learn, global_code("scalar", z=budgets(learn.header.dim, None, None)[0]))
     dictionary = fit_code(learn, global_code("dictionary", z=2, terms=clusters))
-    sample = embeddings(learn.rows("image", 0, 1), "image")
+    sample = learn.batch("image", 0, 1).embeddings
     concepts = SurrogateCodec([HardAssignment.from_codebook(codebook)]).fit(sample)
     for kind, codec in (("scalar", scalar), ("dictionary", dictionary), ("concepts", concepts)):
         with tempfile.TemporaryDirectory() as folder:

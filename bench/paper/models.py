@@ -1,5 +1,7 @@
 """How well several encoders rank the same items, both ways, beside a floor that needs no gradients.
 
+    python -m bench.paper.models MODEL...
+
 Each MODEL is NAME=FILE[+FILE...][,METRIC]: embeddings of the same pictures and captions, scored by dot or an alignment
 of ``boc.rerank``; the scores of several files are averaged. A row a model and direction: Recall@1, 5, 10 in percent,
 the standard error of R@10 (by picture), median rank, NDCG@25 with relevance by ROUGE-L and, if --spice names such a

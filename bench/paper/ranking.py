@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from boc.codecs import SurrogateCodec
 from boc.codecs.posting_stats import document_frequencies, postings_read
 from boc.evaluate.metrics import owners_of
-from boc.inputs.features import FeatureFile, embeddings
+from boc.inputs.features import FeatureFile
 from boc.types import MODALITIES, Embeddings, Modality
 from indexing.embedded.postings import Postings
 
@@ -42,7 +42,7 @@ class Gallery:
     """
 
     def __init__(self, file: FeatureFile) -> None:
-        self.of: dict[Modality, Embeddings] = {m: embeddings(file.rows(m, 0, file.count(m)), m) for m in MODALITIES}
+        self.of: dict[Modality, Embeddings] = {m: file.batch(m, 0, file.count(m)).embeddings for m in MODALITIES}
         owners = owners_of([item.id for item in file.items("image")], [item.group for item in file.items("text")])
         self.groups: dict[Modality, NDArray[np.int64]] = {
             "image": np.arange(len(self.of["image"]), dtype=np.int64),

@@ -1,5 +1,7 @@
 """Measures on painted scenes, whose contents are known, whether a search finds what the sentence says.
 
+    python -m bench.paper.scene_truth GALLERY FEATURES NAME
+
 GALLERY is a folder of ``boc gallery``, FEATURES the features of its pictures (or of some), NAME their index. A row has
 a family of sentences (see boc/scenes/truth.py), a re-rank metric, and a measure: the share of sentences whose first hit
 has everything that the sentence says, or the kinds, the colours, the background, the relation; R@10, whether a right
@@ -26,6 +28,7 @@ from boc.clustering.term_labels import whole_words
 from boc.explain.score import explain
 from boc.inputs.features import FeatureFile
 from boc.names import METRICS, Metric
+from boc.rerank import check_metric
 from boc.scenes.truth import DEPTH, FAMILIES, Asked, Measure, Painted, judge, lies_on, queries, read_gallery
 from boc.search import Searcher
 from boc.vectors import unit_rows
@@ -61,7 +64,9 @@ def pointing(
     drawn = set(np.random.default_rng(0).permutation(len(gallery))[:explained].tolist())
     played: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for number, (picture, rows) in enumerate(zip(gallery, file.batches("image", 1), strict=True)):
-        regions, boxes = rows.ragged["concepts"][0], rows.ragged["boxes"][0]
+        assert rows.embeddings.concepts is not None
+        assert rows.embeddings.boxes is not None
+        regions, boxes = rows.embeddings.concepts[0], rows.embeddings.boxes[0]
         for thing, box in zip(picture.scene.things, picture.boxes, strict=True):
             on = np.array([lies_on(region, box) for region in boxes])
             text, pairs = Asked(((thing.kind, thing.colour),)).text, [("word", nearest)]
@@ -113,11 +118,18 @@ def told(rows: Mapping[tuple[str, str, str], Measure], metric: str) -> Iterator[
 @click.option("--explained", default=50, show_default=True, help="Pictures whose explanations are judged.")
 @click.option("--brief", is_flag=True, help="Two lines in the place of rows.")
 def main(
-    gallery: Path, features: Path, name: str, at: str, metrics: tuple[Metric, ...], most: int, explained: int, brief: bool
+    gallery: Path,
+    features: Path,
+    name: str,
+    at: str,
+    metrics: tuple[Metric, ...],
+    most: int,
+    explained: int,
+    brief: bool,
 ) -> None:
     """Judge the index NAME of the pictures in FEATURES by the truth in GALLERY."""
     searcher = Searcher.open(name, at)
-    metrics = metrics or (searcher.index.manifest.rerank,)
+    metrics = metrics or (check_metric(searcher.index.manifest.rerank),)
     settings = {"gallery": gallery, "features": features, "rerank": metrics, "queries": most, "explained": explained}
     painted = read_gallery(gallery / "scenes.json")
     with FeatureFile(features) as file:

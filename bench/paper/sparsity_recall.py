@@ -1,5 +1,7 @@
 """Recall@10 against sparsity, postings and bytes, in both directions (BoC, Figs. 3a, 3b, 3c).
 
+    python -m bench.paper.sparsity_recall FEATURES --fit LEARN
+
 Codes over global vectors: chain "plain" as in the papers; "centred, rotated" as by default here; "shifted" keeps the
 order of the dense vectors and every term. Codes over concepts, if FEATURES holds any:
 "soft sum", "soft max" and "hard", over codebooks "with context" (of --fit) and with "no context" (of --alone); what
@@ -33,9 +35,9 @@ from bench.report.rows import Writer
 from boc.codecs import SurrogateCodec, concept_code, global_code
 from boc.codecs.presets import budgets
 from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import FeatureFile, Header, embeddings
+from boc.inputs.features import FeatureFile, Header
 from boc.load import fit_code
-from boc.types import Item, Modality, Rows
+from boc.types import Batch, Embeddings, Item, Modality
 
 SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
 CONTEXT = {"with": "with context", "no": "no context"}
@@ -106,7 +108,7 @@ def concept_settings(
     books: Codebooks, fit: FeatureFile, sparsities: Sequence[float], dictionary: SurrogateCodec
 ) -> Iterator[Setting]:
     """Codes over concepts, soft ones at each sparsity; mixed ones with the fitted ``dictionary``."""
-    one = embeddings(fit.rows("image", 0, 1), "image")
+    one = fit.batch("image", 0, 1).embeddings
     for name in books.contexts:
         book = books[name]
         for aggregate in ("sum", "max"):
@@ -176,7 +178,10 @@ def synthetic(path: Path, n: int, dim: int = 32) -> None:
     with FeatureWriter(path, Header("embeddings", "synthetic:0", "0", dim, "float32", f"synthetic {n}")) as writer:
         pictures = [Item(f"{i:06d}", "image", "", f"{i:06d}") for i in range(n)]
         captions = [Item(f"{i // 2:06d}#{i % 2}", "text", "", f"{i // 2:06d}") for i in range(2 * n)]
-        writer.append(3 * n, [Rows(pictures, {"vectors": _unit(images)}), Rows(captions, {"vectors": _unit(texts)})])
+        writer.append(
+            3 * n,
+            [Batch(pictures, Embeddings("image", _unit(images))), Batch(captions, Embeddings("text", _unit(texts)))],
+        )
         writer.finish()
 
 

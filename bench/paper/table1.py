@@ -1,5 +1,7 @@
 """Table I of the Bag of Concepts paper: Recall@1, 5, 10 of every representation, in both directions.
 
+    python -m bench.paper.table1 DEV --fit TRAIN
+
 DEV is searched, TRAIN is what codebooks are made of. The rows without context need the concepts of single regions and
 words: the same photographs extracted by the encoder ``tern:FOLDER?alone`` (a part of TRAIN is enough). "No context"
 is about the codebook: what is encoded with it keeps its context, as section IV of the paper has it ("during the

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
-from boc.types import Item, Modality, Rows
+from boc.types import Batch, Embeddings, Item, Modality
 
 K = 10
 BATCH = 20_000
@@ -151,8 +151,8 @@ def first(gallery: Path, work: Path, count: int) -> Path:
             source = hashlib.sha256(f"{file.header.source} {count}".encode()).hexdigest()
             with FeatureWriter(path, replace(file.header, source=source)) as writer:
                 for start in range(writer.done, count, BATCH):
-                    rows = file.rows(modality, start, min(start + BATCH, count), sets=False)
-                    writer.append(len(rows.items), [rows])
+                    rows = file.batch(modality, start, min(start + BATCH, count), sets=False)
+                    writer.append(len(rows), [rows])
                 writer.finish()
     return path
 
@@ -241,7 +241,7 @@ def append(writer: FeatureWriter, start: int, vectors: Matrix) -> None:
     """Vectors of pictures that are numbered from ``start``."""
     names = [f"{i:08d}.jpg" for i in range(start, start + len(vectors))]
     items = [Item(name, "image", f"/photos/{name}", name) for name in names]
-    writer.append(len(items), [Rows(items, {"vectors": vectors})])
+    writer.append(len(items), [Batch(items, Embeddings("image", vectors))])
 
 
 def told(line: str) -> None:

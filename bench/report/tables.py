@@ -6,13 +6,14 @@ A view takes rows and words that choose among them, and gives a heading and line
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
 from bench.report.rows import Rows
 
 Row = Mapping[str, str]
+Cell = Callable[[Row], str]
 DIRECTIONS = ("text to image", "image to text")
 CUTOFFS = (1, 5, 10)
 
@@ -59,6 +60,20 @@ def ranged(row: Row, column: str, unit: str = "", digits: int = 2) -> str:
 def everything(rows: Rows) -> Table:
     """All rows as they are."""
     return Table(list(rows.columns), [list(row.values()) for row in rows.table])
+
+
+def listed(table: Iterable[Row], columns: Mapping[str, Cell]) -> Table:
+    """A line per row; ``columns`` maps each heading to what makes a cell of a row."""
+    return Table(list(columns), [[make(row) for make in columns.values()] for row in table])
+
+
+def of(column: str, digits: int | None = None) -> Cell:
+    """The cell of a column, as it is or with so many digits; empty where the rows have no such column."""
+    return lambda row: row.get(column, "") if digits is None else number(row.get(column, ""), digits)
+
+
+def share_of(column: str, digits: int = 3) -> Cell:
+    return lambda row: share(row[column], digits)
 
 
 def models(rows: Rows) -> Table:
@@ -111,13 +126,19 @@ def table1(rows: Rows, paper: str = "") -> Table:
 
 def claims(rows: Rows) -> Table:
     """Each claim with what decides."""
-    lines = []
-    for row in rows.table:
-        difference = f"{float(row['difference']):+.1f} +- {float(row['error']):.1f}" if row["difference"] else ""
-        where = ", ".join(part for part in (row["data"], row["direction"]) if part and part != "both")
-        lines.append([row["claim"], f"**{row['verdict']}**", difference, where, row["figures"], row["paper"]])
-    head = ["the paper's claim", "here", "difference, points", "rows", "figures", "the paper's own, on other data"]
-    return Table(head, lines)
+    return listed(rows.table, {
+        "the paper's claim": of("claim"),
+        "here": lambda row: f"**{row['verdict']}**",
+        "difference, points": difference,
+        "rows": lambda row: ", ".join(part for part in (row["data"], row["direction"]) if part and part != "both"),
+        "figures": of("figures"),
+        "the paper's own, on other data": of("paper"),
+    })  # fmt: skip
+
+
+def difference(row: Row) -> str:
+    """What decides a claim, with its standard error; empty where nothing does."""
+    return f"{float(row['difference']):+.1f} +- {float(row['error']):.1f}" if row["difference"] else ""
 
 
 def verdicts(rows: Rows) -> Table:
@@ -128,8 +149,7 @@ def verdicts(rows: Rows) -> Table:
         counts = Counter(row["verdict"] for row in found)
         told = ", ".join(f"**{verdict}**" + (f" {n} of {len(found)}" if n < len(found) else "")
                          for verdict, n in counts.items())  # fmt: skip
-        differences = [f"{float(r['difference']):+.1f} +- {float(r['error']):.1f}" for r in found if r["difference"]]
-        lines.append([claim, told, "; ".join(differences)])
+        lines.append([claim, told, "; ".join(filter(None, map(difference, found)))])
     return Table(["the paper's claim", "here", "difference, points +- standard error"], lines)
 
 
@@ -154,25 +174,26 @@ def postings(rows: Rows, what: str = "recall", *chosen: str) -> Table:
 
 def race(rows: Rows, at: str = "0.95") -> Table:
     """Every index at its fastest setting that reached a recall where settings were chosen."""
-    took = {"took_ms": "of it the server, ms"} if any(row["took_ms"] for row in rows.table) else {}
-    head = [
-        "index", "setting", "recall@10", "p50 ms (least-most round)", *took.values(), "p95", "p99",
-        "queries/s, 1 / 2 threads", "learning + loading, s", "disk MB: index + vectors + code + rest",
-        "memory MB, own / mapped",
-    ]  # fmt: skip
-    lines = []
-    for row in rows.table:
-        if at in row["at"].split():
-            name = f"{row['engine']} {row['index']}"
-            lines.append([
-                f"**{name}**" if row["ours"] == "1" else name, row["setting"], share(row["recall"]),
-                ranged(row, "p50", "_ms"), *(number(row[column], 2) for column in took), number(row["p95_ms"], 2),
-                number(row["p99_ms"], 2), joined(row, ["qps_1", "qps_2"], 0),
-                f"{number(row['fit_s'], 0)} + {loading(row):,.0f}",
-                summed(row, "index_mb", "vectors_mb", "codec_mb", "rest_mb"),
-                " / ".join(number(row[key], 0) or "-" for key in ("anon_mb", "file_mb")),
-            ])  # fmt: skip
-    return Table(head, lines)
+
+    def index_name(row: Row) -> str:
+        name = f"{row['engine']} {row['index']}"
+        return f"**{name}**" if row["ours"] == "1" else name
+
+    took = {"of it the server, ms": of("took_ms", 2)} if any(row["took_ms"] for row in rows.table) else {}
+    return listed([row for row in rows.table if at in row["at"].split()], {
+        "index": index_name,
+        "setting": of("setting"),
+        "recall@10": share_of("recall"),
+        "p50 ms (least-most round)": lambda row: ranged(row, "p50", "_ms"),
+        **took,
+        "p95": of("p95_ms", 2),
+        "p99": of("p99_ms", 2),
+        "queries/s, 1 / 2 threads": lambda row: joined(row, ["qps_1", "qps_2"], 0),
+        "learning + loading, s": lambda row: f"{number(row['fit_s'], 0)} + {loading(row):,.0f}",
+        "disk MB: index + vectors + code + rest":
+            lambda row: summed(row, "index_mb", "vectors_mb", "codec_mb", "rest_mb"),
+        "memory MB, own / mapped": lambda row: " / ".join(number(row[key], 0) or "-" for key in ("anon_mb", "file_mb")),
+    })  # fmt: skip
 
 
 def loading(row: Row) -> float:
@@ -195,28 +216,19 @@ def growth(rows: Rows) -> Table:
         "load_s": ("load s", 1), "build_peak_mb": ("builder MB", 0),
         "disk_mb": ("disk MB", 0), "anon_mb": ("memory MB", 1), "file_mb": ("mapped MB", 0),
     }  # fmt: skip
+    known = {name: of(key, digits) for key, (name, digits) in columns.items() if key in (*rows.columns, "load_s")}
     table = [{**row, "load_s": str(loading(row))} for row in rows.table]
-    known = {key: told for key, told in columns.items() if key == "load_s" or key in rows.columns}
-    lines = [
-        [number(row["n"], 0), row["setting"], share(row["recall"])]
-        + [number(row[key], digits) for key, (_, digits) in known.items()]
-        for row in table
-    ]
-    return Table(["items", "setting", "recall", *(name for name, _ in known.values())], lines)
+    return listed(table, {"items": of("n", 0), "setting": of("setting"), "recall": share_of("recall"), **known})
 
 
 def limited(rows: Rows) -> Table:
     """An index with and without a limit of memory."""
-    columns = {
-        "index_mb": 0, "limit_mb": 0, "build_s": 0, "build_used_mb": 0, "recall": 3, "p50_ms": 2, "p95_ms": 2,
-        "p99_ms": 2, "major_faults": 0, "used_mb": 0,
-    }  # fmt: skip
-    head = [
-        "items", "index MB", "limit MB", "build s", "builder used MB", "recall", "p50 ms", "p95", "p99",
-        "reads from the disk (major faults)", "search used MB",
-    ]  # fmt: skip
-    lines = [[number(r["n"], 0), *(number(r[key], digits) for key, digits in columns.items())] for r in rows.table]
-    return Table(head, lines)
+    return listed(rows.table, {
+        "items": of("n", 0), "index MB": of("index_mb", 0), "limit MB": of("limit_mb", 0), "build s": of("build_s", 0),
+        "builder used MB": of("build_used_mb", 0), "recall": of("recall", 3), "p50 ms": of("p50_ms", 2),
+        "p95": of("p95_ms", 2), "p99": of("p99_ms", 2), "reads from the disk (major faults)": of("major_faults", 0),
+        "search used MB": of("used_mb", 0),
+    })  # fmt: skip
 
 
 def alignment(rows: Rows, metric: str = "mrsw", stored: str = "float16") -> Table:
@@ -247,41 +259,30 @@ def metrics(rows: Rows, rm: str = "10", stored: str = "float16") -> Table:
 
 def labels(rows: Rows) -> Table:
     """A kind of label a line."""
-    head = ["labels", "terms", "with words", "share of top pictures", "chance", "terms above chance"]
-    lines = [
-        [
-            row["labels"], row["terms"], row["with words"], f"{share(row['hits'], 2)} +- {share(row['hits +-'], 2)}",
-            share(row["chance"], 2), share(row["above chance"], 2),
-        ]
-        for row in rows.table
-    ]  # fmt: skip
-    return Table(head, lines)
+    return listed(rows.table, {
+        "labels": of("labels"), "terms": of("terms"), "with words": of("with words"),
+        "share of top pictures": lambda row: f"{share(row['hits'], 2)} +- {share(row['hits +-'], 2)}",
+        "chance": share_of("chance", 2), "terms above chance": share_of("above chance", 2),
+    })  # fmt: skip
 
 
 def encoding(rows: Rows) -> Table:
     """A code a line."""
-    lines = [
-        [row["code"], number(row["rows/s"], 0),
-         f"{row['ratio to faiss']} ({row['lowest']}-{row['highest']})", number(row["fit s"]), number(row["peak MB"], 0)]
-        for row in rows.table
-    ]  # fmt: skip
-    return Table(["code", "vectors a second", "of faiss's speed (least-most)", "learning, s", "peak memory, MB"], lines)
+    return listed(rows.table, {
+        "code": of("code"), "vectors a second": of("rows/s", 0),
+        "of faiss's speed (least-most)": lambda row: f"{row['ratio to faiss']} ({row['lowest']}-{row['highest']})",
+        "learning, s": of("fit s", 1), "peak memory, MB": of("peak MB", 0),
+    })  # fmt: skip
 
 
 def kernel(rows: Rows) -> Table:
     """An index a line."""
-    head = [
-        "index", "setting", "recall@10", "p50 ms", "of it the query's terms", "posting lists", "postings a query",
-        "ns a posting",
-        "of a bare loop in C", "cold `boc search`, s",
-    ]  # fmt: skip
-    lines = [
-        [row["index"], row["setting"], share(row["recall"]), number(row["p50_ms"], 3),
-         number(row.get("encode_ms", ""), 3), number(row["kernel_ms"], 3), number(row["postings"], 0),
-         ranged(row, "ns"), number(row["scatter_ns"], 2), ranged(row, "cold", "_s")]
-        for row in rows.table
-    ]  # fmt: skip
-    return Table(head, lines)
+    return listed(rows.table, {
+        "index": of("index"), "setting": of("setting"), "recall@10": share_of("recall"), "p50 ms": of("p50_ms", 3),
+        "of it the query's terms": of("encode_ms", 3), "posting lists": of("kernel_ms", 3),
+        "postings a query": of("postings", 0), "ns a posting": lambda row: ranged(row, "ns"),
+        "of a bare loop in C": of("scatter_ns", 2), "cold `boc search`, s": lambda row: ranged(row, "cold", "_s"),
+    })  # fmt: skip
 
 
 MEASURES = (  # heading, column of the rows, words for a ratio below one and above
@@ -299,12 +300,16 @@ def ratios(rows: Rows, at: str = "", race_of: str = "", ours: str = "") -> Table
     """Ours beside theirs at equal recall; without what neither side of any pair tells."""
     chosen = {key: word for key, word in (("at", at), ("race", race_of), ("ours", ours)) if word}
     found = [row for row in rows.table if all(row[key] == word for key, word in chosen.items())]
-    measures = [measure for measure in MEASURES if any(row[measure[1]] for row in found)]
-    lines = []
-    for row in found:
-        line = [f"{row['ours']} ({share(row['recall'])})", f"{row['theirs']} ({share(row['their_recall'])})"]
-        lines.append([*line, *(ratio(row, column, words)[0] for _, column, words in measures)])
-    return Table(["ours (recall@10)", "theirs (recall@10)", *(name for name, *_ in measures)], lines)
+    measures = {
+        name: lambda row, column=column, words=words: ratio(row, column, words)[0]
+        for name, column, words in MEASURES
+        if any(row[column] for row in found)
+    }
+    return listed(found, {
+        "ours (recall@10)": lambda row: f"{row['ours']} ({share(row['recall'])})",
+        "theirs (recall@10)": lambda row: f"{row['theirs']} ({share(row['their_recall'])})",
+        **measures,
+    })  # fmt: skip
 
 
 def ratio(row: Row, column: str, words: tuple[str, str]) -> tuple[str, str]:

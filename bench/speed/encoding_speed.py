@@ -1,5 +1,7 @@
 """Vectors encoded a second and peak memory, per code, beside faiss assigning the same vectors to centroids.
 
+    python -m bench.speed.encoding_speed
+
 Each code runs in a process of its own over ``--rows`` synthetic vectors (a mixture of directions), read from a file
 16,384 at a time. Every eighth block also goes through faiss's flat index, over the code's own centroids with as
 many kept, or over 16,384 centroids with one kept for codes without any; so both see the same blocks in turn. A row

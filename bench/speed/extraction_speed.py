@@ -1,5 +1,7 @@
 """Images a second of ``boc extract``: against the bare interpreter on a CPU, and as a share of what a GPU can do.
 
+    python -m bench.speed.extraction_speed cpu PHOTOS WEIGHTS
+
 ``cpu PHOTOS WEIGHTS`` takes the first ``--count`` photographs in a folder through a TensorFlow Lite network: by a loop
 that does nothing but decode, resize and call the interpreter, and by ``boc extract --regions tflite:WEIGHTS`` in one
 process and on one and two workers. All take turns, ``--rounds`` times; each is a process of its own, and its start and
@@ -300,7 +302,7 @@ def stored_regions(folder: Path, subject: Subject, count: int) -> Path:
     from boc import plugins
     from boc.inputs.feature_writer import FeatureWriter
     from boc.inputs.features import Header
-    from boc.types import Item, Ragged, Rows
+    from boc.types import Item, Ragged, RegionBatch
 
     source = plugins.encoder(subject.encoder, "cpu").regions.identity  # type: ignore[attr-defined]
     width = json.loads((folder / "tern" / "config.json").read_text())["network"]["region_dim"]
@@ -312,8 +314,8 @@ def stored_regions(folder: Path, subject: Subject, count: int) -> Path:
             sets = rng.standard_normal((len(names) * REGIONS, width), np.float32)
             offsets = np.arange(len(names) + 1, dtype=np.int64) * REGIONS
             boxes = rng.random((len(sets), 4), np.float32)
-            ragged = {"features": Ragged(sets, offsets), "boxes": Ragged(boxes, offsets)}
-            writer.append(len(names), [Rows([Item(n, "image", n, n) for n in names], ragged=ragged)])
+            items = [Item(n, "image", n, n) for n in names]
+            writer.append(len(names), [RegionBatch(items, Ragged(sets, offsets), Ragged(boxes, offsets))])
         writer.finish()
     return path
 

@@ -1,5 +1,7 @@
 """What re-ranking costs: numkong on rows as they are stored, or numpy after converting them to float32.
 
+    python -m bench.speed.rerank_speed
+
 CSV on stdout: task, candidates, variant, median_ms, q1_ms, q3_ms. Sets are random: regions of candidates against the
 words of a query, the dense vectors of candidates against one query, and the reading of candidates from a memory-mapped
 file. Variants take turns within one run, so that what else the machine does meets all of them.

@@ -1,5 +1,7 @@
 """How fast `boc serve` answers a keystroke, where that time goes, and what becomes of it with many clients at once.
 
+    python -m bench.speed.serve_speed NAME
+
 Captions of the index are typed letter by letter, each letter one request, by one client; then by ``--clients`` at once.
 Every row: milliseconds of ``stage`` at the 50th, 95th and 99th percentile over ``requests``. ``client`` is what the
 client waits, ``total`` what the server says of itself, ``other`` what of that is in no stage. Run it on a quiet

@@ -31,7 +31,7 @@ from boc.inputs.features import FeatureFile, Header
 from boc.load import fit_code, load_index, new_manifest
 from boc.manifest import Manifest
 from boc.search import Searcher
-from boc.types import Embeddings, Item, Rows
+from boc.types import Batch, Embeddings, Item
 
 NAME = "boc-bench-load"
 DIRECTIONS = 2000
@@ -57,7 +57,7 @@ def write(path: Path, count: int, dim: int, seed: int) -> None:
         start = 0
         for rows in drawn(count, dim, seed):
             items = [Item(f"{i:08d}.jpg", "image", f"/photos/{i:08d}.jpg", f"{i:08d}.jpg") for i in range(start, start + len(rows))]  # fmt: skip  # noqa: E501
-            writer.append(len(rows), [Rows(items, {"vectors": rows})])
+            writer.append(len(rows), [Batch(items, Embeddings("image", rows))])
             start += len(rows)
         writer.finish()
 

@@ -268,10 +268,11 @@ def _word_spread(centroids: NDArray[np.float32]) -> float:
 def _sentences(files: Sequence[FeatureFile]) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
     """Word-pieces and concepts (m, d) of each caption."""
     for file in files:
-        for rows in file.batches("text"):
-            if rows.words is None:
-                raise FeatureFileError(f"{file.path}: does not say which words its concepts are of; extract it anew")
-            yield from zip(rows.words, (rows.ragged["concepts"][i] for i in range(len(rows.items))), strict=True)
+        for batch in file.batches("text"):
+            words, concepts = batch.embeddings.words, batch.embeddings.concepts
+            if words is None or concepts is None:
+                raise FeatureFileError(f"{file.path}: does not say which words its concepts are of; extract it again")
+            yield from zip(words, (concepts[i] for i in range(len(batch))), strict=True)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from boc.clustering.wordpieces import continues, join_pieces, stop_words
 from boc.errors import ManifestError
 from boc.inputs.features import FeatureFile
 from boc.plugins import Index
-from boc.types import MODALITIES, Item, Modality, Rows
+from boc.types import MODALITIES, Batch, Item, Modality, Ragged
 from boc.vectors import unit_rows
 
 WORDS = 5  # words per label
@@ -166,14 +166,14 @@ def codebook_labels(
 
     for file in files:
         for modality in MODALITIES:
-            for rows in file.batches(modality, BATCH):
-                sets = rows.ragged.get("concepts")
+            for batch in file.batches(modality, BATCH):
+                sets, pieces = batch.embeddings.concepts, batch.embeddings.words
                 if sets is None or not len(sets.values):
                     continue
                 if modality == "image":
-                    regions.add(rows, *assign(sets.values))
-                elif rows.words is not None:
-                    words.add(rows.words, assign(sets.values)[0])
+                    regions.add(batch, sets, *assign(sets.values))
+                elif pieces is not None:
+                    words.add(pieces, assign(sets.values)[0])
     return [
         Label(tuple(dict.fromkeys([*own, *typical]))[:WORDS], examples)
         for own, typical, examples in zip(
@@ -221,16 +221,16 @@ class _NearestRegions:
     def __init__(self, n_codewords: int) -> None:
         self._best: list[list[tuple[float, Example]]] = [[] for _ in range(n_codewords)]
 
-    def add(self, rows: Rows, codewords: NDArray[np.int64], distances: NDArray[np.float32]) -> None:
-        """Add all regions of a batch of pictures."""
-        sets, boxes = rows.ragged["concepts"], rows.ragged.get("boxes")
+    def add(self, batch: Batch, sets: Ragged, codewords: NDArray[np.int64], distances: NDArray[np.float32]) -> None:
+        """Add all regions, ``sets``, of a batch of pictures."""
+        boxes = batch.embeddings.boxes
         owner = np.repeat(np.arange(len(sets)), np.diff(sets.offsets))
         order = np.lexsort((distances, codewords))
         _, first = np.unique(np.stack([codewords, owner])[:, order], axis=1, return_index=True)
         order = order[np.sort(first)]
         rank = np.arange(len(order)) - np.searchsorted(codewords[order], codewords[order])
         for i in order[rank < EXAMPLES].tolist():
-            item = rows.items[owner[i]]
+            item = batch.items[owner[i]]
             box = None if boxes is None else Box(*(round(float(x), 4) for x in boxes.values[i]))
             best = self._best[codewords[i]]
             best.append((float(distances[i]), Example(item.id, item.content, box)))

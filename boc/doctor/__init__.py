@@ -1,4 +1,4 @@
-"""Is everything there that a search needs? Looks, and changes nothing but for trial indexes that it removes again."""
+"""Checks of the installation and of backends. They change nothing, except for trial indexes that they remove."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["Finding", "State", "examine", "versions"]
 
 
 def examine(places: Iterable[str]) -> Iterator[Finding]:
-    """What is installed, what the machine has, and how each of ``places`` (``file:DIR``, ``elastic+URL``) does.
+    """Yield findings on the installation, the machine, and each of ``places`` (``file:DIR``, ``elastic+URL``).
 
-    Findings come as they are made; a server that does not answer takes some seconds.
+    A server that does not answer takes some seconds.
     """
     yield from software()
     yield from machine()

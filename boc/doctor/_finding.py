@@ -1,4 +1,4 @@
-"""One thing found."""
+"""The result of one check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ State = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """``what`` was found, in a line, of the thing that ``about`` names, and what to do next (``todo``, may be empty).
+    """The result of one check: ``about`` names the subject, ``what`` is the finding in one line, ``todo`` the next step
+    or empty.
 
     A problem stops a search, a note does not.
     """

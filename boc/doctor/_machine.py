@@ -1,4 +1,4 @@
-"""Threads, memory, Java."""
+"""Checks of the machine: threads, memory, Java."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ._finding import Finding
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-LITTLE = 2 << 30  # bytes: torch and a text tower take half of it
+LITTLE = 2 << 30  # bytes of memory; torch and a text tower take half of them
 
 
 def machine() -> Iterator[Finding]:
-    """What the machine has."""
+    """Findings on the machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limits = [f"{name}={os.environ[name]}" for name in THREADS if os.environ.get(name)]
     yield Finding("ok", "threads", f"{cores} cores" + (f", limited by {', '.join(limits)}" if limits else ""))
@@ -34,7 +34,7 @@ def machine() -> Iterator[Finding]:
 
 
 def available_memory() -> int | None:
-    """Bytes that programs can have, within the limit of a container; None if the system does not say."""
+    """Bytes of available memory, within the limit of a container; None if unknown."""
     try:
         match = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"), re.M)
     except OSError:
@@ -45,12 +45,12 @@ def available_memory() -> int | None:
 
 
 def shown(size: float) -> str:
-    """A number of bytes for people."""
+    """A number of bytes as text."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def _limit(path: Path) -> int | None:
     try:
         return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # not there, or "max"
+    except (OSError, ValueError):  # missing, or "max"
         return None

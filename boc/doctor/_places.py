@@ -1,4 +1,4 @@
-"""A place of indexes: can it be read and written, and what is in it?"""
+"""Checks of a backend: whether it can be read and written, and what it holds."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ._machine import available_memory, shown
 from ._server import server
 from ._software import install
 
-LITTLE = 1 << 30  # bytes on a disk
+LITTLE = 1 << 30  # bytes free on a disk
 
 
 def place(at: str) -> Iterator[Finding]:
-    """Findings on the place at an address."""
+    """Findings on the backend at an address."""
     try:
         backend = plugins.backend(at)
     except BocError as error:

@@ -1,7 +1,7 @@
-"""A cluster: who answers, is it what the address says, and does it score exactly?
+"""Checks of a cluster: whether it answers, is the engine that the address names, and scores exactly.
 
-Each host is looked at first, with no credentials: what it answers tells the wrong port, the wrong protocol and the
-wrong engine apart, which a refused request does not. Only then is the back end asked.
+Each host is first contacted without credentials: its answer tells a wrong port, protocol and engine apart, which a
+refused request does not. Only then is the back end used.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ ENGINES = {"elastic": "elasticsearch", "opensearch": "opensearch"}
 NAMES = {"elasticsearch": "Elasticsearch", "opensearch": "OpenSearch"}
 KNOWN = {"elasticsearch": (8, 9), "opensearch": (2, 3)}
 """Major versions that the tests run against."""
-LOOK = 5.0  # seconds for a host to answer at all
-ASK = 20  # seconds for a request of the back end
+LOOK = 5.0  # timeout in seconds of the first contact
+ASK = 20  # timeout in seconds of a request of the back end
 UP = (400, 401, 403)
-"""Statuses of who is there and wants something else, https or a password."""
+"""Statuses of a server that answers but requires https or a password."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What answered ``GET /``: ``engine`` and ``version`` where told, ``kind`` its server or type of contents."""
+    """The answer to ``GET /``: ``engine`` and ``version`` if given, ``kind`` the server or content type."""
 
     status: int
     engine: str = ""
@@ -65,7 +65,8 @@ def hosts(at: str) -> list[str]:
 
 
 def look(url: str) -> Seen:
-    """What answers there; OSError or HTTPException if nothing does. No secret is sent, so nobody has to be trusted."""
+    """Contact a host; OSError or HTTPException without an answer. No secret is sent, so certificates are not
+    checked."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     connection: http.client.HTTPConnection
@@ -102,7 +103,7 @@ def _recognised(seen: Seen, body: bytes) -> Seen:
 
 
 def _host(at: str, host: str) -> Iterator[Finding]:
-    """What a look at one host tells; nothing if all is well."""
+    """Findings on one host; none if all is well."""
     parts = urlsplit(host)
     protocol, other = parts.scheme, "http" if parts.scheme == "https" else "https"
     try:
@@ -138,7 +139,7 @@ def _host(at: str, host: str) -> Iterator[Finding]:
 
 
 def _guarded(host: str, seen: Seen) -> Iterator[Finding]:
-    """Who can read along, and who gets in."""
+    """Findings on encryption and authentication."""
     parts = urlsplit(host)
     if _own(parts.hostname or ""):
         return
@@ -166,7 +167,7 @@ def _version(host: str, engine: str, version: str) -> Iterator[Finding]:
 
 
 def _cluster(at: str) -> Iterator[Finding]:
-    """What the back end tells: trust, rights, version, and whether scores are exact."""
+    """Findings by the back end: trust, rights, version, and whether scores are exact."""
     shown = ",".join(hosts(at))
     try:
         backend = plugins.backend(_hurried(at))
@@ -198,7 +199,7 @@ def _cluster(at: str) -> Iterator[Finding]:
 
 
 def _hurried(at: str) -> str:
-    """The address with less patience, unless it says how much."""
+    """The address with a shorter timeout, unless it sets one."""
     if "request_timeout=" in at:
         return at
     return f"{at}{'&' if '?' in at else '?'}request_timeout={ASK}"
@@ -219,7 +220,7 @@ def _answers(url: str) -> bool:
 
 
 def _with(host: str, protocol: str) -> str:
-    """The same host and port by another protocol."""
+    """The same host and port with another protocol."""
     parts = urlsplit(host)
     port = parts.port or (443 if parts.scheme == "https" else 9200)
     name = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname

@@ -1,4 +1,5 @@
-"""What is installed, by its metadata: nothing heavy is imported, and torch only in a process of its own."""
+"""Checks of the installed packages by their metadata. Nothing heavy is imported, and torch only in a separate
+process."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ USES = {
     "detectors": "regions from detectors",
     "web": "boc serve",
 }
-"""What each extra is for; those of developers are not looked at."""
+"""The purpose of each extra; those of developers are not checked."""
 PROBE = (
     "import json, torch; n = torch.cuda.device_count() if torch.cuda.is_available() else 0; "
     "print(json.dumps([torch.version.cuda, [torch.cuda.get_device_name(i) for i in range(n)]]))"
@@ -50,14 +51,14 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 @dataclass(frozen=True)
 class Requirement:
-    """``name`` with ``wanted`` versions, like ``>=8.15,<9``; of the extra ``extra``, none if empty."""
+    """A required package ``name`` in ``wanted`` versions, like ``>=8.15,<9``; ``extra`` is empty for a core package."""
 
     name: str
     wanted: str
     extra: str
 
     def met(self) -> bool:
-        """Whether it is installed, in a version that fits."""
+        """Whether it is installed in a suitable version."""
         found = _version(self.name)
         return found is not None and all(_fits(found, bound) for bound in self.wanted.split(","))
 
@@ -66,7 +67,7 @@ class Requirement:
 
 
 def versions() -> dict[str, str]:
-    """The versions that matter, by name."""
+    """Versions of the main packages by name."""
     from boc.manifest import FORMAT
 
     found = {"Python": platform.python_version()}
@@ -76,7 +77,7 @@ def versions() -> dict[str, str]:
 
 
 def software() -> Iterator[Finding]:
-    """Python and boc, what boc cannot do without, each extra, the modules in C, the GPU."""
+    """Findings on Python, boc, its core packages, each extra, the C modules, and the GPU."""
     yield Finding("ok", "boc", f"{__version__}, on Python {platform.python_version()} ({sys.executable})")
     try:
         needed = requirements()
@@ -96,7 +97,7 @@ def software() -> Iterator[Finding]:
 
 
 def requirements() -> list[Requirement]:
-    """What the installed boc asks for, on this Python; PackageNotFoundError if it is not installed."""
+    """The requirements of the installed boc on this Python; PackageNotFoundError if it is not installed."""
     found = []
     for line in metadata.requires("boc") or []:
         need, _, marker = line.partition(";")
@@ -112,7 +113,7 @@ def requirements() -> list[Requirement]:
 
 
 def install(extra: str) -> str:
-    """The command that installs what is missing of an extra, empty if nothing is."""
+    """The command that installs the missing packages of an extra; empty if none is missing."""
     try:
         needed = [each for each in requirements() if each.extra == extra and not each.met()]
     except metadata.PackageNotFoundError:

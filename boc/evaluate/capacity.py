@@ -1,7 +1,7 @@
-"""What an index of many items will take, from loading a few of them: bytes, time, shards, memory.
+"""Capacity planning: estimates bytes, time, shards and memory of a large index by loading a sample.
 
-A part of a sample and then the whole of it are loaded into temporary indexes; what both take alike, such as the arrays
-of the code, is fixed, and the difference is what the items take.
+A part of a sample and then the whole sample are loaded into temporary indexes. What both need equally, such as the
+arrays of the code, is fixed; the difference is the cost of the items.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from boc.inputs.metadata import Metadata
 from boc.load import load_index
 from boc.manifest import Manifest
 from boc.plugins import Backend
-from boc.types import MODALITIES, Modality, Rows
+from boc.types import MODALITIES, Batch, Modality
 
-BLOCK = 250  # items that lie together in a sample
-PART = 5  # the smaller load is of a fifth
+BLOCK = 250  # consecutive items per block of a sample
+PART = 5  # the smaller load has one fifth of the sample
 GB = 10**9
 SHARD_BYTES = 30 * GB
 SHARD_ITEMS = 10_000_000
 SHARDS_PER_HEAP = 20
-"""Shards for each GB of heap, beside one GB for loading and searching: Elastic's rule for versions before 8.3, the more
-careful one."""
+"""Shards per GB of heap, beside one GB for loading and searching: Elastic's rule for versions before 8.3, which is the
+more cautious one."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """One load: ``items`` of them, in ``seconds``, into ``sizes`` bytes by part."""
+    """The result of a load: ``items`` loaded in ``seconds``, and ``sizes``, bytes by part."""
 
     items: int
     seconds: float
@@ -44,10 +44,10 @@ class Load:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What ``items`` would take, extrapolated from two loads.
+    """The cost of ``items``, extrapolated from two loads.
 
-    ``bytes_each`` are of one item by part, ``fixed`` bytes what does not grow with the number of items. Bytes and
-    seconds are of one copy; ``page_cache`` is memory for what searches read: postings, vectors and concept sets.
+    ``bytes_each`` are the bytes per item by part, ``fixed`` the bytes that do not grow with the number of items. Bytes
+    and seconds are for one copy. ``page_cache`` is memory for what searches read: postings, vectors, concept sets.
     """
 
     items: int
@@ -58,29 +58,29 @@ class Estimate:
 
     @property
     def bytes(self) -> int:
-        """Of all items, the fixed ones among them."""
+        """Total bytes, including the fixed ones."""
         return self.fixed + math.ceil(self.items * sum(self.bytes_each.values()))
 
     @property
     def page_cache(self) -> int:
-        """Bytes that searches read."""
+        """Bytes of the parts that searches read."""
         return math.ceil(self.items * sum(size for part, size in self.bytes_each.items() if part != "other"))
 
     @property
     def shards(self) -> int:
-        """One for each 30 GB or 10 million items, whichever gives more."""
+        """Number of shards: one per 30 GB or per 10 million items, whichever gives more."""
         return max(1, math.ceil(self.bytes / SHARD_BYTES), math.ceil(self.items / SHARD_ITEMS))
 
     @property
     def heap(self) -> int:
-        """Bytes of Java heap over all nodes: 1 GB, and 1 GB for each 20 shards."""
+        """Bytes of Java heap over all nodes: 1 GB, plus 1 GB per 20 shards."""
         return GB * (1 + math.ceil(self.shards / SHARDS_PER_HEAP))
 
 
 def extrapolate(part: Load, whole: Load, items: int) -> Estimate:
-    """Lines through two loads, at ``items``; through the larger one and zero where they would fall.
+    """Extrapolate linearly from two loads; from zero and the larger load where the line would fall.
 
-    BocError unless ``part`` is of fewer items than ``whole``, and of at least one.
+    BocError unless ``part`` has at least one item and fewer than ``whole``.
     """
     if not 0 < part.items < whole.items:
         raise BocError(f"an estimate needs loads of two sizes, got {part.items} and {whole.items} items")
@@ -96,10 +96,10 @@ def extrapolate(part: Load, whole: Load, items: int) -> Estimate:
     return Estimate(items, (part, whole), each, fixed, start + items * rate)
 
 
-class Sample(FeatureFiles):
-    """About ``size`` items of feature files, in blocks evenly spread over each, with their metadata.
+class SampledFiles(FeatureFiles):
+    """About ``size`` items of feature files, in blocks spread evenly over each, with their metadata.
 
-    It reads what ``whole`` has open, and is closed with it.
+    It reads the open files of ``whole``, and is closed with it.
     """
 
     def __init__(self, whole: FeatureFiles, size: int, metadata: Metadata | None = None) -> None:
@@ -112,19 +112,19 @@ class Sample(FeatureFiles):
         """Number of items of one modality in the sample."""
         return sum(stop - start for number in range(len(self.files)) for start, stop in self._spans(number, modality))
 
-    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Rows]:
+    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
         """The rows of the sample, at most ``size`` at a time."""
         for number, file in enumerate(self.files):
             for first, last in self._spans(number, modality):
                 for start in range(first, last, size):
-                    rows = file.rows(modality, start, min(start + size, last), sets=sets)
+                    rows = file.batch(modality, start, min(start + size, last), sets=sets)
                     if self._metadata is not None:
                         items = [replace(item, fields=self._metadata.of(item)) for item in rows.items]
                         rows = replace(rows, items=items)
                     yield rows
 
     def _spans(self, number: int, modality: Modality) -> list[tuple[int, int]]:
-        """First and behind the last item of each block of one file."""
+        """Start and end of each block of one file."""
         there = self.files[number].count(modality)
         wanted = math.ceil(there * self._share)
         blocks = math.ceil(wanted / BLOCK)
@@ -148,11 +148,11 @@ def measure(
 ) -> tuple[Load, Load]:
     """Load a fifth of a sample of ``size`` items of ``file``, and then all of it, into temporary indexes at ``at``.
 
-    ``codec`` is fitted; ``manifest`` is that of an index of all of ``file``; ``tick`` hears of items as they are
-    loaded. Nothing stays there, however this ends. BocError if there are fewer than two items.
+    ``codec`` is fitted; ``manifest`` is that of an index of all of ``file``; ``tick`` is called with the
+    number of items loaded. The indexes are removed however this ends. BocError if there are fewer than two items.
     """
-    whole = Sample(file, size, metadata)
-    part = Sample(file, max(1, size_of(whole) // PART), metadata)
+    whole = SampledFiles(file, size, metadata)
+    part = SampledFiles(file, max(1, size_of(whole) // PART), metadata)
     if size_of(part) >= size_of(whole):
         raise BocError(f"{file.path}: {size_of(whole)} items are too few to estimate from; give a larger sample")
     backend = plugins.backend(at)
@@ -179,7 +179,7 @@ def _timed(
 
 @contextmanager
 def _temporary(backend: Backend) -> Iterator[str]:
-    """A name for an index that is removed at the end, finished or not."""
+    """The name of a temporary index, which is removed at the end, finished or not."""
     name = f"boc-estimate-{uuid.uuid4().hex[:12]}"
     try:
         yield name

@@ -1,6 +1,6 @@
-"""How good a ranking is, sentences to pictures and back: Recall@K, median rank, NDCG; and the exact one to compare.
+"""Metrics of rankings in both directions: Recall@K, median rank, NDCG; and exact top k as ground truth.
 
-Rankings come as scores (n_texts, n_images), an array or a memory-mapped file, of which some rows are looked at a time.
+Rankings are given as scores (n_texts, n_images), an array or a memory-mapped file, which is read in blocks of rows.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from boc.errors import BocError
 from boc.topk import topk_of_blocks
 
 CUTOFFS = (1, 5, 10)
-FOLD = 1000  # pictures of a fold of the "1K" protocol
-BLOCK = 1024  # queries looked at a time
-DEPTH = 25  # hits that NDCG looks at
-ITEMS = 4096  # scored against a block of queries at a time
+FOLD = 1000  # pictures per fold of the "1K" protocol
+BLOCK = 1024  # queries processed at a time
+DEPTH = 25  # rank at which NDCG is cut
+ITEMS = 4096  # items scored against a block of queries at a time
 
 Gain: TypeAlias = Literal["exponential", "linear"]
 
@@ -40,7 +40,7 @@ class Recall:
 
     @classmethod
     def of(cls, ranks: NDArray[np.int64]) -> Recall:
-        """From the rank of each query's first right answer, counted from 0."""
+        """Compute from the rank of the first right answer of each query, counted from 0."""
         r1, r5, r10 = (100 * float(np.mean(ranks < k)) for k in CUTOFFS)
         return cls(r1, r5, r10, float(np.floor(np.median(ranks))) + 1)
 
@@ -52,7 +52,7 @@ class Recall:
 
 @dataclass(frozen=True)
 class Recalls:
-    """Both directions."""
+    """Recalls of both directions."""
 
     text_to_image: Recall
     image_to_text: Recall
@@ -72,9 +72,9 @@ class Ndcg:
 
 
 def ranks(scores: NDArray[np.floating[Any]], queries: NDArray[np.int64], items: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rank (from 0) of the best right item of each query, of which every query needs one.
+    """Rank (from 0) of the best right item of each query; every query needs a right item.
 
-    ``scores`` is (n, m); an item is right if its number in ``items`` (m,) is that of the query in ``queries`` (n,).
+    ``scores`` is (n, m); an item is right if its number in ``items`` (m,) equals that of the query in ``queries`` (n,).
     Equal scores are ordered by position, as a stable sort does.
     """
     found = np.empty(len(queries), dtype=np.int64)
@@ -86,20 +86,6 @@ def ranks(scores: NDArray[np.floating[Any]], queries: NDArray[np.int64], items: 
         before = np.arange(len(items)) < best[:, None]
         found[start : start + BLOCK] = ((rows > level) | ((rows == level) & before)).sum(axis=1)
     return found
-
-
-def text_to_image_ranks(
-    images: NDArray[np.float32], texts: NDArray[np.float32], owners: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """``ranks`` of each sentence's own picture, ``owners`` (n_texts,), among all by dot product."""
-    return ranks(texts @ images.T, owners, np.arange(len(images)))
-
-
-def image_to_text_ranks(
-    images: NDArray[np.float32], texts: NDArray[np.float32], owners: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """``ranks`` of the best of each picture's own sentences among all by dot product."""
-    return ranks(images @ texts.T, np.arange(len(images)), owners)
 
 
 def evaluate(
@@ -135,9 +121,9 @@ def evaluate_ndcg(
 ) -> Ndcg:
     """NDCG@p of both directions, over the whole gallery or averaged over folds as ``evaluate_recall`` does.
 
-    ``relevance`` is (n_texts, n_images), as ``scores``; ideals are those of the fold. As in the code of TERN and TERAN,
-    the mean for sentences is over all, that for pictures over those whose NDCG is not 0. BocError if a shape or
-    ``fold`` is wrong.
+    ``relevance`` is (n_texts, n_images), as ``scores``; the ideal ranking is that of the fold. As in the code of TERN
+    and TERAN, the mean for sentences is over all, that for pictures over those whose NDCG is not 0. BocError for a
+    wrong shape or ``fold``.
     """
     check_relevance(relevance, *scores.shape)
     sides = []
@@ -196,7 +182,7 @@ def exact_top_k(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Rows (n_queries, k) of the k items of largest dot product and their scores, best first, ties to the lower row.
 
-    1024 queries and ``block`` items are scored at a time. BocError unless k is between 1 and the number of items.
+    1,024 queries and ``block`` items are scored at a time. BocError unless k is between 1 and the number of items.
     """
     if not 1 <= k <= len(items):
         raise BocError(f"k must be between 1 and the number of items, {len(items)}; got {k}")
@@ -208,32 +194,10 @@ def exact_top_k(
     return rows, scores
 
 
-def exact_recall(
-    found: Sequence[Sequence[int] | NDArray[np.int64]],
-    exact: NDArray[np.int64],
-    queries: NDArray[np.float32],
-    items: NDArray[np.float32],
-) -> float:
-    """Mean share of the exact k nearest items (n_queries, k) that are among each query's first k rows of ``found``.
-
-    A found item as similar to the query as the k-th exact one counts too, as in ANN-Benchmarks (Aumuller et al.,
-    Information Systems 2020): which of equal items is returned is chance. Fewer rows than k, or -1, stand for nothing
-    found; a row found twice counts once.
-    """
-    k = exact.shape[1]
-    shares = []
-    for rows, right, query in zip(found, exact, queries, strict=True):
-        head = np.unique(np.asarray(rows, dtype=np.int64)[:k])
-        head = head[head >= 0]
-        least = (items[right] * query).sum(axis=1).min()
-        shares.append(int(((items[head] * query).sum(axis=1) >= least).sum()) / k)
-    return float(np.mean(shares))
-
-
 def owners_of(images: Sequence[str], groups: Sequence[str]) -> NDArray[np.int64]:
     """The number of each sentence's picture, from picture ids and the sentences' groups.
 
-    BocError if a sentence belongs to no picture or a picture has no sentence: neither has a right answer.
+    BocError if a sentence has no picture or a picture has no sentence, since it would have no right answer.
     """
     number = {key: i for i, key in enumerate(images)}
     lost = next((group for group in groups if group not in number), None)
@@ -249,7 +213,8 @@ def owners_of(images: Sequence[str], groups: Sequence[str]) -> NDArray[np.int64]
 
 
 def _folds(owners: NDArray[np.int64], n: int, fold: int | None) -> Iterator[tuple[slice, slice | NDArray[np.int64]]]:
-    """Pictures and their sentences of each whole fold (a shorter rest would be easier); of all ``n`` without one."""
+    """Yield the pictures and sentences of each full fold (a shorter rest would be easier); without ``fold``, of all
+    ``n``."""
     if fold is None:
         yield slice(0, n), slice(None)
         return

@@ -1,7 +1,8 @@
-"""How relevant each picture is to each sentence, beyond the one it was written for: ROUGE-L, or SPICE by its own tool.
+"""Relevance of pictures to sentences, beyond the picture that a sentence describes: by ROUGE-L, or by the SPICE tool.
 
 A relevance matrix is float32 (n_texts, n_pictures): sentence against all sentences of the picture. As published with
-TERN and TERAN it is a file without a header, row after row in the order of the sentences, -1 in cells not yet filled.
+TERN and TERAN it is a file without a header, row by row in the order of the sentences, with -1 in cells that are not
+yet computed.
 """
 
 from __future__ import annotations
@@ -23,49 +24,17 @@ from boc.atomic_files import replacing
 from boc.errors import BocError
 
 BETA = 1.2
-PICTURES = 256  # compared with a sentence at a time: their masks stay in the cache
-ROWS = 1024  # of a file, checked at a time
-CELLS = 100_000  # given to one run of SPICE
+PICTURES = 256  # pictures compared with a sentence at a time, so that their masks stay in the cache
+ROWS = 1024  # rows of a file checked at a time
+CELLS = 100_000  # cells per run of SPICE
 UNFILLED = -1
 FULL = np.uint64(2**64 - 1)
 
 
 def tokens(sentence: str) -> list[str]:
-    """Lower-cased parts between single spaces; nothing between two spaces is a token too, as in COCO's ROUGE-L."""
+    """Lower-cased parts between single spaces; an empty string between two spaces is a token too, as in COCO's
+    ROUGE-L."""
     return sentence.lower().split(" ")
-
-
-def rouge_l(candidate: str, references: Sequence[str]) -> float:
-    """F-measure of the longest common subsequences of a sentence and its references, as COCO's evaluation has it.
-
-    With l_r the length of the longest common subsequence of candidate c and reference r,
-    P = max_r l_r / |c|, R = max_r l_r / |r| and F = (1 + b^2) P R / (R + b^2 P), b = 1.2; 0 where nothing is common.
-    Source: Lin, ROUGE, ACL 2004 workshop, eq. 2-4; the separate maxima are those of Chen et al., Microsoft COCO
-    Captions, 2015. ValueError without references.
-    """
-    words = tokens(candidate)
-    others = [tokens(reference) for reference in references]
-    common = [lcs(words, other) for other in others]
-    precision = max(common) / len(words)
-    recall = max(length / len(other) for length, other in zip(common, others, strict=True))
-    return float(_f_measure(np.array(precision), np.array(recall)))
-
-
-def lcs(a: Sequence[str], b: Sequence[str]) -> int:
-    """Length of the longest common subsequence, bit-parallel in whole numbers of any length.
-
-    Bit i of V is 0 where the row of the dynamic programme rises at b_i; a token with positions M in b makes
-    V = (V + (V & M)) | (V & ~M). Source: Hyyro, Bit-parallel LCS-length computation revisited, AWOCA 2004.
-    """
-    masks: dict[str, int] = {}
-    for i, token in enumerate(b):
-        masks[token] = masks.get(token, 0) | 1 << i
-    full = (1 << len(b)) - 1
-    V = full
-    for token in a:
-        met = V & masks.get(token, 0)
-        V = (V + met) | (V ^ met)
-    return (~V & full).bit_count()
 
 
 def rouge_l_matrix(
@@ -77,8 +46,13 @@ def rouge_l_matrix(
 ) -> NDArray[np.float32]:
     """ROUGE-L of each sentence against all sentences of each picture, float32 (n_texts, n_pictures).
 
+    With l_r the length of the longest common subsequence of candidate c and reference r,
+    P = max_r l_r / |c|, R = max_r l_r / |r| and F = (1 + b^2) P R / (R + b^2 P), b = 1.2; 0 where nothing is common.
+    Source: Lin, ROUGE, ACL 2004 workshop, eq. 2-4; the separate maxima are those of Chen et al., Microsoft COCO
+    Captions, 2015.
+
     ``owners`` (n_texts,) is the number of each sentence's picture; BocError if a number up to the largest is missing.
-    ``tick`` is told the number of cells of each block that is done.
+    ``tick`` is called with the number of cells of each finished block.
     """
     order, starts = _by_picture(texts, owners)
     number: dict[str, int] = {}
@@ -93,16 +67,16 @@ def rouge_l_matrix(
 
 
 def write_relevance(path: Path, relevance: NDArray[np.float32]) -> None:
-    """Write a relevance matrix as the published ones are: float32, little-endian, no header."""
+    """Write a relevance matrix in the published format: float32, little-endian, no header."""
     with replacing(path) as temporary:
         relevance.astype("<f4", copy=False).tofile(temporary)
 
 
 def read_relevance(path: Path, n_texts: int, *, partial: bool = False) -> NDArray[np.float32]:
-    """Map a relevance file of ``n_texts`` rows, read-only; with ``partial``, writable and perhaps not yet filled.
+    """Map a relevance file of ``n_texts`` rows, read-only; with ``partial``, writable and possibly incomplete.
 
-    BocError for a file that is missing, has a numpy header or another size, holds negative values, or (unless
-    ``partial``) unfilled cells.
+    BocError for a file that is missing, has a numpy header or another size, has negative values, or (unless
+    ``partial``) is incomplete.
     """
     try:
         size = path.stat().st_size
@@ -137,12 +111,13 @@ def spice_file(
     cells: int = CELLS,
     tick: Callable[[int], None] = lambda done: None,
 ) -> NDArray[np.float32]:
-    """Make or finish the relevance file ``path`` by SPICE, rows at a time, and map it, float32 (n_texts, n_pictures).
+    """Make or complete the relevance file ``path`` with SPICE, block by block, and map it, float32 (n_texts,
+    n_pictures).
 
-    ``command`` starts SPICE 1.0 (Anderson et al., ECCV 2016), for example ``java -Xmx8G -jar spice-1.0.jar``. Cells
-    already filled are kept, so the same call goes on where it was stopped. NaN stands where SPICE could parse nothing.
-    ``tick`` is told the number of cells of each part that is done. BocError if the command fails, or if the file is of
-    other captions.
+    ``command`` starts SPICE 1.0 (Anderson et al., ECCV 2016), for example ``java -Xmx8G -jar spice-1.0.jar``. Finished
+    cells are kept, so the same call continues where it stopped. NaN means that SPICE could not parse the sentence.
+    ``tick`` is called with the number of cells of each finished part. BocError if the command fails, or if the file
+    belongs to other captions.
     """
     order, starts = _by_picture(texts, owners)
     n = len(starts) - 1
@@ -166,7 +141,7 @@ def spice_file(
 
 
 def _by_picture(texts: Sequence[str], owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sentences in the order of their pictures, and where in it each picture's begin (n_pictures + 1,)."""
+    """Sentence indices in the order of their pictures, and the offsets of the pictures (n_pictures + 1,)."""
     if len(texts) != len(owners) or not len(texts):
         raise BocError(f"relevance needs one owner for each caption, got {len(texts)} captions, {len(owners)} owners")
     counts = np.bincount(owners)
@@ -181,7 +156,7 @@ def _rouge_l_columns(
     starts: NDArray[np.int64],
     n_tokens: int,
 ) -> NDArray[np.float64]:
-    """ROUGE-L of all candidates against the pictures whose references begin at ``starts``."""
+    """ROUGE-L of all candidates against the pictures whose references start at ``starts``."""
     lengths = np.array([len(r) for r in references])
     met, masks = _masks(references, n_tokens)
     columns = np.empty((len(candidates), len(starts)))
@@ -209,7 +184,12 @@ def _masks(references: Sequence[NDArray[np.int64]], n_tokens: int) -> tuple[NDAr
 
 
 def _lcs_lengths(masks: NDArray[np.uint64], candidate: Iterable[int]) -> NDArray[np.int64]:
-    """``lcs`` of one candidate with all references at once; sums carry over from word to word of long ones."""
+    """Lengths of the longest common subsequences of one candidate with all references.
+
+    Bit i of V is 0 where the row of the dynamic programme rises at b_i; a token with positions M in b makes
+    V = (V + (V & M)) | (V & ~M); sums carry over between the words of long ones. Source: Hyyro, Bit-parallel
+    LCS-length computation revisited, AWOCA 2004.
+    """
     n_words, _, n = masks.shape
     V = np.full((n_words, n), FULL)
     for token in candidate:

@@ -14,25 +14,25 @@ from numpy.typing import NDArray
 from boc.errors import FeatureFileError
 from boc.evaluate.metrics import BLOCK, CUTOFFS, Recall, Recalls, check_relevance, owners_of
 from boc.evaluate.relevance import read_relevance, rouge_l_matrix, spice_file
-from boc.inputs.features import FeatureFile, embeddings
+from boc.inputs.features import FeatureFile
 from boc.names import Metric
 from boc.rerank import check_metric
 from boc.rerank.alignment import alignments
 from boc.search import Searcher
 from boc.search_options import SearchOptions
-from boc.types import MODALITIES, Hit, Item, Modality
+from boc.types import MODALITIES, Hit, Item, Modality, Ragged
 
 DEEPEST = 100  # hits looked at for a median rank
-QUERIES = 256  # asked at a time
+QUERIES = 256  # queries searched at a time
 PLURAL: dict[Modality, str] = {"image": "pictures", "text": "captions"}
-PICTURES = 256  # whose concept sets are aligned at a time
+PICTURES = 256  # pictures whose concept sets are aligned at a time
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """Pictures and their captions, of which each file of ``paths`` holds embeddings.
+    """Pictures and their captions, with embeddings in each file of ``paths``.
 
-    ``owners`` int64 (n_texts,) is the number of each caption's picture, of ``images``.
+    ``owners`` int64 (n_texts,) are the numbers of the captions' pictures, below ``images``.
     """
 
     paths: tuple[Path, ...]
@@ -42,7 +42,7 @@ class Gallery:
 
     @classmethod
     def of(cls, *paths: Path) -> Gallery:
-        """FeatureFileError where a file holds no embeddings, or other items than the first."""
+        """Open feature files. FeatureFileError if a file has no embeddings, or other items than the first."""
         first: dict[Modality, list[Item]] = {}
         for path in paths:
             with FeatureFile(path) as file:
@@ -59,21 +59,21 @@ class Gallery:
         return cls(paths, len(pictures), [item.content for item in captions], owners)
 
     def protocols(self, fold: int) -> dict[str, int | None]:
-        """Labels and folds to measure by: all pictures and, if there are more than ``fold``, folds of so many."""
+        """Labels and fold sizes: all pictures and, if there are more than ``fold``, folds of that size."""
         whole: dict[str, int | None] = {f"all {self.images} pictures": None}
         return whole | ({f"mean over folds of {fold} pictures": fold} if self.images > fold else {})
 
     def scores(self, metric: str = "dot", *, tick: Callable[[int], None] = lambda done: None) -> NDArray[np.float32]:
         """Scores (n_texts, n_images) by a metric of ``boc.rerank.dot``; those of several files are averaged.
 
-        The mean of the score matrices is how TERAN and VSRN combine models. The matrix lies in a temporary file, mapped
-        read-only: 4 bytes a score on disk. ``tick`` is told the number of captions of each block that is done.
-        FeatureFileError if an alignment is asked of files without concept sets.
+        The mean of the score matrices is how TERAN and VSRN combine models. The matrix is in a temporary file, mapped
+        read-only, with 4 bytes per score on disk. ``tick`` is called with the number of captions of each finished
+        block. FeatureFileError if an alignment needs concept sets that a file lacks.
         """
         check_metric(metric)
         n = len(self.captions)
         with ExitStack() as stack:
-            models = [_rows(stack.enter_context(FeatureFile(path)), metric) for path in self.paths]
+            models = [_scorer(stack.enter_context(FeatureFile(path)), metric) for path in self.paths]
             handle = stack.enter_context(tempfile.TemporaryFile())
             for start in range(0, n, BLOCK):
                 stop = min(start + BLOCK, n)
@@ -90,10 +90,10 @@ class Gallery:
         *,
         tick: Callable[[int], None] = lambda done: None,
     ) -> NDArray[np.float32]:
-        """Relevance (n_texts, n_images): ROUGE-L, or what the file ``path`` holds.
+        """Relevance (n_texts, n_images): ROUGE-L, or the contents of the file ``path``.
 
-        With the command ``spice`` that file is made or finished first. ``tick`` is told the number of cells
-        (sentence, picture) that are done. BocError if the file is of another number of items.
+        With the command ``spice`` that file is made or completed first. ``tick`` is called with the number of finished
+        cells (sentence, picture). BocError if the file has another number of items.
         """
         if path is None:
             return rouge_l_matrix(self.captions, self.owners, tick=tick)
@@ -126,12 +126,12 @@ def evaluate_index(
 
         def recall(asking: Modality, target: Modality) -> Recall:
             columns = []
-            for rows in file.batches(asking, QUERIES):
-                asked = embeddings(rows, asking)
+            for batch in file.batches(asking, QUERIES):
+                asked = batch.embeddings
                 found = [searcher.search_vectors(asked, options, k=k, find=target) for k in CUTOFFS]
                 found.append(searcher.search_vectors(asked, k=DEEPEST, rm=1, find=target, rerank="dot"))
-                columns.append([[_rank(h, q) for h, q in zip(hits, rows.items, strict=True)] for hits in found])
-                tick(len(rows.items))
+                columns.append([[_rank(h, q) for h, q in zip(hits, batch.items, strict=True)] for hits in found])
+                tick(len(batch))
             *cut, deep = np.concatenate(columns, axis=1)
             r1, r5, r10 = (100 * float(np.mean(ranks < k)) for ranks, k in zip(cut, CUTOFFS, strict=True))
             return Recall(r1, r5, r10, float(np.floor(np.median(deep))) + 1)
@@ -140,13 +140,13 @@ def evaluate_index(
 
 
 def _rank(hits: Sequence[Hit], query: Item) -> int:
-    """Number (from 0) of the first hit of the query's picture, or DEEPEST."""
+    """Rank (from 0) of the first hit of the query's picture, or DEEPEST."""
     wanted = query.group or query.id
     return next((rank for rank, hit in enumerate(hits) if (hit.item.group or hit.item.id) == wanted), DEEPEST)
 
 
 def _check_same(path: Path, items: Sequence[Item], model: Path, wanted: Sequence[Item], kind: str) -> None:
-    """Refuse ``path`` unless its items are those of ``model``; only where pictures lie may differ."""
+    """FeatureFileError unless ``path`` has the items of ``model``; only the paths of pictures may differ."""
     if len(items) != len(wanted):
         raise FeatureFileError(
             f"{path}: holds {len(items)} {kind}, {model} holds {len(wanted)}; give files of the same items"
@@ -166,22 +166,27 @@ def _check_same(path: Path, items: Sequence[Item], model: Path, wanted: Sequence
             )
 
 
-def _rows(file: FeatureFile, metric: str) -> Callable[[int, int], NDArray[np.float32]]:
-    """What scores captions ``start`` to ``stop`` with all pictures of the file."""
+def _scorer(file: FeatureFile, metric: str) -> Callable[[int, int], NDArray[np.float32]]:
+    """A function that scores captions ``start`` to ``stop`` against all pictures of the file."""
     if metric == "dot":
         images = file.vectors("image")
-        return lambda start, stop: file.rows("text", start, stop, sets=False).dense["vectors"] @ images.T
+        return lambda start, stop: file.batch("text", start, stop, sets=False).embeddings.vectors @ images.T
     for modality in MODALITIES:
-        if "concepts" not in file.rows(modality, 0, 1).ragged:
+        if "concepts" not in file.ragged_arrays(modality):
             raise FeatureFileError(
                 f"{file.path}: holds no concept sets of its {modality} items, which {metric} compares; score by dot, "
                 "or make it with boc extract --encoder (an encoder that has them, such as tern)"
             )
     count = file.count("image")
 
+    def concepts(modality: Modality, start: int, stop: int) -> Ragged:
+        found = file.batch(modality, start, stop).embeddings.concepts
+        assert found is not None
+        return found
+
     def aligned(start: int, stop: int) -> NDArray[np.float32]:
-        words = file.rows("text", start, stop).ragged["concepts"]
-        pictures = (file.rows("image", i, i + PICTURES).ragged["concepts"] for i in range(0, count, PICTURES))
+        words = concepts("text", start, stop)
+        pictures = (concepts("image", i, i + PICTURES) for i in range(0, count, PICTURES))
         return np.concatenate([alignments(words, regions, metric) for regions in pictures], axis=1)
 
     return aligned

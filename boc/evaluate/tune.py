@@ -1,8 +1,8 @@
-"""The cheapest setting of an index that reaches a recall: code, budgets, and how many candidates are re-scored.
+"""Tuning: finds the cheapest setting (code, budgets, number of candidates) that reaches a recall.
 
-A setting is judged by the share of the exact dense top k that its first stage brings among the R candidates that are
-then re-scored by the dense vectors. That share follows for all R at once from the first stage's ranks of the true
-neighbours, so a code is tried once for each budget, whatever R turns out to be.
+A setting is judged by the share of the exact dense top k that its first stage brings among the R candidates, which are
+then re-ranked by the dense vectors. This share follows for all R at once from the ranks of the true neighbours in the
+first stage, so a code is tried once per budget, for any R.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from boc.plugins import Index
 from boc.types import MODALITIES, Embeddings, Modality, TermMatrix
 
 BLOCK = 64  # queries scored at a time against all items
-DEEPEST = 50  # the largest Rm tried: candidates for each hit asked
-FETCH = 10  # postings that reading a candidate's vector counts for: it lies anywhere, postings lie in a row
+DEEPEST = 50  # the largest Rm tried: candidates per hit
+FETCH = 10  # cost of reading a vector in postings: a vector is a random access, postings are sequential
 SPAN = 1.96  # standard errors of a 95 % confidence interval
 Cost = Literal["postings", "bytes"]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What settings are tried on: the items of one modality, queries to choose by, and queries to judge the choice.
+    """The data of a tuning run: items of one modality, queries that choose, and queries that judge the choice.
 
-    ``fit`` holds what codes are learned from; no query is among it, nor among the items.
+    Codes are learned from ``fit``. No query is in it, nor among the items.
     """
 
     items: Embeddings
@@ -60,11 +60,11 @@ class Interval:
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting and what came of it.
+    """One setting and its results.
 
-    ``options`` are those of ``boc.codecs.global_code``, ``rm`` the candidates for each hit asked, ``postings`` a query
-    reads and ``terms`` an item has on average; ``recall`` is that of the choosing queries, ``judged`` that of the
-    others, which had no part in the choice.
+    ``options`` are those of ``boc.codecs.global_code``, ``rm`` the candidates per hit, ``postings`` those
+    read per query and ``terms`` those per item on average; ``recall`` is that of the choosing queries, ``judged`` that
+    of the others, which had no part in the choice.
     """
 
     options: dict[str, Any]
@@ -77,7 +77,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A code to try, by its options, with the budgets of documents and of queries to try it under."""
+    """A code to try, with the budgets of documents and of queries to try it with."""
 
     options: dict[str, Any]
     z: Sequence[int]
@@ -85,7 +85,7 @@ class Candidate:
 
 
 def grid(dim: int) -> list[Candidate]:
-    """What is tried unless asked otherwise, for vectors of ``dim`` components."""
+    """The default candidates for vectors of ``dim`` components."""
     dictionary = Candidate({"code": "dictionary"}, (1, 2, 4), (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256))
     fits = [budget for budget in (16, 32, 64, 128, 256) if budget <= 2 * dim]
     return [dictionary, Candidate({"code": "scalar"}, fits[:4], fits)]
@@ -102,7 +102,7 @@ def tune(
 ) -> dict[float, Trial]:
     """The cheapest trial for each target recall, between 0 and 1; targets that no setting reaches are left out.
 
-    ``tick`` is told of each budget that has been tried. BocError for a target or a k out of range.
+    ``tick`` is called after each budget. BocError for a target or a k out of range.
     """
     for target in targets:
         if not 0 < target < 1:
@@ -124,9 +124,9 @@ def tune(
 
 @dataclass(frozen=True)
 class Setting:
-    """A code under one pair of budgets: what it makes of the items, and of the queries of both halves.
+    """A code with one pair of budgets: its term matrices of the items and of the queries of both halves.
 
-    ``truths`` are the rows of each query's exact nearest items, (queries, k).
+    ``truths`` are the rows of the exact nearest items of each query, (queries, k).
     """
 
     options: dict[str, Any]
@@ -136,7 +136,8 @@ class Setting:
     postings: float
 
     def ranks(self, half: int) -> NDArray[np.int64]:
-        """The first stage's ranks (from 0) of each query's true neighbours, (queries, k). This is what costs time."""
+        """Ranks (from 0) of the true neighbours of each query in the first stage, (queries, k). This takes most
+        time."""
         return ranks_of(self.documents, self.queries[half], self.truths[half])
 
     @property
@@ -147,20 +148,20 @@ class Setting:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A setting with the number of candidates that are re-scored, and its recall on the choosing queries."""
+    """A setting with its number of candidates, and its recall on the choosing queries."""
 
     setting: Setting
     candidates: int
     recall: float
 
     def cost(self, by: Cost) -> tuple[float, float]:
-        """What is to be little, then what decides among equals: postings and candidates that a query reads, and terms
-        of an item; or the other way round."""
+        """The cost to minimise, then the one that breaks ties: postings and candidates per query, and terms per item;
+        or the other way round."""
         read = self.setting.postings + FETCH * self.candidates
         return (read, self.setting.terms) if by == "postings" else (self.setting.terms, read)
 
     def judged(self) -> Trial:
-        """With what it gives on the other queries."""
+        """The trial with its recall on the judging queries."""
         ranks = self.setting.ranks(1)
         share = Interval.of((ranks < self.candidates).mean(axis=1))
         rm = self.candidates / ranks.shape[1]
@@ -176,7 +177,7 @@ def cheapest(setting: Setting, ranks: NDArray[np.int64], target: float) -> Chose
 
 
 def settings(sample: Sample, candidates: Sequence[Candidate], k: int) -> Iterator[Setting]:
-    """Each candidate under each pair of its budgets."""
+    """Yield each candidate with each pair of its budgets."""
     first, second = (exact_top_k(asked.vectors, sample.items.vectors, k)[0] for asked in (sample.choose, sample.judge))
     for candidate in candidates:
         codec = global_code(**candidate.options).fit(*sample.fit)
@@ -194,7 +195,7 @@ def settings(sample: Sample, candidates: Sequence[Candidate], k: int) -> Iterato
 def ranks_of(documents: TermMatrix, queries: TermMatrix, truth: NDArray[np.int64]) -> NDArray[np.int64]:
     """Ranks (from 0) of the items ``truth`` (queries, k) when documents are ordered by (-score, row).
 
-    The number of documents stands for one without a common term, which an engine does not find.
+    An item without a common term, which an engine does not find, gets the number of documents.
     """
     ranks = np.full(truth.shape, documents.shape[0], dtype=np.int64)
     terms = documents.T.tocsr().astype(np.int64)
@@ -213,8 +214,8 @@ def ranks_of(documents: TermMatrix, queries: TermMatrix, truth: NDArray[np.int64
 def draw(index: Index, find: Modality, queries: Embeddings | None, *, size: int, asked: int, seed: int) -> Sample:
     """A sample of an index: up to ``size`` items of modality ``find``, and up to ``asked`` queries, half to choose by.
 
-    Without ``queries`` they are items of the index: of the other modality if it has any, else of ``find``; then they
-    are taken out of what is to be found and of what codes are learned from, of which a fifth stays at least.
+    Without ``queries`` they are items of the index: of the other modality if it has any, else of ``find``. Then they
+    are removed from the items and from the data that codes are learned from, of which at least a fifth remains.
     """
     rng = np.random.default_rng(seed)
     ids: dict[Modality, list[str]] = {m: [] for m in MODALITIES}
@@ -224,7 +225,7 @@ def draw(index: Index, find: Modality, queries: Embeddings | None, *, size: int,
     if queries is None:
         other = MODALITIES[1 - MODALITIES.index(find)]
         asking = other if pools[other] else find
-        asked = min(asked, len(pools[asking]) * 4 // 5)  # a fifth at least stays to learn from
+        asked = min(asked, len(pools[asking]) * 4 // 5)  # at least a fifth remains to learn from
         taken, pools[asking] = pools[asking][:asked], pools[asking][asked:]
         queries = Embeddings(asking, index.vectors(taken).astype(np.float32))
     else:
@@ -236,7 +237,7 @@ def draw(index: Index, find: Modality, queries: Embeddings | None, *, size: int,
             "index more, or give --queries FEATURES"
         )
     known = {m: Embeddings(m, index.vectors(pools[m][:size]).astype(np.float32)) for m in MODALITIES if pools[m]}
-    # Pairs of queries whose nearest items are about as near, one to choose by and one to judge: halves alike.
+    # Pairs of queries with equally near neighbours, one to choose and one to judge, so that the halves are alike.
     nearest = exact_top_k(queries.vectors, known[find].vectors, 1)[1][:, 0]
     order = np.argsort(nearest, kind="stable")[: len(queries) // 2 * 2].reshape(-1, 2)
     order = rng.permuted(order, axis=1)

@@ -1,4 +1,4 @@
-"""Whether an index holds what its manifest says, and scores as its code says."""
+"""Verification: checks the contents of an index against its manifest, and its scores against its code."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from scipy import sparse
 from boc.codecs import SurrogateCodec
 from boc.codecs.topz import heaviest
 from boc.errors import BocError, EncoderError
-from boc.inputs.features import FeatureFiles, embeddings
+from boc.inputs.features import FeatureFiles
 from boc.plugins import Index
 from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, TermMatrix
 
 PAIRS = 1000
-PER_QUERY = 50  # documents that a query is paired with
-ALL_HITS = 10_000  # hits asked for where there are fewer items
-SOME_HITS = 1000  # and where there are not
-QUERY_TERMS = 128  # kept of a query, the heaviest: every engine takes so many
-LIGHT = 15  # the largest frequency of a query that is made of a document's: scores must not grow out of the exact
+PER_QUERY = 50  # items paired with each query
+ALL_HITS = 10_000  # hits per query, if the index has fewer items
+SOME_HITS = 1000  # hits per query, if the index has more items
+QUERY_TERMS = 128  # largest terms kept of a query; every engine accepts so many
+LIGHT = 15  # largest frequency of a query made from a document, so that scores stay exact
 BATCH = 1000  # items looked up at a time
-ROUNDED = 2  # terms of an item that may differ by 1 from what another batch, or another processor, computes
+ROUNDED = 2  # terms per item that may differ by 1 from those of another batch or processor
 
 Encode = Callable[[Embeddings], TermMatrix]
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A pair whose score is ``found``, 0 where the item is no hit, but ought to be ``expected``. ``query`` and ``item``
-    are ids: the code of an item is asked for another."""
+    """A pair whose score is ``found`` (0 if the item is no hit) instead of ``expected``. ``query`` is the id of the
+    item whose code is the query, ``item`` that of the scored item."""
 
     query: str
     item: str
@@ -47,13 +47,13 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Verification:
-    """What was compared and what was wrong.
+    """The result of a verification.
 
-    ``against`` says where the frequencies of the integer dot product come from: the codec over the stored "vectors" or
+    ``against`` is the origin of the frequencies of the integer dot products: the codec over the stored "vectors" or
     over a file of "features", the stored "terms", or "nothing". ``rounded`` are ids of items whose stored frequencies
-    are a rounding away from the codec's; their scores were held against the stored ones. ``counts`` are (found, as the
-    manifest says) of items by modality and of postings. ``repeated`` are ids that occur more than once, ``damaged`` the
-    files whose bytes are not those that were written.
+    differ from those of the codec by rounding; their scores were compared with the stored frequencies. ``counts`` are
+    (counted, in the manifest) for items by modality and for postings. ``repeated`` are ids that occur more than once,
+    ``damaged`` the files whose bytes have changed.
     """
 
     pairs: int
@@ -67,20 +67,20 @@ class Verification:
 
     @property
     def right(self) -> bool:
-        """Whether nothing was wrong."""
+        """Whether no fault was found."""
         wrong = self.damaged or self.mismatches or self.repeated
         return not wrong and all(found == told for found, told in self.counts.values())
 
 
 def verify(index: Index, *, pairs: int = PAIRS, seed: int = 0, files: Sequence[Path | str] = ()) -> Verification:
-    """Compare the scores of about ``pairs`` random pairs with integer dot products, and count what is there.
+    """Compare the scores of about ``pairs`` random pairs with integer dot products, and count the items.
 
-    The codes of random items are asked for, over all modalities; each query is paired with hits of all ranks and with
-    other items, hits or not. Frequencies are computed by the index's codec from its vectors, or from feature files:
-    those that it was made of. Without a file they are those that the index holds, so that only its scores are checked,
-    if the codec reads concept sets, or the vectors are stored rounded. Where files are damaged nothing is compared.
+    The codes of random items are the queries, over all modalities. Each query is paired with hits of all ranks and with
+    other items, hits or not. Frequencies are computed by the codec of the index from its vectors, or from ``files``,
+    the feature files that it was made from. Without files, if the codec reads concept sets or the vectors are stored
+    rounded, the stored frequencies are used, so only the scores are checked. If files are damaged, nothing is compared.
 
-    BocError if the files do not hold an item.
+    BocError if ``files`` lack an item.
     """
     told = {**index.manifest.items, "postings": index.manifest.postings}
     damaged = index.damaged()
@@ -111,7 +111,7 @@ def verify(index: Index, *, pairs: int = PAIRS, seed: int = 0, files: Sequence[P
 
 @dataclass(frozen=True)
 class _Asked:
-    """A query: the id of the item whose ``code`` (1, V) it is, its at most ``k`` hits, the ``items`` to compare."""
+    """A query: the id of the item with its ``code`` (1, V), its at most ``k`` hits, and the ``items`` to compare."""
 
     id: str
     code: TermMatrix
@@ -121,11 +121,11 @@ class _Asked:
 
     @cached_property
     def scores(self) -> dict[str, float]:
-        """By id of the hits."""
+        """Scores of the hits by id."""
         return {hit.item.id: hit.score for hit in self.hits}
 
     def agrees(self, item: str, expected: int) -> bool:
-        """Whether an item has this score; one that is no hit has none, or comes behind the last."""
+        """Whether an item has this score; an item that is no hit has score 0, or ranks after the last hit."""
         if item in self.scores:
             return self.scores[item] == expected
         behind = len(self.hits) == self.k and (-expected, item) > (-self.hits[-1].score, self.hits[-1].item.id)
@@ -135,7 +135,7 @@ class _Asked:
 def _ask(
     index: Index, source: _Source, sample: Sequence[Item], pairs: int, k: int, chance: random.Random
 ) -> list[_Asked]:
-    """Queries of some of the sample, each with items to pair it with: half of them hits, if there are as many."""
+    """Yield queries from the sample, each with items to compare, half of them hits if there are enough."""
     if not sample:
         return []
     each = min(PER_QUERY, len(sample))
@@ -152,8 +152,8 @@ def _ask(
 
 
 def _compare(index: Index, source: _Source, asked: Sequence[_Asked]) -> tuple[list[Mismatch], list[str]]:
-    """The pairs that disagree with ``source``; ids of items a rounding away from it, which are held against what is
-    stored."""
+    """The pairs that disagree with ``source``, and the ids of items that differ by rounding, which are compared with
+    the stored frequencies."""
     items = list({item.id: item for one in asked for item in one.items}.values())
     first = _mismatches(asked, items, source.documents)
     suspects = {wrong.item for wrong in first}
@@ -166,7 +166,7 @@ def _compare(index: Index, source: _Source, asked: Sequence[_Asked]) -> tuple[li
 def _mismatches(
     asked: Sequence[_Asked], items: Sequence[Item], documents: Callable[[Sequence[Item]], TermMatrix]
 ) -> list[Mismatch]:
-    """The pairs of queries with ``items`` whose scores are not the dot products with their ``documents``."""
+    """The pairs of queries and ``items`` whose scores are not the dot products with ``documents``."""
     if not items:
         return []
     place = {item.id: row for row, item in enumerate(items)}
@@ -186,7 +186,7 @@ def _mismatches(
 
 
 class _Source:
-    """Where the frequencies come from that scores are held against."""
+    """The origin of the frequencies that scores are compared with."""
 
     name: str
 
@@ -194,15 +194,15 @@ class _Source:
         self._codec = codec
 
     def embeddings(self, items: Sequence[Item], modality: Modality) -> Embeddings:
-        """Of some items of one modality, in their order."""
+        """Embeddings of items of one modality, in their order."""
         raise NotImplementedError
 
     def documents(self, items: Sequence[Item]) -> TermMatrix:
-        """One row an item, as it is indexed."""
+        """One row per item, encoded as a document."""
         return self._rows(items, self._codec.encode_documents)
 
     def queries(self, items: Sequence[Item]) -> TermMatrix:
-        """One row an item, as it is asked for."""
+        """One row per item, encoded as a query."""
         return self._rows(items, self._codec.encode_queries)
 
     def _rows(self, items: Sequence[Item], encode: Encode) -> TermMatrix:
@@ -210,7 +210,7 @@ class _Source:
         for modality in MODALITIES:
             of = [row for row, item in enumerate(items) if item.modality == modality]
             for some in (of[start : start + BATCH] for start in range(0, len(of), BATCH)):
-                # A batch of two, though one is wanted: a product with one row is rounded otherwise.
+                # A batch of two for one item, since a product with a single row is rounded differently.
                 asked = [items[row] for row in some] + [items[row] for row in some if len(some) == 1]
                 parts.append(encode(self.embeddings(asked, modality))[: len(some)])
                 rows += some
@@ -258,7 +258,7 @@ class _Files(_Source):
                     f"{self._path}: no item {item.id!r}, which the index holds; give all the files that it was made of"
                 )
             file, row = self._place[modality, item.id]
-            found.append(embeddings(file.rows(modality, row, row + 1, sets=self._codec.reads_concepts), modality))
+            found.append(file.batch(modality, row, row + 1, sets=self._codec.reads_concepts).embeddings)
         sets = [one.concepts for one in found if one.concepts is not None]
         words = [one.words[0] for one in found if one.words is not None]
         return Embeddings(
@@ -294,7 +294,7 @@ def _source(codec: SurrogateCodec, index: Index, files: Sequence[Path | str], st
 
 
 def _census(index: Index, chance: random.Random, size: int) -> tuple[dict[str, int], list[Item], list[str]]:
-    """Number of items by modality, a random sample of them, and ids that stand there twice."""
+    """Number of items by modality, a random sample of them, and repeated ids."""
     counts, sample, repeated = Counter[str](), list[Item](), list[str]()
     before = None
     for n, item in enumerate(index.items()):
@@ -311,7 +311,7 @@ def _census(index: Index, chance: random.Random, size: int) -> tuple[dict[str, i
 
 
 def _rounded(index: Index, source: _Source, items: Sequence[Item]) -> list[Item]:
-    """Those whose stored frequencies are a rounding away from those of ``source``, but not the same."""
+    """The items whose stored frequencies differ from those of ``source`` by rounding only."""
     if source.name == "terms" or not items:
         return []
     apart = abs(source.documents(items) - index.terms([item.id for item in items]))

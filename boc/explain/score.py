@@ -28,7 +28,7 @@ LABELLED = 10
 
 @dataclass(frozen=True)
 class Match:
-    """A term that query and item share, with its frequency in each. ``label`` is None where none was asked for."""
+    """A term that query and item share, with its frequency in each. ``label`` is None if it was not requested."""
 
     term: int
     query_frequency: int
@@ -37,17 +37,17 @@ class Match:
 
     @property
     def product(self) -> int:
-        """What the term adds to the score."""
+        """The contribution of the term to the score."""
         return self.query_frequency * self.item_frequency
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a query or an item consists of: the words of a sentence, or the regions of a picture.
+    """The parts of a query or an item: the words of a sentence, or the regions of a picture.
 
     ``names`` are the words, or the numbers of the regions from 1. ``vectors`` float32 (n, d) are the concepts, ``of``
-    (n,) numbers each one's name: several word-pieces make a word.
-    ``boxes`` (n, 4), x1 y1 x2 y2 in [0, 1], are there for pictures whose encoder tells them.
+    (n,) the index of the name of each concept, since several word-pieces make a word. ``boxes`` (n, 4), x1 y1 x2 y2 in
+    [0, 1], are given for pictures if the encoder provides them.
     """
 
     names: list[str]
@@ -58,13 +58,13 @@ class Parts:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The score of ``item`` for a query, taken apart.
+    """The explanation of the score of ``item`` for a query.
 
     ``matches`` are the shared terms, largest product first; ``query`` is the sentence, or the path of the picture.
-    ``query_terms`` (1, V) are all terms of the query.
-    ``query_parts`` and ``item_parts`` are None without concepts; ``missing`` then says why.
-    ``carried`` float64 (matches, item parts) is the part that each region (or word) of the item has in each term; its
-    rows sum to 1, or to 0 for terms that no single part carries, such as all terms of a code over global vectors.
+    ``query_terms`` (1, V) are all terms of the query. ``query_parts`` and ``item_parts`` are None without concepts;
+    ``missing`` then says why. ``carried`` float64 (matches, item parts) are the shares of the regions (or words) of the
+    item in each term; its rows sum to 1, or to 0 for terms without single parts, such as all terms of a code over
+    global vectors.
     """
 
     query: Item
@@ -78,16 +78,16 @@ class Explanation:
 
     @property
     def score(self) -> int:
-        """The sum of the products: what the engine gives this item, before re-ranking."""
+        """The sum of the products, which is the score of the engine before re-ranking."""
         return sum(match.product for match in self.matches)
 
     def share(self, match: Match) -> Fraction:
-        """The part of the score that is due to ``match``; all shares sum to 1."""
+        """The share of ``match`` in the score; all shares sum to 1."""
         return Fraction(match.product, self.score)
 
     @cached_property
     def alignment(self) -> NDArray[np.float32] | None:
-        """Cosines (query parts, item parts) of concept vectors; a word's is the largest of its word-pieces."""
+        """Cosines (query parts, item parts) of concept vectors; for a word the maximum over its word-pieces."""
         if self.query_parts is None or self.item_parts is None:
             return None
         cosines = unit_rows(self.query_parts.vectors) @ unit_rows(self.item_parts.vectors).T
@@ -95,13 +95,13 @@ class Explanation:
 
     @property
     def weighed_by(self) -> Literal["terms", "alignment"]:
-        """What ``weights`` come from: the matched terms, if parts of the item carry them, or else the alignment."""
+        """The origin of ``weights``: the matched terms, if single parts of the item carry them, else the alignment."""
         return "terms" if self.carried.any() else "alignment"
 
     @cached_property
     def weights(self) -> NDArray[np.float64] | None:
-        """How much each part of the item (n,) matters: its share of the score as far as single parts carry terms
-        (sums to 1), otherwise its mean cosine with the query's content words (with all words or regions, if none)."""
+        """Weights (n,) of the parts of the item: their shares of the score, if single parts carry terms (sums to 1);
+        else the mean cosines with the content words of the query (or with all words or regions, if there are none)."""
         if self.carried.any():
             products = np.array([match.product for match in self.matches], dtype=np.float64)
             carried = products @ self.carried
@@ -123,11 +123,11 @@ def explain(
     *,
     labelled: int = LABELLED,
 ) -> Explanation:
-    """Why item ``id`` has its score for a sentence or a picture.
+    """Explain the score of item ``id`` for a sentence or a picture.
 
-    The ``labelled`` matches of largest product get labels: those stored with the codebook, otherwise asked of the
-    index. An item that shares no term with the query has no matches. BocError for an id that is not in the index; an
-    item's picture that cannot be read is named in ``missing``, the terms are explained all the same.
+    The ``labelled`` matches of largest product get labels, from the codebook or else from the index. An item that
+    shares no term with the query has no matches. BocError for an unknown id. If the picture of the item cannot be read,
+    ``missing`` says so, and the terms are explained nevertheless.
     """
     query, item = _query(text, image), _item(searcher, id)
     encode = partial(_encode, searcher)
@@ -145,10 +145,9 @@ def explain_item(
     labelled: int = LABELLED,
     query_z: int | None = None,
 ) -> Explanation:
-    """The same for a query that is encoded already as ``asked``, of which ``query_z`` terms count, and an item at hand.
+    """Explain the score of an item for an encoded query ``asked``, with its ``query_z`` largest terms.
 
-    ``encode`` encodes the item anew, for the regions or words that it consists of; an ImageError of it is told in
-    ``missing``.
+    ``encode`` encodes the item again, for its regions or words; its ImageError goes to ``missing``.
     """
     code = searcher.codec.encode_queries(asked)
     code = code if query_z is None else heaviest(code, query_z)
@@ -212,7 +211,7 @@ def _parts(embeddings: Embeddings) -> Parts | None:
 def _carried(
     codec: SurrogateCodec, encoded: Embeddings, parts: Parts | None, terms: Sequence[int]
 ) -> NDArray[np.float64]:
-    """The part (len(terms), parts) of each part in each term: its frequencies as a set of one, in proportion."""
+    """Shares (len(terms), parts) of the parts in each term, in proportion to their frequencies when encoded alone."""
     if parts is None:
         return np.zeros((len(terms), 0))
     n = len(parts.vectors)
@@ -221,7 +220,7 @@ def _carried(
     singles = Embeddings(encoded.modality, np.repeat(encoded.vectors, n, axis=0), sets, words=words)
     matrices = codec.document_parts(singles)
     for i, chain in enumerate(codec.chains):
-        if not chain[0].reads_concepts:  # its terms come from the whole vector, not from one part
+        if not chain[0].reads_concepts:  # terms of the whole vector, not of single parts
             matrices[i] = sparse.csr_array(matrices[i].shape, dtype=np.int32)
     frequencies = sparse.hstack(matrices, format="csr")[:, list(terms)].toarray().astype(np.float64)
     carried = np.zeros((len(terms), len(parts.names)))
@@ -231,9 +230,9 @@ def _carried(
 
 
 class TermLabels(Mapping[int, Label]):
-    """Labels of terms: the ``term_labels_`` of a step of their chain; what is missing there, from the index.
+    """Labels of terms: ``term_labels_`` of a step of their chain, or else from the index.
 
-    Each is made when it is first asked for, and kept.
+    A label is made on first use, and cached.
     """
 
     def __init__(self, searcher: Searcher) -> None:
@@ -270,7 +269,7 @@ class TermLabels(Mapping[int, Label]):
 
 
 def _max_per_name(rows: NDArray[np.float32], parts: Parts) -> NDArray[np.float32]:
-    """The largest of the ``rows`` of each name: (pieces, n) -> (names, n)."""
+    """The maximum over the ``rows`` of each name: (pieces, n) -> (names, n)."""
     found = np.full((len(parts.names), rows.shape[1]), -np.inf, dtype=np.float32)
     np.maximum.at(found, parts.of, rows)
     return found

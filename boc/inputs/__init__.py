@@ -1,1 +1,1 @@
-"""Files to arrays: where items come from, pictures, features, metadata, extraction."""
+"""Inputs: sources of items, pictures, feature files, metadata, and extraction."""

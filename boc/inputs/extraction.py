@@ -1,4 +1,4 @@
-"""From a source to a feature file."""
+"""Extraction: encodes a source, or extracts its regions, into a feature file."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.inputs.prepare_pool import advised, preparing
 from boc.inputs.sources import Source
-from boc.types import Embeddings, ImageRef, Item, Ragged, Regions, Rows
+from boc.types import Batch, Embeddings, ImageRef, Item, Ragged, RegionBatch, Regions
 
 if TYPE_CHECKING:
     from boc.plugins import Encoder, RegionSource
 
-PART = 256  # items of a part of a feature file: what a kill can cost
+PART = 256  # items per part of a feature file, the most that a kill can lose
 
 
 @dataclass
 class Speed:
-    """What a run has done: ``images`` tried in ``seconds``, of which it was ``waiting`` for pictures to be prepared."""
+    """The speed of a run: ``images`` tried in ``seconds``, and ``waiting``, the seconds spent waiting for pictures."""
 
     images: int = 0
     seconds: float = 0.0
@@ -33,14 +33,15 @@ class Speed:
 
 
 class Extraction:
-    """Items of a source to a feature file, part by part; made again with the same arguments it goes on.
+    """Extracts the items of a source to a feature file, part by part; with the same arguments it continues a killed
+    run.
 
-    Give ``regions`` for a file of regions, or ``encoder`` for one of embeddings, and the ``precision`` it computes in.
-    Pictures are prepared in ``workers`` other processes, ahead of the encoder; 0 prepares them in this one, None in as
-    many as pay. Items that cannot be used are left out and named in the file with their reason. ``speed`` tells of the
-    last run.
+    Give ``regions`` for a file of regions, or ``encoder`` for a file of embeddings, and the ``precision`` it computes
+    in. Pictures are prepared in ``workers`` other processes, ahead of the encoder; 0 prepares them in this process,
+    None in as many as pay. Items that cannot be used are left out and listed in the file with the reason. ``speed`` is
+    that of the last run.
 
-    A script that asks for workers needs the guard ``if __name__ == "__main__"``, since they import it.
+    A script that uses workers needs the guard ``if __name__ == "__main__"``, since they import it.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Extraction:
             self._prepare, self.workers = self._stored(source.file), 0
 
     def run(self) -> Iterator[int]:
-        """Work through the source; yields the number of items done, first those of an earlier run."""
+        """Process the source; yields the number of items done, starting with those of an earlier run."""
         self.speed = Speed()
         with FeatureWriter(self._path, self.header) as writer:
             yield writer.done
@@ -102,7 +103,7 @@ class Extraction:
             writer.finish()
 
     def _stored(self, path: Path) -> _StoredRegions:
-        """The regions file that is the source, as a region source."""
+        """The regions file at ``path`` as a region source."""
         file = FeatureFile(path)
         if file.header.kind != "regions" or self.encoder is None:
             raise FeatureFileError(
@@ -115,7 +116,9 @@ class Extraction:
             )
         return _StoredRegions(file)
 
-    def _extract(self, items: Sequence[Item], prepared: Iterator[Any]) -> tuple[list[Rows], list[tuple[str, str]]]:
+    def _extract(
+        self, items: Sequence[Item], prepared: Iterator[Any]
+    ) -> tuple[list[Batch | RegionBatch], list[tuple[str, str]]]:
         pictures = [item for item in items if item.modality == "image"]
         captions = [item for item in items if item.modality == "text"]
         batches, failed = self._pictures(pictures, prepared) if pictures else ([], [])
@@ -123,7 +126,9 @@ class Extraction:
             batches.append(self._captions(captions))
         return batches, failed
 
-    def _pictures(self, items: Sequence[Item], prepared: Iterator[Any]) -> tuple[list[Rows], list[tuple[str, str]]]:
+    def _pictures(
+        self, items: Sequence[Item], prepared: Iterator[Any]
+    ) -> tuple[list[Batch | RegionBatch], list[tuple[str, str]]]:
         began = time.perf_counter()
         found = [(item, next(prepared)) for item in items]
         self.speed.waiting += time.perf_counter() - began
@@ -134,26 +139,25 @@ class Extraction:
         if not kept:
             return [], failed
         if self.encoder is not None:
-            return [self._rows(kept, self.encoder.encode_images(values))], failed
+            return [self._batch(kept, self.encoder.encode_images(values))], failed
         width = self.header.dim
         features = Ragged.from_sets([r.features for r in values], width)
         boxes = Ragged.from_sets([r.boxes for r in values], 4)
-        return [Rows(kept, ragged={"features": features, "boxes": boxes})], failed
+        return [RegionBatch(kept, features, boxes)], failed
 
-    def _captions(self, items: Sequence[Item]) -> Rows:
+    def _captions(self, items: Sequence[Item]) -> Batch | RegionBatch:
         if self.encoder is None:
-            return Rows(list(items))
-        return self._rows(items, self.encoder.encode_texts([item.content for item in items]))
+            return RegionBatch(list(items))
+        return self._batch(items, self.encoder.encode_texts([item.content for item in items]))
 
-    def _rows(self, items: Sequence[Item], encoded: Embeddings) -> Rows:
+    def _batch(self, items: Sequence[Item], encoded: Embeddings) -> Batch:
         if encoded.concepts is None or not self.concepts:
-            return Rows(list(items), {"vectors": encoded.vectors})
-        ragged = {"concepts": encoded.concepts} | ({"boxes": encoded.boxes} if encoded.boxes is not None else {})
-        return Rows(list(items), {"vectors": encoded.vectors}, ragged, encoded.words)
+            encoded = Embeddings(encoded.modality, encoded.vectors)
+        return Batch(list(items), encoded)
 
 
 class _StoredRegions:
-    """The regions of a feature file, by the ids of its pictures; read where they lie."""
+    """A region source that reads the regions of a feature file, by picture id."""
 
     def __init__(self, file: FeatureFile) -> None:
         self._places = {item.id: place for place, item in enumerate(file.items("image"))}

@@ -1,4 +1,4 @@
-"""Writes feature files, part by part, so that a run that was killed goes on."""
+"""Writer of feature files, part by part, so that a killed run can continue."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from types import TracebackType
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from boc.atomic_files import check_writable, replacing, sole_writer, sync
 from boc.errors import FeatureFileError
 from boc.inputs.features import OPTIONAL, FeatureFile, Header
-from boc.types import MODALITIES, Modality, Rows
+from boc.types import MODALITIES, Batch, Modality, Ragged, RegionBatch
 
 
 class FeatureWriter:
-    """Writes a feature file batch by batch; made again with the same arguments after a kill, it goes on.
+    """Writes a feature file batch by batch; with the same arguments it continues after a kill.
 
-    ``done`` counts the items of the source that are safely stored. Parts left by other arguments (another source,
+    ``done`` is the number of items of the source that are safely stored. Parts of a run with other arguments (source,
     encoder or weights) are refused, so two runs never mix.
     """
 
@@ -44,8 +45,10 @@ class FeatureWriter:
     def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
         self._lock.__exit__(None, None, None)
 
-    def append(self, consumed: int, batches: Sequence[Rows], failed: Sequence[tuple[str, str]] = ()) -> None:
-        """Store the outcome of the next ``consumed`` items of the source: rows of either modality, and failures."""
+    def append(
+        self, consumed: int, batches: Sequence[Batch | RegionBatch], failed: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """Store the results of the next ``consumed`` items of the source: batches of either modality, and failures."""
         part = self.folder / f"{self.done:012d}-{self.done + consumed:012d}.h5"
         with replacing(part) as temporary:
             _write(temporary, self.header, lambda: batches, failed)
@@ -59,10 +62,12 @@ class FeatureWriter:
             with FeatureFile(part) as file:
                 failed += file.failed
         with replacing(self.path) as temporary:
-            _write(temporary, self.header, lambda: _part_rows(parts), failed)
-        for made in (*reversed(parts), self.folder / "header.json", self.folder / ".lock"):
+            _write(temporary, self.header, lambda: _part_batches(parts), failed)
+        # What a kill has left goes, too; what somebody else has put there stays.
+        for made in (*reversed(parts), *self.folder.glob(".[0-9h]*.tmp"), self.folder / "header.json"):
             made.unlink()
-        with suppress(OSError):  # what somebody else has put there stays
+        (self.folder / ".lock").unlink()
+        with suppress(OSError):
             self.folder.rmdir()
         sync(self.folder.parent)
 
@@ -88,8 +93,26 @@ class FeatureWriter:
             if start == done:
                 done = stop
             else:
-                part.unlink()  # behind a gap, where a run was stopped while it removed its parts
+                part.unlink()  # after a gap, left by a run that stopped while it removed its parts
         return done
+
+
+@dataclass
+class _Arrays:
+    """The arrays of a batch by their names in a file: one row per item, several rows per item, and words of those."""
+
+    dense: dict[str, NDArray[np.float32]]
+    ragged: dict[str, Ragged]
+    words: list[list[str]] | None
+
+    @classmethod
+    def of(cls, batch: Batch | RegionBatch) -> _Arrays:
+        found = batch if isinstance(batch, RegionBatch) else batch.embeddings
+        sets = [(name, getattr(found, name, None)) for name in ("features", "concepts", "boxes")]
+        ragged = {name: rows for name, rows in sets if rows is not None}
+        if isinstance(found, RegionBatch):
+            return cls({}, ragged, None)
+        return cls({"vectors": found.vectors}, ragged, found.words)
 
 
 @dataclass
@@ -103,11 +126,12 @@ class _Layout:
     words: bool
 
     @classmethod
-    def of(cls, rows: Rows) -> _Layout:
-        dense = {name: array.shape[1] for name, array in rows.dense.items()}
-        ragged = {name: sets.values.shape[1] for name, sets in rows.ragged.items()}
-        count = len(next(iter(rows.ragged.values())).values) if ragged else 0
-        return cls(len(rows.items), count, dense, ragged, rows.words is not None)
+    def of(cls, batch: Batch | RegionBatch) -> _Layout:
+        arrays = _Arrays.of(batch)
+        dense = {name: array.shape[1] for name, array in arrays.dense.items()}
+        ragged = {name: sets.values.shape[1] for name, sets in arrays.ragged.items()}
+        count = len(next(iter(arrays.ragged.values())).values) if ragged else 0
+        return cls(len(batch), count, dense, ragged, arrays.words is not None)
 
     def __add__(self, other: _Layout) -> _Layout:
         if (self.dense, self.ragged, self.words) != (other.dense, other.ragged, other.words):
@@ -117,21 +141,22 @@ class _Layout:
         return _Layout(self.items + other.items, self.rows + other.rows, self.dense, self.ragged, self.words)
 
 
-def _part_rows(parts: Sequence[Path]) -> Iterator[Rows]:
+def _part_batches(parts: Sequence[Path]) -> Iterator[Batch | RegionBatch]:
     for part in parts:
         with FeatureFile(part) as file:
+            read = file.batch if file.header.kind == "embeddings" else file.region_batch
             for modality in MODALITIES:
-                yield from file.batches(modality, 1 << 30)
+                yield read(modality, 0, file.count(modality))
 
 
 def _write(
-    path: Path, header: Header, batches: Callable[[], Iterable[Rows]], failed: Sequence[tuple[str, str]]
+    path: Path, header: Header, batches: Callable[[], Iterable[Batch | RegionBatch]], failed: Sequence[tuple[str, str]]
 ) -> None:
     """Two passes over the same batches: one for the sizes, so that arrays are contiguous, one for the values."""
     layouts: dict[Modality, _Layout] = {}
-    for rows in batches():
-        if rows.items:
-            modality, layout = rows.items[0].modality, _Layout.of(rows)
+    for batch in batches():
+        if batch.items:
+            modality, layout = batch.items[0].modality, _Layout.of(batch)
             layouts[modality] = layouts[modality] + layout if modality in layouts else layout
     with h5py.File(path, "w") as file:
         file.attrs.update(header.entries())
@@ -140,10 +165,10 @@ def _write(
         for modality, layout in layouts.items():
             _allocate(file.create_group(modality), layout, header.dtype)
         place = dict.fromkeys(layouts, (0, 0))
-        for rows in batches():
-            if rows.items:
-                modality = rows.items[0].modality
-                place[modality] = _fill(file[modality], rows, *place[modality])
+        for batch in batches():
+            if batch.items:
+                modality = batch.items[0].modality
+                place[modality] = _fill(file[modality], batch, *place[modality])
 
 
 def _allocate(group: h5py.Group, layout: _Layout, dtype: str) -> None:
@@ -153,7 +178,7 @@ def _allocate(group: h5py.Group, layout: _Layout, dtype: str) -> None:
     for name, width in layout.dense.items():
         group.create_dataset(f"dense/{name}", shape=(layout.items, width), dtype=dtype)
     for name, width in layout.ragged.items():
-        # Boxes are small, and their last bits decide areas.
+        # Boxes stay float32: they are small, and their last bits matter for areas.
         group.create_dataset(
             f"ragged/{name}", shape=(layout.rows, width), dtype="float32" if name == "boxes" else dtype
         )
@@ -161,19 +186,19 @@ def _allocate(group: h5py.Group, layout: _Layout, dtype: str) -> None:
         group.create_dataset("words", shape=(layout.rows,), dtype=h5py.string_dtype())
 
 
-def _fill(group: h5py.Group, rows: Rows, item: int, row: int) -> tuple[int, int]:
-    """Store ``rows`` from item number ``item`` and ragged row ``row`` on; the numbers behind them."""
-    end = item + len(rows.items)
-    group["ids"][item:end] = np.array([i.id for i in rows.items], dtype=object)
-    group["content"][item:end] = np.array([i.content for i in rows.items], dtype=object)
-    group["group"][item:end] = np.array([i.group for i in rows.items], dtype=object)
-    for name, array in rows.dense.items():
+def _fill(group: h5py.Group, batch: Batch | RegionBatch, item: int, row: int) -> tuple[int, int]:
+    """Store ``batch`` from item ``item`` and ragged row ``row`` on; return the numbers after them."""
+    arrays, end = _Arrays.of(batch), item + len(batch)
+    group["ids"][item:end] = np.array([i.id for i in batch.items], dtype=object)
+    group["content"][item:end] = np.array([i.content for i in batch.items], dtype=object)
+    group["group"][item:end] = np.array([i.group for i in batch.items], dtype=object)
+    for name, array in arrays.dense.items():
         group[f"dense/{name}"][item:end] = array
     last = row
-    for name, sets in rows.ragged.items():
+    for name, sets in arrays.ragged.items():
         last = row + len(sets.values)
         group[f"ragged/{name}"][row:last] = sets.values
         group["offsets"][item + 1 : end + 1] = sets.offsets[1:] + row
-    if rows.words is not None:
-        group["words"][row:last] = np.array([word for words in rows.words for word in words], dtype=object)
+    if arrays.words is not None:
+        group["words"][row:last] = np.array([word for words in arrays.words for word in words], dtype=object)
     return end, last

@@ -1,16 +1,16 @@
 """HDF5 feature files: items of both modalities with their arrays, written in batches, resumable after a kill.
 
-While a file is written, its batches stand as small files in a folder beside it (``FILE.parts/``), each renamed into
-place whole. HDF5 itself gives no such promise: killed in mid-write it can be left unreadable. The folder is what says
-how much is done; ``FILE`` appears, complete, when all is. The layout of a file and of a part is the same::
+While a file is written, its batches are small files in a folder beside it (``FILE.parts/``), each renamed into place
+when complete. HDF5 itself cannot do this: a file whose writer is killed can be unreadable. The folder shows how much is
+done; ``FILE`` appears when it is complete. A file and a part have the same layout::
 
-    /            attributes: format, kind ("regions" or "embeddings"), spec, digest, dim, dtype, source; precision and
-                 shard where they are not float32 and the whole
+    /            attributes: format, kind ("regions" or "embeddings"), spec, digest, dim, dtype, source; precision if it
+                 is not float32, shard if the source is a part
     /failed      pairs (id, reason) of items that could not be used
     /image, /text
-        ids, content, group     UTF-8 strings, one an item
+        ids, content, group     UTF-8 strings, one per item
         dense/NAME              (n, d), contiguous
-        ragged/NAME             (N, d), contiguous rows of all items; offsets (n + 1,) int64 tells them apart
+        ragged/NAME             (N, d), contiguous rows of all items; offsets (n + 1,) int64 separates them
         words                   (N,) strings: the word-piece of each ragged row, in embeddings of sentences
 """
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -31,20 +31,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import FeatureFileError, check_system
+from boc.inputs.hdf5_check import check_heaps, check_layout, check_values
 from boc.instances import instances
-from boc.types import MODALITIES, Embeddings, Identity, Item, Modality, Ragged, Regions, Rows
+from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged, RegionBatch
 
 FORMAT = 1
 KINDS = ("regions", "embeddings")
-OPTIONAL = {"precision": "float32", "shard": ""}  # entries of a header that may be missing
+OPTIONAL = {"precision": "float32", "shard": ""}  # entries of a header that may be missing, with their defaults
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a feature file says of itself.
+    """The header of a feature file.
 
-    ``source`` is the digest of the list of items it was made from, ``shard`` which part of a greater list that is;
-    ``precision`` is that of the encoder's matrix products, which its vectors tell no more.
+    ``source`` is the digest of the list of items it was made from, ``shard`` the part of the full list, and
+    ``precision`` that of the matrix products of the encoder, which the vectors do not show.
     """
 
     kind: Literal["regions", "embeddings"]
@@ -62,7 +63,7 @@ class Header:
         return Identity(self.spec, self.digest, self.dim)
 
     def entries(self) -> dict[str, Any]:
-        """What is written: all entries but those that a reader may take for granted."""
+        """The entries to write: all without those that have their defaults."""
         return {key: value for key, value in asdict(self).items() if key not in OPTIONAL or value != OPTIONAL[key]}
 
 
@@ -74,15 +75,17 @@ class FeatureFile:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        with _damage(self.path):
+            try:
+                self._file = h5py.File(self.path, "r")
+            except FileNotFoundError:
+                raise FeatureFileError(f"{self.path}: {_absent(self.path)}") from None
         try:
-            self._file = h5py.File(self.path, "r")
-        except FileNotFoundError:
-            raise FeatureFileError(f"{self.path}: {_absent(self.path)}") from None
-        except OSError as error:
-            check_system(self.path, error, FeatureFileError)
-            raise FeatureFileError(f"{self.path}: not a readable HDF5 file; make it with boc extract") from error
-        try:
-            self.header = _read_header(self.path, self._file.attrs)
+            with _damage(self.path):
+                check_heaps(self.path, self._file)
+                self.header = _read_header(self.path, self._file.attrs)
+                check_layout(self.path, self._file)
+                self._check_arrays()
         except FeatureFileError:
             self._file.close()
             raise
@@ -96,6 +99,21 @@ class FeatureFile:
     def close(self) -> None:
         self._file.close()
 
+    def _check_arrays(self) -> None:
+        """FeatureFileError unless there are the arrays that a file of this kind holds, as wide as its header says."""
+        needed = {"regions": "ragged/features", "embeddings": "dense/vectors"}[self.header.kind]
+        for modality in MODALITIES:
+            if not self.count(modality) or (self.header.kind, modality) == ("regions", "text"):
+                continue
+            group = self._file[modality]
+            if needed not in group or group[needed].shape[1] != self.header.dim:
+                raise FeatureFileError(
+                    f"{self.path}: {modality}/{needed} is missing, or not {self.header.dim} wide; make the file anew "
+                    "with boc extract"
+                )
+            if needed == "ragged/features" and ("ragged/boxes" not in group or group["ragged/boxes"].shape[1] != 4):
+                raise FeatureFileError(f"{self.path}: its boxes are missing; make the file anew with boc extract")
+
     def count(self, modality: Modality) -> int:
         """Number of items of one modality."""
         return len(self._file[modality]["ids"]) if modality in self._file else 0
@@ -103,77 +121,108 @@ class FeatureFile:
     @property
     def failed(self) -> list[tuple[str, str]]:
         """(id, reason) of the items of the source that could not be used."""
-        return [(str(key), str(reason)) for key, reason in self._file["failed"].asstr()[:].reshape(-1, 2)]
+        with _damage(self.path):
+            return [(str(key), str(reason)) for key, reason in self._file["failed"].asstr()[:].reshape(-1, 2)]
 
     def ids(self, modality: Modality) -> list[str]:
         """Ids of all items of one modality."""
-        return self._file[modality]["ids"].asstr()[:].tolist() if self.count(modality) else []
+        with _damage(self.path):
+            return self._file[modality]["ids"].asstr()[:].tolist() if self.count(modality) else []
 
     def items(self, modality: Modality, start: int = 0, stop: int | None = None) -> list[Item]:
         """Items ``start`` to ``stop`` in the order of the source."""
         if modality not in self._file:
             return []
         group = self._file[modality]
-        ids, content, groups = (group[name].asstr()[start:stop].tolist() for name in ("ids", "content", "group"))
+        with _damage(self.path):
+            ids, content, groups = (group[name].asstr()[start:stop].tolist() for name in ("ids", "content", "group"))
         return instances(Item, ids, [modality] * len(ids), content, groups, [{} for _ in ids])
 
-    def rows(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Rows:
-        """Items ``start`` to ``stop`` with all their arrays, as float32; without ``sets``, with the dense ones only."""
+    def batch(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Batch:
+        """Items ``start`` to ``stop`` with their embeddings, float32; without ``sets``, with the vectors only.
+
+        FeatureFileError for a file of regions.
+        """
+        if self.header.kind != "embeddings":
+            raise FeatureFileError(f"{self.path}: holds regions, not vectors; use boc extract --encoder on it first")
         items = self.items(modality, start, stop)
         if not items:
-            return Rows(items)
-        group = self._file[modality]
+            return Batch(items, Embeddings(modality, np.empty((0, self.header.dim), np.float32)))
         end = start + len(items)
-        dense = {name: _single(data, start, end) for name, data in group.get("dense", {}).items()}
+        vectors = self._single(self._file[modality]["dense/vectors"], start, end)
         if not sets:
-            return Rows(items, dense)
+            return Batch(items, Embeddings(modality, vectors))
+        ragged, words = self._sets(modality, start, end)
+        return Batch(items, Embeddings(modality, vectors, ragged.get("concepts"), ragged.get("boxes"), words))
+
+    def region_batch(self, modality: Modality, start: int, stop: int) -> RegionBatch:
+        """Items ``start`` to ``stop`` of a file of regions, float32."""
+        items = self.items(modality, start, stop)
+        ragged = self._sets(modality, start, start + len(items))[0] if items else {}
+        return RegionBatch(items, ragged.get("features"), ragged.get("boxes"))
+
+    def ragged_arrays(self, modality: Modality) -> set[str]:
+        """Names of the arrays with several rows per item: concepts, features, boxes."""
+        return set(self._file[modality].get("ragged", {})) if modality in self._file else set()
+
+    def _sets(self, modality: Modality, start: int, end: int) -> tuple[dict[str, Ragged], list[list[str]] | None]:
+        """The arrays of items with several rows per item, by name, and the word of each row."""
+        group = self._file[modality]
         offsets = group["offsets"][start : end + 1]
         low, high = offsets[0], offsets[-1]
         ragged = {
-            name: Ragged(_single(data, low, high), offsets - low) for name, data in group.get("ragged", {}).items()
+            name: Ragged(self._single(data, low, high), offsets - low) for name, data in group.get("ragged", {}).items()
         }
-        words = None
-        if "words" in group:
+        if "words" not in group:
+            return ragged, None
+        with _damage(self.path):
             flat = group["words"].asstr()[low:high].tolist()
-            words = [flat[a:b] for a, b in pairwise((offsets - low).tolist())]
-        return Rows(items, dense, ragged, words)
+        return ragged, [flat[a:b] for a, b in pairwise((offsets - low).tolist())]
 
     def mapped(self, modality: Modality, name: str) -> NDArray[Any]:
-        """The array ``dense/NAME`` or ``ragged/NAME`` as it lies in the file, memory-mapped, read-only."""
+        """The array ``dense/NAME`` or ``ragged/NAME`` of the file, memory-mapped, read-only."""
         data = self._file[modality][name]
         if data.size == 0:
             return np.empty(data.shape, data.dtype)
         return np.memmap(self.path, data.dtype, "r", data.id.get_offset(), data.shape)
 
     def offsets(self, modality: Modality) -> NDArray[np.int64]:
-        """Where each item's ragged rows begin, int64 (n + 1,)."""
+        """Offsets of the ragged rows of each item, int64 (n + 1,)."""
         found: NDArray[np.int64] = self._file[modality]["offsets"][:]
         return found
 
-    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Rows]:
-        """All rows of one modality, ``size`` items at a time."""
+    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
+        """All items of one modality with their embeddings, ``size`` items at a time."""
         for start in range(0, self.count(modality), size):
-            yield self.rows(modality, start, start + size, sets=sets)
+            yield self.batch(modality, start, start + size, sets=sets)
 
     def vectors(self, modality: Modality) -> NDArray[np.float32]:
-        """All global vectors of one modality, float32 (n, d): 4 d bytes an item in memory."""
+        """All global vectors of one modality, float32 (n, d), which take 4 d bytes per item in memory."""
         if not self.count(modality):
             return np.empty((0, self.header.dim), np.float32)
-        data: NDArray[np.float32] = self._file[modality]["dense/vectors"][:].astype(np.float32)
-        return data
+        return self._single(self._file[modality]["dense/vectors"], 0, None)
 
     def sample(self, modality: Modality, step: int, first: int = 0) -> NDArray[np.float32]:
         """Global vectors number ``first``, ``first + step``, ... of one modality, float32 (n, d)."""
         if not self.count(modality):
             return np.empty((0, self.header.dim), np.float32)
-        return self.mapped(modality, "dense/vectors")[first::step].astype(np.float32)
+        found: NDArray[np.float32] = self.mapped(modality, "dense/vectors")[first::step].astype(np.float32)
+        check_values(self.path, found)
+        return found
+
+    def _single(self, data: h5py.Dataset, start: int, stop: int | None) -> NDArray[np.float32]:
+        """Rows of an array as float32. FeatureFileError if a number is none."""
+        with _damage(self.path):
+            values: NDArray[np.float32] = data[start:stop].astype(np.float32)
+        check_values(self.path, values)
+        return values
 
 
 class FeatureFiles:
-    """Several feature files of one encoder, such as the shards of a source, read as one: one file behind the other, in
-    the same order however they are given.
+    """Several feature files of one encoder, such as the shards of a source, read as one. Their order does not depend on
+    the order of the arguments.
 
-    FeatureFileError if they do not belong together or an item stands in two of them; then none stays open.
+    FeatureFileError if they do not belong together or an item is in two of them; then none stays open.
     """
 
     def __init__(self, paths: Sequence[Path | str]) -> None:
@@ -193,7 +242,7 @@ class FeatureFiles:
 
     @property
     def header(self) -> Header:
-        """That of the one file, or of all as one."""
+        """The header of the single file, or the combined one."""
         first = self.files[0].header
         if len(self.files) == 1:
             return first
@@ -209,8 +258,8 @@ class FeatureFiles:
         """Number of items of one modality."""
         return sum(file.count(modality) for file in self.files)
 
-    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Rows]:
-        """All rows of one modality, at most ``size`` items of one file at a time."""
+    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
+        """All items of one modality with their embeddings, at most ``size`` items of one file at a time."""
         for file in self.files:
             yield from file.batches(modality, size, sets=sets)
 
@@ -233,7 +282,7 @@ def _check_alike(files: Sequence[FeatureFile]) -> None:
                 )
     for modality in MODALITIES:
         filled = [file for file in files if file.count(modality)]
-        arrays = [set(file.rows(modality, 0, 1).ragged) for file in filled]
+        arrays = [file.ragged_arrays(modality) for file in filled]
         for file, names in zip(filled, arrays, strict=True):
             if names != arrays[0]:
                 raise FeatureFileError(
@@ -272,22 +321,15 @@ def is_embeddings(path: Path) -> bool:
         return file.header.kind == "embeddings"
 
 
-def embeddings(rows: Rows, modality: Modality) -> Embeddings:
-    """The batch of an embeddings file as Embeddings."""
-    return Embeddings(
-        modality, rows.dense["vectors"], rows.ragged.get("concepts"), rows.ragged.get("boxes"), rows.words
-    )
-
-
-def regions(rows: Rows) -> list[Regions]:
-    """The batch of a regions file as one Regions a picture."""
-    features, boxes = rows.ragged["features"], rows.ragged["boxes"]
-    return [Regions(features[i], boxes[i]) for i in range(len(rows.items))]
-
-
-def _single(data: h5py.Dataset, start: int, stop: int) -> NDArray[np.float32]:
-    values: NDArray[np.float32] = data[start:stop].astype(np.float32)
-    return values
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """FeatureFileError in place of what HDF5, or text that is not UTF-8, makes of a damaged file."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, TypeError, LookupError, MemoryError, OverflowError) as error:
+        check_system(path, error, FeatureFileError)
+        reason = "damaged (text that is not UTF-8)" if isinstance(error, UnicodeError) else "not a readable HDF5 file"
+        raise FeatureFileError(f"{path}: {reason}; make it with boc extract") from error
 
 
 def _absent(path: Path) -> str:
@@ -298,10 +340,15 @@ def _absent(path: Path) -> str:
 
 def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
     found = {key: attributes[key] for key in (f.name for f in fields(Header)) if key in attributes}
-    if "format" not in found or found.get("kind") not in KINDS:
+    found = {key: value.item() if isinstance(value, np.generic) else value for key, value in found.items()}
+    if not isinstance(found.get("format"), int) or found.get("kind") not in KINDS:
         raise FeatureFileError(f"{path}: an HDF5 file, but not a feature file of boc; make one with boc extract")
-    if int(found["format"]) > FORMAT:
+    if found["format"] > FORMAT:
         raise FeatureFileError(f"{path}: feature format {found['format']}, this boc reads up to {FORMAT}; upgrade boc")
     if not {f.name for f in fields(Header)} <= found.keys() | OPTIONAL.keys():
         raise FeatureFileError(f"{path}: incomplete header; make the file anew with boc extract")
-    return Header(**{key: value.item() if isinstance(value, np.generic) else value for key, value in found.items()})
+    numbers = {"format", "dim"}
+    odd = [key for key, value in found.items() if not isinstance(value, int if key in numbers else str)]
+    if odd or found["dim"] < 1 or found["dtype"] not in ("float16", "float32"):
+        raise FeatureFileError(f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); make it anew")
+    return Header(**found)

@@ -1,4 +1,4 @@
-"""Pictures from files: whatever the mode or orientation, an upright RGB image, or an error that names the file."""
+"""Reads pictures of any mode and orientation as upright RGB images; errors name the file."""
 
 from __future__ import annotations
 
@@ -18,42 +18,45 @@ if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
-"""What Pillow may open. Others stay shut whatever a file is called: PostScript runs a program."""
+"""The formats that Pillow may open. Others are refused whatever the name of a file: PostScript runs a program."""
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 MAX_PIXELS = 100_000_000
-STRIP = 256  # rows that are laid on white at a time
+STRIP = 256  # rows blended with white at a time
 WIDTH, HEIGHT, ORIENTATION = 0x0100, 0x0101, 0x0112  # tags of TIFF and EXIF
-# Number of Pillow's Transpose that holds a picture of each orientation upright. Pillow's own exif_transpose writes the
-# EXIF again, at which damaged EXIF fails.
+# Number of the Transpose of Pillow that turns each orientation upright. Pillow's exif_transpose also rewrites the EXIF,
+# which fails if it is damaged.
 TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
 SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What the system lacks for every picture, and not what is wrong with one."""
+"""Errors of the system, which are not the fault of a picture."""
 
 
-def read_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image:
-    """Upright RGB picture: EXIF orientation applied, transparency laid on white, 16-bit grey scaled to 8 bits.
+def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = None) -> Image:
+    """Upright RGB picture: EXIF orientation applied, transparency blended with white, 16-bit grey scaled to 8 bits.
 
-    Grey of floating-point numbers up to 1 is stretched from its smallest to its largest value; of greater numbers it
-    is taken as 16-bit.
+    Floating-point grey with values up to 1 is stretched from its smallest to its largest value; with greater values it
+    is treated as 16-bit. A JPEG may be decoded at a smaller size, with no side below ``least`` pixels, which is enough
+    for thumbnails.
 
     Raises ImageError for a missing, empty, truncated or foreign file, and for more than ``max_pixels`` pixels
-    (checked before decoding); BocError where the system has no more files or memory to give.
+    (checked before decoding); BocError if the system has no more files or memory.
     """
     from PIL.Image import Transpose
 
     with opened(path) as image:
         _check_size(image, path, max_pixels)
+        if least is not None:
+            image.draft(None, (least, least))
         image.load()
         turn = TURNS.get(_orientation(image))
         return _to_rgb(image if turn is None else image.transpose(Transpose(turn)))
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Width and height of a picture held upright; it is not decoded. Raises as ``read_image``."""
+    """Width and height of the upright picture, without decoding it. Raises as ``read_image``."""
     with opened(path) as image:
         width, height = image.size
-        if image.format == "TIFF":  # newer versions of Pillow have turned the size already
+        if image.format == "TIFF":  # newer versions of Pillow return the upright size already
             tags = cast(Any, image).tag_v2
             width, height = tags[WIDTH], tags[HEIGHT]
         lies = _orientation(image) >= 5
@@ -62,23 +65,23 @@ def image_size(path: Path) -> tuple[int, int]:
 
 @contextmanager
 def opened(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
-    """A picture file of one of ``FORMATS``, to be decoded within the block. Raises as ``decoding``."""
+    """Open a picture file of one of ``FORMATS``, to be decoded within the block. Raises as ``decoding``."""
     from PIL import Image
 
     with decoding(name or str(source)), warnings.catch_warnings():
         if isinstance(source, Path) and source.stat().st_size == 0:
             raise ImageError(f"{source}: empty file (0 bytes); delete it or fetch it again")
-        warnings.simplefilter("ignore")  # the limit of pixels here is ``max_pixels``; odd EXIF is no news
+        warnings.simplefilter("ignore")  # ``max_pixels`` limits the pixels; warnings about EXIF do not matter
         with Image.open(source, formats=FORMATS) as image:
             yield image
 
 
 @contextmanager
 def decoding(name: str) -> Iterator[None]:
-    """ImageError, in place of whatever a decoder raises about the picture ``name``.
+    """Turn whatever a decoder raises about the picture ``name`` into ImageError.
 
-    Which classes those are depends on the format, on Pillow's version and on the bytes (struct.error, TypeError,
-    RuntimeError, MemoryError, ...). One damaged picture must not end the work on all others, hence the broad except.
+    The exception classes depend on the format, the version of Pillow and the bytes (struct.error, TypeError,
+    RuntimeError, MemoryError, ...). One damaged picture must not stop all others, hence the broad except.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -95,7 +98,7 @@ def decoding(name: str) -> Iterator[None]:
 
 
 def _told(name: str, error: Exception) -> BocError:
-    """What to tell of an error that was raised while a picture was opened or decoded."""
+    """The BocError for an error that was raised while a picture was opened or decoded."""
     if isinstance(error, OSError) and error.errno in ADVICE:
         kind = BocError if error.errno in SHORT else ImageError
         return kind(f"{name}: cannot be read ({error.strerror}); {advice(error)}")
@@ -104,7 +107,7 @@ def _told(name: str, error: Exception) -> BocError:
 
 
 def _orientation(image: Image) -> int:
-    """The EXIF orientation, 1 to 8. EXIF that cannot be read says nothing: the picture counts."""
+    """The EXIF orientation, 1 to 8. Unreadable EXIF is ignored."""
     with suppress(ImageError), decoding("EXIF"):
         found = image.getexif().get(ORIENTATION, 1)
         return found if found in range(1, 9) else 1
@@ -133,7 +136,7 @@ def _to_rgb(image: Image) -> Image:
 
 
 def _on_white(image: Image) -> Image:
-    """A picture with transparency laid on white, strip by strip: whole, it would be in memory five times."""
+    """Blend a transparent picture with white, strip by strip, since the whole would be in memory five times."""
     from PIL import Image as Pillow
 
     width, height = image.size
@@ -146,7 +149,7 @@ def _on_white(image: Image) -> Image:
 
 
 def thumbnail_uri(path: Path, side: int = 320) -> str:
-    """The picture as a ``data:`` address of a JPEG at most ``side`` pixels wide and high, for self-contained pages."""
+    """The picture as a ``data:`` URL of a JPEG at most ``side`` pixels wide and high, for self-contained pages."""
     image = read_image(path)
     image.thumbnail((side, side))
     buffer = io.BytesIO()

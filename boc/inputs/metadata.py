@@ -1,7 +1,7 @@
-"""Metadata of items: the table it is read from, and the conditions that a search puts on it.
+"""Metadata of items: reading its table, and the conditions of a search.
 
 A table is a CSV whose header declares the types, ``id,year:integer,tag:keyword,taken:date,title:text``. A field without
-a type is a keyword; several values of a cell stand with ``|`` between them, an empty cell holds none.
+a type is a keyword. Several values in a cell are separated by ``|``; an empty cell has no value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from boc.types import FieldType, Filter, Item
 Value: TypeAlias = str | int | float | bool
 
 TYPES: tuple[FieldType, ...] = get_args(FieldType)
-LONGEST_KEYWORD = 32_766  # bytes: what Lucene takes as a term
+LONGEST_KEYWORD = 32_766  # bytes, the limit of a Lucene term
 EXAMPLE = "id,year:integer,tag:keyword"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -56,7 +56,7 @@ class Metadata:
 
     @classmethod
     def read(cls, path: Path) -> Metadata:
-        """The table at ``path`` (UTF-8). SourceError naming file, line, value and rule for what is none."""
+        """The table at ``path`` (UTF-8). SourceError names file, line, value and rule."""
         rows: dict[str, dict[str, Any]] = {}
         try:
             with path.open(newline="", encoding="utf-8-sig") as handle:
@@ -77,12 +77,12 @@ class Metadata:
         return cls(types, rows)
 
     def of(self, item: Item) -> Mapping[str, Any]:
-        """What the table says of ``item`` itself, else of the picture that it belongs to."""
+        """The values of ``item`` itself, else of the picture that it belongs to."""
         found = self.rows.get(item.id)
         return found if found is not None else self.rows.get(item.group, {})
 
     def strangers(self, items: Iterable[Item]) -> list[str]:
-        """The ids of the table that none of ``items`` has, nor belongs to; sorted."""
+        """The ids of the table that match none of ``items`` and none of their pictures, sorted."""
         left = set(self.rows)
         for item in items:
             left.discard(item.id)
@@ -91,7 +91,7 @@ class Metadata:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over types and rows; the order of the rows does not count."""
+        """SHA-256 over types and rows, independent of the order of the rows."""
         digest = hashlib.sha256(json.dumps(self.types, sort_keys=True).encode())
         for key in sorted(self.rows):
             digest.update(json.dumps([key, self.rows[key]], sort_keys=True).encode())
@@ -99,9 +99,9 @@ class Metadata:
 
 
 def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
-    """The condition that ``text`` writes: a field of ``types``, one of = != < <= > >=, and a value of its type.
+    """Parse a condition: a field of ``types``, one of = != < <= > >=, and a value of its type.
 
-    BocError that names the fields there are, or the rule.
+    BocError names the known fields, or the rule.
 
     >>> parse_filter("taken<2021-05-01", {"taken": "date"})
     Filter(field='taken', op='<', value='2021-05-01T00:00:00')
@@ -118,7 +118,7 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
 
 
 def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
-    """``condition`` if it can be put on items with fields of ``types``. BocError that names the fields, or the rule."""
+    """Return ``condition`` if it is valid for fields of ``types``. BocError names the known fields, or the rule."""
     kind = _filterable(condition.field, types)
     wanted = {"integer": (int,), "float": (int, float), "boolean": (bool,)}.get(kind, (str,))
     if not isinstance(condition.value, wanted) or (kind != "boolean" and isinstance(condition.value, bool)):
@@ -190,7 +190,7 @@ def _row(where: str, cells: Sequence[str], types: Mapping[str, FieldType]) -> tu
 
 
 def _parsed(text: str, kind: FieldType) -> Value:
-    """The value that ``text`` writes. ValueError if it is none of this type."""
+    """Parse a value of this type. ValueError if ``text`` is none."""
     if kind == "integer":
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not -(2**63) <= int(text) < 2**63:
             raise ValueError
@@ -211,7 +211,7 @@ def _parsed(text: str, kind: FieldType) -> Value:
 
 
 def _date(text: str) -> str:
-    """YYYY-MM-DDThh:mm:ss in UTC, which a time without offset is taken to be in; fractions of a second are cut off."""
+    """YYYY-MM-DDThh:mm:ss in UTC, the default time zone; fractions of a second are dropped."""
     match = _DATE.fullmatch(text)
     if match is None:
         raise ValueError

@@ -1,4 +1,4 @@
-"""Pictures prepared in worker processes, each on one thread: in order, and never many ahead of whoever takes them.
+"""A pool of worker processes that prepare pictures, in order and at most ``AHEAD`` of the consumer.
 
 Imports nothing heavy, so that a worker can limit its threads before numpy counts the cores.
 """
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
     Prepare: TypeAlias = Callable[[ImageRef], Any]
 
-AHEAD = 256  # pictures prepared before they are asked for
-EACH = 2  # pictures a worker has been given, so that it need not wait for the next
-FEW = 256  # pictures that are prepared before workers have started
+AHEAD = 256  # pictures prepared ahead of the consumer
+EACH = 2  # pictures queued per worker, so that it never waits for the next
+FEW = 256  # up to this number workers do not pay: preparing takes less time than starting them
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def advised(pictures: int) -> int:
-    """Worker processes for so many pictures: one a core that this process may use, none for a few pictures."""
+    """Number of worker processes for so many pictures: one per core that this process may use, 0 for few pictures."""
     if pictures < FEW:
         return 0
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -41,11 +41,11 @@ def advised(pictures: int) -> int:
 
 @contextmanager
 def preparing(prepare: Prepare, images: Sequence[ImageRef], workers: int) -> Iterator[Iterator[Any]]:
-    """What ``prepare`` makes of each of ``images``, in their order, or the ImageError that it raised.
+    """Apply ``prepare`` to each of ``images``; yields the results in order, or the ImageError that it raised.
 
-    With ``workers`` 0 in this process; else in so many others, started anew, which get ``prepare`` pickled and end
-    with the block, or with this process however it ends. Any other BocError is raised, and so is one for a worker
-    that died, naming the picture.
+    With ``workers`` 0 it runs in this process; else in so many new processes, which get ``prepare`` pickled and end
+    with the block, or with this process however it ends. Any other BocError is raised, also if a worker dies; that one
+    names the picture.
     """
     if not workers or not images:
         yield (_checked(_attempt(prepare, image)) for image in images)
@@ -58,7 +58,7 @@ def preparing(prepare: Prepare, images: Sequence[ImageRef], workers: int) -> Ite
 
 
 class _Pool:
-    """One thread serves each worker: it hands out places of ``images`` and takes back what was made of them."""
+    """One thread per worker sends it indices of ``images`` and receives the results."""
 
     def __init__(self, prepare: Prepare, images: Sequence[ImageRef], workers: int) -> None:
         self._images = images
@@ -69,8 +69,8 @@ class _Pool:
         self._changed = Condition()
         self._processes: list[BaseProcess] = []
         self._threads: list[Thread] = []
-        pickled = bytes(ForkingPickler.dumps(prepare))  # here, where an error is seen
-        context = get_context("spawn")  # a fork would copy the threads and locks of torch
+        pickled = bytes(ForkingPickler.dumps(prepare))  # pickled here, so that an error is raised here
+        context = get_context("spawn")  # a fork would copy threads and locks of torch
         for _ in range(workers):
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs,), daemon=True)
@@ -123,14 +123,14 @@ class _Pool:
             return list(islice(self._places, count))
 
     def _put(self, place: int, value: Any) -> None:
-        """Store a result once there is room for it. The next one to be taken always has room."""
+        """Store a result when there is room. There is always room for the next one to be consumed."""
         with self._changed:
             self._changed.wait_for(lambda: place < self._taken + AHEAD or self._closed)
             self._ready[place] = value
             self._changed.notify_all()
 
     def _fail(self, process: BaseProcess, given: Sequence[int]) -> None:
-        """A worker is dead: whoever comes to take what it had been given is told so. It was at the first of these."""
+        """Store an error for the pictures of a dead worker, which worked on the first of them."""
         process.join()
         code = process.exitcode or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
@@ -144,9 +144,9 @@ class _Pool:
 
 
 def _work(connection: Connection) -> None:
-    """Life of a worker: ``prepare`` comes first, then pictures; each is answered before the next is read."""
+    """The main loop of a worker: receive ``prepare``, then pictures, and answer each before reading the next."""
     os.environ.update(dict.fromkeys(THREADS, "1"))
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # of a parent that is gone
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # if the parent is gone
         try:
             prepare = connection.recv()
         except BocError as error:
@@ -171,7 +171,7 @@ def _checked(value: Any) -> Any:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Processes started here never see Ctrl-C, which a terminal sends to all of them: their parent ends them."""
+    """Processes started here ignore Ctrl-C, which a terminal sends to all; their parent ends them."""
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,4 +1,4 @@
-"""SOURCE of the command line: a folder of pictures, a table of ``image,caption``, or a feature file."""
+"""Sources of items: a folder of pictures, a CSV of ``image,caption``, or a feature file."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from boc.inputs.text_lines import read_ids
 from boc.types import Item
 
 OTHERS = frozenset({".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf"})
-"""Suffixes of pictures that are not read."""
+"""Suffixes of picture formats that are not read."""
 
 ADVICE = "give a folder of pictures, a CSV with the columns image,caption, or a feature file (.h5)"
 
 
 @dataclass(frozen=True)
 class Source:
-    """What is to be extracted, in a fixed order: pictures first, then captions.
+    """The items of a source in a fixed order: pictures first, then captions.
 
-    ``file`` is the path of the feature file the items stand in, or None where they are pictures and plain text.
-    ``shard`` says which part of a source these are, as "3/16", or nothing for a whole one.
+    ``file`` is the path of the feature file with the items, or None if they are pictures and plain text. ``shard`` is
+    the part of the source, such as "3/16", or empty for a whole source.
     """
 
     items: list[Item]
@@ -45,7 +45,7 @@ class Source:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the items: the same list in the same order gives the same digest, another shard another one."""
+        """SHA-256 over the items: the same items in the same order and shard give the same digest."""
         digest = hashlib.sha256(self.shard.encode())
         for item in self.items:
             digest.update(json.dumps([item.id, item.modality, item.content, item.group]).encode())
@@ -54,8 +54,8 @@ class Source:
     def part(self, shard: str) -> Source:
         """Shard ``I/N``, I from 1 to N: about one picture in N with its captions, in the order of the source.
 
-        SHA-256 of a picture's id decides, so that no machine needs to know what the others do, and pictures that are
-        added or lost move no others. SourceError for anything but two such numbers.
+        The SHA-256 of the picture id decides, so machines need not know of each other, and adding or removing pictures
+        moves no others. SourceError for an invalid shard.
         """
         match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
         number, parts = (int(group) for group in match.groups()) if match else (0, 0)
@@ -74,9 +74,9 @@ def _hashed(name: str) -> int:
 def open_source(path: Path, ids: Path | None = None, images: Path | None = None) -> Source:
     """Read the list of items behind ``path``, which may be a folder, a CSV or a feature file.
 
-    ``ids`` names a text file with one picture id a line: only those pictures and their captions are kept, in the
-    order of the source. ``images`` is the folder of a CSV's pictures (default: the CSV's own, or ``images`` in it).
-    Raises SourceError if nothing is found.
+    ``ids`` names a text file with one picture id per line: only those pictures and their captions are kept, in the
+    order of the source. ``images`` is the folder of the pictures of a CSV (default: the folder of the CSV, or
+    ``images`` in it). Raises SourceError if nothing is found.
     """
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder; {ADVICE}")
@@ -95,7 +95,7 @@ def open_source(path: Path, ids: Path | None = None, images: Path | None = None)
 
 
 def _folder(folder: Path) -> list[Item]:
-    # A dangling link is listed: whoever reads it says what it lacks.
+    # A dangling link is listed; reading it raises the error.
     inside = sorted(folder.rglob("*"))
     paths = [path for path in inside if path.suffix.lower() in SUFFIXES and not path.is_dir()]
     _tell_left_out(folder, inside)
@@ -110,7 +110,7 @@ def _folder(folder: Path) -> list[Item]:
 
 
 def _tell_left_out(folder: Path, inside: Sequence[Path]) -> None:
-    """Name what a user may take for pictures of the folder: other formats, and folders that are links."""
+    """Warn about pictures in the folder that are left out: other formats, and linked folders."""
     others = Counter(path.suffix.lower() for path in inside if path.suffix.lower() in OTHERS)
     if others:
         counts = ", ".join(f"{count} {suffix}" for suffix, count in sorted(others.items()))
@@ -154,7 +154,7 @@ def _table(path: Path, images: Path | None) -> list[Item]:
 
 
 def _without_nul(path: Path, lines: Iterable[str]) -> Iterator[str]:
-    """The lines as they are; SourceError at a NUL character, which feature files cannot hold."""
+    """The lines unchanged; SourceError at a NUL character, which feature files cannot store."""
     for number, line in enumerate(lines, 1):
         if "\0" in line:
             raise SourceError(f"{path}, line {number}: a NUL character, which cannot be stored; remove it")

@@ -1,4 +1,4 @@
-"""Lines of a text file as they are: ids may begin and end with spaces, and hold what Python takes for line ends."""
+"""Reads lines of text files exactly: ids may begin and end with spaces, and contain what Python takes for line ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from boc.errors import SourceError
 
 
 def read_ids(path: Path) -> list[str]:
-    """The ids that a file lists, one a line, exactly as they stand there; empty lines are skipped.
+    """The ids in a file, one per line, unchanged; empty lines are skipped.
 
     SourceError for a file that cannot be read, is not UTF-8, or lists none.
     """
@@ -25,7 +25,7 @@ def read_ids(path: Path) -> list[str]:
 def text_lines(data: bytes, name: str) -> list[str]:
     r"""The lines of ``data``, UTF-8 with or without a byte order mark; they end at \n or \r\n and nowhere else.
 
-    SourceError naming the line that is not UTF-8, of what is called ``name``.
+    SourceError names ``name`` and the line that is not UTF-8.
     """
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     found = []

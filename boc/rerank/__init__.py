@@ -9,8 +9,8 @@ Visual Textual Alignment, TOMM 2021):
     mravgw  mrsw / number of words (eq. 8)
 
 These are the paper's equations. The authors' code also lets the zeros of padded positions compete in a maximum, which
-in their evaluation bounds each region's maximum in mwsr, and in that part of symm, below by 0: scores differ where a
-region is unlike every word. Here nothing is padded. An alignment with an empty set is 0.
+in their evaluation bounds each region's maximum in mwsr, and in that part of symm, below by 0: scores differ if a
+region has a negative cosine with every word. Here nothing is padded. An alignment with an empty set is 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Alignment of concept sets: each word with its best region, or each region with its best word."""
+"""Alignment scores of concept sets: each word with its best region, or each region with its best word."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from boc.rerank.dot import products
 from boc.types import Modality, Ragged, Rescore, StoredConcepts
 from boc.vectors import unit_rows
 
-CELLS = 1 << 22  # cosines pooled at a time: they stay in the cache
+CELLS = 1 << 22  # cosines pooled at a time, so that they stay in the cache
 
 
 def align(
@@ -20,8 +20,7 @@ def align(
 ) -> NDArray[np.float32]:
     """Alignment scores (n,) of a concept set float32 (m, d) with n stored ones.
 
-    ``asks_by_words`` says that the words are those of the query and the regions those of the candidates, and not the
-    other way round.
+    ``asks_by_words`` means that the query has the words and the candidates the regions; otherwise the other way round.
     """
     check_metric(metric)
     cosines = products(unit_rows(query), candidates.values)
@@ -35,7 +34,7 @@ def align(
 def rescored(rescore: Rescore, i: int, candidates: StoredConcepts, modality: Modality) -> NDArray[np.float32]:
     """Alignment scores (n,) of query number ``i`` with n candidates of one ``modality``.
 
-    Between two pictures, or two sentences, the query's concepts play the words.
+    Between two pictures, or two sentences, the concepts of the query take the role of words.
     """
     sets = rescore.queries.concepts
     assert sets is not None
@@ -46,7 +45,7 @@ def rescored(rescore: Rescore, i: int, candidates: StoredConcepts, modality: Mod
 def alignments(words: Ragged, regions: Ragged, metric: str) -> NDArray[np.float32]:
     """Alignment scores (n_texts, n_images) of all sets of words with all sets of regions, each float32 (N, d).
 
-    Beside the sets of unit length, some 16 MB of cosines are in memory at a time.
+    Besides the normalised sets, about 16 MB of cosines are in memory at a time.
     """
     check_metric(metric)
     n, m = len(words), len(regions)
@@ -68,7 +67,7 @@ def _pool(
     *,
     words_in_rows: bool,
 ) -> NDArray[np.float32]:
-    """Scores (n, m) of the blocks of ``cosines`` that the offsets ``rows`` (n + 1,) and ``columns`` (m + 1,) bound."""
+    """Scores (n, m) of the blocks of ``cosines`` between the offsets ``rows`` (n + 1,) and ``columns`` (m + 1,)."""
     tall, wide = np.diff(rows) > 0, np.diff(columns) > 0
     scores = np.zeros((len(tall), len(wide)), dtype=np.float32)
     if not cosines.size:
@@ -79,7 +78,7 @@ def _pool(
         """Sum over words, or over regions, of the maximum over the others."""
         if words == words_in_rows:
             pooled: NDArray[np.float32] = np.add.reduceat(np.maximum.reduceat(cosines, lefts, axis=1), tops, axis=0)
-        else:  # reduceat along the rows takes ten times as long as this loop
+        else:  # reduceat along rows is ten times as slow as this loop
             bounds = pairwise([*tops.tolist(), len(cosines)])
             pooled = np.add.reduceat(np.stack([cosines[a:b].max(axis=0) for a, b in bounds]), lefts, axis=1)
         return pooled

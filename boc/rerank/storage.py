@@ -13,9 +13,9 @@ from boc.vectors import unit_rows
 
 
 def store(concepts: Ragged, dtype: str) -> StoredConcepts:
-    """Concept sets as an index stores them: rows scaled to unit length, as float16, or as int8 with a scale a row.
+    """Concept sets as an index stores them: rows scaled to unit length, as float16, or as int8 with one scale per row.
 
-    An int8 component is off by at most half the scale, which is the largest component of the row / 127.
+    The error of an int8 component is at most half the scale, which is the largest component of the row / 127.
     """
     rows = unit_rows(concepts.values)
     if dtype == "float16":
@@ -26,7 +26,7 @@ def store(concepts: Ragged, dtype: str) -> StoredConcepts:
 
 
 def stored(rows: NDArray[np.float32], dtype: str) -> NDArray[np.floating[Any]]:
-    """``rows`` float32 (n, d) as an index stores them: float16, rounded to the nearest, or as they are."""
+    """``rows`` float32 (n, d) as an index stores them: rounded to float16, or unchanged."""
     if dtype != "float16" or rows.dtype != np.float32:
         return rows.astype(dtype, copy=False)
     return np.asarray(numkong.astype(np.ascontiguousarray(rows), "float16"))  # numpy takes twice as long

@@ -10,10 +10,11 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from boc import __version__
 from boc.search import Searcher
-from boc.web import api_docs, routes
+from boc.web import routes
 from boc.web.auth import Guard
+from boc.web.decoding import Budget
 from boc.web.errors import answer_problems
-from boc.web.limits import Bodies, Crowd
+from boc.web.limits import Bodies, Crowd, Heads
 from boc.web.live_index import Library
 from boc.web.responses import Checked, Compressed
 from boc.web.search import Search
@@ -34,7 +35,9 @@ def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     answer_problems(app)
-    library, thumbnails = Library(searcher, settings), Thumbnails(settings.cache, settings.cache_bytes)
+    budget = Budget(settings.decoding)
+    library = Library(searcher, settings, budget)
+    thumbnails = Thumbnails(settings.cache, settings.cache_bytes, budget)
     app.state.service = routes.Service(library, thumbnails, settings, Search(library, thumbnails))
     app.include_router(routes.api)
     app.mount("/static", Checked(directory=HERE / "static"), "static")
@@ -45,11 +48,8 @@ def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
         shown = pages.get_template("index.html").render(name=settings.name, version=__version__)
         return HTMLResponse(shown, headers={"Cache-Control": "no-cache"})
 
-    @app.get("/docs", include_in_schema=False)
-    def docs() -> HTMLResponse:
-        return HTMLResponse(api_docs.page(app.openapi()))
-
     app.add_middleware(Compressed)
     for layer in (Crowd, Bodies, Guard):  # the last layer added sees a request first
         app.add_middleware(layer, settings=settings)
+    app.add_middleware(Heads)
     return app

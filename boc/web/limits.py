@@ -72,25 +72,59 @@ class Bodies:
 class Crowd:
     """Limits the requests in progress and those that wait; further ones are answered with 503 and Retry-After.
 
-    Pictures and searches have separate queues, so that a page full of pictures does not delay the next search.
+    Thumbnails, uploads and searches have separate queues, so that neither a page full of pictures nor a large upload
+    delays the next search.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        self._gates = {thumbs: _Gate(settings.active, settings.waiting) for thumbs in (False, True)}
+        active = {"thumb": settings.active, "upload": settings.uploads, "question": settings.active}
+        self._gates = {kind: _Gate(places, settings.waiting) for kind, places in active.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not path_of(scope).startswith("/api/"):
             await self._app(scope, receive, send)
             return
         scope.setdefault("state", {})["start"] = perf_counter()
-        gate = self._gates[path_of(scope).startswith("/api/thumb/")]
+        gate = self._gates[_kind(scope)]
         if gate.full():
             said = "too many requests at once; ask again in a second"
             await refusal(429, said, {"Retry-After": "1"})(scope, receive, send)
             return
+        answer: list[Message] = []
+
+        async def keep(message: Message) -> None:
+            answer.append(message)
+
         async with gate:
+            await self._app(scope, receive, keep)
+        for message in answer:  # here, where a client that reads slowly keeps no other waiting
+            await send(message)
+
+
+def _kind(scope: Scope) -> str:
+    if scope["method"] == "POST":
+        return "upload"
+    return "thumb" if path_of(scope).startswith("/api/thumb/") else "question"
+
+
+class Heads:
+    """Answers HEAD as GET, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
             await self._app(scope, receive, send)
+            return
+
+        async def without_body(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
+        await self._app({**scope, "method": "GET"}, receive, without_body)
 
 
 class _Gate:

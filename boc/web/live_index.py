@@ -19,6 +19,7 @@ from boc.errors import BackendError, BocError, ImageError, ManifestError
 from boc.explain.score import TermLabels
 from boc.search import Searcher
 from boc.types import Embeddings, ImageRef, Item, TermMatrix
+from boc.web.decoding import Budget
 from boc.web.errors import ProblemError
 from boc.web.microbatch import Together
 from boc.web.settings import Settings
@@ -88,8 +89,9 @@ class Library:
     A replaced index is noticed within seconds. Until it is open, the old one answers.
     """
 
-    def __init__(self, searcher: Searcher, settings: Settings) -> None:
+    def __init__(self, searcher: Searcher, settings: Settings, budget: Budget) -> None:
         self._settings = settings
+        self._budget = budget
         self._opened = Opened.of(searcher)
         self._away: str | None = None
         self._looked = monotonic()
@@ -124,7 +126,8 @@ class Library:
 
         def make() -> Embeddings:
             try:
-                prepared = encoder.prepare(ImageRef(name, path))
+                with self._budget.of(path):
+                    prepared = encoder.prepare(ImageRef(name, path))
             except ImageError as error:  # the answer must not reveal paths of this disk
                 raise ImageError(str(error).replace(str(path), name)) from error
             with self._together.alone():

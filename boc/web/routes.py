@@ -30,7 +30,7 @@ from boc.web.thumbnails import SIDES, Thumbnails
 from boc.web.uploads import Upload
 
 LABELLED = 12  # terms of an explanation with words and pictures
-KEPT = "private, max-age=86400, immutable"  # a day: another index may have another picture under the same id
+KEPT = "private, no-cache"  # to be asked after each time: another index may have another picture under the same id
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Error} for status in (400, 401, 403, 404, 408, 413, 415, 429, 503)
@@ -122,7 +122,7 @@ async def by_item(request: Request, service: Served, id: str, asked: Annotated[A
     return await run_in_threadpool(lambda: service.search(request, query, asked, encode, without=id))
 
 
-@api.get("/explain/{id:path}", response_model=schemas.Explanation)
+@api.get("/explain/{id:path}", response_model=schemas.ExplanationAnswer)
 async def why(request: Request, service: Served, id: str, asked: Annotated[Why, Query()]) -> Response:
     """Why an item has its score for a sentence, or for another item."""
     q, like, root, library = asked.q, asked.like, root_of(request.scope), service.library
@@ -140,7 +140,7 @@ async def why(request: Request, service: Served, id: str, asked: Annotated[Why, 
     return await service.answer(work)
 
 
-@api.post("/explain/{id:path}", response_model=schemas.Explanation)
+@api.post("/explain/{id:path}", response_model=schemas.ExplanationAnswer)
 async def why_picture(request: Request, service: Served, id: str, image: Picture, z: Terms = None) -> Response:
     """Why an item has its score for a picture."""
     library, root = service.library, root_of(request.scope)

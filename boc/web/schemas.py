@@ -155,7 +155,7 @@ class SurrogateAnswer(BaseModel):
     item: str
 
 
-class Explanation(BaseModel):
+class ExplanationAnswer(BaseModel):
     """Why an item has its score: the products of ``terms`` add up to ``score``.
 
     ``alignment`` holds the cosine of each part of the query with each part of the item.

@@ -42,7 +42,9 @@ def item(found: Item, thumbnails: Thumbnails, root: str) -> Json:
 
 def thumb(id: str, root: str) -> str:
     """The path of the thumbnail of an item on this host."""
-    return quote(f"{root}/api/thumb/{id}")
+    # Browsers resolve such parts of a path, encoded or not; what stands between encoded slashes they leave alone.
+    odd = {"", ".", ".."} & set(id.split("/"))
+    return quote(f"{root}/api/thumb/") + quote(id, safe="" if odd else "/")
 
 
 def explanation(found: Explanation, terms: TermMatrix, of: str, captions: Sequence[str], root: str) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 
@@ -9,8 +10,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from boc.errors import BocError
+from boc.web.connections import AT_ONCE, PatientProtocol, room
 
-CONNECTIONS = 1024
+TAKE = 0.2  # seconds in which waiting connections are accepted before the server stops
+QUEUE = 1024  # connections that the system holds until they are accepted
 GRACE = 3  # seconds that open requests have to finish when the server stops
 
 
@@ -26,7 +29,7 @@ def listen(host: str, port: int) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind(address)
-        sock.listen(256)
+        sock.listen(QUEUE)
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
@@ -44,7 +47,22 @@ def run(app: ASGIApp, sock: socket.socket) -> None:
         log_level="warning",
         access_log=False,  # addresses may contain a token
         server_header=False,
-        limit_concurrency=CONNECTIONS,
+        http=PatientProtocol,
+        backlog=AT_ONCE,
         timeout_graceful_shutdown=GRACE,
     )
-    uvicorn.Server(config).run(sockets=[sock])
+    PatientProtocol.most = room()
+    _Server(config).run(sockets=[sock])
+
+
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen; asyncio takes how many it accepts at once for the length of the system's queue, too."""
+        await super().startup(sockets)
+        for sock in sockets or ():
+            sock.listen(QUEUE)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop, after connections that the system holds ready were taken: it would reset them."""
+        await asyncio.sleep(TAKE)
+        await super().shutdown(sockets)

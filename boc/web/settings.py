@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 def default_cache() -> Path:
-    """The default folder of thumbnails: ``boc/thumbnails`` in XDG_CACHE_HOME, or in ~/.cache, or in the folder of
-    temporary files for a user without a home."""
+    """The default folder of thumbnails: ``boc/thumbnails`` in XDG_CACHE_HOME, or in ~/.cache; for a user without a
+    home, in the temporary folder."""
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     except RuntimeError:  # a user without a home, as in a container
@@ -30,9 +30,10 @@ class Settings:
 
     ``hosts`` are further host names that requests may use, beside loopback and ``host``; without this check a foreign
     page could reach the server through a name that points here. ``upload`` limits the bytes, ``pixels`` the pixels of
-    an uploaded picture, ``cache_bytes`` all thumbnails. ``active`` requests are processed at a time and ``waiting``
-    more may wait; further ones are rejected. ``patience`` is the number of seconds in which a body must arrive,
-    ``look_every`` the number of seconds between checks whether the index was replaced.
+    an uploaded picture, ``decoding`` the pixels that are decoded at a time, ``cache_bytes`` all thumbnails. ``active``
+    requests and ``uploads`` pictures are processed at a time and ``waiting`` more may wait; further ones are rejected.
+    ``patience`` is the number of seconds in which a body must arrive, ``look_every`` the number of seconds between
+    checks whether the index was replaced.
     """
 
     name: str
@@ -44,7 +45,9 @@ class Settings:
     cache_bytes: int = 500_000_000
     upload: int = 20_000_000
     pixels: int = 50_000_000
+    decoding: int = 50_000_000
     active: int = 8
+    uploads: int = 2
     waiting: int = 256
     patience: float = 30.0
     look_every: float = 3.0

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from boc.errors import BocError, ImageError
 from boc.inputs.images import image_size, read_image
+from boc.web.decoding import Budget
 
 SIDES = (240, 480, 960)
 QUALITY = 82
@@ -34,9 +35,10 @@ class Thumbnails:
     bytes the oldest are removed. If the folder is not writable, thumbnails are made each time.
     """
 
-    def __init__(self, folder: Path, most: int) -> None:
+    def __init__(self, folder: Path, most: int, budget: Budget) -> None:
         self._folder = folder
         self._most = most
+        self._budget = budget
         self._lock = threading.Lock()
         self._total: int | None = None
         self._making = threading.BoundedSemaphore(max(1, min(4, (os.cpu_count() or 2) - 1)))
@@ -60,10 +62,17 @@ class Thumbnails:
         with self._making:
             with suppress(OSError):  # another thread made it meanwhile
                 return Thumbnail(file.read_bytes(), tag)
-            data = _drawn(path, side)
+            data = self._draw(path, side)
         with suppress(OSError):
             self._keep(file, data)
         return Thumbnail(data, tag)
+
+    def _draw(self, path: Path, side: int) -> bytes:
+        try:
+            with self._budget.of(path):
+                return _drawn(path, side)
+        except ImageError as error:
+            raise ImageError(str(error).replace(str(path), path.name)) from error
 
     def size(self, path: Path) -> tuple[int, int] | None:
         """Width and height of a picture as displayed; None if it cannot be read. Reads its header once."""
@@ -112,10 +121,7 @@ class Thumbnails:
 
 
 def _drawn(path: Path, side: int) -> bytes:
-    try:
-        image = read_image(path)
-    except ImageError as error:
-        raise ImageError(str(error).replace(str(path), path.name)) from error
+    image = read_image(path, least=2 * side)
     image.thumbnail((side, side))
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=QUALITY, optimize=True)

@@ -37,6 +37,9 @@ def pooled(regions: Tensor, region_mask: Tensor, words: Tensor, word_mask: Tenso
     ``regions`` (B, n, d) and ``words`` (T, L, d) have unit rows; the boolean masks (B, n) and (T, L) are true
     for rows that take part.
     """
+    if pooling in ("mrsw", "mravgw"):
+        by_word = _best_regions(regions * region_mask[..., None], words, word_mask)
+        return by_word if pooling == "mrsw" else by_word / word_mask.sum(dim=1).clamp(min=1)
     cosines = torch.einsum("bnd,tld->btnl", regions, words)
     cosines = cosines.to(torch.promote_types(cosines.dtype, torch.float32))  # sums are taken in full precision
     A = cosines * (region_mask[:, None, :, None] & word_mask[None, :, None, :])
@@ -46,10 +49,17 @@ def pooled(regions: Tensor, region_mask: Tensor, words: Tensor, word_mask: Tenso
         return A.mean(dim=(2, 3))
     if pooling == "scan":
         return _scan(A, regions, words, word_mask)
-    by_word, by_region = A.amax(dim=2).sum(dim=2), A.amax(dim=3).sum(dim=2)
-    if pooling == "mravgw":
-        return by_word / word_mask.sum(dim=1).clamp(min=1)
-    return {"mrsw": by_word, "mwsr": by_region, "symm": by_word + by_region}[pooling]
+    by_region = A.amax(dim=3).sum(dim=2)
+    return by_region if pooling == "mwsr" else A.amax(dim=2).sum(dim=2) + by_region
+
+
+def _best_regions(regions: Tensor, words: Tensor, word_mask: Tensor) -> Tensor:
+    """Sums over words of the maximum over regions, without a cell for each word that is masked: most of the memory that
+    training moves."""
+    cosines = torch.einsum("bnd,wd->bnw", regions, words[word_mask])
+    best = cosines.max(dim=1).values.to(torch.promote_types(cosines.dtype, torch.float32))
+    owners = word_mask.nonzero(as_tuple=True)[0]
+    return best.new_zeros(len(regions), len(words)).index_add(1, owners, best)
 
 
 def _scan(A: Tensor, regions: Tensor, words: Tensor, word_mask: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""What cuts an image into regions: one module a kind, each with ``load(argument) -> RegionSource``.
+"""Region sources: one module per kind, each with ``load(argument) -> RegionSource``.
 
-A module says what it takes (``ARGUMENT``) and which extra installs what it needs (``EXTRA``).
+A module names its argument (``ARGUMENT``) and the extra that installs its packages (``EXTRA``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import _options
 
 
 def load(spec: str, base: Path | None = None) -> RegionSource:
-    """The region source ``KIND`` or ``KIND:ARGUMENT``; a file that it names is looked for in ``base`` first.
+    """The region source ``KIND`` or ``KIND:ARGUMENT``; a file that it names is first looked up in ``base``.
 
     Raises EncoderError for an unknown kind or a missing package.
     """
@@ -39,13 +39,13 @@ def load(spec: str, base: Path | None = None) -> RegionSource:
 
 
 def known() -> dict[str, str]:
-    """How each kind of region source is written, by its name: ``tflite`` as ``tflite:FILE``."""
+    """The spec of each kind of region source by name: ``tflite:FILE`` for ``tflite``."""
     kinds = sorted(module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
     return {kind: ":".join(filter(None, (kind, _said(kind)["ARGUMENT"]))) for kind in kinds}
 
 
 def _said(kind: str) -> dict[str, str]:
-    """The plain values that a module binds to names, read without an import: what it needs may be missing."""
+    """The constants of a module, read without importing it, since its packages may be missing."""
     tree = ast.parse((Path(__file__).parent / f"{kind}.py").read_text(encoding="utf-8"))
     return {
         node.targets[0].id: str(node.value.value)

@@ -1,4 +1,4 @@
-"""What all detectors share: which boxes are kept, and their corners in parts of the picture."""
+"""Selection of boxes, shared by all detectors, and their corners as fractions of the picture."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Kept:
-    """Which boxes of a detector become regions.
+    """Options for the boxes of a detector that become regions.
 
     At most ``top`` of those whose class confidence reaches ``threshold``, the most confident first (36 and 0.2 are
     those of bottom-up attention, Anderson et al., CVPR 2018; VSRN++ quotes a threshold of 0.3).
@@ -29,10 +29,11 @@ class Kept:
 def select(
     corners: NDArray[np.float32], confidence: NDArray[np.float32], kept: Kept
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Boxes (m, 4) and their rows (m,), of ``corners`` (n, 4) x1 y1 x2 y2 in parts and ``confidence`` (n,).
+    """Boxes (m, 4) and their rows (m,), from ``corners`` (n, 4) x1 y1 x2 y2 as fractions and ``confidence``
+    (n,).
 
-    The most confident first, ties to the lower row. Boxes are cut off at the edges of the picture; what has no area
-    there is no region.
+    The most confident first, ties to the lower row. Boxes are clipped at the edges of the picture; those without area
+    are dropped.
     """
     boxes = corners.astype(np.float32).clip(0, 1)
     usable = (boxes[:, :2] < boxes[:, 2:]).all(axis=1) & (confidence >= kept.threshold)

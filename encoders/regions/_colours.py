@@ -1,4 +1,4 @@
-"""What colours the cells of a grid have: networks that learned to name things hardly tell."""
+"""Colour features of grid cells, which networks trained to classify objects hardly provide."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-PIXELS = 8  # a cell's side
+PIXELS = 8  # side of a cell
 VIVID = 4  # pixels whose mean is the most vivid colour
 HUES = 12
 GREYS = 3  # dark, middle, light
@@ -16,11 +16,11 @@ WIDTH = 9 + HUES + GREYS
 
 
 def describe(picture: Image.Image, side: int) -> NDArray[np.float32]:
-    """float32 (side * side, WIDTH) in [0, 1], a row a cell of a ``side`` x ``side`` grid: the mean colour, its spread,
-    the most vivid colour (each red, green, blue), and shares of hues and of greys.
+    """float32 (side * side, WIDTH) in [0, 1], one row per cell of a ``side`` x ``side`` grid: the mean colour, its
+    spread, the most vivid colour (each red, green, blue), and shares of hues and of greys.
 
-    A pixel counts as its hue by its chroma, the largest less the smallest of red, green and blue, and as a grey by the
-    rest; its shares go to the two nearest hues or greys.
+    The weight of a pixel for its hue is its chroma (maximum minus minimum of red, green and blue), that for grey the
+    rest; weights are split between the two nearest hues or greys.
     """
     small = picture.resize((side * PIXELS, side * PIXELS), Image.Resampling.BOX)
     colours = _cells(np.asarray(small, dtype=np.float32) / 255, side)
@@ -44,7 +44,8 @@ def _cells(pixels: NDArray[Any], side: int) -> NDArray[np.float32]:
 
 
 def _shares(places: NDArray[np.float32], count: int, weights: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Histograms (n, count) of ``places`` (n, m) in [0, count], count being 0 again, each spread over two columns."""
+    """Histograms (n, count) of ``places`` (n, m) in [0, count], with ``count`` equal to 0, each split between two
+    columns."""
     columns = np.arange(count)
     distance = np.abs(places[..., None] - columns)
     near = np.clip(1 - np.minimum(distance, count - distance), 0, None)

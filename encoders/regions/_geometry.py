@@ -1,4 +1,4 @@
-"""What part of a picture a processor of ``transformers`` shows to its network."""
+"""The part of a picture that a processor of ``transformers`` passes to its network."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 
 from boc.errors import EncoderError
 
-WARPED = 384  # from this size on the processor of ConvNeXt squeezes instead of cutting out the middle
+WARPED = 384  # from this size on the processor of ConvNeXt squeezes instead of cropping
 
 
 def seen(processor: Any, size: tuple[int, int], shown: tuple[int, int], name: str) -> NDArray[np.float64]:
-    """x1 y1 x2 y2 of what is shown, in parts of the picture's width and height; outside [0, 1] where it is padded.
+    """x1 y1 x2 y2 of the shown part, as fractions of the width and height of the picture; outside [0, 1] if padded.
 
     ``size`` is the picture's and ``shown`` the input's, both width and height in pixels. Processors resize (to a fixed
-    size, or the shorter side to one with the aspect kept) and then cut out the middle; the cut is exact to a pixel of
-    the resized picture. EncoderError for a processor that does otherwise.
+    size, or the shorter side with the aspect kept) and then crop the centre; the crop is exact to a pixel of the
+    resized picture. EncoderError for a processor that works differently.
     """
     width, height = _resized(processor, size)
     crop = _size(processor, "crop_size") if getattr(processor, "do_center_crop", False) else {}
@@ -34,7 +34,7 @@ def seen(processor: Any, size: tuple[int, int], shown: tuple[int, int], name: st
 
 
 def _resized(processor: Any, size: tuple[int, int]) -> tuple[int, int]:
-    """Width and height after resizing, before the middle is cut out."""
+    """Width and height after resizing, before the crop."""
     if not getattr(processor, "do_resize", False):
         return size
     wanted = _size(processor, "size")
@@ -51,7 +51,7 @@ def _resized(processor: Any, size: tuple[int, int]) -> tuple[int, int]:
 
 
 def _crops_itself(processor: Any) -> bool:
-    """Whether the processor is ConvNeXt's and cuts out the middle while it resizes."""
+    """Whether the processor is that of ConvNeXt and crops while it resizes."""
     edge = _size(processor, "size").get("shortest_edge", 0)
     return bool(getattr(processor, "crop_pct", None)) and processor.do_resize and edge < WARPED
 

@@ -17,11 +17,11 @@ from torch.nn import functional
 
 from boc.errors import EncoderError
 
-STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of the first block of each stage
+STRIDES = (1, 2, 2, 2, 1, 2, 1)  # stride of the first block of each stage
 BLOCKS = {"lite0": (1, 2, 2, 3, 3, 4, 1), "lite1": (1, 3, 3, 4, 4, 5, 1), "lite2": (1, 3, 3, 4, 4, 5, 1)}
 SIDES = {"lite0": 224, "lite1": 240, "lite2": 260}  # pixels of the pictures that each was trained on
-MIDDLE = 5  # stages before the last halving: their map has a cell for 16 x 16 pixels, the last one for 32 x 32
-EPSILON = 1e-3  # of batch normalisation, as trained
+MIDDLE = 5  # stages before the last halving: their map has one cell per 16 x 16 pixels, the last map one per 32 x 32
+EPSILON = 1e-3  # epsilon of batch normalisation, as trained
 
 
 class Lite(nn.Module):
@@ -60,7 +60,7 @@ class Lite(nn.Module):
 
 
 def read(name: str, path: Path) -> Lite:
-    """The network ``name`` of BLOCKS with the weights of the file ``path``. EncoderError unless they are its own."""
+    """The network ``name`` of BLOCKS with the weights of the file ``path``. EncoderError unless they fit."""
     try:
         return Lite(name, torch.load(path, map_location="cpu", weights_only=True)).eval().requires_grad_(False)
     except (OSError, EOFError, ValueError, RuntimeError, LookupError, TypeError, UnpicklingError) as error:
@@ -72,8 +72,8 @@ def read(name: str, path: Path) -> Lite:
 
 
 class _Convolution(nn.Module):
-    """A convolution and its batch normalisation as one; ReLU6 behind it if ``activated``. Takes its tensors out of
-    ``left``. Padding is TensorFlow's "SAME": one more behind than before where it is odd."""
+    """A convolution with folded batch normalisation, followed by ReLU6 if ``activated``. Removes its tensors from
+    ``left``. Padding is TensorFlow's "SAME": if it is odd, one more after than before."""
 
     def __init__(self, left: dict[str, Tensor], name: str, norm: str, stride: int, *, activated: bool) -> None:
         super().__init__()
@@ -98,13 +98,13 @@ class _Convolution(nn.Module):
         return functional.relu6(made, inplace=True) if self.activated else made
 
     def _lacking(self, size: int) -> tuple[int, int]:
-        """Zeros before and behind ``size`` numbers, for a result of ``size / stride`` rounded up."""
+        """Numbers of zeros before and after ``size`` values, for ``size / stride`` outputs, rounded up."""
         lack = max((-(-size // self.stride) - 1) * self.stride + self.kernel - size, 0)
         return lack // 2, lack - lack // 2
 
 
 class _Block(nn.Module):
-    """An inverted residual block (MobileNetV2): widen, convolve each channel by itself, narrow."""
+    """An inverted residual block (MobileNetV2): expand, convolve each channel, project."""
 
     def __init__(self, left: dict[str, Tensor], name: str, stride: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Parameters of a region source, as its spec writes them: ``NAME?top=36&threshold=0.2``."""
+"""Parameters of a region source in its spec: ``NAME?top=36&threshold=0.2``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ T = TypeVar("T")
 
 
 def parse(argument: str, kind: type[T]) -> tuple[str, T]:
-    """``argument`` as the name before ``?`` and the dataclass ``kind``, whose fields are the parameters known.
+    """Split ``argument`` into the name before ``?`` and the dataclass ``kind``, whose fields are the known parameters.
 
-    A value is read as the type of its field's default. EncoderError for an unknown, repeated or unreadable parameter.
+    A value is parsed as the type of the default of its field. EncoderError for an unknown, repeated or unreadable
+    parameter.
     """
     name, mark, query = argument.partition("?")
     defaults: dict[str, Any] = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
@@ -39,7 +40,7 @@ def parse(argument: str, kind: type[T]) -> tuple[str, T]:
 
 
 def spec(kind: str, name: str, options: object) -> str:
-    """The region source ``kind:name?...``, only what is not the default written out: ``parse`` gives it back."""
+    """The region source ``kind:name?...``, with the non-default parameters only; the inverse of ``parse``."""
     said = [
         f"{field.name}={getattr(options, field.name)}"
         for field in fields(options)  # type: ignore[arg-type]
@@ -49,7 +50,7 @@ def spec(kind: str, name: str, options: object) -> str:
 
 
 def within(base: Path, argument: str) -> str:
-    """``argument`` with its file or folder looked for in ``base``; as it is where there is none."""
+    """``argument`` with its file or folder looked up in ``base``; unchanged if it is not there."""
     name, mark, query = argument.partition("?")
     if (base / argument).exists():
         return str(base / argument)

@@ -1,5 +1,5 @@
-"""Models of ``transformers`` on this disk: a folder, or a name in the local cache. Nothing is fetched, nothing that
-lies beside the weights is run, and no weight is left as chance made it."""
+"""Models of ``transformers`` on this disk: a folder, or a name in the local cache. Nothing is downloaded, no code
+beside the weights is executed, and no weight keeps its random value."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from boc.errors import EncoderError, ImageError
 
 from ..runtime.device import pick
 
-UNUSED = "pooler"  # of AutoModel; many published backbones come without one, and its output is not used
+UNUSED = "pooler"  # part of AutoModel that many published backbones lack; its output is not used
 
 
 @dataclass(frozen=True)
 class Pretrained:
     """A network for inference with its picture processor.
 
-    ``name`` finds it again: the absolute folder, or the name in the cache. ``digest`` (SHA-256) is of its weights and
+    ``name`` finds it again: the absolute folder, or the name in the cache. ``digest`` (SHA-256) covers its weights and
     configuration files.
     """
 
@@ -42,7 +42,7 @@ class Pretrained:
     device: str
 
     def inputs(self, picture: Image.Image) -> dict[str, Any]:
-        """What the network is called with for one picture, on its device. ImageError if it cannot be resized."""
+        """The inputs of the network for one picture, on its device. ImageError if it cannot be resized."""
         try:
             made: Mapping[str, Any] = self.processor(images=picture, return_tensors="pt")
         except ValueError as error:
@@ -54,9 +54,9 @@ class Pretrained:
 
 
 def load(name: str, auto: Any, kind: str) -> Pretrained:
-    """The model ``name`` through ``auto``, AutoModel or one of its siblings, in float32; ``kind`` is for messages.
+    """Load the model ``name`` with ``auto`` (AutoModel or a variant) in float32; ``kind`` is for messages.
 
-    Raises EncoderError for what is not here, is damaged, lacks weights, or would run code or fetch files.
+    Raises EncoderError for a model that is missing or damaged, lacks weights, or would execute code or download files.
     """
     folder, found = _folder(name, kind)
     described, weights = _files(folder)
@@ -102,7 +102,7 @@ def _folder(name: str, kind: str) -> tuple[Path, str]:
 
 
 def _files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Configuration files and weight files. EncoderError if one of the two is not there."""
+    """Configuration files and weight files. EncoderError if either is missing."""
     described = [folder / name for name in ("config.json", "preprocessor_config.json", "processor_config.json")]
     described = [path for path in described if path.is_file()]
     weights = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
@@ -113,7 +113,7 @@ def _files(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _config(folder: Path) -> Any:
-    """The configuration, without pretrained parts that would be fetched on their own."""
+    """The configuration, without pretrained parts that would be downloaded separately."""
     stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     backbone = stored.get("backbone")
     if backbone is not None and not stored.get("backbone_config") and not stored.get("use_timm_backbone", True):
@@ -127,7 +127,8 @@ def _config(folder: Path) -> Any:
 
 
 def _exact_resizing() -> dict[str, Any]:
-    """Pillow resizes wherever it can: the pixels must not depend on whether torchvision is installed."""
+    """Options that make Pillow resize where possible, so that pixels do not depend on whether torchvision is
+    installed."""
     return {"backend": "pil"} if int(transformers.__version__.partition(".")[0]) >= 5 else {"use_fast": False}
 
 

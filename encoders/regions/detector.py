@@ -23,18 +23,18 @@ EXTRA = "detectors"
 
 
 def load(argument: str) -> DetectorRegions:
-    """The source ``NAME_OR_FOLDER?top=36&threshold=0.2``. EncoderError if there is no such detector on this disk."""
+    """The source ``NAME_OR_FOLDER?top=36&threshold=0.2``. EncoderError if the detector is not on this disk."""
     name, kept = _options.parse(argument, Kept)
     return DetectorRegions(name, kept)
 
 
 class DetectorRegions:
-    """The boxes a detector is sure of, each with the last hidden state of the query that found it.
+    """The confident boxes of a detector, each with the last hidden state of its query.
 
-    Queries are what all these detectors have (there is no pooling of regions in them): a query's state has looked at
-    the whole picture and at the other queries, so features are contextual. A query gives at most one region, its
-    confidence being that of its likeliest class: by softmax without the no-object class where the detector has one,
-    else by sigmoid, as ``post_process_object_detection`` of its processor has it. There is no suppression of overlaps.
+    All these detectors have queries (and no region pooling). The state of a query depends on the whole picture and the
+    other queries, so features are contextual. A query gives at most one region. Its confidence is that of its most
+    likely class: by softmax without the no-object class if the detector has one, else by sigmoid, as in
+    ``post_process_object_detection`` of its processor. Overlaps are not suppressed.
     """
 
     def __init__(self, name: str, kept: Kept | None = None) -> None:
@@ -58,13 +58,13 @@ class DetectorRegions:
 
     @torch.inference_mode()
     def _detect(self, picture: Image.Image) -> tuple[Tensor, Tensor, Tensor]:
-        """Of every query: its state (q, d), confidence (q,), and corners (q, 4) in parts of the picture."""
+        """The states (q, d), confidences (q,), and corners (q, 4), as fractions of the picture, of all queries."""
         found = self._model.network(**self._model.inputs(picture))
         logits = found.logits[0].float()
         config: Any = self._model.network.config
         softmax = logits.shape[1] > config.num_labels or not getattr(config, "use_focal_loss", True)
         scores = logits.softmax(-1)[:, :-1] if softmax else logits.sigmoid()
-        states = found.last_hidden_state[0, -len(logits) :].float()  # YOLOS: its queries stand behind the patches
+        states = found.last_hidden_state[0, -len(logits) :].float()  # in YOLOS the queries follow the patches
         centre, size = found.pred_boxes[0].float().split(2, dim=1)
         corners = torch.cat([centre - size / 2, centre + size / 2], dim=1)
         return states.cpu(), scores.amax(1).cpu(), corners.cpu()

@@ -33,24 +33,21 @@ MAPS = {
     "both": ("last", "middle"),
     "slim": ("narrow", "middle"),
 }
-FORMAT = 1  # of the features; another number, another digest
+FORMAT = 1  # version of the features, part of the digest
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is looked at.
+    """Options of the source.
 
-    Attributes
-    ----------
-    side : pixels of the square that the picture is resized to; 0 for what the network was trained on
-    maps : ``last``, the map before the classifier (1280 wide, a cell for 32 x 32 pixels), ``narrow``, what that is
-        made of (320 or 352 wide), ``middle``, one before the last halving (112 or 120 wide, 16 x 16 pixels);
-        ``both`` are the last and the middle one, ``slim`` the narrow and the middle one, side by side
-    cells : side of the grid of regions, on which the maps are averaged; 0 for the map's own (of ``both``, the last's)
-    crops : k for k x k more regions, overlapping parts of 2 / (k + 1) of width and height, each seen by itself at the
-        full side and averaged
-    whole : 1 for one more region in front, the whole picture: the mean over all cells
-    colours : 1 for colour numbers behind the features of each region (see _colours.py)
+    Attributes ---------- side : pixels of the square that the picture is resized to; 0 for the size that the network
+    was trained on maps : ``last``, the map before the classifier (1280 wide, one cell per 32 x 32 pixels), ``narrow``,
+    its input (320 or 352 wide), ``middle``, one before the last halving (112 or 120 wide, 16 x 16 pixels); ``both`` are
+    the last and the middle one, ``slim`` the narrow and the middle one, concatenated cells : side of the grid of
+    regions, to which the maps are averaged; 0 for the size of the map (for ``both``, of the last) crops : k for k x k
+    more regions, overlapping parts of 2 / (k + 1) of width and height, each encoded separately at the full side and
+    averaged whole : 1 to prepend a region for the whole picture, the mean over all cells colours : 1 to append colour
+    features to each region (see _colours.py)
     """
 
     side: int = 0
@@ -80,10 +77,10 @@ def load(argument: str) -> EfficientnetRegions:
 
 
 class EfficientnetRegions:
-    """The cells of a map, row by row; before them the whole picture and behind them the crops, if asked for.
+    """The cells of a map, row by row, after the whole picture and before the crops, if these are enabled.
 
-    The picture is resized to a square, its aspect not kept. Features of the last map are between 0 and 6, as they come
-    from a ReLU6; those of the others have signs.
+    The picture is resized to a square without keeping its aspect. Features of the last map are between 0 and 6, as they
+    come from a ReLU6; those of the others have signs.
     """
 
     def __init__(self, name: str, options: Options | None = None) -> None:
@@ -134,8 +131,8 @@ class EfficientnetRegions:
 
 
 def crop_boxes(side: int) -> NDArray[np.float32]:
-    """Boxes float32 (side * side, 4) of overlapping parts, row by row: each 2 / (side + 1) wide and high, half of which
-    it shares with the next."""
+    """Boxes float32 (side * side, 4) of overlapping parts, row by row: each 2 / (side + 1) wide and high, and half of
+    it shared with the next."""
     y, x = (a.ravel() for a in np.mgrid[0:side, 0:side])
     edges = np.stack([x, y, x + 2, y + 2], axis=1) / (side + 1)
     return edges.clip(0, 1).astype(np.float32)

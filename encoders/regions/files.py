@@ -1,4 +1,4 @@
-"""Regions computed elsewhere: bottom-up-attention features, one pair of files a picture.
+"""Precomputed regions: bottom-up-attention features, one pair of files per picture.
 
 Layouts of the authors of TERN and TERAN: features in ``cocobu_att/ID.npz`` or ``bu_att/ID.npz`` (array ``feat``), or
 as plain ``.npy``; boxes in ``cocobu_box/ID.npy`` or ``bu_box/ID.npy``, in pixels of the upright picture.
@@ -30,9 +30,9 @@ def load(argument: str) -> FileRegions:
 
 
 class FileRegions:
-    """Reads the features of the picture whose id, without its suffix, names the files. Order and values stay.
+    """Reads the features of the picture whose id, without its suffix, names the files. Order and values are kept.
 
-    An id with folders is looked for in the same folders first, then by its last part alone, as the authors keep it.
+    An id with folders is looked up in the same folders first, then by its last part alone, as the authors store it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -59,7 +59,7 @@ class FileRegions:
         return Regions(features.astype(np.float32), (boxes.reshape(-1, 4) / scale).astype(np.float32))
 
     def _file(self, name: PurePosixPath) -> Path:
-        """Where the features of the picture of that id are, or would be."""
+        """The path of the features of the picture with this id, whether it exists or not."""
         names = [str(name.with_suffix("")), name.stem]
         places = [self._features / f"{name}{suffix}" for name in names for suffix in (".npz", ".npy")]
         return next((place for place in places if place.exists()), places[-1])
@@ -80,7 +80,7 @@ def _read(path: Path) -> NDArray[Any]:
 
 
 def _size(path: Path) -> tuple[int, int]:
-    """Width and height of the picture held upright, as its orientation tag says; it is not decoded."""
+    """Width and height of the upright picture by its orientation tag, without decoding it."""
     try:
         return image_size(path)
     except ImageError as error:

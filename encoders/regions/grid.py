@@ -1,4 +1,4 @@
-"""Regions without weights: cells of grids, described by their colours and edges."""
+"""Regions without a network: grid cells with features of their colours and edges."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ._cells import cell_boxes
 
 ARGUMENT = ""
 EXTRA = "encoders"
-LEVELS = (6, 3, 1)  # cells a side
-PARTS = 3  # a cell is described by 3 x 3 parts ...
-PIXELS = 8  # ... of 8 x 8 pixels
+LEVELS = (6, 3, 1)  # cells per side
+PARTS = 3  # parts per side of a cell
+PIXELS = 8  # pixels per side of a part
 ORIENTATIONS = 9
 DIM = PARTS * PARTS * (ORIENTATIONS + 3)
 
@@ -33,7 +33,7 @@ def load(argument: str) -> GridRegions:
 
 
 class GridRegions:
-    """46 regions of 108 numbers: cells of a 6 x 6, a 3 x 3 and a 1 x 1 grid, each scaled to 24 x 24 pixels.
+    """46 regions with 108 features: cells of a 6 x 6, a 3 x 3 and a 1 x 1 grid, each scaled to 24 x 24 pixels.
 
     A cell gives a histogram of oriented gradients and the mean Lab colour of its 3 x 3 parts.
     """
@@ -49,7 +49,7 @@ class GridRegions:
 
 
 def _describe(picture: Image.Image, side: int) -> NDArray[np.float32]:
-    """(side * side, DIM): one row a cell of a ``side`` x ``side`` grid."""
+    """(side * side, DIM): one row per cell of a ``side`` x ``side`` grid."""
     size = side * PARTS * PIXELS
     pixels = np.asarray(picture.resize((size, size), Image.Resampling.BOX), dtype=np.float32) / 255
     edges = hog(pixels, ORIENTATIONS, (PIXELS, PIXELS), (PARTS, PARTS), feature_vector=False, channel_axis=-1)[

@@ -1,4 +1,4 @@
-"""Regions from any vision backbone of ``transformers``: one patch, or cell of its last feature map, one region."""
+"""Regions from any vision backbone of ``transformers``: one region per patch, or per cell of its last feature map."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ._geometry import seen
 
 ARGUMENT = "FOLDER"
 EXTRA = "encoders"
-SPARE = 2  # tokens that may stand before registers and patches: [CLS], and the distillation token of DeiT
+SPARE = 2  # tokens that may precede registers and patches: [CLS], and the distillation token of DeiT
 
 
 def load(argument: str) -> PatchRegions:
@@ -34,8 +34,8 @@ def load(argument: str) -> PatchRegions:
 class PatchRegions:
     """The last hidden states of the patches, without [CLS] and registers, row by row.
 
-    Of a model with two towers (CLIP, SigLIP) it is the vision tower. Boxes say where the cells lie in the upright
-    picture, of which the processor may have cut the middle; a cell that saw only padding is left out.
+    For a model with two towers (CLIP, SigLIP) it is the vision tower. Boxes are the positions of the cells in the
+    upright picture, which the processor may have cropped; a cell with padding only is left out.
     """
 
     def __init__(self, name: str) -> None:
@@ -61,7 +61,8 @@ class PatchRegions:
 
     @torch.inference_mode()
     def _look(self, picture: Image.Image) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Hidden states (rows, columns, d), and x1 y1 x2 y2 of what they cover in parts of the picture."""
+        """Hidden states (rows, columns, d), and x1 y1 x2 y2 of the area that they cover, as fractions of the
+        picture."""
         pixels = self._model.inputs(picture)["pixel_values"]
         if pixels.ndim != 4:
             raise EncoderError(
@@ -77,7 +78,7 @@ class PatchRegions:
         return grid.numpy(), window
 
     def _tokens(self, states: Tensor, height: int, width: int) -> tuple[Tensor, NDArray[np.float64]]:
-        """Tokens (L, d) as a grid, and the parts of width and height that its cells cover."""
+        """Tokens (L, d) as a grid, and the fractions of width and height that its cells cover."""
         config = self._network.config
         patch = getattr(config, "patch_size", None)
         patch = patch[0] if isinstance(patch, list | tuple) else patch

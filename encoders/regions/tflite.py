@@ -1,4 +1,4 @@
-"""Regions from the last feature map of a MobileNet in TensorFlow Lite: one cell of the map, one region."""
+"""Regions from the last feature map of a MobileNet in TensorFlow Lite: one region per cell."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def load(argument: str) -> TfliteRegions:
 class TfliteRegions:
     """The map before the final pooling, for MobileNetV2 at 224 pixels 7 x 7 cells of 1280 channels.
 
-    The picture is resized to the input of the model, its aspect not kept; boxes are the cells of the map in parts of
-    width and height, row by row. ``threads`` are those of the interpreter, all cores by default; a pickled copy has
-    one, for it goes to one of many worker processes. Their number changes no value.
+    The picture is resized to the input of the model without keeping its aspect; boxes are the cells of the map, row by
+    row. ``threads`` is the number of threads of the interpreter, all cores by default; a pickled copy has one, since it
+    goes to a worker process. The number does not change the values.
     """
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
@@ -62,17 +62,17 @@ class TfliteRegions:
         return TfliteRegions, (self.weights, 1)
 
     def _quantized(self, pixels: NDArray[np.uint8]) -> NDArray[Any]:
-        """Pixels as the model's input type: bytes as they are, floats in [-1, 1]."""
+        """Pixels in the input type of the model: bytes unchanged, floats in [-1, 1]."""
         if self._input["dtype"] == np.uint8:
             return pixels[None]
         return (pixels[None] / 127.5 - 1).astype(self._input["dtype"])
 
 
 def _interpreter(path: Path, threads: int) -> Interpreter:
-    """The model, keeping the values of its inner tensors: the feature map is one of them."""
+    """The model, with access to its inner tensors, one of which is the feature map."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # it advises against what is wanted here
+            warnings.simplefilter("ignore", UserWarning)  # it warns about the access to inner tensors
             model = Interpreter(str(path), num_threads=threads, experimental_preserve_all_tensors=True)
         model.allocate_tensors()
     except (ValueError, RuntimeError) as error:
@@ -81,7 +81,7 @@ def _interpreter(path: Path, threads: int) -> Interpreter:
 
 
 def _feature_map(tensors: list[dict[str, Any]], path: Path) -> dict[str, Any]:
-    """The tensor that feeds the global pooling: the last (1, h, w, c) one that stands before a (1, 1, 1, c) one."""
+    """The tensor that feeds the global pooling: the last (1, h, w, c) tensor before a (1, 1, 1, c) one."""
     shapes = [tuple(int(n) for n in t["shape"]) for t in tensors]
     pooled = {s[3] for s in shapes if len(s) == 4 and s[:3] == (1, 1, 1)}
     maps = [

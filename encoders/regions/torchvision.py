@@ -1,4 +1,4 @@
-"""Regions from a Faster or Mask R-CNN of ``torchvision``: its boxes, and what its box head makes of them."""
+"""Regions from a Faster or Mask R-CNN of ``torchvision``: its boxes, with the outputs of its box head."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ CLASSES = "roi_heads.box_predictor.cls_score.bias"
 
 @dataclass(frozen=True)
 class Options(Kept):
-    """Also ``nms``: of two boxes of one class that overlap by more, the less confident goes (0.5 in torchvision, 0.7
-    in bottom-up attention); and ``weights``: the file, if not the published one in the cache of torch."""
+    """Options of the source. ``nms``: if two boxes of one class overlap by more than this, the less confident one is
+    dropped (0.5 in torchvision, 0.7 in bottom-up attention). ``weights``: a file instead of the published weights in
+    the cache of torch."""
 
     nms: float = 0.5
     weights: str = ""
@@ -43,17 +44,16 @@ class Options(Kept):
 def load(argument: str) -> TorchvisionRegions:
     """The source ``NAME?weights=FILE``, NAME a detector of torchvision such as fasterrcnn_resnet50_fpn.
 
-    EncoderError if the name is unknown, or the weights are not on this disk or not that model's.
+    EncoderError if the name is unknown, or the weights are missing or do not fit.
     """
     name, options = _options.parse(argument, Options)
     return TorchvisionRegions(name, options)
 
 
 class TorchvisionRegions:
-    """Boxes after the suppression of overlaps within each class, with the box head's vector of each, 1024 wide.
+    """Boxes after suppression of overlaps within each class, each with the vector of the box head, 1,024 wide.
 
-    The head is given exactly the kept boxes: the features are pooled again at them, for the boxes were refined since
-    their proposals were pooled.
+    Features are pooled again at the final boxes, which were refined after their proposals were pooled.
     """
 
     def __init__(self, name: str, options: Options | None = None) -> None:
@@ -93,7 +93,7 @@ class TorchvisionRegions:
 
 
 def _published(name: str) -> Path:
-    """The file of the published weights in the cache of torch. EncoderError says where they are to be had."""
+    """The file of the published weights in the cache of torch. EncoderError says where to get them."""
     url = get_model_weights(name).DEFAULT.url
     path: Path = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
     if not path.is_file():
@@ -105,7 +105,7 @@ def _published(name: str) -> Path:
 
 
 def _network(name: str, path: Path, options: Options) -> Any:
-    """The detector with the weights of ``path``, nothing missing or left over; only its boxes are made."""
+    """The detector with the weights of ``path``, without missing or unused tensors; only its boxes are computed."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         classes = len(state[CLASSES])

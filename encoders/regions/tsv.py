@@ -1,8 +1,8 @@
-"""Regions from the tables of bottom-up attention (Anderson et al., CVPR 2018): one row a picture, many GB a file.
+"""Regions from the tables of bottom-up attention (Anderson et al., CVPR 2018): one row per picture, many GB per file.
 
 Columns, separated by tabs, without a header: image_id, image_w, image_h, num_boxes, boxes, features; or those of
 LXMERT (Tan and Bansal, EMNLP 2019): img_id, img_h, img_w, objects_id, objects_conf, attrs_id, attrs_conf, num_boxes,
-boxes, features. Boxes and features are float32 (little end first) in base64, boxes in pixels of the picture.
+boxes, features. Boxes and features are little-endian float32 in base64, boxes in pixels of the picture.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ EXTRA = "encoders"
 WIDE: dict[int, tuple[str, ...]] = {6: ("id", "width", "height", "count", "boxes", "features")}
 WIDE[10] = ("id", "height", "width", "", "", "", "", "count", "boxes", "features")
 HEADERS = frozenset({b"image_id", b"img_id"})
-LONGEST = 1 << 26  # bytes of a row; 100 boxes of 2048 numbers take 1.1 MB
+LONGEST = 1 << 26  # bytes per row; 100 boxes of 2,048 values take 1.1 MB
 FORMAT = 1
 LONGEST_ID = 256
-VOTERS = 9  # rows that say how wide features are: the first one may be damaged
+VOTERS = 9  # rows that decide the width of features, since the first one may be damaged
 COCO = re.compile(r"(?:COCO_[a-z]+[0-9]{4}_)?([0-9]{12})")
 
 
@@ -46,7 +46,7 @@ def load(argument: str) -> TsvRegions:
 
 @dataclass(frozen=True)
 class _Index:
-    """Where rows begin: ``ids`` and ``offsets`` (n,) int64 in the order of the file; ``digest`` of the file's bytes."""
+    """Offsets of rows: ``ids`` and ``offsets`` (n,) int64 in the order of the file; ``digest`` of its bytes."""
 
     ids: list[str]
     offsets: NDArray[np.int64]
@@ -55,14 +55,15 @@ class _Index:
 
 
 class TsvRegions:
-    """Reads the row of a picture; order and values stay.
+    """Reads the row of a picture; order and values are kept.
 
-    The row is the one whose image_id is the picture's id without folder and suffix, or, where that is a name of COCO
-    (``COCO_val2014_000000391895``, or those twelve digits alone), its number; the first such row counts. Sizes are
-    those of the row, the picture is not opened.
+    The image_id of the row is the id of the picture without folder and suffix, or, for a name of COCO
+    (``COCO_val2014_000000391895``, or those twelve digits alone), its number; the first such row is used. Sizes are
+    those of the row; the picture is not opened.
 
-    The first use reads the whole file, to find its rows and to tell its content; ``.NAME.index.npz`` beside the file
-    keeps that, if the folder can be written, as long as the file keeps its size and time.
+    The first use reads the whole file to index its rows and compute its digest. The index is kept in
+    ``.NAME.index.npz`` beside the file, if the folder is writable, and is valid while size and time of the file do not
+    change.
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,7 +98,7 @@ class TsvRegions:
 
 
 def _parse(line: bytes, name: str, dim: int | None = None) -> Regions:
-    """The regions of a row. ValueError says what is wrong with it."""
+    """Parse the regions of a row. ValueError says what is wrong."""
     cells = line.rstrip(b"\r\n").split(b"\t")
     if len(cells) not in WIDE:
         raise ValueError(f"{len(cells)} columns, not {' or '.join(map(str, WIDE))}")
@@ -125,7 +126,7 @@ def _floats(cell: bytes) -> NDArray[np.float32]:
 
 
 def _index(path: Path) -> _Index:
-    """The index of the table: the one kept beside it, or a new one, kept if the folder can be written."""
+    """The index of the table: the one beside it, or a new one, kept if the folder is writable."""
     status, kept = path.stat(), path.with_name(f".{path.name}.index.npz")
     stamp = np.array([FORMAT, status.st_size, status.st_mtime_ns], dtype=np.int64)
     found = _read(kept, stamp)
@@ -136,12 +137,12 @@ def _index(path: Path) -> _Index:
             with replacing(kept) as temporary, temporary.open("wb") as handle:
                 np.savez(handle, digest=np.array(found.digest), dim=np.array(found.dim), **arrays)
         except BocError:
-            return found  # a folder for reading only: the next use scans again
+            return found  # read-only folder: the next use scans again
     return found
 
 
 def _read(path: Path, stamp: NDArray[np.int64]) -> _Index | None:
-    """The kept index, or None where it is missing, damaged, or of another state of the table."""
+    """The kept index, or None if it is missing, damaged, or outdated."""
     try:
         with path.open("rb") as handle, np.load(handle, allow_pickle=False) as arrays:
             if not np.array_equal(arrays["stamp"], stamp):
@@ -182,7 +183,7 @@ def _line(handle: BinaryIO, path: Path) -> bytes:
 
 
 def _widths(line: bytes, name: str) -> list[int]:
-    """How wide the features of a row are; nothing if it has none, or is damaged."""
+    """The width of the features of a row; empty if it has none, or is damaged."""
     try:
         found = _parse(line, name)
     except ValueError:

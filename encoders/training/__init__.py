@@ -1,1 +1,1 @@
-"""Training of the encoders: the loss, the data and the loop."""
+"""Training of the encoders: objectives, data, recipes, and the training loop."""

@@ -1,4 +1,4 @@
-"""Captions as tensors: ids of their words, or what a frozen text tower makes of them."""
+"""Captions as tensors: ids of words, or the outputs of a frozen text tower."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CHUNK = 64
 
 @dataclass(frozen=True)
 class Chunk:
-    """Encoded captions of like length: ``places`` (c,) are their places in what was asked for, ``mask`` (c, L) tells
-    which rows of their sets are words."""
+    """Encoded captions of similar length: ``places`` (c,) are their positions in the request, ``mask`` (c, L) is true
+    for the rows of their sets that are words."""
 
     places: list[int]
     encoded: Encoded
@@ -35,15 +35,15 @@ class Chunk:
 
 
 def in_order(chunks: Sequence[Chunk], columns: Sequence[Tensor]) -> Tensor:
-    """One tensor (..., c) a chunk, put together along the last axis in the order that the chunks were asked in."""
+    """Concatenate one tensor (..., c) per chunk along the last axis, in the order of the request."""
     places = torch.tensor([place for chunk in chunks for place in chunk.places], device=columns[0].device)
     return torch.cat(list(columns), dim=-1)[..., torch.argsort(places)]
 
 
 class Captions:
-    """Captions by number, through a text tower that learns along or is frozen.
+    """Captions by number, through a text tower that is trained or frozen.
 
-    A frozen tower reads every caption once; what it gives stays in a float16 file in ``folder``, memory-mapped.
+    A frozen tower reads every caption once; its outputs are stored in a float16 file in ``folder``, memory-mapped.
     """
 
     def __init__(self, captions: Sequence[Item], tokens: Tokens, width: int, *, frozen: bool, folder: Path) -> None:
@@ -59,7 +59,7 @@ class Captions:
         return len(self.ids)
 
     def prepare(self, network: Network, device: str) -> Iterator[int]:
-        """Run the frozen tower over all captions; yields the number done. Nothing to do for one that learns."""
+        """Run a frozen tower over all captions; yields the number done. A trained tower needs no preparation."""
         if self.frozen and not self._path.exists():
             with replacing(self._path) as temporary:
                 shape = (int(self._offsets[-1]), self._width)
@@ -81,9 +81,9 @@ class Captions:
         device: str,
         rows: Sequence[list[int]] | None = None,
     ) -> list[Chunk]:
-        """The captions ``numbers``, or in their place the ids ``rows``, which only a tower that learns reads.
+        """Encode the captions ``numbers``, or instead the ids ``rows``, which only a trained tower can read.
 
-        Those of like length go together: little padding is computed.
+        Captions of similar length are batched, so there is little padding.
         """
         known = [self.ids[i] for i in numbers] if rows is None else rows
         order = sorted(range(len(known)), key=lambda i: len(known[i]))
@@ -127,7 +127,7 @@ class Captions:
         return torch.stack([found[int(i)] for i in numbers])
 
     def bags(self, numbers: Sequence[int] | NDArray[np.int64]) -> sparse.csr_array:
-        """How often each caption has each id, as shares of its length: float64 (len(numbers), size)."""
+        """Relative frequency of each id in each caption, float64 (len(numbers), size)."""
         rows = np.repeat(np.arange(len(numbers)), [len(self.ids[i]) for i in numbers])
         shares = np.concatenate([np.full(len(self.ids[i]), 1 / len(self.ids[i])) for i in numbers])
         columns = np.concatenate([self.ids[i] for i in numbers])

@@ -1,6 +1,6 @@
-"""The caption branch of VSRN: regions must also be good for writing the caption (VSRN, section 3.4, eq. 8).
+"""The caption branch of VSRN: regions must also suffice to generate the caption (VSRN, section 3.4, eq. 8).
 
-It serves training only; no search needs it.
+It is used in training only.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ MAX_LENGTH = 60
 def caption_targets(ids: Sequence[Sequence[int]], max_length: int = MAX_LENGTH, pad: int = 0) -> Tensor:
     """Ids of whole captions, start to end, as targets (B, T) int64, T at most ``max_length``.
 
-    A longer caption is cut and keeps its last id, the end. A shorter one has at least one pad behind it, which the
-    branch must predict as well.
+    A longer caption is cut and keeps its last id, the end. A shorter one is followed by at least one pad, which the
+    branch must predict too.
     """
     cut = [row if len(row) < max_length else [*row[: max_length - 1], row[-1]] for row in ids]
     targets = torch.full((len(cut), min(1 + max(map(len, cut), default=0), max_length)), pad)
@@ -30,7 +30,7 @@ def caption_targets(ids: Sequence[Sequence[int]], max_length: int = MAX_LENGTH, 
 
 
 class CaptionBranch(nn.Module):
-    """A GRU reads the regions V* of a picture, another writes its caption with attention to what the first one read.
+    """A GRU encodes the regions V* of a picture; another generates the caption with attention to the first.
 
     The paper prints a stacked LSTM; the authors' code and this one use GRUs and additive attention. ``dim`` is the
     width of the regions, ``vocabulary`` the number of ids.
@@ -55,9 +55,9 @@ class CaptionBranch(nn.Module):
     ) -> Tensor:
         """Negative log-likelihood of the captions, word by word given the words before, summed, over their number.
 
-        regions (B, n, dim) of lengths (B,), of which one counts at least; targets (C, T) of ``caption_targets``, of
-        which all count behind the first up to the first pad. ``owners`` (C,) are the pictures of the captions;
-        without them C is B and caption i is of picture i.
+        regions (B, n, dim) with lengths (B,) of at least 1; targets (C, T) from ``caption_targets``, which count from
+        the second to the first pad. ``owners`` (C,) are the pictures of the captions; without them C is B and caption i
+        belongs to picture i.
         """
         lengths = lengths.clamp(min=1)
         read, _ = self.encoder(self.dropout(self.vid2hid(regions)))

@@ -1,4 +1,4 @@
-"""What training reads: regions of pictures and word-pieces of their captions, by number."""
+"""Training data: regions of pictures and their captions, by number."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pairs:
         return len(self.pictures)
 
     def split(self, held_out: int, seed: int) -> tuple[Pairs, Pairs]:
-        """A random ``held_out`` of the pictures apart, with their captions: (rest, held out)."""
+        """Hold out ``held_out`` random pictures with their captions; return (rest, held out)."""
         order = np.random.default_rng(seed).permutation(len(self))
         return self._take(np.sort(order[held_out:])), self._take(np.sort(order[:held_out]))
 
@@ -39,7 +39,7 @@ class Pairs:
     def batches(
         self, size: int, per_picture: int, rng: np.random.Generator
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Tensor]]:
-        """One pass in random order: picture numbers, numbers of ``per_picture`` captions of each, who owns what."""
+        """One pass in random order: picture numbers, numbers of ``per_picture`` captions of each, and their owners."""
         order = rng.permutation(len(self))
         for start in range(0, len(order) - size + 1, size):
             chosen = order[start : start + size]
@@ -69,7 +69,7 @@ class RegionReader:
     def __call__(self, pictures: Sequence[int] | NDArray[np.int64], keep: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
         """Padded features (B, n, d), boxes (B, n, 4), lengths (B,).
 
-        Each region stays with probability ``keep`` (torch's generator decides), at least one of each picture's.
+        Each region is kept with probability ``keep`` (by torch's generator), at least one per picture.
         """
         chosen = [self._rows(i, keep) for i in pictures]
         features = pad_sequence([torch.from_numpy(self.features[rows]) for rows in chosen], batch_first=True)

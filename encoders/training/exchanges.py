@@ -1,8 +1,8 @@
-"""Captions that are wrong by one word, or by two that changed places: the negatives that random captions never are.
+"""Wrong captions, with one word exchanged or two words swapped: hard negatives that random captions never are.
 
-Two words can stand for each other if they stand between the same neighbours, as colours do. Synonyms do so too; but they
-also meet in captions of the same picture, which "red" and "blue" do less than by chance. All of this is counted in the
-captions, without a list of words.
+Two words are exchangeable if they have the same neighbours, as colours do. Synonyms do too; but
+they also meet in captions of the same picture, which "red" and "blue" do less than by chance. All of this is counted in
+the captions, without a list of words.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-FREQUENT = 20  # occurrences that a word needs
+FREQUENT = 20  # minimum occurrences of a word
 ALIKE = 0.55  # overlap of the neighbours of two words (Bhattacharyya, On a measure of divergence, 1943)
 
 
 class Exchanges:
-    """Makes captions wrong. ``captions[i]`` (rows of ids, the first and last of each special) are those of picture i."""
+    """Makes wrong captions. ``captions[i]`` (rows of ids, the first and last of each special) are those of picture
+    i."""
 
     def __init__(self, captions: Sequence[Sequence[Sequence[int]]]) -> None:
         counts = Counter(id for rows in captions for row in rows for id in row[1:-1])
@@ -31,8 +32,8 @@ class Exchanges:
         self._others = self._alike & (_lifts(captions, self._place) < 1)
 
     def wrong(self, row: Sequence[int], own: frozenset[int], rng: np.random.Generator) -> list[int]:
-        """``row`` with two of its words in each other's place or, if no two can, or by the toss of a coin, one word
-        exchanged for one that is not among ``own``. If there is none either, as it is."""
+        """``row`` with two words swapped; or, if no two can be, or at random, with one word exchanged for one that is
+        not in ``own``; or unchanged if there is none."""
         pairs = [(i, j) for i in range(len(row)) for j in range(i) if self._can(row[i], row[j])]
         if pairs and rng.random() < 0.5:
             i, j = pairs[rng.integers(len(pairs))]
@@ -55,7 +56,7 @@ class Exchanges:
 
 
 def _overlaps(rows: Iterable[Sequence[int]], places: dict[int, int]) -> NDArray[np.float64]:
-    """Of each two words, in [0, 1], how far the shares of what stands before and behind them agree."""
+    """Overlap, in [0, 1], of the distributions of the neighbours of each pair of words, before and after."""
     seen = Counter(
         (places[word], side, neighbour)
         for row in rows
@@ -72,7 +73,7 @@ def _overlaps(rows: Iterable[Sequence[int]], places: dict[int, int]) -> NDArray[
 
 
 def _lifts(captions: Sequence[Iterable[Sequence[int]]], places: dict[int, int]) -> NDArray[np.float64]:
-    """How much oftener than by chance two words are in captions of one picture."""
+    """How much more often than by chance two words occur in captions of one picture."""
     cells = [
         (i, places[id]) for i, rows in enumerate(captions) for id in {id for row in rows for id in row} & set(places)
     ]

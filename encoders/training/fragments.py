@@ -1,8 +1,8 @@
-"""Parts of captions in the place of captions: what people type is shorter than what describes a whole picture.
+"""Fragments of captions for training, since queries are shorter than captions.
 
 A fragment is a run of words. It describes the picture of its caption, and perhaps others: a picture whose captions have
-all of its words is no negative of it. So "red rocket" is told apart from pictures of blue rockets and of red boats,
-which whole captions hardly ask for, as their other words suffice.
+all of its words is no negative of it. So "red rocket" has to be told apart from pictures of blue rockets and of red
+boats; whole captions hardly require this, since their other words suffice.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .data import Pairs
 
 
 class Fragments:
-    """Cuts captions, and tells which pictures are negatives of what is left.
+    """Cuts captions to fragments, and finds the pictures that are negatives of a fragment.
 
-    ``ids`` (captions) are those of all tokens, the first and the last of each special; ``stops`` are ids of words
-    without a meaning of their own; a caption is cut with probability ``share``.
+    ``ids`` are the token ids of the captions, the first and the last of each special; ``stops`` are ids of words
+    without content; a caption is cut with probability ``share``.
     """
 
     def __init__(self, ids: Sequence[Sequence[int]], pairs: Pairs, stops: Sequence[int], share: float) -> None:
@@ -42,7 +42,8 @@ class Fragments:
         return self._known[picture]
 
     def apart(self, pictures: NDArray[np.int64], rows: Sequence[Sequence[int]]) -> Tensor:
-        """Boolean (pictures, rows): whether a picture's captions lack a word of the row, so that it is a negative."""
+        """Boolean (pictures, rows): whether the captions of a picture lack a word of the row, so that it is a
+        negative."""
         asked = [frozenset(row[1:-1]) - self._stops for row in rows]
         known = [self._known[int(picture)] for picture in pictures]
         return torch.tensor([[not words <= have for words in asked] for have in known])

@@ -1,7 +1,8 @@
 """The losses of image-sentence matching.
 
 They take ``scores`` (images, sentences) and booleans of the same shape: ``positive``, which sentences describe which
-picture, and ``apart``, which do not; what is neither counts nowhere. Without ``apart``, all that is not positive is.
+picture, and ``apart``, which do not; other pairs are ignored. Without ``apart``, all pairs that are not positive are
+negative.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ def hinge(
     """Hinge-based triplet loss (VSE++; TERN, section IV), both directions, summed over the batch.
 
     Each positive pair (i, j) pays the mean of max(0, margin + s - s_ij) over its ``negatives`` hardest negative
-    sentences s in row i, and the same over pictures in column j. With one, the published loss, only the hardest counts;
-    with more, learning from random weights does not collapse.
+    sentences s in row i, and the same over pictures in column j. With one, as published, only the hardest counts; with
+    more, training from random weights does not collapse.
     """
     others = _others(scores, positive, apart)
     images, sentences = positive.nonzero(as_tuple=True)
@@ -39,5 +40,5 @@ def contrast(scores: Tensor, positive: Tensor, temperature: float, apart: Tensor
 
 
 def _others(scores: Tensor, positive: Tensor, apart: Tensor | None) -> Tensor:
-    """The scores of negatives, and -inf elsewhere."""
+    """The scores of negative pairs, and -inf elsewhere."""
     return scores.masked_fill(positive if apart is None else positive | ~apart, -torch.inf)

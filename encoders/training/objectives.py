@@ -1,4 +1,4 @@
-"""What training minimises: matching of global vectors, alignment of concepts, generation of captions, or several."""
+"""Training objectives: matching of global vectors, alignment of concepts, generation of captions, or several."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ OBJECTIVES = ("matching", "alignment", "generation")
 
 
 class Objective(nn.Module):
-    """The loss of a batch, and the scores that rank pictures and sentences. It may have weights of its own, which
-    training needs and retrieval does not.
+    """The loss of a batch, and the scores that rank pictures and sentences. It may have weights that only training
+    needs.
 
-    ``config.objective`` joins by + what counts: ``matching``, the loss of dot products of the global vectors
+    ``config.objective`` joins its parts by +: ``matching``, the loss of dot products of the global vectors
     (TERN, VSRN; through Sinkhorn normalisation in VSRN++); ``alignment``, that of pooled region-word cosines (TERAN);
     ``generation``, the negative log-likelihood of a caption given the regions (VSRN).
     """
@@ -80,7 +80,7 @@ class Objective(nn.Module):
         return 0.5 * weighted.sum()
 
     def _regions(self, sets: Tensor) -> Tensor:
-        """The rows of ``sets`` that are regions, without those before and behind them."""
+        """The rows of ``sets`` that are regions, without special rows."""
         before, behind = self._margins
         return sets[:, before : sets.shape[1] - behind]
 
@@ -106,18 +106,18 @@ class Objective(nn.Module):
 
     def _aligned(self, regions: Tensor, region_mask: Tensor, chunk: Chunk) -> Tensor:
         with torch.autocast(regions.device.type, dtype=torch.bfloat16, enabled=self.mixed and self.training):
-            # TERN's own sets are not of unit length.
+            # TERN's sets are not of unit length.
             unit = [nn.functional.normalize(rows, dim=-1) for rows in (regions, chunk.encoded.sets)]
             return pooled(unit[0], region_mask, unit[1], chunk.mask, self.config.pooling)
 
     @property
     def ranking(self) -> str:
-        """What ranks at validation: the dot product wherever global vectors are trained."""
+        """The part that ranks at validation: the dot product if global vectors are trained."""
         return "matching" if "matching" in self.parts else "alignment"
 
 
 class _Generation(nn.Module):
-    """The captions of a picture told word by word from its regions, over the ids that occur in the captions."""
+    """Generation of captions word by word from regions, over the ids that occur in the captions."""
 
     def __init__(self, config: TrainConfig, network: Network, captions: Captions) -> None:
         super().__init__()

@@ -1,9 +1,10 @@
-"""Settings by name. Values are strings, as ``--set`` gives them.
+"""Training recipes: settings by name. Values are strings, as for ``--set``.
 
 ``small`` and those that begin with ``photos`` learn from thousands of pictures in minutes on two cores; they were
-chosen on pictures held out of training. The others are the published settings, which want a GPU and a hundred thousand
-pictures: of the authors' code where it differs from the paper (TERN: learning rate 2e-6, not 2e-5; batches of 80, not
-90). An epoch is one pass over the pictures with one caption of each, so five of ours are one of theirs.
+chosen on pictures held out of training. The others are the published settings, which need a GPU and a hundred thousand
+pictures; they are those of the authors' code where it differs from the paper (TERN: learning rate 2e-6, not 2e-5;
+batches of 80, not 90). An epoch is one pass over the pictures with one caption of each, so five of these epochs are one
+of theirs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ SCENES = {
     "region_power": "0.5", "vector": "gathered", "scaled": "1", "stop_words": "0", "last_word": "1",
     "objective": "matching+alignment", "loss": "contrast", "temperature": "0.033", "alignment_temperature": "0.1",
     "fragments": "0.5", "warm_start": "0", "dropout": "0",
-    "epochs": "8", "batch_size": "64", "captions_per_picture": "2", "lr": "1e-3", "warmup": "50", "held_out": "200",
+    "epochs": "16", "batch_size": "64", "captions_per_picture": "2", "lr": "1e-3", "warmup": "50", "held_out": "200",
+    "patience": "16",
 }  # fmt: skip
 
 PHOTOS = {

@@ -1,4 +1,4 @@
-"""From a regions file to a model folder: what ``boc train`` does."""
+"""Training of a model folder from a regions file, for ``boc train``."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from .trainer import Progress, RunState, TrainConfig, Trainer
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a run is made of, next to its data: the kind of network and its sizes, the text tower (see ``load_tower``),
-    and settings."""
+    """The settings of a run apart from its data: the kind of network and its sizes, the text tower (see
+    ``load_tower``), and the training settings."""
 
     kind: str
     text: str
@@ -42,7 +42,7 @@ class Recipe:
         """The recipe ``name`` of RECIPES with other ``settings``: fields of the network's configuration, of
         TrainConfig, and of this class.
 
-        EncoderError for an unknown name or a value that is no number where one is due.
+        EncoderError for an unknown name or an invalid value.
         """
         if name not in RECIPES:
             raise EncoderError(f"no recipe {name!r}; known: {', '.join(RECIPES)}")
@@ -70,21 +70,21 @@ def _types(config: type) -> dict[str, str]:
 
 
 def describe(recipe: Recipe, items: str, source: RegionSource) -> dict[str, Any]:
-    """What decides the outcome of a run: the recipe, the digest of the items, the digest of the region source.
+    """Everything that determines the result of a run: the recipe, the digest of the items, that of the region source.
 
-    EncoderError for a text tower that is not there, before regions are cut.
+    EncoderError for a missing text tower, before regions are extracted.
     """
     text_towers.check_tower(recipe.text)
     return {"recipe": asdict(recipe), "items": items, "regions": source.identity.digest}
 
 
 def check_place(folder: Path) -> None:
-    """BocError if a run into ``folder`` would replace files that are of no model."""
+    """BocError if a run into ``folder`` would replace files that do not belong to a model."""
     check_model_folder(folder)
 
 
 def finished(folder: Path, run: Mapping[str, Any]) -> bool:
-    """Whether ``folder`` holds the outcome of ``run``. EncoderError if it holds another run, finished or not."""
+    """Whether ``folder`` holds the result of ``run``. EncoderError if it holds another run, finished or not."""
     note = folder / "training.json"
     if not note.exists():
         return False
@@ -99,16 +99,17 @@ def finished(folder: Path, run: Mapping[str, Any]) -> bool:
 
 
 def best(folder: Path) -> Recalls:
-    """The recalls of the weights that a finished run kept, on the pictures held out."""
+    """The recalls, on the held-out pictures, of the weights that a finished run kept."""
     state = RunState(**json.loads((folder / "history.json").read_text(encoding="utf-8")))
     entry = next(e for e in state.history if e["step"] == state.best_step)
     return Recalls(Recall(**entry["text_to_image"]), Recall(**entry["image_to_text"]))
 
 
 class Training:
-    """The run ``describe`` told of, over a regions file, into the model folder ``folder``; made again, it goes on.
+    """The run from ``describe``, on a regions file, into the model folder ``folder``; with the same arguments it
+    continues.
 
-    ``ids`` restricts to some pictures. Raises EncoderError if the recipe does not fit the data.
+    ``ids`` restricts it to these pictures. Raises EncoderError if the recipe does not fit the data.
     """
 
     def __init__(
@@ -144,11 +145,11 @@ class Training:
         return len(self._captions)
 
     def prepare(self) -> Iterator[int]:
-        """Let a frozen text tower read the captions; yields the number done."""
+        """Run a frozen text tower over the captions; yields the number done."""
         return self._captions.prepare(self._trainer.network, self.device)
 
     def run(self) -> Iterator[Progress]:
-        """Train; at the end, only the model and its history stay."""
+        """Train; at the end only the model and its history remain."""
         yield from self._trainer.run()
         write_text(self.folder / "history.json", json.dumps(asdict(self._trainer.state), indent=1))
         shutil.rmtree(self.folder / "training")

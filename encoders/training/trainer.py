@@ -1,7 +1,7 @@
-"""The training loop of all networks: resumable at any step, the best weights kept.
+"""The training loop of all networks: resumable at any step; it keeps the best weights.
 
 Every random choice is a function of the seed and the number of the step or epoch, so a run that was killed and
-repeated ends with the same weights as one that was not.
+continued ends with the same weights as one that was not.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from boc.atomic_files import replacing
 from boc.errors import EncoderError
@@ -36,88 +38,60 @@ from .warmstart import latent_semantics, scale, warm_start
 
 SAVE_SECONDS = 120.0
 EVAL_BATCH = 128
-SCALED = 1_000  # pictures whose regions tell how features vary
-WARM_START = 20_000  # pictures that the closed form looks at
+SCALED = 1_000  # pictures whose regions show the scale of features
+WARM_START = 20_000  # pictures used by the closed form
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How a network is trained.
+    """The settings of a training run."""
 
-    Attributes
-    ----------
-    objective : what counts: matching, alignment, generation, joined by + (see objectives.py)
-    pooling : how the cosines of regions and words become a score, for the alignment (see _alignment.py)
-    uncertainty : 1 to weigh the parts of the objective by learned uncertainties (Kendall et al., CVPR 2018), as the
-        paper of TERAN does for "TERN w. Align"; 0 to add them up
-    loss : ``hinge``, the triplet loss, or ``contrast``, cross entropy against all negatives of the batch
-    temperature, alignment_temperature : what ``contrast`` divides the scores by
-    fragments : probability with which a run of words stands in for its caption (see fragments.py)
-    exchanges : 1 for a wrong caption beside each, by exchanged words (see exchanges.py), else 0
-    margin, alignment_margin : of the triplet losses of dot products, which are cosines, and of alignments, which are
-        sums of them over words or regions
-    negatives_first, negatives_last : negatives of a pair that count at the start, and in the last third of the epochs;
-        in between their number falls exponentially. 1 and 1 is the published loss
-    summed : 1 for the sum of the triplet losses of a batch, as published; 0 for their mean over its captions, so that
-        ``clip`` means the same for batches of any size
-    sinkhorn, sinkhorn_temperature : normalisations of the scores before the matching loss (VSRN++, eq. 10 and 11; 0 for
-        none), and what scores are divided by before
-    generation_weight, generation_hidden, generation_length : of the loss, its recurrent states, the words of a caption
-    batch_size, captions_per_picture : pictures in a batch, and captions drawn for each
-    lr, schedule : learning rate, which rises linearly over ``warmup`` steps; then it falls by a ``cosine`` to 0, or by
-        ``steps``: it is multiplied by ``decay`` each ``decay_epochs`` epochs
-    text_lr : learning rate of the text tower, as a share of ``lr``; 0 freezes it
-    weight_decay : decoupled (AdamW); 0 is Adam
-    clip : largest norm of a gradient
-    region_keep : probability with which a region stays in a training batch
-    feature_keep : probability with which a number of a region's feature stays in a training batch
-    warm_start : whether to begin at the closed-form solution (see warmstart.py), 1 or 0
-    averaging : how much the attention of that start averages: 8 suits global vectors; small values keep the concepts of
-        an item apart, as alignment wants
-    average : decay of the running average of the weights that is validated and kept; 0 keeps the weights themselves
-    held_out : pictures kept from training, to validate on
-    patience : epochs without a better validation before training stops
-    mixed : 1 to compute in bfloat16 where that is faster (weights, averages and the loss stay float32), else 0
-    """
-
-    epochs: int = 30
-    objective: str = "matching"
-    pooling: str = "mrsw"
-    uncertainty: int = 0
-    loss: str = "hinge"
-    temperature: float = 0.05
-    alignment_temperature: float = 0.1
-    fragments: float = 0.0
-    exchanges: int = 0
-    margin: float = 0.2
-    alignment_margin: float = 0.2
+    epochs: int = 30  # largest number of passes over the pictures
+    objective: str = "matching"  # matching, alignment and generation, joined by + (see objectives.py)
+    pooling: str = "mrsw"  # score of an alignment from the cosines of regions and words (see networks/alignment.py)
+    # Weight the parts of the objective by learned uncertainties (Kendall et al., CVPR 2018), as the paper of TERAN does
+    # for "TERN w. Align"; otherwise they are added.
+    uncertainty: bool = False
+    loss: str = "hinge"  # hinge, the triplet loss, or contrast, cross entropy against all negatives of the batch
+    temperature: float = 0.05  # divisor of the matching scores in contrast
+    alignment_temperature: float = 0.1  # divisor of the alignment scores in contrast
+    fragments: float = 0.0  # probability that a run of words replaces its caption (see fragments.py)
+    exchanges: bool = False  # add a wrong caption to each, by exchanged words (see exchanges.py)
+    margin: float = 0.2  # of the triplet loss of dot products, which are cosines
+    alignment_margin: float = 0.2  # of the triplet loss of alignments, which are sums of cosines over words or regions
+    # Number of hardest negatives per pair at the start, and in the last third of the epochs; in between it falls
+    # exponentially. 1 and 1 is the published loss.
     negatives_first: int = 100
     negatives_last: int = 1
-    summed: int = 0
-    sinkhorn: int = 0
-    sinkhorn_temperature: float = 1.0
-    generation_weight: float = 1.0
-    generation_hidden: int = 512
-    generation_length: int = 60
-    batch_size: int = 128
-    captions_per_picture: int = 1
-    lr: float = 5e-4
-    schedule: str = "cosine"
-    decay: float = 0.1
-    decay_epochs: int = 15
-    warmup: int = 200
-    text_lr: float = 0.0
-    weight_decay: float = 1e-4
-    clip: float = 2.0
-    region_keep: float = 1.0
-    feature_keep: float = 1.0
-    warm_start: int = 1
+    # Sum the losses of a batch, as published; otherwise take their mean over its captions, so that ``clip`` does not
+    # depend on the batch size.
+    summed: bool = False
+    sinkhorn: int = 0  # iterations of Sinkhorn normalisation before the matching loss (VSRN++, eq. 10-11); 0 for none
+    sinkhorn_temperature: float = 1.0  # divisor of the scores before Sinkhorn normalisation
+    generation_weight: float = 1.0  # weight of the generation loss
+    generation_hidden: int = 512  # width of its recurrent states
+    generation_length: int = 60  # largest number of words of a generated caption
+    batch_size: int = 128  # pictures per batch
+    captions_per_picture: int = 1  # captions drawn per picture of a batch
+    lr: float = 5e-4  # largest learning rate
+    schedule: str = "cosine"  # cosine to 0, or steps: times ``decay`` every ``decay_epochs`` epochs
+    decay: float = 0.1  # factor of a step
+    decay_epochs: int = 15  # epochs per step
+    warmup: int = 200  # steps in which the learning rate rises linearly
+    text_lr: float = 0.0  # learning rate of the text tower as a fraction of ``lr``; 0 freezes it
+    weight_decay: float = 1e-4  # decoupled (AdamW); 0 is Adam
+    clip: float = 2.0  # largest norm of a gradient
+    region_keep: float = 1.0  # probability that a region stays in a training batch
+    feature_keep: float = 1.0  # probability that a component of a region feature stays in a training batch
+    warm_start: bool = True  # start from the closed-form solution (see warmstart.py)
+    # Strength of the averaging by attention at a warm start: 8 suits global vectors; small values keep the concepts of
+    # an item apart, which alignment needs.
     averaging: float = 8.0
-    average: float = 0.99
-    held_out: int = 500
-    patience: int = 5
-    mixed: int = 1
-    seed: int = 0
+    average: float = 0.99  # decay of the running average of the weights, which is validated and kept; 0 for none
+    held_out: int = 500  # pictures held out for validation
+    patience: int = 5  # epochs without a better validation before training stops
+    mixed: bool = True  # compute in bfloat16 where that is faster; weights, averages and the loss stay float32
+    seed: int = 0  # of every random choice
 
     def __post_init__(self) -> None:
         if self.schedule not in {"cosine", "steps"}:
@@ -130,7 +104,7 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands; ``recalls`` is there after each validation."""
+    """The progress of a run; ``recalls`` is set after a validation."""
 
     step: int
     steps: int
@@ -141,7 +115,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class RunState:
-    """What a run knows besides tensors."""
+    """The state of a run without its tensors."""
 
     step: int = 0
     best: float = -1.0
@@ -149,13 +123,13 @@ class RunState:
     history: list[dict[str, Any]] | tuple[()] = ()
 
     def over(self, config: TrainConfig, steps: int) -> bool:
-        """Whether the last step is done, or ``patience`` validations brought nothing better."""
+        """Whether the last step is done, or ``patience`` validations brought no improvement."""
         since = sum(entry["step"] > self.best_step for entry in self.history)
         return self.step >= steps or since >= config.patience
 
 
 class Trainer:
-    """One run in one model folder. ``run`` goes on where the last one stopped."""
+    """One run in one model folder. ``run`` continues where the last one stopped."""
 
     def __init__(
         self,
@@ -190,12 +164,12 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self._groups(), lr=config.lr, weight_decay=config.weight_decay)
         whole = torch.nn.ModuleDict({"network": self.network, "objective": self.objective})
         self.learned = {name: p for name, p in whole.named_parameters() if p.requires_grad}
-        self.buffers = dict(whole.named_buffers())  # of batch normalisation
+        self.buffers = dict(whole.named_buffers())  # those of batch normalisation
         self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
         self.state = RunState()
 
     def _sentences(self) -> tuple[Fragments | None, Exchanges | None]:
-        """What is done to captions before they are read."""
+        """The transformations of captions before they are read."""
         config, ids = self.config, self.captions.ids
         if not config.fragments and not config.exchanges:
             return None, None
@@ -208,7 +182,7 @@ class Trainer:
         return self.config.epochs * self.steps_per_epoch
 
     def run(self) -> Iterator[Progress]:
-        """Train to the end. The best weights so far stand in the folder after each validation."""
+        """Train to the end. After each validation the folder has the best weights so far."""
         if self._saved.exists():
             self.state = restore(self._saved, self._tensors, self.optimizer)
         else:
@@ -221,7 +195,8 @@ class Trainer:
             for number, batch in enumerate(batches):
                 if number < done:
                     continue
-                loss = self._step(*batch)
+                with _plain_attention(self.device):
+                    loss = self._step(*batch)
                 self.state = replace(self.state, step=self.state.step + 1)
                 yield Progress(self.state.step, self.steps, epoch, loss)
                 if time.monotonic() - saved_at > SAVE_SECONDS and number + 1 < self.steps_per_epoch:
@@ -281,8 +256,7 @@ class Trainer:
         return float(loss.detach())
 
     def _read(self, pictures: Any, numbers: Any, positive: Tensor, step: int) -> tuple[Any, Tensor, Tensor | None]:
-        """What is read in the place of the captions and, behind it, of wrong ones; which are positive; which are
-        negative."""
+        """The texts to read instead of the captions, followed by wrong ones; the positive pairs; the negative pairs."""
         if self.fragments is None:
             return None, positive, None
         rng = np.random.default_rng((self.config.seed, step, 1))
@@ -298,11 +272,11 @@ class Trainer:
         return [*rows, *wrong], both, torch.cat([apart, (apart | positive) & changed], dim=1)
 
     def _factor(self, step: int) -> float:
-        """Of the learning rate."""
+        """The factor of the learning rate."""
         if self.config.schedule == "cosine":
             return cosine(step, self.config.warmup, self.steps)
         past = step // self.steps_per_epoch // self.config.decay_epochs
-        # From 2, as the published warm-up: its counter has moved once before the first step.
+        # From 2, as in the published warm-up, whose counter advances once before the first step.
         return min(1.0, (step + 2) / max(1, self.config.warmup)) * self.config.decay**past
 
     def _negatives(self, step: int) -> int:
@@ -310,7 +284,7 @@ class Trainer:
         return round(float(first * (last / first) ** min(1.0, 1.5 * step / self.steps)))
 
     def _begin(self) -> None:
-        """What the weights are before the first step."""
+        """Set the weights before the first step."""
         power = self.network.config.region_power
         if getattr(self.network.config, "scaled", False):
             pictures = self.train.sample(SCALED, self.config.seed).pictures
@@ -331,7 +305,7 @@ class Trainer:
         self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
 
     def _validate(self) -> Recalls:
-        """Recalls of the averaged weights on the pictures held out; the best are written to the folder."""
+        """Recalls of the averaged weights on the held-out pictures; the best weights are written to the folder."""
         kept = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
         self._set(self.average)
         recalls = validate(self.network, self.objective, self.held_out, self.regions, self.captions, self.device)
@@ -348,6 +322,13 @@ class Trainer:
             parameter.copy_(values[name])
 
 
+def _plain_attention(device: str) -> AbstractContextManager[None]:
+    """On a CPU the fused attention takes several times as long to go back through as the plain one, for sets of some
+    dozen rows."""
+    found: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext()
+    return found
+
+
 def cosine(step: int, warmup: int, steps: int) -> float:
     """Factor of the learning rate at ``step`` (from 0): linear up, then half a cosine down to 0."""
     if step < warmup:
@@ -357,7 +338,7 @@ def cosine(step: int, warmup: int, steps: int) -> float:
 
 @torch.no_grad()
 def update_average(average: dict[str, Tensor], learned: Mapping[str, Tensor], decay: float, step: int) -> None:
-    """Move the running average towards ``learned``, in place; early steps count more, so that it starts unbiased."""
+    """Move the running average towards ``learned``, in place; early steps have more weight, so that it is unbiased."""
     share = 1 - min(decay, (step + 1) / (step + 10))
     for name, tensor in learned.items():
         average[name].lerp_(tensor, share)
@@ -367,7 +348,7 @@ def update_average(average: dict[str, Tensor], learned: Mapping[str, Tensor], de
 def validate(
     network: Network, objective: Objective, pairs: Pairs, regions: RegionReader, captions: Captions, device: str
 ) -> Recalls:
-    """Recalls on the pictures of ``pairs`` with all their captions, by what ``objective`` ranks by."""
+    """Recalls on the pictures of ``pairs`` with all their captions, by the ranking score of ``objective``."""
     network.eval()
     objective.eval()
     numbers = np.concatenate(pairs.captions)
@@ -388,7 +369,7 @@ def validate(
 def save(
     path: Path, state: RunState, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: torch.optim.Optimizer
 ) -> None:
-    """Everything that a run needs to go on, in one safetensors file, replaced at once."""
+    """Save everything that a run needs to continue in one safetensors file, replaced atomically."""
     flat = {f"{kind}.{name}": tensor for kind, named in tensors.items() for name, tensor in named.items()}
     for number, moments in optimizer.state_dict()["state"].items():
         flat |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in moments.items()}
@@ -400,7 +381,7 @@ def save(
 
 @torch.no_grad()
 def restore(path: Path, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: torch.optim.Optimizer) -> RunState:
-    """Put a saved run back into ``tensors`` and the optimizer."""
+    """Restore a saved run into ``tensors`` and the optimizer."""
     moments: dict[int, dict[str, Tensor]] = {}
     with safe_open(path, "pt") as file:
         for key in file.keys():  # noqa: SIM118 (not a dict)

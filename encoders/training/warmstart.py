@@ -1,9 +1,9 @@
-"""A closed-form start: TERN whose first answer is canonical correlation analysis (CCA).
+"""A closed-form start: a TERN whose initial output is canonical correlation analysis (CCA).
 
-From random weights, a few thousand pictures teach the two pipelines little before they overfit. So their linear maps
-begin as the regularised CCA (Hardoon et al., Canonical Correlation Analysis, Neural Computation 2004) of the mean
-region of a picture and the mean word vector of its captions, and their attention begins as plain averaging. The
-network is TERN's, untouched; training goes on from there.
+From random weights, the two pipelines learn little from a few thousand pictures before they overfit. So their linear
+maps start as the regularised CCA (Hardoon et al., Canonical Correlation Analysis, Neural Computation 2004) of the mean
+region of a picture and the mean word vector of its captions, and their attention starts as plain averaging. The
+architecture of TERN does not change; training continues from there.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ..networks.vsrn import Vsrn
 
 IMAGE_RIDGE = 2.0  # in units of the mean variance
 TEXT_RIDGE = 0.2
-REGIONS, WORDS = 100.0, 30.0  # steps over which the states of VSRN fade: twice the usual length
-LINEAR = 0.4  # size of what goes through a tanh that should pass it nearly as it is
-LEAST = 0.01  # deviation of a feature, as a share of the mean one, below which it counts less
-QUIET = 0.3  # what is left of random weights that would disturb the start
+REGIONS, WORDS = 100.0, 30.0  # steps over which the states of VSRN decay: twice the usual length
+LINEAR = 0.4  # size of the input of a tanh, for which it is nearly linear
+LEAST = 0.01  # deviation of a feature, relative to the mean one, below which it gets less weight
+QUIET = 0.3  # factor of random weights that would disturb the start
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,10 @@ def cca(X: Tensor, Y: Tensor, rank: int) -> tuple[Projection, Projection]:
 @torch.no_grad()
 def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
     """Set word vectors so that a caption's mean is its latent semantic analysis: the leading singular directions of
-    tf-idf. Vectors that were there before stay, where the columns behind them are zero: those are filled then.
+    tf-idf. Pretrained vectors are kept if the columns after them are zero; then only these are filled.
 
-    ``bags`` (n, V) has the share of each word in each caption. Special words, which all captions have, become zero.
+    ``bags`` (n, V) has the relative frequency of each word in each caption. Special words, which all captions have,
+    become zero.
     """
     weight = embedding.weight.cpu().numpy().copy()
     free = (weight == 0).all(axis=0)
@@ -68,7 +69,7 @@ def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
     rank = min(len(columns), *bags.shape)
     _, _, directions = randomized_svd(bags * spread, rank, random_state=0)
     vectors = (directions * spread).T
-    vectors *= (known.std() or 1) / (bags @ vectors).std()  # neither part drowns the other
+    vectors *= (known.std() or 1) / (bags @ vectors).std()  # both parts get equal weight
     weight[:, columns] = 0
     weight[:, columns[:rank]] = vectors
     embedding.weight.copy_(torch.from_numpy(weight))
@@ -76,8 +77,8 @@ def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
 
 @torch.no_grad()
 def scale(network: Network, regions: Tensor) -> None:
-    """Let ``network`` centre and scale features by those of ``regions`` (n, region_dim), raised to its power. What
-    hardly varies is not blown up."""
+    """Set ``network`` to centre and scale features by the statistics of ``regions`` (n, region_dim), raised to its
+    power. Nearly constant features are not amplified."""
     deviation, mean = torch.std_mean(regions, dim=0, correction=0)
     network.region_mean.copy_(mean)
     network.region_deviation.copy_(deviation + LEAST * deviation.mean())
@@ -85,11 +86,11 @@ def scale(network: Network, regions: Tensor) -> None:
 
 @torch.no_grad()
 def warm_start(network: Network, regions: Tensor, words: Tensor, averaging: float) -> None:
-    """Set ``network`` so that it answers about as CCA of the paired rows does.
+    """Set ``network`` so that its output is close to CCA of the paired rows.
 
     ``regions`` (n, region_dim) are mean regions, after the power of the configuration; ``words`` (n, h) mean outputs
-    of the text tower. ``averaging`` weighs the average of a set against each row's own value in the attention of TERN
-    and TERAN; at 0, rows keep apart.
+    of the text tower. ``averaging`` is the weight of the average of a set against the value of each row in the
+    attention of TERN and TERAN; at 0, rows stay separate.
     """
     if isinstance(network, Vsrn):
         _start_vsrn(network, regions, words)
@@ -98,7 +99,7 @@ def warm_start(network: Network, regions: Tensor, words: Tensor, averaging: floa
 
 
 def _start_tern(network: Tern, regions: Tensor, words: Tensor, averaging: float) -> None:
-    """The area and the box start unused."""
+    """Start TERN; the box and its area are unused at first."""
     config = network.config
     half = config.visual_width // 2
     rank = min(half, config.joint_width, regions.shape[1], words.shape[1])
@@ -118,7 +119,8 @@ def _start_tern(network: Tern, regions: Tensor, words: Tensor, averaging: float)
 
 
 def _start_vsrn(network: Vsrn, regions: Tensor, words: Tensor) -> None:
-    """Reasoning starts as the identity by itself, locations and words included; the GRUs as sliding averages."""
+    """Start VSRN: reasoning is initially the identity, also for locations and words; the GRUs start as moving
+    averages."""
     width = network.config.width
     rank = min(width, regions.shape[1], words.shape[1])
     images, texts = cca(regions, words, rank)
@@ -137,7 +139,7 @@ def _whitening(X: Tensor, ridge: float) -> Tensor:
 
 
 def _split_rectified(fusion: Any, projection: Projection, half: int, rank: int) -> None:
-    """Pass a projection through Linear, ReLU, Linear: as its positive and its negative part, joined again."""
+    """Pass a projection through Linear, ReLU, Linear: as its positive and its negative part, recombined."""
     first, last = fusion[0], fusion[2]
     width = len(projection.mean)
     shift = projection.mean @ projection.matrix
@@ -155,7 +157,7 @@ def _split_rectified(fusion: Any, projection: Projection, half: int, rank: int) 
 
 
 def _project(weight: Tensor, bias: Tensor, projection: Projection) -> None:
-    """Weight (out, in) and bias (out,) of a linear map: the projection, and quiet noise in the rest."""
+    """Weight (out, in) and bias (out,) of a linear map: the projection, and weak noise in the rest."""
     rank = projection.matrix.shape[1]
     weight.mul_(QUIET)
     bias.zero_()
@@ -164,7 +166,8 @@ def _project(weight: Tensor, bias: Tensor, projection: Projection) -> None:
 
 
 def _accumulate(rnn: Any, projection: Projection, length: float, scale: float) -> None:
-    """A GRU whose state is an average, fading over ``length`` steps, of its projected inputs, ``scale`` times."""
+    """Set a GRU so that its state is an average of its projected inputs, decaying over ``length`` steps, times
+    ``scale``."""
     width = rnn.hidden_size
     update, new = slice(width, 2 * width), slice(2 * width, 3 * width)
     for parameter in rnn.parameters():
@@ -183,7 +186,7 @@ def _identity(linear: nn.Linear, rank: int) -> None:
 
 
 def _quieten(layer: Any) -> None:
-    """Nearly uniform attention, nearly silent feed-forward."""
+    """Make the attention nearly uniform, and the feed-forward part nearly zero."""
     width = layer.self_attn.embed_dim
     layer.self_attn.in_proj_weight[: 2 * width] *= QUIET
     layer.linear2.weight.mul_(QUIET)
@@ -191,7 +194,7 @@ def _quieten(layer: Any) -> None:
 
 
 def _average(attention: nn.MultiheadAttention, weight: float) -> None:
-    """Values pass as they are, ``weight`` times as much as the row's own: under uniform attention and a large weight,
+    """Pass values unchanged, ``weight`` times as strong as the row itself: with uniform attention and a large weight,
     every row becomes the mean."""
     if weight == 0:
         attention.out_proj.weight.mul_(QUIET)

@@ -61,7 +61,7 @@ def spaced(texts: Sequence[str]) -> str:
     return _LOOSE.sub(" ", unicodedata.normalize("NFC", text).lower()).translate(_SPACED)
 
 
-class Segment(Protocol):
+class CountedTexts(Protocol):
     """``n`` rows: the number of words of each, and the occurrences of a word."""
 
     n: int
@@ -82,7 +82,7 @@ class Ranking:
     are neither in N nor in the mean.
     """
 
-    def __init__(self, segments: Sequence[Segment], live: Sequence[NDArray[Any] | None]) -> None:
+    def __init__(self, segments: Sequence[CountedTexts], live: Sequence[NDArray[Any] | None]) -> None:
         """``live`` (n,) of a segment is 0 for deleted rows; None means that no row is deleted."""
         self._segments = segments
         self._live = [None if alive is None else alive != 0 for alive in live]

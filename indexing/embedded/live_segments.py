@@ -65,7 +65,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Opened:
+class Snapshot:
     """What an index was at a moment: its parts stay as they are, whatever becomes of the files."""
 
     manifest: Manifest
@@ -74,14 +74,14 @@ class Opened:
     commit: Commit
 
 
-def open_current(home: Path, *, scattered: bool = False) -> Opened:
+def open_current(home: Path, *, scattered: bool = False) -> Snapshot:
     """What the index in ``home`` is now. ManifestError naming a file that is missing, damaged or of another format.
 
     ``scattered`` says that vectors will be read here and there, as searches do, and not from end to end.
     """
     _, commit = commits.read_current(home)
     commits.check(home, commit)
-    return Opened(commit.manifest, commits.load_codec(home, commit), open_parts(home, commit, scattered), commit)
+    return Snapshot(commit.manifest, commits.load_codec(home, commit), open_parts(home, commit, scattered), commit)
 
 
 def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[Part]:

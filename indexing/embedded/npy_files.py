@@ -63,7 +63,7 @@ class Output:
 
 
 class Hashed:
-    """A file that computes the digest of its bytes while it is written."""
+    """A file that computes the digest of its bytes while it is written; without ``handle``, only the digest."""
 
     def __init__(self, handle: BinaryIO | None = None) -> None:
         self._handle = handle

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
-from boc.types import Item, Ragged, Rows
+from boc.types import Batch, Embeddings, Item, Ragged
 from tests.bench.scripts import run_script
 
 NOUNS = (
@@ -56,11 +56,11 @@ def write(
     if pictures:
         items = [Item(key, "image", f"{key}.jpg", key) for key, *_ in pictures]
         sets = Ragged.from_sets([np.array(concepts) for *_, concepts in pictures], dim)
-        batches.append(Rows(items, {"vectors": np.float32([v for _, v, _ in pictures])}, {"concepts": sets}))
+        batches.append(Batch(items, Embeddings("image", np.float32([v for _, v, _ in pictures]), sets)))
     items = [Item(key, "text", " ".join(words), group) for key, group, *_, words in captions]
     sets = Ragged.from_sets([np.array(concepts) for *_, concepts, _ in captions], dim)
     vectors = np.float32([v for _, _, v, *_ in captions])
-    batches.append(Rows(items, {"vectors": vectors}, {"concepts": sets}, [words for *_, words in captions]))
+    batches.append(Batch(items, Embeddings("text", vectors, sets, words=[words for *_, words in captions])))
     with FeatureWriter(path, Header("embeddings", spec, digest, dim, "float32", path.name)) as writer:
         writer.append(len(pictures) + len(captions), batches)
         writer.finish()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from boc import plugins
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
-from boc.types import Item, Rows
+from boc.types import Batch, Embeddings, Item
 from tests.bench.scripts import run_script
 from tests.servers.fixtures import kinds
 
@@ -54,7 +54,7 @@ def write(path: Path, vectors: NDArray[np.float32], modality: Any = "text") -> N
     digest = path.stem.encode().hex().rjust(64, "0")
     items = [Item(f"{i:04d}", modality, f"sentence number {i}", f"{i:04d}") for i in range(len(vectors))]
     with FeatureWriter(path, Header("embeddings", "mini", "m" * 64, vectors.shape[1], "float32", digest)) as writer:
-        writer.append(len(items), [Rows(items, {"vectors": vectors})])
+        writer.append(len(items), [Batch(items, Embeddings(modality, vectors))])
         writer.finish()
 
 
@@ -175,6 +175,7 @@ class Known:
         return [self.ask(query[None]) for query in queries]
 
 
+@pytest.mark.slow
 def test_recall_is_the_share_of_the_exact_ten_and_every_round_asks_all(
     bench: SimpleNamespace, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

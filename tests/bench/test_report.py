@@ -256,6 +256,7 @@ def test_every_plot_has_units_names_that_do_not_touch_and_a_title(bench: SimpleN
     assert seen == set(bench.plot.PLOTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", [["growth"]], indirect=True)
 def test_a_plot_is_the_same_each_time(bench: SimpleNamespace, out: Path) -> None:
     rows = bench.rows.read(out / "growth.csv")

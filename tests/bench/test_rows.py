@@ -37,6 +37,7 @@ def read_text(text: str, folder: Path) -> Rows:
     return read(folder / "some.csv")
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(TABLES)
 def test_what_is_written_is_read(

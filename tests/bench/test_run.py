@@ -57,6 +57,7 @@ def test_stages_run_after_what_they_read_and_only_once(of_run: ModuleType, tmp_p
     assert go(of_run, tmp_path, *stages) == (done, [])
 
 
+@pytest.mark.slow
 def test_what_changed_is_run_anew_with_all_that_follows(of_run: ModuleType, tmp_path: Path) -> None:
     source, one = tmp_path / "source", tmp_path / "one.txt"
     source.write_text("a")
@@ -96,6 +97,7 @@ def test_what_is_there_without_a_record_is_taken_if_whole(of_run: ModuleType, tm
     assert of_run.made(tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_a_failure_is_told_in_a_line_and_stops_only_what_follows(
     of_run: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,6 +127,7 @@ def test_a_failure_is_told_in_a_line_and_stops_only_what_follows(
     assert sorted(go(of_run, tmp_path, *stages)[1]) == ["bad", "cut"]  # tried again, and nothing else
 
 
+@pytest.mark.slow
 def test_what_is_timed_runs_alone_and_never_more_than_two_at_once(of_run: ModuleType, tmp_path: Path) -> None:
     nap = "import time; print(time.monotonic()); time.sleep(0.5); print(time.monotonic())"
     names = ["a", "timed", "b", "c", "clocked"]

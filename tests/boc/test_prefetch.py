@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from boc.prefetch import ahead
 
 
+@pytest.mark.slow
 @given(things=st.lists(st.integers()), threads=st.integers(1, 4))
 def test_results_are_those_of_a_loop(things: list[int], threads: int) -> None:
     assert list(ahead(lambda x: x * x, things, threads)) == [x * x for x in things]

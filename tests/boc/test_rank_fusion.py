@@ -87,8 +87,8 @@ def searcher(library: Path) -> Searcher:
 @pytest.fixture
 def captions(library: Path) -> tuple[Embeddings, list[str]]:
     with FeatureFile(library / "photos.h5") as file:
-        rows = file.rows("text", 0, 6)
-    return Embeddings("text", rows.dense["vectors"]), [item.content for item in rows.items]
+        rows = file.batch("text", 0, 6)
+    return Embeddings("text", rows.embeddings.vectors), [item.content for item in rows.items]
 
 
 def test_rrf_fuses_the_rescored_candidates_with_the_words(

@@ -15,6 +15,7 @@ from boc.vectors import unit_rows
 TEXTS = ["a red box at the left", "top: something blue", ""]
 
 
+@pytest.mark.slow
 def test_its_scores_are_the_mean_of_its_members(library: Path) -> None:
     plain, alone = f"tern:{library / 'model'}", f"tern:{library / 'model'}?alone"
     both = plugins.encoder(f"ensemble:{plain},{alone}", "cpu")

@@ -17,8 +17,12 @@ export class Refused extends Error {
 /** The server, or the engine behind it, does not answer; asking again may help. */
 export class Away extends Error {}
 
-/** `path` with each part of an id encoded; slashes stay. */
-export const withId = (path, id) => `${path}/${id.split("/").map(encodeURIComponent).join("/")}`;
+/** `path` with each part of an id encoded; slashes stay, where no part is empty, `.` or `..`. */
+export function withId(path, id) {
+  const parts = id.split("/");
+  const odd = parts.some((part) => ["", ".", ".."].includes(part)); // which browsers resolve, unless slashes are encoded
+  return `${path}/${parts.map(encodeURIComponent).join(odd ? "%2F" : "/")}`;
+}
 
 async function call(path, query, { picture = null, signal } = {}) {
   const address = query?.size ? `${path}?${query}` : path;

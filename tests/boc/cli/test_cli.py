@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from boc.cli import main
 from boc.errors import BocWarning
-from boc.inputs.features import FeatureFile, embeddings
+from boc.inputs.features import FeatureFile
 from boc.manifest import Manifest
 from boc.rerank.storage import store
 from boc.search import Searcher
@@ -217,6 +217,7 @@ def test_indexing_pictures_equals_extracting_and_indexing(library: Path, tmp_pat
     assert ok("index", "one", library / source, encoder(library), place).stdout.startswith("one is up to date")
 
 
+@pytest.mark.slow
 def test_a_place_under_the_home_folder_is_found(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     (tmp_path / "work").mkdir()
@@ -260,10 +261,10 @@ def test_options_of_extract_decide_what_is_stored(library: Path, tmp_path: Path)
     with FeatureFile(path) as file, FeatureFile(library / "photos.h5") as full:
         assert file.header.dtype == "float32"
         assert file.mapped("image", "dense/vectors").dtype == np.float32
-        assert not file.rows("image", 0, 1).ragged
-        assert set(full.rows("image", 0, 1).ragged) == {"concepts", "boxes"}
-        assert file.rows("text", 0, 1).words is None
-        assert full.rows("text", 0, 1).words == [["a", "red", "box", "at", "the", "left"]]
+        assert not file.ragged_arrays("image")
+        assert full.ragged_arrays("image") == {"concepts", "boxes"}
+        assert file.batch("text", 0, 1).embeddings.words is None
+        assert full.batch("text", 0, 1).embeddings.words == [["a", "red", "box", "at", "the", "left"]]
 
 
 def test_ids_keep_the_pictures_listed_with_their_captions(library: Path, tmp_path: Path) -> None:
@@ -318,6 +319,7 @@ def test_a_model_that_was_moved_is_found_where_told(library: Path, tmp_path: Pat
     assert again.stdout.startswith("photos: 40 pictures")  # the manifest names the place of the encoder
 
 
+@pytest.mark.slow
 def test_evaluating_through_an_index_that_re_scores_everything_equals_the_dense_ranking(
     library: Path, tmp_path: Path
 ) -> None:
@@ -418,15 +420,15 @@ def test_appending_gives_what_one_load_under_that_code_gives(home: Path, code: l
     for part in ("second", "first"):
         for modality in MODALITIES:
             with FeatureFile(home / f"{part}.h5") as file:
-                rows = file.rows(modality, 0, 80)
+                rows = file.batch(modality, 0, 80)
             keys = [item.id for item in rows.items]
             new = [i for i, key in enumerate(keys) if key not in seen]
             assert grown.find(keys) == rows.items
-            expected = before.codec.encode_documents(embeddings(rows, modality))
+            expected = before.codec.encode_documents(rows.embeddings)
             assert np.array_equal(grown.terms(keys).toarray()[new], expected.toarray()[new])
-            assert np.array_equal(grown.vectors(keys)[new], rows.dense["vectors"][new])
+            assert np.array_equal(grown.vectors(keys)[new], rows.embeddings.vectors[new])
             if "--concepts=int8" in code:
-                sets = store(rows.ragged["concepts"], "int8")
+                sets = store(rows.embeddings.concepts, "int8")
                 for i in new:
                     stored = sets.values[sets.offsets[i] : sets.offsets[i + 1]]
                     assert np.array_equal(grown.concepts([keys[i]]).values, stored)
@@ -434,6 +436,7 @@ def test_appending_gives_what_one_load_under_that_code_gives(home: Path, code: l
     assert len(seen) == 120
 
 
+@pytest.mark.slow
 def test_appending_pictures_takes_the_encoder_and_the_fields_of_the_index(described: Path, tmp_path: Path) -> None:
     draw_pictures(tmp_path / "new", 3)
     for path in (tmp_path / "new" / "images").iterdir():

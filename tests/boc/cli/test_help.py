@@ -128,6 +128,7 @@ def _is_compiled(name: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_the_version_is_told_without_torch() -> None:
     code = "import sys; from boc.cli import main; main(['--version'], standalone_mode=False); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

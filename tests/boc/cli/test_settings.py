@@ -253,6 +253,7 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\\\"'\n\r\t"), 
 )
 
 
+@pytest.mark.slow
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(command=st.sampled_from(["", *main.commands]), name=NAMES)
 def test_every_unknown_name_is_told_with_the_known_ones(command: str, name: str) -> None:

@@ -13,7 +13,7 @@ from boc import load, plugins
 from boc.codecs import global_code
 from boc.errors import BackendError, BocError, EncoderError, FeatureFileError
 from boc.inputs.extraction import Extraction
-from boc.inputs.features import FeatureFile, embeddings
+from boc.inputs.features import FeatureFile
 from boc.inputs.query_files import read_queries
 from boc.inputs.sources import open_source
 from boc.load import fit_code, load_index, new_manifest
@@ -145,9 +145,9 @@ def test_words_and_regions_are_those_of_sentences_and_pictures_whoever_asks(
     aligned: Searcher, library: Path, asking: Modality, find: Modality, metric: str
 ) -> None:
     with FeatureFile(library / "photos.h5") as file:
-        queries = embeddings(file.rows(asking, 0, 3), asking)
-        rows = file.rows(find, 0, file.count(find))
-    sets = {item.id: rows.ragged["concepts"][i] for i, item in enumerate(rows.items)}
+        queries = file.batch(asking, 0, 3).embeddings
+        rows = file.batch(find, 0, file.count(find))
+    sets = {item.id: rows.embeddings.concepts[i] for i, item in enumerate(rows.items)}
     by_words = asking == "text" or find == "image"
     assert queries.concepts is not None
     for i, hits in enumerate(aligned.search_vectors(queries, k=5, find=find, rerank=metric)):
@@ -211,6 +211,7 @@ def test_the_command_line_stores_and_compares_concept_sets(library: Path, tmp_pa
     assert "add --replace" in repeated.stderr
 
 
+@pytest.mark.slow
 def test_a_file_without_concept_sets_makes_no_index_that_needs_them(library: Path, tmp_path: Path) -> None:
     encoder = plugins.encoder(f"tern:{library / 'model'}", "cpu")
     source = open_source(library / "captions.csv")
@@ -239,6 +240,7 @@ def test_the_sample_a_code_is_fitted_on_is_bounded_and_spread(
         assert np.array_equal(seen[1].vectors, file.vectors("text")[::4])
 
 
+@pytest.mark.slow
 def test_regions_from_files_make_a_model_and_an_index_even_where_a_picture_has_none(tmp_path: Path) -> None:
     table = draw_pictures(tmp_path / "made", 12)
     rng = np.random.default_rng(0)
@@ -270,7 +272,7 @@ def test_regions_from_files_make_a_model_and_an_index_even_where_a_picture_has_n
     at = f"file:{tmp_path / 'index'}"
     with FeatureFile(tmp_path / "f.h5") as file:
         assert file.failed == []
-        assert [len(file.rows("image", i, i + 1).ragged["concepts"][0]) for i in range(5)] == [0, 1, 2, 3, 0]
+        assert [len(file.batch("image", i, i + 1).embeddings.concepts[0]) for i in range(5)] == [0, 1, 2, 3, 0]
         codec = fit_code(file, global_code(z=16))
         assert list(load_index(file, at, "files", codec, new_manifest(file, codec))) == [12, 36]
         vectors = file.vectors("image")

@@ -188,6 +188,7 @@ def many(points: NDArray[np.float32]) -> Centroids:
     return spherical_kmeans(points, 2 * FLAT, seed=0)
 
 
+@pytest.mark.slow
 def test_centroids_are_distinct_unit_vectors_in_cells(many: Centroids) -> None:
     assert len(np.unique(many.vectors, axis=0)) == len(many) <= 2 * FLAT
     assert len(many) > 1.9 * FLAT
@@ -233,6 +234,7 @@ def test_a_seed_gives_one_result_and_another_seed_another(points: NDArray[np.flo
     assert not np.array_equal(first, other)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(n=st.integers(1, 30), k=st.integers(1, 40), copies=st.integers(1, 3), seed=st.integers(0, 2**32))
 def test_never_more_centroids_than_asked_for_or_than_distinct_rows(n: int, k: int, copies: int, seed: int) -> None:

@@ -25,8 +25,8 @@ from boc.codecs import SurrogateCodec
 from boc.codecs.bag_of_concepts import concept_steps
 from boc.errors import BocError, FeatureFileError
 from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import FeatureFile, Header, embeddings
-from boc.types import MODALITIES, Identity, Item, Modality, Ragged, Rows
+from boc.inputs.features import FeatureFile, Header
+from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged
 
 DIM = 2
 IDENTITY = Identity("tern:somewhere", "ab" * 32, DIM)
@@ -49,7 +49,9 @@ def write(
             items = [Item(f"{modality}{i}", modality, "", "image0") for i in range(len(values))]
             ragged = {"concepts": Ragged.from_sets(values, DIM)} if concepts else {}
             pieces = [p for p, _ in captions] if modality == "text" and words and concepts else None
-            batches.append(Rows(items, {"vectors": np.ones((len(values), DIM), np.float32)}, ragged, pieces))
+            batches.append(
+                Batch(items, Embeddings(modality, np.ones((len(values), DIM), np.float32), words=pieces, **ragged))
+            )
         writer.append(len(pictures) + len(captions), [rows for rows in batches if rows.items])
         writer.finish()
     return path
@@ -129,7 +131,7 @@ def test_files_of_half_precision_are_read_row_by_row(library: Path) -> None:
             tuple(row)
             for m in MODALITIES
             for rows in file.batches(m)
-            for row in rows.ragged["concepts"].values.tolist()
+            for row in rows.embeddings.concepts.values.tolist()
         }
         found = sample_concepts([file], 200, seed=1)
     assert found.dtype == np.float32
@@ -143,6 +145,7 @@ CAPTIONS = [
 ]
 
 
+@pytest.mark.slow
 def test_the_dictionary_is_of_frequent_english_words(tmp_path: Path) -> None:
     pytest.importorskip("spellchecker")
     captions = [(pieces, [[float(x) for x in v] for v in vectors]) for pieces, vectors in CAPTIONS]
@@ -319,7 +322,7 @@ def test_the_command_makes_codebooks_that_encode(library: Path, tmp_path: Path) 
     with FeatureFile(features) as file:
         book.check(file.header.identity)
         assert book.sources == (file.header.source,)
-        items = embeddings(file.rows("text", 0, 5), "text")
+        items = file.batch("text", 0, 5).embeddings
         terms = SurrogateCodec(concept_steps(book, z=3)).fit(items).encode_documents(items)
     assert terms.shape == (5, 12)
     assert (np.diff(terms.indptr) > 0).all()

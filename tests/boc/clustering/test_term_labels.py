@@ -33,7 +33,7 @@ from boc.errors import ManifestError
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.plugins import Index
-from boc.types import Item, Ragged, Rows
+from boc.types import Batch, Embeddings, Item, Ragged
 from indexing.embedded.backend import EmbeddedBackend
 from tests.oracles import new_manifest
 
@@ -177,8 +177,8 @@ def write_features(path: Path, start: int, seed: int, *, boxes: bool = True, wor
     spoken = Ragged.from_sets([rng.standard_normal((len(s), 3)) for s in sentences], 3)
     with FeatureWriter(path, Header("embeddings", "x:y", "0", 3, "float32", f"{seed}")) as writer:
         batches = [
-            Rows(pictures, {"vectors": np.ones((7, 3), np.float32)}, ragged),
-            Rows(texts, {"vectors": np.ones((12, 3), np.float32)}, {"concepts": spoken}, sentences if words else None),
+            Batch(pictures, Embeddings("image", np.ones((7, 3), np.float32), **ragged)),
+            Batch(texts, Embeddings("text", np.ones((12, 3), np.float32), spoken, words=sentences if words else None)),
         ]
         writer.append(19, batches)
         writer.finish()
@@ -196,15 +196,15 @@ def slow_labels(centroids: NDArray[np.float32], paths: Sequence[Path], spherical
 
     for path in paths:
         with FeatureFile(path) as file:
-            texts, images = file.rows("text", 0, 99), file.rows("image", 0, 99)
-        for i, pieces in enumerate(texts.words or []):
+            texts, images = file.batch("text", 0, 99), file.batch("image", 0, 99)
+        for i, pieces in enumerate(texts.embeddings.words or []):
             words, of = whole_words(pieces)
-            pairs = {(assign(x)[0], number) for x, number in zip(texts.ragged["concepts"][i], of, strict=True)}
+            pairs = {(assign(x)[0], number) for x, number in zip(texts.embeddings.concepts[i], of, strict=True)}
             for codeword, number in pairs:
                 if content_words(words[number]):
                     inside[codeword][words[number]] += 1
         for i, item in enumerate(images.items):
-            for x, box in zip(images.ragged["concepts"][i], images.ragged["boxes"][i], strict=True):
+            for x, box in zip(images.embeddings.concepts[i], images.embeddings.boxes[i], strict=True):
                 codeword, distance = assign(x)
                 example = Example(item.id, item.content, Box(*(round(float(v), 4) for v in box)))
                 if item.id not in near[codeword] or distance < near[codeword][item.id][0]:

@@ -82,6 +82,7 @@ def test_hard_assignment_counts_nearest_centroids(sizes: list[int], p: int, seed
     assert terms.sum(axis=1).tolist() == sizes
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     sizes=SIZES,

@@ -46,6 +46,7 @@ def largest(x: list[float], z: int) -> list[int]:
     return [j for j in sorted(range(len(x)), key=lambda j: (-x[j], j))[:z] if x[j] > 0]
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(images=tied_vectors((1, 6), 4), texts=tied_vectors((1, 6), 4))
 def test_center_subtracts_the_mean_of_the_modality(images: NDArray[np.float32], texts: NDArray[np.float32]) -> None:
@@ -64,6 +65,7 @@ def slow_mean(X: NDArray[np.float32]) -> list[float]:
     return [math.fsum(float(x[j]) for x in X) / len(X) for j in range(X.shape[1])]
 
 
+@pytest.mark.slow
 @given(X=tied_vectors((2, 6)))
 def test_centred_rows_have_mean_zero(X: NDArray[np.float32]) -> None:
     np.testing.assert_allclose(Center().fit_transform(X).sum(axis=0), 0, atol=1e-5)
@@ -84,6 +86,7 @@ def test_a_rotation_is_orthogonal_and_follows_from_its_seed(width: int, seed: in
         assert not np.allclose(R, RandomRotation(seed + 1).fit(X).rotation_)
 
 
+@pytest.mark.slow
 @given(X=tied_vectors((1, 4), 5))
 def test_rotating_is_the_product_with_the_matrix_and_keeps_dot_products(X: NDArray[np.float32]) -> None:
     step = RandomRotation(3).fit(X)
@@ -94,12 +97,14 @@ def test_rotating_is_the_product_with_the_matrix_and_keeps_dot_products(X: NDArr
     np.testing.assert_allclose(rotated @ rotated.T, X @ X.T, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_rotation_is_uniform_over_directions() -> None:
     first = np.array([RandomRotation(seed).fit(np.zeros((1, 3))).rotation_[0] for seed in range(2000)])
     np.testing.assert_allclose(first.mean(axis=0), 0, atol=0.06)
     np.testing.assert_allclose(first.T @ first / len(first), np.eye(3) / 3, atol=0.04)
 
 
+@pytest.mark.slow
 @given(X=VECTORS)
 def test_crelu_is_the_pair_of_clipped_halves(X: NDArray[np.float32]) -> None:
     found = CReLU().fit_transform(X)
@@ -107,6 +112,7 @@ def test_crelu_is_the_pair_of_clipped_halves(X: NDArray[np.float32]) -> None:
     assert found.tolist() == [rectified(x) for x in X]
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(X=VECTORS, data=st.data())
 def test_topz_keeps_the_largest_positive_components(X: NDArray[np.float32], data: st.DataObject) -> None:
@@ -148,6 +154,7 @@ def test_budgets_out_of_range_are_named_with_the_rule(name: str, z: int, query_z
         TopZ(z, query_z).fit(np.ones((2, 6)))
 
 
+@pytest.mark.slow
 @given(X=VECTORS)
 def test_unit_norm_divides_by_the_length(X: NDArray[np.float32]) -> None:
     for rows in (X, sparse.csr_array(X)):
@@ -156,6 +163,7 @@ def test_unit_norm_divides_by_the_length(X: NDArray[np.float32]) -> None:
             np.testing.assert_allclose(row, [c / length for c in x], rtol=1e-6)
 
 
+@pytest.mark.slow
 @given(X=VECTORS, scale=st.integers(1, 5000) | st.floats(0.25, 5000))
 @example(X=np.array([[0.29, 1.0, -0.5, 0.0]], np.float32), scale=100)
 def test_scalar_frequencies_are_floors(X: NDArray[np.float32], scale: float) -> None:
@@ -178,6 +186,7 @@ def test_a_frequency_beyond_int32_is_refused_not_wrapped() -> None:
     assert step.transform(np.full((1, 1), 0.5)).toarray().tolist() == [[2**30]]
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(X=VECTORS, later=VECTORS, bits=st.integers(1, 15))
 def test_bit_frequencies_are_shares_of_the_peak(X: NDArray[np.float32], later: NDArray[np.float32], bits: int) -> None:
@@ -206,6 +215,7 @@ def test_bits_out_of_range_are_named_with_the_rule(bits: int) -> None:
         BitQuantizer(bits).fit(np.ones((2, 2)))
 
 
+@pytest.mark.slow
 @given(X=VECTORS)
 def test_permutation_frequencies_of_full_rows_are_ranks_counted_by_hand(X: NDArray[np.float32]) -> None:
     m = X.shape[1]
@@ -324,6 +334,7 @@ def test_a_vector_finds_itself_and_its_opposite_shares_no_term(code: str) -> Non
     assert ((opposite * D).sum(axis=1) == 0).all()
 
 
+@pytest.mark.slow
 @given(X=tied_vectors((1, 6), 5), Q=tied_vectors((1, 4), 5))
 def test_shifting_adds_the_same_to_all_documents(X: NDArray[np.float32], Q: NDArray[np.float32]) -> None:
     step = ShiftedCReLU().fit(X)

@@ -225,6 +225,7 @@ def test_a_seed_gives_one_code_and_another_seed_another() -> None:
     assert not np.array_equal(first.centroids_, other.centroids_)
 
 
+@pytest.mark.slow
 def test_restored_from_its_parameters_and_arrays_it_is_the_same(learned: Dictionary) -> None:
     X = clustered(2, 400, 300)
     twin = Dictionary(**json.loads(json.dumps(learned.get_params())))

@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from boc.codecs.posting_stats import document_frequencies, gini, postings_read
+from bench.paper.recall_postings import gini
+from boc.codecs.posting_stats import document_frequencies, postings_read
 from boc.errors import BocError
 from tests.oracles import term_matrices
 
 
+@pytest.mark.slow
 @given(documents=term_matrices((6, 5), 9), queries=term_matrices((3, 5), 9))
 def test_postings_are_the_pairs_that_share_a_term(documents: sparse.csr_array, queries: sparse.csr_array) -> None:
     D, Q = documents.toarray(), queries.toarray()

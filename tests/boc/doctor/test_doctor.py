@@ -137,6 +137,7 @@ def test_a_server_without_its_client_is_a_problem_with_the_line_that_mends_it(ba
         assert shlex.split(finding["todo"])[-1] == package
 
 
+@pytest.mark.slow
 def test_a_package_that_boc_always_needs_is_a_problem(tmp_path: Path) -> None:
     site = machine_with(tmp_path / "site", "orjson", "torch")
     status, told = run_on(site)
@@ -147,6 +148,7 @@ def test_a_package_that_boc_always_needs_is_a_problem(tmp_path: Path) -> None:
     assert shlex.split(finding["todo"])[-1] == "orjson>=3.10"
 
 
+@pytest.mark.slow
 def test_a_version_that_is_too_old_is_told(bare: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     shutil.copytree(bare, site, symlinks=True)
@@ -422,6 +424,7 @@ def working(method: str, path: str) -> Answer:
     return as_json(200, {}, **PRODUCT)
 
 
+@pytest.mark.slow
 def test_certificates(authority: tuple[ssl.SSLContext, Path]) -> None:
     context, path = authority
     with serving(working, context) as port:

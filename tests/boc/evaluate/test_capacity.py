@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from boc import plugins
 from boc.codecs import global_code
 from boc.errors import BocError
-from boc.evaluate.capacity import GB, Estimate, Load, Sample, extrapolate, measure, size_of
+from boc.evaluate.capacity import GB, Estimate, Load, SampledFiles, extrapolate, measure, size_of
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFiles, Header
 from boc.inputs.metadata import Metadata
 from boc.load import fit_code, load_index, new_manifest
-from boc.types import MODALITIES, Identity, Item, Modality, Rows
+from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality
 from tests.helpers import boc
 from tests.servers.fixtures import kinds
 
@@ -36,7 +36,7 @@ def write(path: Path, counts: dict[Modality, int], source: str = "cd") -> Path:
             vectors = np.random.default_rng(count).standard_normal((count, IDENTITY.dim)).astype(np.float32)
             vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
             items = [Item(f"{source}-{modality}-{i:06d}", modality, f"item number {i:06d}") for i in range(count)]
-            writer.append(count, [Rows(items, {"vectors": vectors})])
+            writer.append(count, [Batch(items, Embeddings(modality, vectors))])
         writer.finish()
     return path
 
@@ -112,18 +112,18 @@ def test_a_sample_is_of_different_items_as_many_as_asked_in_the_shares_of_the_fi
         write(folder / f"{i}.h5", dict(zip(MODALITIES, pair, strict=True)), f"a{i}") for i, pair in enumerate(counts)
     ]
     with FeatureFiles(paths) as whole:
-        sample = Sample(whole, size)
+        sample = SampledFiles(whole, size)
         total, drawn = size_of(whole), 0
         for modality in MODALITIES:
             batches = list(sample.batches(modality, batch))
             found = [item.id for rows in batches for item in rows.items]
             everything = {item.id: row for rows in whole.batches(modality) for item, row in
-                          zip(rows.items, rows.dense["vectors"], strict=True)}  # fmt: skip
+                          zip(rows.items, rows.embeddings.vectors, strict=True)}  # fmt: skip
             assert len(found) == len(set(found)) == sample.count(modality)
             assert all(0 < len(rows.items) <= batch for rows in batches)
             for rows in batches:
                 assert all(np.array_equal(everything[i.id], v) for i, v in
-                           zip(rows.items, rows.dense["vectors"], strict=True))  # fmt: skip
+                           zip(rows.items, rows.embeddings.vectors, strict=True))  # fmt: skip
             share = min(1.0, size / total)
             expected = sum(math.ceil(file.count(modality) * share) for file in whole.files)
             assert len(found) == expected
@@ -133,12 +133,13 @@ def test_a_sample_is_of_different_items_as_many_as_asked_in_the_shares_of_the_fi
 
 def test_a_sample_has_blocks_from_everywhere(many: Path) -> None:
     with FeatureFiles([many]) as whole:
-        numbers = [int(item.id[-6:]) for rows in Sample(whole, 1000).batches("text") for item in rows.items]
+        numbers = [int(item.id[-6:]) for rows in SampledFiles(whole, 1000).batches("text") for item in rows.items]
     assert len(numbers) == 700
     assert numbers == sorted(numbers)
     assert [start for start in numbers if start - 1 not in numbers] == [0, 2333, 4666]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["scalar", "dictionary"])
 def test_the_bytes_of_a_whole_index_were_foretold_from_a_sample(many: Path, tmp_path: Path, code: str) -> None:
     at = f"file:{tmp_path / 'real'}"
@@ -200,6 +201,7 @@ def test_one_item_is_too_few(tmp_path: Path) -> None:
     assert "1 items are too few to estimate from" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_command_tells_for_people_and_for_machines(many: Path, tmp_path: Path) -> None:
     place = tmp_path / "place"
     asked = ("estimate", many, "--items", 2_000_000, "--sample", 1000, "--code", "dictionary", "--terms", 64)

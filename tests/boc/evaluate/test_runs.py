@@ -22,7 +22,7 @@ from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.names import METRICS
 from boc.rerank.alignment import align
-from boc.types import Item, Ragged, Rows, StoredConcepts
+from boc.types import Batch, Embeddings, Item, Ragged, StoredConcepts
 from boc.vectors import unit_rows
 from tests.helpers import boc
 
@@ -48,10 +48,11 @@ def write(
     """An embeddings file of random vectors, and of random sets of 0 to 4 of them."""
     rng = np.random.default_rng(seed)
 
-    def batch(some: Sequence[Item]) -> Rows:
+    def batch(some: Sequence[Item]) -> Batch:
         vectors = unit_rows(rng.standard_normal((len(some), dim), dtype=np.float32))
         sets = [rng.standard_normal((rng.integers(0, 5), dim)) for _ in some]
-        return Rows(list(some), {"vectors": vectors}, {"concepts": Ragged.from_sets(sets, dim)} if concepts else {})
+        modality = some[0].modality if some else "image"
+        return Batch(list(some), Embeddings(modality, vectors, Ragged.from_sets(sets, dim) if concepts else None))
 
     with FeatureWriter(path, Header("embeddings", f"random:{seed}", f"{seed}", dim, dtype, "items")) as writer:
         writer.append(sum(map(len, items)), [batch(some) for some in items if some])
@@ -69,11 +70,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def slow_scores(path: Path, metric: str) -> NDArray[np.float32]:
     """Pair by pair."""
     with FeatureFile(path) as file:
-        texts, images = (file.rows(modality, 0, 1000) for modality in ("text", "image"))
+        texts, images = (file.batch(modality, 0, 1000) for modality in ("text", "image"))
     if metric == "dot":
-        words, regions = texts.dense["vectors"], images.dense["vectors"]
+        words, regions = texts.embeddings.vectors, images.embeddings.vectors
         return np.array([[sum(a * b for a, b in zip(w, r, strict=True)) for r in regions] for w in words])
-    words, regions = texts.ragged["concepts"], images.ragged["concepts"]
+    words, regions = texts.embeddings.concepts, images.embeddings.concepts
     stored = StoredConcepts(unit_rows(regions.values), regions.offsets)
     return np.stack([align(words[j], stored, metric, asks_by_words=True) for j in range(len(words))])
 

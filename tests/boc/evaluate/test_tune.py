@@ -35,6 +35,7 @@ def test_ranks_are_those_of_a_sorted_list(
         assert found[i].tolist() == [order.index(j) if j in order else 7 for j in truth[i].tolist()]
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(ranks=st.lists(st.lists(st.integers(0, 150), min_size=2, max_size=2), min_size=1, max_size=6),
        target=st.floats(0.01, 0.99))  # fmt: skip
@@ -79,6 +80,7 @@ def sample() -> Sample:
 SCALAR = [Candidate({"code": "scalar"}, (4, 8, 16), (8, 16, 32))]
 
 
+@pytest.mark.slow
 def test_targets_are_met_on_queries_that_had_no_part_in_the_choice(sample: Sample) -> None:
     tried: list[int] = []
     targets = (0.8, 0.9, 0.95, 0.99)

@@ -26,7 +26,7 @@ from boc.inputs.features import Header
 from boc.manifest import Manifest
 from boc.names import GLOBAL_CODES
 from boc.plugins import Backend, Index
-from boc.types import Embeddings, Hit, Identity, Item, Rows
+from boc.types import Batch, Embeddings, Hit, Identity, Item
 from tests.helpers import boc
 from tests.oracles import picture, sentence
 
@@ -228,6 +228,7 @@ def test_ids_that_occur_twice_are_reported(place: str, monkeypatch: pytest.Monke
     assert not found.right
 
 
+@pytest.mark.slow
 def test_features_are_an_outside_witness(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Vectors and codes that were both replaced agree with each other, not with the file."""
     index = build(plugins.backend(place), "photos", fitted())
@@ -243,8 +244,7 @@ def test_features_are_an_outside_witness(place: str, tmp_path: Path, monkeypatch
 
 def write(path: Path, items: Sequence[Item], vectors: NDArray[np.float32], digest: str = IDENTITY.digest) -> Path:
     rows = [
-        Rows([item for item in items if item.modality == part.modality], {"vectors": part.vectors})
-        for part in embedded(items, vectors)
+        Batch([item for item in items if item.modality == part.modality], part) for part in embedded(items, vectors)
     ]
     with FeatureWriter(path, Header("embeddings", IDENTITY.spec, digest, 16, "float32", path.name)) as writer:
         writer.append(len(items), rows)
@@ -260,6 +260,7 @@ def test_features_of_something_else_are_refused(place: str, tmp_path: Path) -> N
         verify(index, files=[write(tmp_path / "other.h5", ITEMS, unit(), "cd" * 32)])
 
 
+@pytest.mark.slow
 def test_codes_of_concepts_are_held_against_what_is_stored_or_the_features(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path}"
     assert boc("build-codebook", library / "photos.h5", "-o", tmp_path / "book.npz", "--clusters", 9).exit_code == 0
@@ -272,6 +273,7 @@ def test_codes_of_concepts_are_held_against_what_is_stored_or_the_features(libra
         assert found.against == against
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_is_wrong_and_exits_with_1(place: str, library: Path) -> None:
     build(plugins.backend(place), "right", fitted())
     build(plugins.backend(place), "wrong", fitted(), raised(7, 3))

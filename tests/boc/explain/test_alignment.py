@@ -85,6 +85,7 @@ def test_scores_fall_with_the_square_of_the_rank(drawn: tuple[NDArray[np.int8], 
         assert scores[region] == 50 * (k - rank) ** 2
 
 
+@pytest.mark.slow
 @given(arrays(np.int8, (4, 3), elements=SMALL), arrays(np.int8, (5, 3), elements=SMALL))
 def test_a_word_has_the_largest_cosine_of_its_pieces(region_rows: NDArray[np.int8], rows: NDArray[np.int8]) -> None:
     regions, pieces = region_rows.astype(np.float32), rows.astype(np.float32)
@@ -153,6 +154,7 @@ def test_each_word_marks_its_region_in_its_colour() -> None:
     assert [sides(figure, colour) for colour in PALETTE[:3]] == [{1}, {2}, set()]
 
 
+@pytest.mark.slow
 def test_boxes_of_one_region_do_not_hide_each_other() -> None:
     photo = Image.new("RGB", (90, 60), GREY)
     words = ["dogs", "run", "jump", "play", "bark", "sleep", "eat"]
@@ -174,6 +176,7 @@ def test_any_photo_and_sentence_fits(size: tuple[int, int], words: list[str]) ->
     assert (rim == 255).all()
 
 
+@pytest.mark.slow
 def test_files_are_at_the_size_for_print(tmp_path: Path) -> None:
     figure = draw_figure(Image.new("RGB", (90, 60), GREY), aligned(["dog"], [0], cells(2)))
     for name in ("figure.png", "figure.jpg", "figure.PDF"):
@@ -223,6 +226,7 @@ def test_a_turned_photo_is_shown_upright(library: Path, tmp_path: Path) -> None:
     assert (tmp_path / "turned-figure.png").read_bytes() == (tmp_path / "upright-figure.png").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_figure_is_named_after_the_photo(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     told = boc("show-alignment", library / "images" / "003.png", "a box", "--encoder", f"tern:{library / 'model'}")

@@ -20,7 +20,7 @@ from boc.codecs.bag_of_concepts import HardAssignment
 from boc.errors import BocError
 from boc.explain.page import write_page
 from boc.explain.score import Explanation, Match, Parts, explain
-from boc.inputs.features import FeatureFile, embeddings
+from boc.inputs.features import FeatureFile
 from boc.load import load_index, new_manifest
 from boc.search import Searcher
 from boc.types import MODALITIES, ImageRef, Item, Modality, TermMatrix
@@ -39,7 +39,7 @@ def searcher(library: Path) -> Searcher:
 def by_concepts(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     """An index of the library by two chains side by side: the scalar code, and counts of ten codewords."""
     with FeatureFile(library / "photos.h5") as file:
-        samples = [embeddings(file.rows(m, 0, 100), m) for m in MODALITIES]
+        samples = [file.batch(m, 0, 100).embeddings for m in MODALITIES]
         codec = SurrogateCodec(*global_code("scalar", z=8).chains, [HardAssignment(10)]).fit(*samples)
         at = f"file:{tmp_path_factory.mktemp('concepts')}"
         for _ in load_index(file, at, "both", codec, new_manifest(file, codec)):

@@ -242,6 +242,7 @@ def test_only_so_many_are_prepared_ahead(tmp_path: Path, monkeypatch: pytest.Mon
             assert len(list(tmp_path.iterdir())) <= taken + 5 + 2 * prepare_pool.EACH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 2])
 def test_an_error_that_is_not_of_one_picture_ends_the_run(count: int) -> None:
     with preparing(Prepare(), refs(9, refused=4), count) as prepared:

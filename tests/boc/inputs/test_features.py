@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from boc.errors import BocError, FeatureFileError
 from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import FeatureFile, FeatureFiles, Header, embeddings, is_embeddings, regions
-from boc.types import MODALITIES, Identity, Item, Modality, Ragged, Rows
+from boc.inputs.features import FeatureFile, FeatureFiles, Header, is_embeddings
+from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged, RegionBatch
 from tests.oracles import TEXT
 
 HEADER = Header("embeddings", "tern:somewhere", "ab" * 32, 3, "float32", "cd" * 32)
@@ -26,16 +26,18 @@ HEADER = Header("embeddings", "tern:somewhere", "ab" * 32, 3, "float32", "cd" * 
 
 def make_rows(
     sizes: Sequence[int], modality: Modality = "image", *, start: int = 0, dim: int = 3, concepts: bool = True
-) -> Rows:
+) -> Batch:
     """One item for each size: a vector, and a set of as many concepts; values that float16 does not hold exactly."""
     rng = np.random.default_rng([start, len(sizes), MODALITIES.index(modality)])
     items = [Item(f"{modality}-{start + i}", modality, f"content {i} é", f"g{i % 3}") for i in range(len(sizes))]
     sets = [rng.standard_normal((size, dim)).astype(np.float32) for size in sizes]
     vectors = rng.standard_normal((len(sizes), dim)).astype(np.float32)
-    return Rows(items, {"vectors": vectors}, {"concepts": Ragged.from_sets(sets, dim)} if concepts else {})
+    return Batch(items, Embeddings(modality, vectors, Ragged.from_sets(sets, dim) if concepts else None))
 
 
-def write(path: Path, header: Header, parts: Sequence[Sequence[Rows]], failed: Sequence[tuple[str, str]] = ()) -> Path:
+def write(
+    path: Path, header: Header, parts: Sequence[Sequence[Batch | RegionBatch]], failed: Sequence[tuple[str, str]] = ()
+) -> Path:
     with FeatureWriter(path, header) as writer:
         for number, batches in enumerate(parts):
             writer.append(sum(len(rows.items) for rows in batches), batches, failed if number == 0 else ())
@@ -43,16 +45,16 @@ def write(path: Path, header: Header, parts: Sequence[Sequence[Rows]], failed: S
     return path
 
 
-def assert_rows(found: Rows, expected: Sequence[Rows], dtype: str) -> None:
+def assert_rows(found: Batch, expected: Sequence[Batch], dtype: str) -> None:
     """``found`` is all of ``expected``, one after another, rounded to ``dtype``."""
     assert found.items == [item for rows in expected for item in rows.items]
-    rounded = np.concatenate([rows.dense["vectors"] for rows in expected]).astype(dtype).astype(np.float32)
-    assert found.dense["vectors"].dtype == np.float32
-    assert np.array_equal(found.dense["vectors"], rounded)
-    sets = [rows.ragged["concepts"][i] for rows in expected for i in range(len(rows.items))]
-    assert len(found.ragged["concepts"]) == len(sets)
+    rounded = np.concatenate([rows.embeddings.vectors for rows in expected]).astype(dtype).astype(np.float32)
+    assert found.embeddings.vectors.dtype == np.float32
+    assert np.array_equal(found.embeddings.vectors, rounded)
+    sets = [rows.embeddings.concepts[i] for rows in expected for i in range(len(rows.items))]
+    assert len(found.embeddings.concepts) == len(sets)
     for i, values in enumerate(sets):
-        assert np.array_equal(found.ragged["concepts"][i], values.astype(dtype).astype(np.float32))
+        assert np.array_equal(found.embeddings.concepts[i], values.astype(dtype).astype(np.float32))
 
 
 SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=5)
@@ -74,30 +76,32 @@ def test_what_was_written_is_read(parts: list[tuple[list[int], list[int]]], dtyp
             for position, modality in enumerate(MODALITIES):
                 expected = [pair[position] for pair in batches]
                 count = sum(len(rows.items) for rows in expected)
-                whole = file.rows(modality, 0, count)
+                whole = file.batch(modality, 0, count)
                 assert file.count(modality) == count
                 assert file.items(modality) == whole.items
                 assert_rows(whole, expected, dtype)
                 pieces = list(file.batches(modality, batch))
                 assert [len(piece.items) for piece in pieces[:-1]] == [batch] * (len(pieces) - 1)
                 assert_rows(whole, pieces, dtype)
-                assert np.array_equal(file.vectors(modality), whole.dense["vectors"])
-                for name, values in (("dense/vectors", whole.dense["vectors"]),
-                                     ("ragged/concepts", whole.ragged["concepts"].values)):  # fmt: skip
+                assert np.array_equal(file.vectors(modality), whole.embeddings.vectors)
+                for name, values in (("dense/vectors", whole.embeddings.vectors),
+                                     ("ragged/concepts", whole.embeddings.concepts.values)):  # fmt: skip
                     mapped = file.mapped(modality, name)
                     assert mapped.dtype == dtype
                     assert np.array_equal(mapped.astype(np.float32), values)
                     assert not mapped.flags.writeable or mapped.size == 0
-                assert np.array_equal(file.offsets(modality), whole.ragged["concepts"].offsets)
+                assert np.array_equal(file.offsets(modality), whole.embeddings.concepts.offsets)
         assert [entry.name for entry in Path(folder).iterdir()] == ["f.h5"]
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(texts=st.lists(st.tuples(TEXT, TEXT, TEXT), min_size=1, max_size=5))
 def test_strings_of_any_script_come_back(texts: list[tuple[str, str, str]]) -> None:
     items = [Item(key, "text", content, group) for key, content, group in texts]
+    batch = Batch(items, Embeddings("text", np.zeros((len(items), 3), np.float32)))
     with TemporaryDirectory() as folder:
-        path = write(Path(folder) / "f.h5", HEADER, [[Rows(items)]], [("é", "日本")])
+        path = write(Path(folder) / "f.h5", HEADER, [[batch]], [("é", "日本")])
         with FeatureFile(path) as file:
             assert file.items("text") == items
             assert file.failed == [("é", "日本")]
@@ -108,15 +112,15 @@ def test_the_header_and_the_views_of_a_batch(tmp_path: Path) -> None:
     with FeatureFile(write(tmp_path / "f.h5", HEADER, [[rows]])) as file:
         assert file.header == HEADER
         assert file.header.identity == Identity("tern:somewhere", "ab" * 32, 3)
-        found = embeddings(file.rows("image", 1, 3), "image")
+        found = file.batch("image", 1, 3).embeddings
         assert found.concepts is not None
         assert [len(found.concepts[i]) for i in range(2)] == [0, 1]
-        assert np.array_equal(found.vectors, rows.dense["vectors"][1:])
+        assert np.array_equal(found.vectors, rows.embeddings.vectors[1:])
         assert file.count("text") == 0
         assert file.items("text") == []
         assert file.vectors("text").shape == (0, 3)
         assert list(file.batches("text")) == []
-        assert file.rows("image", 3, 9).items == []
+        assert file.batch("image", 3, 9).items == []
     assert is_embeddings(tmp_path / "f.h5")
 
 
@@ -125,11 +129,13 @@ def test_regions_keep_the_last_bits_of_their_boxes(tmp_path: Path) -> None:
     sets = [(rng.random((n, 5), np.float32), rng.random((n, 4), np.float32)) for n in (3, 0, 2)]
     ragged = {"features": Ragged.from_sets([f for f, _ in sets], 5), "boxes": Ragged.from_sets([b for _, b in sets], 4)}
     pictures = [Item(f"{i}", "image", f"{i}.jpg", f"{i}") for i in range(3)]
-    captions = Rows([Item("0#0", "text", "a caption", "0")])
+    captions = RegionBatch([Item("0#0", "text", "a caption", "0")])
     header = replace(HEADER, kind="regions", dtype="float16", dim=5)
-    path = write(tmp_path / "r.h5", header, [[Rows(pictures, ragged=ragged), captions]])
+    path = write(tmp_path / "r.h5", header, [[RegionBatch(pictures, **ragged), captions]])
     with FeatureFile(path) as file:
-        found = regions(file.rows("image", 0, 3))
+        found = file.region_batch("image", 0, 3).regions()
+        with pytest.raises(FeatureFileError, match=r"r.h5: holds regions, not vectors; use boc extract --encoder"):
+            file.batch("image", 0, 3)
         for one, (features, boxes) in zip(found, sets, strict=True):
             assert np.array_equal(one.features, features.astype(np.float16).astype(np.float32))
             assert np.array_equal(one.boxes, boxes)
@@ -221,7 +227,7 @@ def test_arrays_of_two_widths_are_not_mixed(tmp_path: Path) -> None:
     with FeatureWriter(tmp_path / "f.h5", HEADER) as writer:
         writer.append(2, [make_rows([1], dim=3)])
         writer.append(2, [make_rows([1], dim=4, start=1)])
-        with pytest.raises(FeatureFileError, match=r"'vectors': 3.*'vectors': 4"):
+        with pytest.raises(FeatureFileError, match="not 3 wide"):
             writer.finish()
     assert not (tmp_path / "f.h5").exists()
 
@@ -308,14 +314,14 @@ def test_several_files_are_read_as_one(parts: list[tuple[int, int]], step: int, 
                 counts = [pair[position] for pair in parts]
                 expected = [make_rows([2] * n, modality, start=10 * i) for i, n in enumerate(counts) if n]
                 assert files.count(modality) == sum(counts)
-                vectors = np.concatenate([np.empty((0, 3)), *(rows.dense["vectors"] for rows in expected)])
+                vectors = np.concatenate([np.empty((0, 3)), *(rows.embeddings.vectors for rows in expected)])
                 assert np.array_equal(files.sample(modality, step), vectors[::step])
                 found = list(files.batches(modality, size))
                 assert all(len(rows.items) <= size for rows in found)
                 assert [i for rows in found for i in rows.items] == [i for rows in expected for i in rows.items]
                 assert np.array_equal(
-                    np.concatenate([np.empty((0, 3)), *(rows.ragged["concepts"].values for rows in found)]),
-                    np.concatenate([np.empty((0, 3)), *(rows.ragged["concepts"].values for rows in expected)]),
+                    np.concatenate([np.empty((0, 3)), *(rows.embeddings.concepts.values for rows in found)]),
+                    np.concatenate([np.empty((0, 3)), *(rows.embeddings.concepts.values for rows in expected)]),
                 )
         with FeatureFiles(paths) as again:
             assert again.header.source == files_source(given_in)
@@ -348,7 +354,10 @@ def test_files_that_do_not_belong_together_are_refused_naming_both(
     tmp_path: Path, change: dict[str, str], words: str
 ) -> None:
     one = write(tmp_path / "1.h5", HEADER, [[make_rows([1, 2])]])
-    two = write(tmp_path / "2.h5", replace(HEADER, source="z", **change), [[make_rows([3])]])
+    rows: Batch | RegionBatch = make_rows([3])
+    if "kind" in change:
+        rows = RegionBatch(rows.items, rows.embeddings.concepts, Ragged.from_sets([np.ones((3, 4))], 4))
+    two = write(tmp_path / "2.h5", replace(HEADER, source="z", **change), [[rows]])
     with pytest.raises(FeatureFileError) as caught:
         FeatureFiles([one, two])
     for part in (str(one), str(two), words):

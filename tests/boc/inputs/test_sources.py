@@ -17,7 +17,7 @@ from boc.errors import BocWarning, SourceError
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.inputs.sources import ADVICE, Source, open_source
-from boc.types import MODALITIES, Item, Rows
+from boc.types import MODALITIES, Batch, Embeddings, Item
 from tests.oracles import TEXT
 
 
@@ -191,7 +191,9 @@ def test_a_feature_file_gives_its_items_pictures_first(tmp_path: Path) -> None:
     captions = [Item("b#0", "text", "hello", "b"), Item("alone", "text", "hello", "")]
     path = tmp_path / "f.h5"
     with FeatureWriter(path, Header("embeddings", "tern:x", "d", 2, "float32", "s")) as writer:
-        batches = [Rows(items, {"vectors": np.zeros((2, 2), np.float32)}) for items in (captions, pictures)]
+        batches = [
+            Batch(items, Embeddings(items[0].modality, np.zeros((2, 2), np.float32))) for items in (captions, pictures)
+        ]
         writer.append(4, batches)
         writer.finish()
     assert open_source(path) == Source(pictures + captions, path)

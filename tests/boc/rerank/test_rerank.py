@@ -172,6 +172,7 @@ def test_products_of_other_widths_are_refused(dtype: str) -> None:
         products(np.ones((1, 2), np.float32), np.ones((4, 3), dtype))
 
 
+@pytest.mark.slow
 @given(data=st.data(), dtype=st.sampled_from(["float16", "float32"]), n=st.integers(0, 9))
 def test_dot_equals_the_slow_sum(data: st.DataObject, dtype: str, n: int) -> None:
     vectors = data.draw(arrays(np.float32, (n, 6), elements=FINE)).astype(dtype)

@@ -106,6 +106,7 @@ def test_scenes_read_back_are_those_of_the_seed(gallery: Path) -> None:
     assert read_scenes(gallery / "scenes.json") == expected
 
 
+@pytest.mark.slow
 @given(scene=ANY, seed=SEEDS)
 @settings(max_examples=200, deadline=None)
 def test_boxes_lie_in_the_picture_apart_and_as_the_relation_says(scene: Scene, seed: int) -> None:
@@ -138,6 +139,7 @@ def test_sampled_things_are_large_enough_and_keep_the_order_of_their_sizes(scene
     assert [sorted(nominal).index(side) for side in nominal] == [sorted(sides).index(side) for side in sides]
 
 
+@pytest.mark.slow
 @given(scene=SAMPLED | ANY, seed=SEEDS)
 @settings(max_examples=25, deadline=None)
 def test_each_thing_can_be_seen_where_its_box_is(scene: Scene, seed: int) -> None:
@@ -161,6 +163,7 @@ def test_things_of_different_colours_look_different(kind: str) -> None:
     assert min(gaps) > 0.5
 
 
+@pytest.mark.slow
 @given(scene=ANY | SAMPLED, seed=SEEDS)
 @settings(max_examples=200, deadline=None)
 def test_captions_are_five_different_sentences_true_of_their_scene(scene: Scene, seed: int) -> None:
@@ -174,6 +177,7 @@ def test_captions_are_five_different_sentences_true_of_their_scene(scene: Scene,
         assert not re.search(r"\ban [^aeiou]|\ba [aeiou]|  ", caption)
 
 
+@pytest.mark.slow
 @given(scene=RELATED, seed=SEEDS)
 @settings(max_examples=150, deadline=None)
 def test_relations_in_captions_match_the_positions(scene: Scene, seed: int) -> None:

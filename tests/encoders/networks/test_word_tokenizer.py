@@ -58,6 +58,7 @@ def test_frequent_words_are_learned_in_one_order() -> None:
         assert Vocabulary.learn(random.Random(seed).sample(CAPTIONS, 5), 2).words == words.words
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(alphabet="ab c.'\n", max_size=20), max_size=8), st.integers(1, 4))
 def test_every_word_counted_often_enough_has_an_id(captions: list[str], min_count: int) -> None:
     counts = Counter(token for caption in captions for token in tokenize(caption))

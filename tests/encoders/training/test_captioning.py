@@ -112,6 +112,7 @@ def test_dropout_is_of_training_only() -> None:
     assert len({float(module(regions, torch.tensor([4]), targets)) for _ in range(4)}) == 1
 
 
+@pytest.mark.slow
 def test_the_regions_tell_which_caption_to_write() -> None:
     """Two captions that begin alike can be learned to the word only from the regions, which get gradients for it."""
     torch.manual_seed(0)

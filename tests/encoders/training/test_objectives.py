@@ -108,7 +108,7 @@ def test_the_parts_add_up_or_are_weighed_by_their_uncertainty(captions: tuple[An
         losses.append(0.5 * plain.generation(images.sets, lengths, numbers, positive))
         batch = images, lengths, mask, chunks, numbers, positive, 2
         assert float(plain(*batch)) == pytest.approx(float(sum(losses)), abs=1e-5)
-        weighed = Objective(TrainConfig(**settings, generation_weight=0.5, uncertainty=1), network, texts).eval()
+        weighed = Objective(TrainConfig(**settings, generation_weight=0.5, uncertainty=True), network, texts).eval()
         weighed.generation = plain.generation
         weighed.log_variances.copy_(torch.tensor([0.3, -0.2, 1.0]))
         expected = 0.5 * sum(np.exp(-s) * float(loss) + s for s, loss in zip((0.3, -0.2, 1.0), losses, strict=True))

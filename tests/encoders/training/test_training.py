@@ -97,6 +97,7 @@ def recalls(model: Network, regions: list[torch.Tensor], words: list[torch.Tenso
     return evaluate(torch.cat(images).numpy(), torch.cat(texts).numpy(), np.arange(len(images)))
 
 
+@pytest.mark.slow
 def test_the_closed_form_start_finds_what_belongs_together() -> None:
     torch.manual_seed(0)
     sizes = TernConfig(12, visual_width=32, visual_layers=1, joint_width=16, joint_layers=2, heads=2, feedforward=32)
@@ -187,6 +188,7 @@ def vectors(chunks: list[Chunk]) -> torch.Tensor:
     return in_order(chunks, [chunk.encoded.vectors.T for chunk in chunks]).T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frozen", [True, False])
 def test_captions_come_in_the_order_asked_whatever_their_lengths(tmp_path: Path, frozen: bool) -> None:
     torch.manual_seed(0)
@@ -215,9 +217,9 @@ def test_a_reader_gives_the_regions_of_the_file(library: Path) -> None:
     features, boxes, lengths = reader(numbers)
     with FeatureFile(library / "regions.h5") as file:
         for i, number in enumerate(numbers):
-            rows = file.rows("image", number, number + 1).ragged
-            assert np.array_equal(features[i, : lengths[i]], rows["features"][0])
-            assert np.array_equal(boxes[i, : lengths[i]], rows["boxes"][0])
+            found = file.region_batch("image", number, number + 1).regions()[0]
+            assert np.array_equal(features[i, : lengths[i]], found.features)
+            assert np.array_equal(boxes[i, : lengths[i]], found.boxes)
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.9])
@@ -345,6 +347,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     assert all(torch.equal(kept[0][name], kept[1][name]) for name in kept[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patience", [1, 2])
 def test_training_stops_when_nothing_gets_better(make: Make, patience: int) -> None:
     trainer = make("still", epochs=9, lr=0.0, patience=patience)
@@ -370,6 +373,7 @@ def test_the_weights_kept_are_the_best_that_were_validated(make: Make) -> None:
     assert again.total == max(found)
 
 
+@pytest.mark.slow
 def test_a_frozen_tower_stays_as_it_is(make: Make) -> None:
     for text_lr, same in ((0.0, True), (0.5, False)):
         trainer = make(f"tower-{same}", text_lr=text_lr, epochs=1)

@@ -521,6 +521,7 @@ def test_the_second_writer_is_refused_and_the_first_finishes(home: Path) -> None
     build(home, "pets", n=2)  # the lock is free again
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_many_segments_answer_as_one(tmp_path: Path) -> None:
     """Few different frequencies, hence ties at every cut."""

@@ -75,6 +75,7 @@ def tables(draw: st.DrawFn) -> tuple[list[Item], Filter]:
     return items, Filter(name, draw(st.sampled_from(["=", "!=", "<", "<=", ">", ">="])), asked)
 
 
+@pytest.mark.slow
 @given(table=tables())
 def test_passing_rows_are_those_for_which_the_predicate_holds(
     tmp_path_factory: pytest.TempPathFactory, table: tuple[list[Item], Filter]

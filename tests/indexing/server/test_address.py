@@ -38,6 +38,7 @@ def shown(protocol: str, host: tuple[str, int | None], path: str) -> str:
     return f"{protocol}://{name}:{port or {'http': 9200, 'https': 443}[protocol]}{path}"
 
 
+@pytest.mark.slow
 @given(scheme=SCHEMES, protocol=st.sampled_from(["http", "https"]), hosts=HOSTS, path=PATHS,
        user=st.none() | st.from_regex(r"[a-z@.]{0,8}[a-z]", fullmatch=True),
        options=st.fixed_dictionaries({}, optional={**NUMBERS, **CHOICES}))  # fmt: skip

@@ -123,6 +123,7 @@ def put(bulk: Bulk, key: str, document: bytes | None) -> None:
     bulk.delete(key) if document is None else bulk.index(key, document)
 
 
+@pytest.mark.slow
 @given(
     st.lists(operations, max_size=60),
     st.lists(faults, max_size=30),

@@ -30,7 +30,7 @@ from boc.errors import BackendError
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.plugins import Index
-from boc.types import Hit, Item, Rows
+from boc.types import Batch, Embeddings, Hit, Item
 from tests.fault_proxy import Faults, Proxy
 from tests.helpers import boc
 from tests.oracles import same_matrix
@@ -69,7 +69,7 @@ def make(folder: Path, seed: int, count: int) -> Made:
         ids = [f"{modality}/{i} é{'x' * (600 if i % 500 == 7 else 0)}" for i in range(count)]
         groups = [f"image/{i}" for i in range(count)]
         items = [Item(key, modality, f"no. {key[:20]} of {seed}", g) for key, g in zip(ids, groups, strict=True)]
-        batches.append(Rows(items, {"vectors": vectors}))
+        batches.append(Batch(items, Embeddings(modality, vectors)))
     with FeatureWriter(path, Header("embeddings", "made:up", "0" * 64, 24, "float32", f"{seed:064x}")) as writer:
         writer.append(count, batches)
         writer.finish()

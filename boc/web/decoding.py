@@ -1,0 +1,35 @@
+"""One budget for the memory of pictures that are decoded at the same time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from boc.inputs.images import image_size
+
+
+class Budget:
+    """Lets threads decode pictures of at most ``pixels`` altogether; a larger one is decoded alone. Thread-safe."""
+
+    def __init__(self, pixels: int) -> None:
+        self._pixels = pixels
+        self._used = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def of(self, path: Path) -> Iterator[None]:
+        """Wait until the picture ``path`` may be decoded, which it is to be within the block. ImageError if its size
+        cannot be read."""
+        width, height = image_size(path)
+        share = min(width * height, self._pixels)
+        with self._changed:
+            self._changed.wait_for(lambda: self._used + share <= self._pixels)
+            self._used += share
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= share
+                self._changed.notify_all()

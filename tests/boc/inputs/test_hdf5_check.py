@@ -1,0 +1,238 @@
+"""An odd or damaged feature file is refused by name: no traceback, no end of time, no look into other files."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from boc.errors import FeatureFileError
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header
+from boc.types import MODALITIES, Batch, Embeddings, Item, Ragged
+from tests.helpers import SHARED, boc
+
+COUNT, DIM = 40, 5
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("sound") / "f.h5"
+    with FeatureWriter(path, Header("embeddings", "own:f", "ab" * 32, DIM, "float32", "cd" * 32)) as writer:
+        for modality in MODALITIES:
+            items = [Item(f"{modality}-{i}", modality, "GCOL content é", "g") for i in range(COUNT)]
+            vectors = rng.standard_normal((COUNT, DIM)).astype(np.float32)
+            sets = Ragged.from_sets([vectors[: i % 3] for i in range(COUNT)], DIM)
+            words = [["w"] * (i % 3) for i in range(COUNT)] if modality == "text" else None
+            writer.append(COUNT, [Batch(items, Embeddings(modality, vectors, sets, words=words))])
+        writer.finish()
+    return path
+
+
+def drain(path: Path) -> None:
+    """Read all that there is."""
+    with FeatureFile(path) as file:
+        assert isinstance(file.failed, list)
+        for modality in MODALITIES:
+            file.ids(modality)
+            for rows in file.batches(modality, 7):
+                assert rows.embeddings.vectors.shape == (len(rows.items), file.header.dim)
+            file.vectors(modality)
+            file.sample(modality, 3)
+
+
+def put(name: str, value: object, **options: object) -> Callable[[h5py.File], None]:
+    """An edit that replaces an array."""
+
+    def edit(file: h5py.File) -> None:
+        del file[name]
+        file.create_dataset(name, data=value, **options)
+
+    return edit
+
+
+def linked(name: str, link: object) -> Callable[[h5py.File], None]:
+    def edit(file: h5py.File) -> None:
+        del file[name]
+        file[name] = link
+
+    return edit
+
+
+def external(file: h5py.File) -> None:
+    del file["image/dense/vectors"]
+    file.create_dataset("image/dense/vectors", (COUNT, DIM), "f4", external=[("/etc/passwd", 0, 4 * COUNT * DIM)])
+
+
+def virtual(file: h5py.File) -> None:
+    del file["image/dense/vectors"]
+    layout = h5py.VirtualLayout((COUNT, DIM), "f4")
+    layout[:] = h5py.VirtualSource("other.h5", "v", (COUNT, DIM))
+    file.create_virtual_dataset("image/dense/vectors", layout)
+
+
+def spoil(name: str, value: float) -> Callable[[h5py.File], None]:
+    def edit(file: h5py.File) -> None:
+        file[name][3, 2] = value
+
+    return edit
+
+
+def attribute(name: str, value: object) -> Callable[[h5py.File], None]:
+    def edit(file: h5py.File) -> None:
+        file.attrs[name] = value
+
+    return edit
+
+
+def drop(name: str) -> Callable[[h5py.File], None]:
+    def edit(file: h5py.File) -> None:
+        del file[name]
+
+    return edit
+
+
+TEXT = h5py.string_dtype()
+VECTORS = np.ones((COUNT, DIM), np.float32)
+EDITS: dict[str, Callable[[h5py.File], None]] = {
+    "external link to vectors": linked("image/dense/vectors", h5py.ExternalLink("other.h5", "v")),
+    "external link to content": linked("image/content", h5py.ExternalLink("other.h5", "s")),
+    "external link to a group": linked("image", h5py.ExternalLink("other.h5", "/")),
+    "soft link": linked("image/content", h5py.SoftLink("/image/ids")),
+    "soft link to itself": linked("image/content", h5py.SoftLink("/image/content")),
+    "external storage": external,
+    "virtual": virtual,
+    "compressed": put("image/dense/vectors", VECTORS, compression="gzip"),
+    "chunked": put("image/dense/vectors", VECTORS, chunks=(4, DIM)),
+    "chunked strings": put("image/ids", ["a"] * COUNT, dtype=TEXT, chunks=(4,)),
+    "one dimension": put("image/dense/vectors", VECTORS[:, 0]),
+    "three dimensions": put("image/dense/vectors", VECTORS[..., None]),
+    "no dimension": put("image/dense/vectors", 1.0),
+    "integers": put("image/dense/vectors", VECTORS.astype(int)),
+    "strings": put("image/dense/vectors", ["a"] * COUNT, dtype=TEXT),
+    "compound": put("image/dense/vectors", np.zeros((COUNT, DIM), [("a", "f4")])),
+    "complex": put("image/dense/vectors", VECTORS.astype(complex)),
+    "another width": put("image/dense/vectors", VECTORS[:, :4]),
+    "too few vectors": put("image/dense/vectors", VECTORS[:9]),
+    "too few concepts": put("image/ragged/concepts", VECTORS[:9]),
+    "too few words": put("text/words", ["a"] * 9, dtype=TEXT),
+    "a group for vectors": lambda file: (drop("image/dense/vectors")(file), file.create_group("image/dense/vectors"))[
+        0
+    ],
+    "an array for a group": linked("image", VECTORS),
+    "a group for ids": lambda file: (drop("image/ids")(file), file.create_group("image/ids"))[0],
+    "short ids": put("image/ids", ["a"] * 9, dtype=TEXT),
+    "ids of numbers": put("image/ids", np.arange(COUNT)),
+    "ids in two dimensions": put("image/ids", [["a"]] * COUNT, dtype=TEXT),
+    "ids not UTF-8": put("image/ids", [b"\xff"] * COUNT, dtype=TEXT),
+    "content not UTF-8": put("text/content", [b"\xff"] * COUNT, dtype=TEXT),
+    "no ids": drop("image/ids"),
+    "no content": drop("image/content"),
+    "no group": drop("text/group"),
+    "no offsets": drop("image/offsets"),
+    "no dense": drop("image/dense"),
+    "no failed": drop("failed"),
+    "failed of numbers": put("failed", np.zeros((2, 2))),
+    "falling offsets": put("image/offsets", np.arange(COUNT + 1)[::-1].copy()),
+    "offsets from 1": put("image/offsets", np.arange(1, COUNT + 2)),
+    "offsets beyond": put("image/offsets", np.arange(COUNT + 1) * 10**15),
+    "offsets below 0": put("image/offsets", np.concatenate([[0], -np.ones(COUNT, int)])),
+    "float offsets": put("image/offsets", np.arange(COUNT + 1.0)),
+    "not a number": spoil("image/dense/vectors", np.nan),
+    "infinite": spoil("text/dense/vectors", np.inf),
+    "infinite concept": spoil("text/ragged/concepts", -np.inf),
+    "format as text": attribute("format", "1"),
+    "dim as text": attribute("dim", "5"),
+    "dim of 0": attribute("dim", 0),
+    "dim below 0": attribute("dim", -5),
+    "dims": attribute("dim", [5, 5]),
+    "spec as number": attribute("spec", 3),
+    "unknown dtype": attribute("dtype", "int64"),
+    "kind as list": attribute("kind", ["embeddings"]),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_whatever_is_odd_about_it_is_refused(sound: Path, tmp_path: Path, edit: str) -> None:
+    path = tmp_path / "f.h5"
+    shutil.copy(sound, path)
+    with h5py.File(tmp_path / "other.h5", "w") as other:
+        other["v"] = VECTORS
+        other.create_dataset("s", data=["secret"] * COUNT, dtype=TEXT)
+    with h5py.File(path, "a") as file:
+        EDITS[edit](file)
+    with pytest.raises(FeatureFileError, match=r"f\.h5"):
+        drain(path)
+
+
+def test_a_sound_file_is_taken(sound: Path) -> None:
+    drain(sound)
+
+
+@pytest.mark.parametrize("command", ["index x", "search photos --features", "index photos --append", "build-codebook"])
+def test_commands_tell_so_in_one_line(library: Path, tmp_path: Path, command: str) -> None:
+    path = tmp_path / "f.h5"
+    shutil.copy(library / "photos.h5", path)
+    with h5py.File(path, "a") as file:
+        file["image/dense/vectors"][0, 0] = np.nan
+    words = [word for word in command.split() if word != "--append"]
+    more = ["-o", tmp_path / "b.npz"] if "codebook" in command else [f"--at=file:{library / 'index'}"]
+    result = boc(*words, path, *more, *(["--append"] if "append" in command else []))
+    assert result.exit_code == 1 if "codebook" not in command else result.exit_code in (0, 1)
+    assert "codebook" in command or "infinite or none at all" in result.stderr
+
+
+WALK = """
+import sys
+from pathlib import Path
+from tests.boc.inputs.test_hdf5_check import drain
+from boc.errors import FeatureFileError
+data, path, refused = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2]), 0
+for start in range(int(sys.argv[3]), len(data), int(sys.argv[4])):
+    print(start, flush=True)
+    length = int(sys.argv[5])
+    damaged = bytearray(data)
+    damaged[start:start + length] = bytes([int(sys.argv[6])]) * len(damaged[start:start + length])
+    path.write_bytes(damaged)
+    try:
+        drain(path)
+    except FeatureFileError:
+        refused += 1
+print("refused", refused)
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "length", "value"), [(0, 200, 0), (136, 200, 0), (3, 1, 255), (64, 8, 0), (50, 2, 7)]
+)
+def test_damaged_bytes_are_refused_or_harmless_and_always_come_to_an_end(
+    sound: Path, tmp_path: Path, first: int, length: int, value: int
+) -> None:
+    step = 331 if length < 100 else 200
+    command = [sys.executable, "-c", WALK, sound, tmp_path / "f.h5", first, step, length, value]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout[-200:] + done.stderr[-2000:]
+    assert "refused" in done.stdout
+    assert done.stdout.split()[-1] != "0" or length < 3
+
+
+def test_odd_files_kept_beside_the_project_are_taken_or_refused() -> None:
+    folder = SHARED / "fixtures" / "defects" / "features"
+    if not folder.is_dir():
+        pytest.skip(f"no odd feature files in {folder}")
+    taken = []
+    for path in sorted(folder.glob("*.h5")):
+        try:
+            drain(path)
+            taken.append(path.name)
+        except FeatureFileError:
+            pass
+    assert "ok.h5" in taken
+    assert "inf.h5" not in taken

@@ -1,0 +1,62 @@
+"""Pictures that are decoded at the same time stay within one budget."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from boc.errors import ImageError
+from boc.inputs.images import read_image
+from boc.web.decoding import Budget
+
+
+@pytest.mark.parametrize("pixels", [1, 100, 250, 10_000])
+def test_no_more_pixels_than_the_budget_unless_by_one_picture_alone(tmp_path: Path, pixels: int) -> None:
+    sizes, lock, most = [(10, 10), (5, 5), (10, 20), (50, 50)] * 6, threading.Lock(), [0]
+    held: list[int] = []
+    for number, size in enumerate(sizes):
+        Image.new("L", size).save(tmp_path / f"{number}.png")
+    budget = Budget(pixels)
+
+    def decode(number: int) -> None:
+        with budget.of(tmp_path / f"{number}.png"):
+            with lock:
+                held.append(number)
+                taken = [sizes[each][0] * sizes[each][1] for each in held]
+                assert sum(taken) <= pixels or len(taken) == 1
+                most[0] = max(most[0], len(held))
+            threading.Event().wait(0.005)
+            with lock:
+                held.remove(number)
+
+    threads = [threading.Thread(target=decode, args=(number,)) for number in range(len(sizes))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most[0] >= 1
+    assert not held
+
+
+def test_what_was_taken_is_given_back_after_an_error(tmp_path: Path) -> None:
+    Image.new("L", (10, 10)).save(tmp_path / "a.png")
+    budget = Budget(100)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="odd"), budget.of(tmp_path / "a.png"):
+            raise ValueError("odd")
+    with pytest.raises(ImageError), budget.of(tmp_path / "none.png"):
+        pass
+    with budget.of(tmp_path / "a.png"):
+        pass
+
+
+@pytest.mark.parametrize("least", [1, 100, 480, 5000])
+def test_a_jpeg_that_is_to_be_shown_small_is_decoded_smaller_but_large_enough(tmp_path: Path, least: int) -> None:
+    Image.new("RGB", (2000, 1000)).save(tmp_path / "a.jpg")
+    width, height = read_image(tmp_path / "a.jpg", least=least).size
+    assert width >= min(least, 2000)
+    assert height >= min(least, 1000)
+    assert abs(width - 2 * height) <= 2
