@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -30,7 +31,8 @@ from boc.clustering.codebook import Codebook
 from boc.codecs import SurrogateCodec, concept_code, global_code
 from boc.codecs.base import stacked
 from boc.codecs.dictionary import Dictionary, dictionary_steps
-from boc.codecs.posting_stats import document_frequencies, gini, postings_read
+from boc.codecs.posting_stats import document_frequencies, postings_read
+from boc.errors import BocError
 from boc.inputs.features import FeatureFile
 from boc.types import Embeddings, Item, Ragged, TermMatrix
 
@@ -140,6 +142,19 @@ def read(path: Path, *modalities: str, concepts: bool = False) -> tuple[list[Emb
                 vectors.append(Embeddings(modality, file.vectors(modality)[order], sorted_sets))
                 items += [found[i] for i in order]
     return vectors, items
+
+
+def gini(amounts: NDArray[Any]) -> float:
+    """Gini coefficient of amounts (n,) >= 0, such as document frequencies: 0 = all equal, 1 - 1/n = one has all.
+
+    G = sum_i (2 i - n - 1) x_i / (n sum_i x_i) over ascending x_1..x_n (Damgaard and Weiner, Ecology 81, 2000). 0 if
+    all are 0. BocError if ``amounts`` is empty or has a negative value.
+    """
+    x = np.sort(np.asarray(amounts, dtype=np.float64))
+    n = len(x)
+    if n == 0 or x[0] < 0:
+        raise BocError(f"Gini coefficient: needs amounts of 0 or more, got {f'{x[0]:g}' if n else 'none'}")
+    return float((2 * np.arange(1, n + 1) - n - 1) @ x / (n * max(x.sum(), np.finfo(float).tiny)))
 
 
 @click.command()

@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import click
 import numpy as np
@@ -208,8 +208,8 @@ class Subject:
         from boc import plugins
         from boc.types import Runtime
 
-        # type: ignore[arg-type]
-        encoder = plugins.encoder(self.encoder, runtime=Runtime(self._device, precision, compiled))
+        runtime = Runtime(self._device, cast("Any", precision), compiled)
+        encoder = plugins.encoder(self.encoder, runtime=runtime)
         for number in range(rounds + 1):
             began = time.perf_counter()
             encoder.encode_images(self._prepared)

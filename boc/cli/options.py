@@ -121,12 +121,12 @@ CODING = (
         type=click.Choice(METRICS),
         default="dot",
         show_default=True,
-        help="Score them by dense vectors, or by an alignment of concept sets.",
+        help="Default re-ranking of candidates: by dense vectors, or by an alignment of concept sets.",
     ),
     click.option(
         "--concepts",
         type=click.Choice(CONCEPT_DTYPES),
-        help="Store concept sets, as this type [default: float16 if --rerank aligns them].",
+        help="Store concept sets with this type [default: float16 if --rerank needs them, else none].",
     ),
 )
 

@@ -1,6 +1,6 @@
-"""A code as a value: its name and its arguments, written as text and read from it.
+"""Codes as values: a name with arguments, which is formatted as text and parsed from text.
 
-Free of numpy, so that the command line can list, complete and check codes before anything heavy is loaded.
+This module does not import numpy, so the command line can list, complete and check codes quickly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HELP = "boc index --help lists all codes with their arguments"
 
 @dataclass(frozen=True)
 class Whole:
-    """Whole numbers from ``least`` to ``most``."""
+    """Integers from ``least`` to ``most``."""
 
     least: int = 1
     most: int | None = None
@@ -44,7 +44,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of some words."""
+    """One of a set of words."""
 
     words: tuple[str, ...]
 
@@ -89,7 +89,7 @@ Rule: TypeAlias = Whole | OneOf | Flag | File
 
 @dataclass(frozen=True)
 class Kind:
-    """A code's description in one line, and what each of its arguments may be."""
+    """The description of a code in one line, and the types of its arguments."""
 
     about: str
     rules: Mapping[str, Rule]
@@ -132,16 +132,15 @@ ARGUMENTS = {
     "aggregate": "sum or max over the concepts of an item [sum]",
     "seed": "of the rotation, or of the k-means [0]",
 }
-"""What an argument means, and its default in brackets."""
+"""Meaning of each argument, with its default in brackets."""
 
 
 @dataclass(frozen=True, repr=False)
 class Code:
-    """A code by name, with its arguments; those that are left out have the code's defaults.
+    """A code by name, with its arguments; missing arguments have the defaults of the code.
 
-    ``CODES`` says which code takes which arguments, ``ARGUMENTS`` what they mean. ``str`` and ``repr`` give the text
-    that ``parse_code`` reads. BocError for an unknown name, an argument that the code does not have, a value out of
-    range.
+    ``CODES`` lists the arguments of each code, ``ARGUMENTS`` their meanings. ``str`` and ``repr`` give the text that
+    ``parse_code`` reads. BocError for an unknown name, an unknown argument, or a value out of range.
 
     Examples
     --------
@@ -178,7 +177,7 @@ class Code:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments that are not at their defaults, in the order of the fields."""
+        """The arguments with other values than their defaults, in the order of the fields."""
         given = {each.name: (getattr(self, each.name), each.default) for each in fields(self)[1:]}
         return {name: value for name, (value, default) in given.items() if value != default}
 
@@ -191,7 +190,7 @@ class Code:
 
     @property
     def reads_concepts(self) -> bool:
-        """Whether the code works on concept sets, by a codebook."""
+        """Whether the code reads concept sets, with a codebook."""
         return "codebook" in CODES[self.name].rules
 
     def load_codebook(self) -> Codebook | None:
@@ -209,8 +208,8 @@ class Code:
         return Codebook.load(Path(self.codebook).expanduser())
 
     def budgets(self, dim: int) -> tuple[int, int]:
-        """Terms of an item and of a query under a code of components, for vectors of ``dim`` components: as the code
-        says, or the defaults as far as the components and their opposites reach. BocError for more than there are."""
+        """Terms of an item and of a query under a code of components, for vectors of ``dim`` components: those of the
+        code, or the defaults limited to twice the components. BocError for more than that."""
         terms = 2 * dim * self.expand
         for argument, value in (("z", self.z), ("query_z", self.query_z)):
             if value is not None and value > terms:
@@ -220,9 +219,9 @@ class Code:
         return self.z or min(DEFAULT_Z, terms), self.query_z or max(self.z or 0, min(DEFAULT_QUERY_Z, terms))
 
     def codec(self, dim: int, codebook: Codebook | None = None) -> SurrogateCodec:
-        """The codec, still to be fitted, for vectors of ``dim`` components.
+        """The unfitted codec for vectors of ``dim`` components.
 
-        ``codebook`` is used in place of the file that the code names. BocError for more terms than ``dim`` gives.
+        ``codebook`` replaces the file that the code names. BocError for more terms than ``dim`` allows.
         """
         from boc.codecs.presets import concept_code, global_code
 
@@ -242,9 +241,9 @@ class Code:
 
 
 def parse_code(text: str) -> Code:
-    """The code that ``text`` stands for, such as ``bits:32`` or ``soft(z=8, aggregate=max, codebook=book.npz)``.
+    """Parse a code such as ``bits:32`` or ``soft(z=8, aggregate=max, codebook=book.npz)``.
 
-    BocError says what is wrong, what is known and how a code is written.
+    BocError says what is wrong, the known names, and the syntax.
     """
     name, written = split_code(text)
     _check_name(name)

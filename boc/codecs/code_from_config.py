@@ -1,4 +1,4 @@
-"""Which code made a codec: from the steps that a manifest keeps back to a ``Code``, for display."""
+"""Reconstructs the ``Code`` of a codec from the steps in a manifest, for display."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from boc.codecs.code import CODES, Code
 from boc.errors import BocError
 from boc.types import Identity
 
-# The step that tells a code from those below it.
+# The step that distinguishes a code from those below it.
 CODE_OF_STEP = {
     "Dictionary": "dictionary",
     "SoftAssignment": "soft",
@@ -59,7 +59,7 @@ def code_of(config: Mapping[str, Any]) -> Code | None:
 
 
 def _config_of(code: Code, steps: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The configuration that ``code`` gives, over a codebook like that of ``steps``."""
+    """The configuration of ``code`` with a codebook like that of ``steps``."""
     book = None
     if code.reads_concepts:
         params = steps.get("SoftAssignment") or steps["HardAssignment"]

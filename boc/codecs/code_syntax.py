@@ -1,7 +1,7 @@
-"""How a code is written: ``NAME[:Z][/QUERY_Z][(ARGUMENT=VALUE, ...)]``.
+"""The syntax of codes: ``NAME[:Z][/QUERY_Z][(ARGUMENT=VALUE, ...)]``.
 
 ``Z`` and ``QUERY_Z`` are short for the arguments ``z`` and ``query_z``. A value with blanks, quotes, parentheses,
-commas or equals signs in it stands in quotes, single or double; the same quote inside is written twice.
+commas or equals signs is quoted, with single or double quotes; the same quote inside is doubled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEAD = re.compile(r"([^:/]+)(?::([^:/]+))?(?:/([^:/]+))?")
 
 
 def split_code(text: str) -> tuple[str, dict[str, str]]:
-    """Name and arguments of a code, as they are written. BocError for text of another form."""
+    """Split a code into its name and its arguments as text. BocError for invalid syntax."""
     tokens = Tokens(text)
     head = HEAD.fullmatch(tokens.take("a name"))
     if head is None:
@@ -37,7 +37,7 @@ def split_code(text: str) -> tuple[str, dict[str, str]]:
 
 
 def join_code(name: str, arguments: Mapping[str, str]) -> str:
-    """A code as text that ``split_code`` takes apart: the short form if it has numbers only."""
+    """Format a code as text, the inverse of ``split_code``; the short form if it has budgets only."""
     if set(arguments) <= set(NUMBERS):
         signs = zip(":/", NUMBERS, strict=True)
         return name + "".join(sign + arguments[key] for sign, key in signs if key in arguments)
@@ -64,24 +64,24 @@ def _written(value: str) -> str:
 
 
 class Tokens:
-    """The words, quoted texts and signs of a code, one after the other."""
+    """The tokens of a code: words, quoted texts and signs."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.position = 0
         self.next = ""
-        """The token that comes next, quotes included; "" at the end."""
+        """The next token, including quotes; "" at the end."""
         self._advance()
 
     def accept(self, sign: str) -> bool:
-        """Whether ``sign`` came next; then it is passed."""
+        """Consume ``sign`` if it is the next token; return whether it was."""
         if self.next != sign:
             return False
         self._advance()
         return True
 
     def take(self, wanted: str) -> str:
-        """The word or quoted text that comes next, which is passed. BocError, naming what was wanted, for a sign."""
+        """Consume and return the next word or quoted text. BocError naming ``wanted`` if the next token is a sign."""
         found = self.next
         if not found or found in "()=,":
             raise self.error(f"{wanted} is missing before {found!r}" if found else f"{wanted} is missing")
@@ -90,7 +90,7 @@ class Tokens:
         return found[1:-1].replace(2 * quote, quote) if quote in "'\"" else found
 
     def error(self, what: str) -> BocError:
-        """An error about the code."""
+        """A BocError about the code."""
         return BocError(f"code {self.text!r}: {what}; {FORM}")
 
     def _advance(self) -> None:

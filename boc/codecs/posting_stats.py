@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,16 +25,3 @@ def postings_read(frequencies: NDArray[np.int64], queries: TermMatrix) -> float:
             f"postings: {n} queries over {n_terms} terms, lists of {len(frequencies)}; use one code for both"
         )
     return float(frequencies[queries.indices].sum() / n)
-
-
-def gini(amounts: NDArray[Any]) -> float:
-    """Gini coefficient of amounts (n,) >= 0, such as document frequencies: 0 = all equal, 1 - 1/n = one has all.
-
-    G = sum_i (2 i - n - 1) x_i / (n sum_i x_i) over ascending x_1..x_n (Damgaard and Weiner, Ecology 81, 2000). 0 if
-    all are 0. BocError if ``amounts`` is empty or has a negative value.
-    """
-    x = np.sort(np.asarray(amounts, dtype=np.float64))
-    n = len(x)
-    if n == 0 or x[0] < 0:
-        raise BocError(f"Gini coefficient: needs amounts of 0 or more, got {f'{x[0]:g}' if n else 'none'}")
-    return float((2 * np.arange(1, n + 1) - n - 1) @ x / (n * max(x.sum(), np.finfo(float).tiny)))

@@ -88,20 +88,6 @@ def ranks(scores: NDArray[np.floating[Any]], queries: NDArray[np.int64], items: 
     return found
 
 
-def text_to_image_ranks(
-    images: NDArray[np.float32], texts: NDArray[np.float32], owners: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """``ranks`` of each sentence's own picture, ``owners`` (n_texts,), among all by dot product."""
-    return ranks(texts @ images.T, owners, np.arange(len(images)))
-
-
-def image_to_text_ranks(
-    images: NDArray[np.float32], texts: NDArray[np.float32], owners: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """``ranks`` of the best of each picture's own sentences among all by dot product."""
-    return ranks(images @ texts.T, np.arange(len(images)), owners)
-
-
 def evaluate(
     images: NDArray[np.float32], texts: NDArray[np.float32], owners: NDArray[np.int64], fold: int | None = None
 ) -> Recalls:
@@ -206,28 +192,6 @@ def exact_top_k(
         products = (queries[part] @ items[i : i + block].T for i in range(0, len(items), block))
         rows[part], scores[part] = topk_of_blocks(products, k)
     return rows, scores
-
-
-def exact_recall(
-    found: Sequence[Sequence[int] | NDArray[np.int64]],
-    exact: NDArray[np.int64],
-    queries: NDArray[np.float32],
-    items: NDArray[np.float32],
-) -> float:
-    """Mean share of the exact k nearest items (n_queries, k) that are among each query's first k rows of ``found``.
-
-    An item as similar to the query as the k-th exact one counts too, as in ANN-Benchmarks (Aumuller et al., Information
-    Systems 2020), since the choice among equal items is arbitrary. Missing rows, or -1, count as not found; a repeated
-    row counts once.
-    """
-    k = exact.shape[1]
-    shares = []
-    for rows, right, query in zip(found, exact, queries, strict=True):
-        head = np.unique(np.asarray(rows, dtype=np.int64)[:k])
-        head = head[head >= 0]
-        least = (items[right] * query).sum(axis=1).min()
-        shares.append(int(((items[head] * query).sum(axis=1) >= least).sum()) / k)
-    return float(np.mean(shares))
 
 
 def owners_of(images: Sequence[str], groups: Sequence[str]) -> NDArray[np.int64]:

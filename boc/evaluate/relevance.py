@@ -37,39 +37,6 @@ def tokens(sentence: str) -> list[str]:
     return sentence.lower().split(" ")
 
 
-def rouge_l(candidate: str, references: Sequence[str]) -> float:
-    """F-measure of the longest common subsequences of a sentence and its references, as in COCO's evaluation.
-
-    With l_r the length of the longest common subsequence of candidate c and reference r,
-    P = max_r l_r / |c|, R = max_r l_r / |r| and F = (1 + b^2) P R / (R + b^2 P), b = 1.2; 0 if nothing is common.
-    Source: Lin, ROUGE, ACL 2004 workshop, eq. 2-4; the separate maxima are those of Chen et al., Microsoft COCO
-    Captions, 2015. ValueError without references.
-    """
-    words = tokens(candidate)
-    others = [tokens(reference) for reference in references]
-    common = [lcs(words, other) for other in others]
-    precision = max(common) / len(words)
-    recall = max(length / len(other) for length, other in zip(common, others, strict=True))
-    return float(_f_measure(np.array(precision), np.array(recall)))
-
-
-def lcs(a: Sequence[str], b: Sequence[str]) -> int:
-    """Length of the longest common subsequence, bit-parallel in integers of any length.
-
-    Bit i of V is 0 where the row of the dynamic programme rises at b_i; a token with positions M in b makes
-    V = (V + (V & M)) | (V & ~M). Source: Hyyro, Bit-parallel LCS-length computation revisited, AWOCA 2004.
-    """
-    masks: dict[str, int] = {}
-    for i, token in enumerate(b):
-        masks[token] = masks.get(token, 0) | 1 << i
-    full = (1 << len(b)) - 1
-    V = full
-    for token in a:
-        met = V & masks.get(token, 0)
-        V = (V + met) | (V ^ met)
-    return (~V & full).bit_count()
-
-
 def rouge_l_matrix(
     texts: Sequence[str],
     owners: NDArray[np.int64],
@@ -78,6 +45,11 @@ def rouge_l_matrix(
     tick: Callable[[int], None] = lambda done: None,
 ) -> NDArray[np.float32]:
     """ROUGE-L of each sentence against all sentences of each picture, float32 (n_texts, n_pictures).
+
+    With l_r the length of the longest common subsequence of candidate c and reference r,
+    P = max_r l_r / |c|, R = max_r l_r / |r| and F = (1 + b^2) P R / (R + b^2 P), b = 1.2; 0 where nothing is common.
+    Source: Lin, ROUGE, ACL 2004 workshop, eq. 2-4; the separate maxima are those of Chen et al., Microsoft COCO
+    Captions, 2015.
 
     ``owners`` (n_texts,) is the number of each sentence's picture; BocError if a number up to the largest is missing.
     ``tick`` is called with the number of cells of each finished block.
@@ -212,7 +184,12 @@ def _masks(references: Sequence[NDArray[np.int64]], n_tokens: int) -> tuple[NDAr
 
 
 def _lcs_lengths(masks: NDArray[np.uint64], candidate: Iterable[int]) -> NDArray[np.int64]:
-    """``lcs`` of one candidate with all references at once; sums carry over between the words of long ones."""
+    """Lengths of the longest common subsequences of one candidate with all references.
+
+    Bit i of V is 0 where the row of the dynamic programme rises at b_i; a token with positions M in b makes
+    V = (V + (V & M)) | (V & ~M); sums carry over between the words of long ones. Source: Hyyro, Bit-parallel
+    LCS-length computation revisited, AWOCA 2004.
+    """
     n_words, _, n = masks.shape
     V = np.full((n_words, n), FULL)
     for token in candidate:

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from boc import __version__
 from boc.search import Searcher
-from boc.web import api_docs, routes
+from boc.web import routes
 from boc.web.auth import Guard
 from boc.web.decoding import Budget
 from boc.web.errors import answer_problems
@@ -47,10 +47,6 @@ def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
     def page() -> HTMLResponse:
         shown = pages.get_template("index.html").render(name=settings.name, version=__version__)
         return HTMLResponse(shown, headers={"Cache-Control": "no-cache"})
-
-    @app.get("/docs", include_in_schema=False)
-    def docs() -> HTMLResponse:
-        return HTMLResponse(api_docs.page(app.openapi()))
 
     app.add_middleware(Compressed)
     for layer in (Crowd, Bodies, Guard):  # the last layer added sees a request first

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from boc.codecs.posting_stats import document_frequencies, gini, postings_read
+from bench.paper.recall_postings import gini
+from boc.codecs.posting_stats import document_frequencies, postings_read
 from boc.errors import BocError
 from tests.oracles import term_matrices
 

@@ -22,13 +22,10 @@ from boc.evaluate.metrics import (
     evaluate,
     evaluate_ndcg,
     evaluate_recall,
-    exact_recall,
     exact_top_k,
-    image_to_text_ranks,
     ndcg,
     owners_of,
     ranks,
-    text_to_image_ranks,
 )
 from boc.evaluate.relevance import rouge_l_matrix, write_relevance
 from boc.inputs.features import FeatureFile
@@ -84,9 +81,9 @@ def test_ranks_are_of_the_scores_whatever_made_them(gallery: Gallery, data: st.D
 @given(gallery=galleries())
 def test_ranks_equal_those_of_a_stable_sort(gallery: Gallery) -> None:
     images, texts, owners = gallery
-    found = text_to_image_ranks(images, texts, owners)
+    found = ranks(texts @ images.T, owners, np.arange(len(images)))
     assert found.tolist() == [slow_rank(t, images, {o}) for t, o in zip(texts, owners.tolist(), strict=True)]
-    found = image_to_text_ranks(images, texts, owners)
+    found = ranks(images @ texts.T, np.arange(len(images)), owners)
     assert found.tolist() == [slow_rank(v, texts, own_texts(owners, i)) for i, v in enumerate(images)]
 
 
@@ -96,7 +93,8 @@ def test_ranks_are_right_across_blocks() -> None:
     images = rng.integers(-2, 3, (n, 3)).astype(np.float32)
     owners = rng.permutation(np.arange(2 * n) % n)
     texts = rng.integers(-2, 3, (2 * n, 3)).astype(np.float32)
-    to_image, to_text = text_to_image_ranks(images, texts, owners), image_to_text_ranks(images, texts, owners)
+    to_image = ranks(texts @ images.T, owners, np.arange(n))
+    to_text = ranks(images @ texts.T, np.arange(n), owners)
     for j in (0, BLOCK - 1, BLOCK, 2 * BLOCK, 2 * n - 1):
         assert to_image[j] == slow_rank(texts[j], images, {int(owners[j])})
     for i in (0, BLOCK - 1, BLOCK, n - 1):
@@ -125,9 +123,9 @@ def test_a_gallery_worked_by_hand() -> None:
     texts = np.array([[1, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 0]], dtype=np.float32)
     owners = np.array([0, 1, 2, 2])
     # Sentence 1 scores picture 1 zero, behind picture 2 and picture 0 (equal, but earlier); sentence 3 its own last.
-    assert text_to_image_ranks(images, texts, owners).tolist() == [0, 2, 0, 2]
+    assert ranks(texts @ images.T, owners, np.arange(3)).tolist() == [0, 2, 0, 2]
     # Picture 0: sentences 0 and 3 are equal. Picture 1: its sentence 1 scores 0, behind 3, 2, 0.
-    assert image_to_text_ranks(images, texts, owners).tolist() == [0, 3, 0]
+    assert ranks(images @ texts.T, np.arange(3), owners).tolist() == [0, 3, 0]
     found = evaluate(images, texts, owners)
     assert found.text_to_image == Recall(50, 100, 100, 2)
     assert found.image_to_text == Recall(pytest.approx(200 / 3), 100, 100, 1)
@@ -284,7 +282,7 @@ def test_ndcg_and_recall_are_those_of_trec_eval(gain: Gain) -> None:
         found = ndcg(asked @ items.T, grades.astype(np.float32), p=p, gain=gain)
         assert found.tolist() == pytest.approx([values[str(q)] for q in range(len(asked))])
     own = {str(q): {str(owner): 1} for q, owner in enumerate(owners.tolist())}
-    recall = Recall.of(text_to_image_ranks(items, asked, owners))
+    recall = Recall.of(ranks(asked @ items.T, owners, np.arange(len(items))))
     for k, value in ((1, recall.r1), (5, recall.r5), (10, recall.r10)):
         measure = ir_measures.Success @ k
         assert value == pytest.approx(100 * ir_measures.calc_aggregate([measure], own, run)[measure])
@@ -331,31 +329,6 @@ def test_a_k_that_does_not_fit_is_refused_with_both_numbers(k: int) -> None:
     rows = np.eye(3, dtype=np.float32)
     with pytest.raises(BocError, match=f"k must be between 1 and the number of items, 3; got {k}"):
         exact_top_k(rows, rows, k)
-
-
-@pytest.mark.slow
-@given(gallery=galleries(), k=st.integers(1, 6), data=st.data())
-def test_exact_recall_counts_what_is_as_similar_as_the_kth(gallery: Gallery, k: int, data: st.DataObject) -> None:
-    images, texts, _ = gallery
-    k = min(k, len(images))
-    exact, _ = exact_top_k(texts, images, k)
-    some = st.lists(st.integers(-1, len(images) - 1), max_size=k + 1)
-    found = data.draw(st.lists(some, min_size=len(texts), max_size=len(texts)))
-    shares = []
-    for rows, full in zip(found, dots(texts, images), strict=True):
-        least = sorted(full)[-k]
-        shares.append(len({i for i in rows[:k] if i >= 0 and full[i] >= least}) / k)
-    assert exact_recall(found, exact, texts, images) == pytest.approx(sum(shares) / len(shares))
-    assert exact_recall(exact, exact, texts, images) == 1
-
-
-def test_exact_recall_worked_by_hand() -> None:
-    items = np.array([[3], [2], [2], [1]], dtype=np.float32)
-    query = np.ones((1, 1), dtype=np.float32)
-    exact, _ = exact_top_k(query, items, 2)
-    assert exact.tolist() == [[0, 1]]
-    for found, share in (([0, 2], 1), ([1, 2], 1), ([0, 3], 0.5), ([0, 0], 0.5), ([], 0), ([3, -1, 0], 0)):
-        assert exact_recall([found], exact, query, items) == share
 
 
 @pytest.fixture(scope="module")
