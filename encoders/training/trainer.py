@@ -89,9 +89,7 @@ class TrainConfig:
     averaging: float = 8.0
     average: float = 0.99  # decay of the running average of the weights, which is validated and kept; 0 for none
     held_out: int = 500  # pictures held out for validation
-    # Which weights stay: the best at validation or, where all captions held out are found long before their words are
-    # known, the last.
-    keep: str = "best"
+    keep: str = "best"  # the best weights at validation, or the last, where captions held out are found too soon
     patience: int = 5  # epochs without a better validation before training stops
     mixed: bool = True  # compute in bfloat16 where that is faster; weights, averages and the loss stay float32
     seed: int = 0  # of every random choice
