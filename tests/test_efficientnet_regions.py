@@ -113,6 +113,9 @@ def test_maps_side_by_side_are_the_maps(picture: ImageRef) -> None:
     assert (last >= 0).all()
     assert (last <= 6).all()
     assert (middle < 0).any()
+    slim, narrow = (source(f"lite0?maps={maps}&cells=7")(picture).features for maps in ("slim", "narrow"))
+    assert narrow.shape == (49, 320)
+    assert np.array_equal(slim, np.concatenate([narrow, middle], axis=1))
     finer = source("lite0?maps=middle")(picture)
     assert finer.features.shape == (14 * 14, 112)
     assert source("lite0?maps=middle&side=96")(picture).features.shape == (36, 112)
@@ -149,7 +152,7 @@ def test_each_option_is_another_source() -> None:
     [
         ("lite9", "known: lite0, lite1, lite2"),
         ("", "known: lite0"),
-        ("lite0?maps=first", "maps must be one of last, middle, both"),
+        ("lite0?maps=first", "maps must be one of last, narrow, middle, both, slim"),
         ("lite0?side=5", "between 32 and 1024"),
         ("lite0?whole=2", "whole must be between 0 and 1"),
         ("lite0?cell=2", "unknown parameter 'cell=2'; known: side=0"),
