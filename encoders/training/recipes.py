@@ -24,7 +24,7 @@ SCENES = {
     "region_power": "0.5", "vector": "gathered", "scaled": "1", "stop_words": "0", "last_word": "1",
     "objective": "matching+alignment", "loss": "contrast", "temperature": "0.033", "alignment_temperature": "0.1",
     "fragments": "0.5", "warm_start": "0", "dropout": "0",
-    "epochs": "16", "batch_size": "64", "captions_per_picture": "2", "lr": "1e-3", "warmup": "50", "held_out": "200",
+    "epochs": "24", "batch_size": "64", "captions_per_picture": "2", "lr": "1e-3", "warmup": "50", "held_out": "200",
     "keep": "last",
 }  # fmt: skip
 

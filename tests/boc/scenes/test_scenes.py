@@ -280,4 +280,4 @@ def test_files_that_hold_no_scenes_are_refused(tmp_path: Path, content: str) -> 
 
 def test_every_attribute_is_written_to_the_json(gallery: Path) -> None:
     entries = json.loads((gallery / "scenes.json").read_text(encoding="utf-8"))
-    assert all(entry.keys() == {"background", "sky", "things", "relation"} for entry in entries)
+    assert all(entry.keys() == {"background", "sky", "things", "relation", "boxes"} for entry in entries)
