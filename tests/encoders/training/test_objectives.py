@@ -105,7 +105,7 @@ def test_the_parts_add_up_or_are_weighed_by_their_uncertainty(captions: tuple[An
             hinge(plain.scores(part, images, mask, chunks), positive, margin, 2) / 6
             for part, margin in (("matching", 0.2), ("alignment", 0.7))
         ]
-        losses.append(0.5 * plain.generation(images.sets, lengths, numbers, positive))
+        losses.append(0.5 * plain.generation(plain._regions(images.sets), lengths, numbers, positive))
         batch = images, lengths, mask, chunks, numbers, positive, 2
         assert float(plain(*batch)) == pytest.approx(float(sum(losses)), abs=1e-5)
         weighed = Objective(TrainConfig(**settings, generation_weight=0.5, uncertainty=True), network, texts).eval()
