@@ -330,14 +330,26 @@ def ratio(row: Row, column: str, words: tuple[str, str]) -> tuple[str, str]:
 
 
 def truth(rows: Rows) -> Table:
-    """A family of sentences and a metric a line, chance behind each share."""
-    names = list(dict.fromkeys(row["measure"] for row in rows.table))
+    """A family of sentences and a metric per line, the value of a random order in parentheses."""
+    table = [row for row in rows.table if row["measure"] != "pointing"]
+    names = list(dict.fromkeys(row["measure"] for row in table))
     lines = []
-    for family, by in dict.fromkeys((row["family"], row["by"]) for row in rows.table):
-        mine = {row["measure"]: row for row in rows.table if (row["family"], row["by"]) == (family, by)}
-        shares = [f"{share(mine[n]['share'])} ({share(mine[n]['chance'])})" if n in mine else "" for n in names]
-        lines.append([f"{family}, {by}", *shares, next(iter(mine.values()))["count"]])
-    return Table(["asked for, ranked by", *names, "count"], lines)
+    for by, family in dict.fromkeys((row["by"], row["family"]) for row in table):
+        mine = {row["measure"]: row for row in table if (row["family"], row["by"]) == (family, by)}
+        shares = [with_chance(mine[name]) if name in mine else "" for name in names]
+        lines.append([f"{family}, {by}", next(iter(mine.values()))["count"], *shares])
+    return Table(["family, ranked by", "sentences", *names], lines)
+
+
+def pointing(rows: Rows) -> Table:
+    """The pointing game, by the number of things in a picture."""
+    table = [row for row in rows.table if row["measure"] == "pointing"]
+    lines = [[row["family"], row["by"], row["count"], with_chance(row)] for row in table]
+    return Table(["pictures with", "region by", "things", "on the thing"], lines)
+
+
+def with_chance(row: Row) -> str:
+    return f"{share(row['share'])} ({share(row['chance'])})"
 
 
 View = Callable[..., Table]
@@ -354,7 +366,7 @@ VIEWS: dict[str, dict[str, View]] = {
     "encoding_speed.py": {"encoding": encoding},
     "embedded_kernel.py": {"kernel": kernel},
     "labels.py": {"labels": labels},
-    "scene_truth.py": {"truth": truth},
+    "scene_truth.py": {"truth": truth, "pointing": pointing},
 }
 
 

@@ -89,9 +89,7 @@ class TrainConfig:
     averaging: float = 8.0
     average: float = 0.99  # decay of the running average of the weights, which is validated and kept; 0 for none
     held_out: int = 500  # pictures held out for validation
-    # Which weights stay: the best at validation or, where all captions held out are found long before their words are
-    # known, the last.
-    keep: str = "best"
+    keep: str = "best"  # the best weights at validation, or the last, where captions held out are found too soon
     patience: int = 5  # epochs without a better validation before training stops
     mixed: bool = True  # compute in bfloat16 where that is faster; weights, averages and the loss stay float32
     seed: int = 0  # of every random choice
@@ -101,6 +99,8 @@ class TrainConfig:
             raise EncoderError(f"schedule must be cosine or steps, got {self.schedule!r}")
         if self.loss not in {"hinge", "contrast"}:
             raise EncoderError(f"loss must be hinge or contrast, got {self.loss!r}")
+        if self.keep not in {"best", "last"}:
+            raise EncoderError(f"keep must be best or last, got {self.keep!r}")
         if (self.fragments or self.exchanges) and self.text_lr == 0:
             raise EncoderError("fragments and exchanges need a text tower that learns; set text_lr, or both to 0")
 
@@ -313,7 +313,7 @@ class Trainer:
         self._set(self.average)
         recalls = validate(self.network, self.objective, self.held_out, self.regions, self.captions, self.device)
         self.state = replace(self.state, history=[*self.state.history, {"step": self.state.step, **asdict(recalls)}])
-        if recalls.total > self.state.best:
+        if recalls.total > self.state.best or self.config.keep == "last":
             save_weights(self.folder, self.network.state_dict())
             self.state = replace(self.state, best=recalls.total, best_step=self.state.step)
         self._set(kept)

@@ -70,6 +70,7 @@ def command(
     \b
     Recipes for thousands of pictures, on a CPU:
       small           TERN, trained from scratch
+      scenes          TERAN of words against regions, trained from scratch
       photos          TERN over a pretrained BERT (--text)
       photos-teran    TERAN: words aligned with regions
       photos-align    TERN with alignment: global vectors for codes, concepts for re-ranking

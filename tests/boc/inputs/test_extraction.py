@@ -6,6 +6,7 @@ BOC_DAMAGED sets the number of damaged files in the folder that holds twenty tim
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import signal

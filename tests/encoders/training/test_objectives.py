@@ -20,7 +20,7 @@ from encoders.networks.alignment import POOLINGS, pooled
 from encoders.networks.base import Encoded
 from encoders.runtime.model_folder import make
 from encoders.training.caption_tensors import Captions
-from encoders.training.losses import hinge
+from encoders.training.losses import contrast, hinge
 from encoders.training.objectives import Objective
 from encoders.training.trainer import TrainConfig
 
@@ -105,7 +105,7 @@ def test_the_parts_add_up_or_are_weighed_by_their_uncertainty(captions: tuple[An
             hinge(plain.scores(part, images, mask, chunks), positive, margin, 2) / 6
             for part, margin in (("matching", 0.2), ("alignment", 0.7))
         ]
-        losses.append(0.5 * plain.generation(plain._regions(images.sets), lengths, numbers, positive))
+        losses.append(0.5 * plain.generation(images.sets[:, 1:], lengths, numbers, positive))  # I-CLS is no region
         batch = images, lengths, mask, chunks, numbers, positive, 2
         assert float(plain(*batch)) == pytest.approx(float(sum(losses)), abs=1e-5)
         weighed = Objective(TrainConfig(**settings, generation_weight=0.5, uncertainty=True), network, texts).eval()
@@ -113,6 +113,66 @@ def test_the_parts_add_up_or_are_weighed_by_their_uncertainty(captions: tuple[An
         weighed.log_variances.copy_(torch.tensor([0.3, -0.2, 1.0]))
         expected = 0.5 * sum(np.exp(-s) * float(loss) + s for s, loss in zip((0.3, -0.2, 1.0), losses, strict=True))
         assert float(weighed(*batch)) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["tern", "teran", "vsrn"])
+def test_generation_reads_every_region_and_nothing_else(kind: str, tmp_path: Path) -> None:
+    """Rows before, behind and beyond the regions of a picture may be anything."""
+    torch.manual_seed(0)
+    tower = text_towers.load_tower("small", 1, TEXTS)
+    sizes = {"region_dim": 6, "width": 8} if kind == "vsrn" else TERAN
+    network = make(kind, sizes, tower.text)
+    texts = Captions(
+        [Item(str(i), "text", text) for i, text in enumerate(TEXTS)],
+        tower.tokens, network.txt_enc.width, frozen=False, folder=tmp_path,
+    )  # fmt: skip
+    config = TrainConfig(objective="matching+generation", generation_hidden=4, generation_weight=1.0)
+    objective = Objective(config, network, texts).eval()
+    lengths, positive = torch.tensor([4, 2, 3]), torch.eye(3, dtype=torch.bool)
+    before, behind = network.region_margins
+    sets = torch.randn(3, before + 4 + behind, network.dim)
+    vectors = nn.functional.normalize(torch.randn(3, network.dim), dim=1)
+    chunks = texts.encode(network, [0, 1, 2], "cpu")
+
+    def loss(rows: torch.Tensor) -> float:
+        with torch.no_grad():
+            mask = network.region_mask(lengths, rows.shape[1])
+            return float(objective(Encoded(vectors, rows), lengths, mask, chunks, [0, 1, 2], positive, 1))
+
+    plain, mask = loss(sets), network.region_mask(lengths, sets.shape[1])
+    for picture, row in np.ndindex(*mask.shape):
+        changed = sets.clone()
+        changed[picture, row] += 1
+        assert (loss(changed) != plain) == bool(mask[picture, row]), (picture, row)
+
+
+@given(seed=st.integers(0, 999), temperature=st.sampled_from([0.05, 1.0]), masked=st.booleans())
+def test_contrast_is_the_slow_loop(seed: int, temperature: float, masked: bool) -> None:
+    """The cross entropy of each positive pair against the negatives of its row, and of its column."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(3, 5, generator=generator, dtype=torch.float64)
+    positive = torch.rand(3, 5, generator=generator) < 0.4
+    apart = (torch.rand(3, 5, generator=generator) < 0.7) & ~positive if masked else ~positive
+    expected = 0.0
+    for i, j in positive.nonzero().tolist():
+        own = np.exp(float(scores[i, j]) / temperature)
+        row = sum(np.exp(float(scores[i, k]) / temperature) for k in range(5) if apart[i, k])
+        column = sum(np.exp(float(scores[k, j]) / temperature) for k in range(3) if apart[k, j])
+        expected -= np.log(own / (own + row)) + np.log(own / (own + column))
+    found = contrast(scores, positive, temperature, apart if masked else None)
+    assert float(found) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@given(seed=st.integers(0, 999))
+def test_what_is_neither_positive_nor_apart_costs_nothing(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(4, 6, generator=generator, dtype=torch.float64)
+    positive = torch.rand(4, 6, generator=generator) < 0.3
+    apart = (torch.rand(4, 6, generator=generator) < 0.5) & ~positive
+    other = scores + (~positive & ~apart) * 100 * torch.rand(4, 6, generator=generator, dtype=torch.float64)
+    for loss in (lambda s: hinge(s, positive, 0.2, 2, apart), lambda s: contrast(s, positive, 0.1, apart)):
+        assert float(loss(scores)) == pytest.approx(float(loss(other)))
+    assert float(hinge(scores, positive, 0.2, 2, ~positive)) == float(hinge(scores, positive, 0.2, 2))
 
 
 def test_scores_are_in_the_order_asked(captions: tuple[Any, Captions]) -> None:

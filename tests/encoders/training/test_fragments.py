@@ -1,0 +1,106 @@
+"""Fragments of captions, and captions made wrong by exchanged words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boc.errors import EncoderError
+from encoders.training.data import Pairs
+from encoders.training.exchanges import FREQUENT, Exchanges
+from encoders.training.fragments import Fragments
+from encoders.training.trainer import TrainConfig
+
+START, END, STOP = 1, 2, 3
+ROWS = st.lists(st.integers(STOP, 12), min_size=0, max_size=8).map(lambda ids: [START, *ids, END])
+A, RED, BLUE, GREEN, BOAT, SHIP, CAT, AND = range(3, 11)
+
+
+def pairs(count: int, per_picture: int) -> Pairs:
+    numbers = np.arange(count * per_picture).reshape(count, per_picture)
+    return Pairs(np.arange(count) + 7, list(numbers))
+
+
+@given(rows=st.lists(ROWS, min_size=1, max_size=6), seed=st.integers(0, 99))
+def test_a_fragment_is_a_run_of_its_caption_with_a_word_that_means_something(rows: list[list[int]], seed: int) -> None:
+    fragments = Fragments(rows, pairs(len(rows), 1), [STOP], share=1.0)
+    for row, cut in zip(rows, fragments.cut(range(len(rows)), np.random.default_rng(seed)), strict=True):
+        inner = cut[1:-1]
+        assert (cut[0], cut[-1]) == (START, END)
+        assert any(row[i : i + len(inner)] == inner for i in range(1, len(row) - len(inner)))
+        assert set(inner) - {STOP} or not set(row[1:-1]) - {STOP}
+    whole = Fragments(rows, pairs(len(rows), 1), [STOP], share=0.0)
+    assert whole.cut(range(len(rows)), np.random.default_rng(seed)) == rows
+
+
+def test_all_runs_occur() -> None:
+    fragments = Fragments([[START, 4, 5, 6, END]], pairs(1, 1), [], share=1.0)
+    rng = np.random.default_rng(0)
+    found = {tuple(fragments.cut([0], rng)[0][1:-1]) for _ in range(300)}
+    assert found == {(4,), (5,), (6,), (4, 5), (5, 6), (4, 5, 6)}
+
+
+@given(rows=st.lists(ROWS, min_size=6, max_size=6), asked=st.lists(ROWS, min_size=1, max_size=4))
+def test_negatives_are_pictures_whose_captions_lack_a_word(rows: list[list[int]], asked: list[list[int]]) -> None:
+    fragments = Fragments(rows, pairs(3, 2), [STOP], share=1.0)
+    found = fragments.apart(np.array([7, 8, 9]), asked).tolist()
+    for picture, flags in enumerate(found):
+        own = rows[2 * picture] + rows[2 * picture + 1]
+        assert fragments.known(7 + picture) == frozenset(own)
+        assert flags == [any(id not in own and id != STOP for id in row[1:-1]) for row in asked]
+
+
+def captions() -> list[list[list[int]]]:
+    """Pictures of two coloured things, two captions each; "ship" is another word for "boat"."""
+    rng, found = np.random.default_rng(0), []
+    for _ in range(20 * FREQUENT):
+        colours = rng.choice([RED, BLUE, GREEN], 2, replace=False).tolist()
+        afloat, told = rng.random() < 0.5, []
+        for _ in range(2):
+            things = [[A, colours[0], int(rng.choice([BOAT, SHIP])) if afloat else CAT], [A, colours[1], CAT]]
+            told.append([START, *things[0], AND, *things[1], END])
+        found.append(told)
+    return found
+
+
+def test_words_are_exchanged_for_those_of_the_same_place_but_not_for_synonyms() -> None:
+    exchanges, rng = Exchanges(captions()), np.random.default_rng(1)
+    own = frozenset([START, END, A, RED, BOAT])
+    row = [START, A, RED, BOAT, END]
+    found = {tuple(exchanges.wrong(row, own, rng)) for _ in range(60)}
+    changed = {(old, new) for other in found for old, new in zip(row, other, strict=True) if old != new}
+    assert {new for old, new in changed if old == RED} == {BLUE, GREEN}
+    assert (BOAT, SHIP) not in changed
+    assert all(sum(a != b for a, b in zip(row, other, strict=True)) == 1 for other in found)
+
+
+def test_words_of_one_caption_change_places() -> None:
+    exchanges, rng = Exchanges(captions()), np.random.default_rng(1)
+    row = [START, A, RED, BOAT, AND, A, BLUE, CAT, END]
+    found = [exchanges.wrong(row, frozenset(row), rng) for _ in range(60)]
+    assert [START, A, BLUE, BOAT, AND, A, RED, CAT, END] in found
+    for other in found:
+        assert other[0] == START
+        assert other[-1] == END
+        assert sorted(other) == sorted(row) or sum(a != b for a, b in zip(row, other, strict=True)) == 1
+
+
+def test_where_nothing_can_be_exchanged_a_caption_stays() -> None:
+    exchanges = Exchanges([[[START, 4, END]], [[START, 5, END]]])
+    assert exchanges.wrong([START, 4, END], frozenset([4]), np.random.default_rng(0)) == [START, 4, END]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"loss": "guess"}, "loss must be hinge or contrast, got 'guess'"),
+        ({"keep": "first"}, "keep must be best or last, got 'first'"),
+        ({"fragments": 0.5}, "need a text tower that learns"),
+        ({"exchanges": True}, "need a text tower that learns"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(EncoderError, match=words):
+        TrainConfig(**settings)  # type: ignore[arg-type]
