@@ -49,6 +49,8 @@ class TrainConfig:
         paper of TERAN does for "TERN w. Align"; 0 to add them up
     margin, alignment_margin : of the triplet losses of dot products, which are cosines, and of alignments, which are
         sums of them over words or regions
+    temperature, alignment_temperature : above 0, the contrastive loss at this temperature takes the place of the
+        triplet loss (see losses.py); 0 for the triplet loss
     negatives_first, negatives_last : negatives of a pair that count at the start, and in the last third of the epochs;
         in between their number falls exponentially. 1 and 1 is the published loss
     summed : 1 for the sum of the triplet losses of a batch, as published; 0 for their mean over its captions, so that
@@ -79,6 +81,8 @@ class TrainConfig:
     uncertainty: int = 0
     margin: float = 0.2
     alignment_margin: float = 0.2
+    temperature: float = 0.0
+    alignment_temperature: float = 0.0
     negatives_first: int = 100
     negatives_last: int = 1
     summed: int = 0

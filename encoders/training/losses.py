@@ -1,4 +1,4 @@
-"""The loss of image-sentence matching."""
+"""The losses of image-sentence matching."""
 
 from __future__ import annotations
 
@@ -21,3 +21,15 @@ def hinge(scores: Tensor, positive: Tensor, margin: float = 0.2, negatives: int 
     by_column = (margin + others[:, sentences].T - own).clamp(min=0)
     costs = (rows.topk(min(negatives, rows.shape[1]), dim=1).values.mean(dim=1).sum() for rows in (by_row, by_column))
     return sum(costs, scores.new_zeros(()))
+
+
+def contrastive(scores: Tensor, positive: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of who belongs to whom (InfoNCE; van den Oord et al., 2018; CLIP, ICML 2021), both directions,
+    summed over the sentences; ``scores`` and ``positive`` as of ``hinge``.
+
+    The scores over ``temperature`` are the logits of the sentences of a picture, and of the pictures of a sentence.
+    Of several sentences of one picture, each also competes with the others.
+    """
+    logits = scores / temperature
+    chosen = logits.log_softmax(dim=1) + logits.log_softmax(dim=0)
+    return -chosen[positive].sum()

@@ -15,7 +15,7 @@ from .._alignment import check_pooling, pooled
 from .._network import Encoded, Network
 from .._sinkhorn import sinkhorn
 from .captioning import CaptionBranch, caption_targets
-from .losses import hinge
+from .losses import contrastive, hinge
 from .texts import Captions, Chunk, in_order
 
 if TYPE_CHECKING:
@@ -70,14 +70,21 @@ class Objective(nn.Module):
                 scores = self.scores(part, images, region_mask, chunks)
                 if part == "matching" and self.config.sinkhorn:
                     scores = sinkhorn(scores, self.config.sinkhorn, self.config.sinkhorn_temperature)
-                margin = self.config.margin if part == "matching" else self.config.alignment_margin
-                loss = hinge(scores, positive, margin, negatives)
+                loss = self._ranked(part, scores, positive, negatives)
                 loss = loss if self.config.summed else loss / len(numbers)
             losses.append(loss)
         if not self.config.uncertainty:
             return torch.stack(losses).sum()
         weighted = torch.exp(-self.log_variances) * torch.stack(losses) + self.log_variances
         return 0.5 * weighted.sum()
+
+    def _ranked(self, part: str, scores: Tensor, positive: Tensor, negatives: int) -> Tensor:
+        """The loss of the scores by ``part``, summed over the sentences."""
+        aligned = part == "alignment"
+        temperature = self.config.alignment_temperature if aligned else self.config.temperature
+        if temperature:
+            return contrastive(scores, positive, temperature)
+        return hinge(scores, positive, self.config.alignment_margin if aligned else self.config.margin, negatives)
 
     def scores(self, part: str, images: Encoded, region_mask: Tensor, chunks: Sequence[Chunk]) -> Tensor:
         """Scores (pictures, captions) by ``matching`` or ``alignment``."""
