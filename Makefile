@@ -9,7 +9,7 @@ UV := $(shell command -v uv 2>/dev/null)
 
 install: $(VENV)/installed
 
-$(VENV)/installed: setup.cfg pyproject.toml setup.py boc/_dots.c boc/_instances.c indexing/_kernel.c indexing/_texts.c
+$(VENV)/installed: setup.cfg pyproject.toml setup.py boc/_dots.c boc/_instances.c indexing/embedded/_topk.c indexing/embedded/_strings.c
 ifdef UV
 	uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)
 	uv pip install --quiet --python $(BIN)/python -e '.[$(EXTRAS)]'
@@ -55,7 +55,7 @@ encoders: install
 		$(BIN)/boc extract flickr8k/regions.h5 --ids $(DATA)/dev.ids.txt -o flickr8k/$$name.h5 \
 			--encoder $$kind:flickr8k/$$name || exit 1; \
 	done
-	$(BIN)/python bench/models.py TERN=flickr8k/photos.h5 TERAN=flickr8k/photos-teran.h5,mrsw \
+	$(BIN)/python -m bench.paper.models TERN=flickr8k/photos.h5 TERAN=flickr8k/photos-teran.h5,mrsw \
 		"TERN with alignment=flickr8k/photos-align.h5" "TERN with alignment=flickr8k/photos-align.h5,mrsw" \
 		VSRN=flickr8k/photos-vsrn.h5 VSRN++=flickr8k/photos-vsrnpp.h5 \
 		"TERN + VSRN++=flickr8k/photos.h5+flickr8k/photos-vsrnpp.h5" \
@@ -88,16 +88,16 @@ types: install
 OUT ?= bench-out
 bench: DATA := ../shared/data
 bench: install
-	$(BIN)/python bench/run.py $(DATA) --out $(OUT)
+	$(BIN)/python -m bench.run $(DATA) --out $(OUT)
 
 report: install
-	$(BIN)/python bench/report.py $(OUT) -o $(OUT)/report.html
+	$(BIN)/python -m bench.report.page $(OUT) -o $(OUT)/report.html
 
 # All benchmarks and the report on tiny data that they draw: they run, that is all.
 bench-smoke: install
 	rm -rf build/bench-smoke
-	$(BIN)/python bench/run.py --tiny --out build/bench-smoke
-	$(BIN)/python bench/report.py build/bench-smoke -o build/bench-smoke/report.html
+	$(BIN)/python -m bench.run --tiny --out build/bench-smoke
+	$(BIN)/python -m bench.report.page build/bench-smoke -o build/bench-smoke/report.html
 
 # The documentation as a site, in build/docs.
 docs: install

@@ -7,7 +7,7 @@ from setuptools import Extension, setup
 
 # Not contracted, or sums would be rounded otherwise where processors multiply and add in one.
 FLAGS = [] if sys.platform == "win32" else ["-O3", "-funroll-loops", "-ffp-contract=off"]
-MODULES = ("boc._dots", "boc._instances", "indexing._kernel", "indexing._texts")
+MODULES = ("boc._dots", "boc._instances", "indexing.embedded._topk", "indexing.embedded._strings")
 SOURCES = {name: f"{name.replace('.', '/')}.c" for name in MODULES}
 
 setup(

@@ -1,4 +1,4 @@
-"""All benchmarks, from data to rows: ``python bench/run.py DATA --out OUT``, then ``report.py OUT``.
+"""All benchmarks, from data to rows: ``python -m bench.run DATA --out OUT``, then ``report.py OUT``.
 
 DATA holds ``flickr8k/`` (images/, captions.csv, train.ids.txt, dev.ids.txt), ``multi30k/captions.en.tsv.gz`` and
 ``weights/``; a stage that lacks some of it is left out. Stages are those of `stages.py`, each a process. What a stage
@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rows import read
-from stages import Plan, Stage
+
+from bench.report.rows import read
+from bench.stages import Plan, Stage
 
 TOGETHER = min(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
 PAUSE_S = 0.1

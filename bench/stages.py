@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-BENCH = Path(__file__).resolve().parent
+PYTHON = (sys.executable, "-m")
 BOC = (sys.executable, "-c", "from boc.cli import main; main()")
 ALONE = 1500  # training pictures that are encoded without context, where each region is a picture of its own
 CLUSTERS = 1000
@@ -149,11 +149,11 @@ class Plan:
 
         regions, ids = self._in("regions.h5"), self.photos / "train.ids.txt"
         models = (*self._models(dev), "--floor", regions, "--train", ids)
-        yield self._rows("models", models, (*dev.values(), regions, ids))
+        yield self._rows("models", "paper.models", models, (*dev.values(), regions, ids))
 
         options = ("--alone-train", without, "--alone-dev", without_dev, "--codebooks", books, *size)
         reads = (tern, learnt, without, without_dev)
-        yield self._rows("table1", (tern, "--fit", learnt, *options), reads, work=books)
+        yield self._rows("table1", "paper.table1", (tern, "--fit", learnt, *options), reads, work=books)
         table = self.out / "table1.csv"  # whose codebooks are used again
         few = ("--terms", 32, "--sparsity", 0.5, "--sparsity", 0.99) if self.tiny else ()
         for recipe in ("photos", "photos-teran"):
@@ -161,26 +161,26 @@ class Plan:
             options = ("--alone", reads[2], "--codebooks", books) if len(reads) > 2 else ()
             arguments = (reads[0], "--fit", reads[1], *options, *size, *few)
             after = (table,) if options else ()
-            yield self._rows(f"sparsity-{name}", arguments, reads, script="sparsity_recall.py", follows=after)
+            yield self._rows(f"sparsity-{name}", "paper.sparsity_recall", arguments, reads, follows=after)
         judged = tuple(self.out / f"{name}.csv" for name in ("table1", "sparsity-tern", "sparsity-teran"))
-        yield self._rows("claims", judged, follows=judged)
+        yield self._rows("claims", "paper.claims", judged, follows=judged)
 
         options = ("--clusters", 4, "--clusters", 9, "--sample", 20, "--sample", 50) if self.tiny else ()
-        yield self._rows("codebook-size", (tern, "--fit", learnt, *options), (tern, learnt))
-        yield self._rows("context", (tern, "--alone", without_dev), (tern, without_dev))
+        yield self._rows("codebook-size", "paper.codebook_size", (tern, "--fit", learnt, *options), (tern, learnt))
+        yield self._rows("context", "paper.concept_context", (tern, "--alone", without_dev), (tern, without_dev))
         options = ("--terms", 32) if self.tiny else ("--terms", 2048, "--terms", 4096)
         arguments = (tern, "--fit", learnt, *options, "--codebook", books / "with.npz")
-        yield self._rows("recall-postings-tern", arguments, (tern, learnt, table), script="recall_postings.py")
+        yield self._rows("recall-postings-tern", "paper.recall_postings", arguments, (tern, learnt, table))
         size = ("--clusters", 9, "--pictures", 3) if self.tiny else ("--clusters", 100, "--pictures", 10)
-        yield self._rows("labels", (learnt, tern, *size), (learnt, tern))
+        yield self._rows("labels", "paper.labels", (learnt, tern, *size), (learnt, tern))
 
         aligned = "photos" if self.tiny else "photos-align"
         align = (dev[aligned], train[aligned])
         few = ("--rm", 1, "--rm", 4, "--timed", 2) if self.tiny else ("--timed", 30)
         arguments = (align[0], "--fit", align[1], *few)
-        yield self._rows("alignment", arguments, align, script="alignment_rerank.py", alone=True)
+        yield self._rows("alignment", "paper.alignment_rerank", arguments, align, alone=True)
         few = ("--rows", 40_000, "--dim", 64, "--code", "hard") if self.tiny else ()
-        yield self._rows("encoding-speed", few, alone=True)
+        yield self._rows("encoding-speed", "speed.encoding_speed", few, alone=True)
 
     def _models(self, dev: Mapping[str, Path]) -> Iterator[str]:
         """What ``models.py`` compares."""
@@ -200,38 +200,39 @@ class Plan:
             self._in(f"captions{end}.h5", "multi30k") for end in ("", "-queries", "-validation")
         )
         few = ("--gallery", 200, "--queries", 20) if self.tiny else ()
-        vectors = map(str, (BENCH / "caption_vectors.py", self.captions, gallery, *few))
-        yield Stage("captions", (sys.executable, *vectors), (self.captions,), gallery)
+        vectors = map(str, (self.captions, gallery, *few))
+        command = (*PYTHON, "bench.datasets.caption_vectors", *vectors)
+        yield Stage("captions", command, (self.captions,), gallery)
         asked = (gallery, "--queries", queries)
         few = ("--only", "dictionary", "--terms", 32) if self.tiny else ()
-        yield self._rows("recall-postings-captions", (*asked, *few), (gallery,), script="recall_postings.py")
+        yield self._rows("recall-postings-captions", "paper.recall_postings", (*asked, *few), (gallery,))
         held = (gallery, queries, "--validation", chosen)
         few = ("--index", "boc bits:16", "--index", "flat", "--index", "hnsw32", "--rounds", 2) if self.tiny else ()
         work = self._in("embedded", "work")
         arguments = (*held, "--work", work, *few)
-        yield self._rows("race-embedded", arguments, (gallery,), script="race.py", alone=True, work=work)
+        yield self._rows("race-embedded", "race.race", arguments, (gallery,), alone=True, work=work)
         few = ("--index", "boc bits:16", "--rounds", 2, "--starts", 1) if self.tiny else ()
         arguments, reads = (*held, "--work", work, *few), (gallery, self.out / "race-embedded.csv")
-        yield self._rows("kernel", arguments, reads, script="embedded_kernel.py", alone=True)
+        yield self._rows("kernel", "speed.embedded_kernel", arguments, reads, alone=True)
         races = ["race-embedded"]
         for name, kind in SERVERS.items() if not self.tiny else ():
             work = self._in(name, "work")
             arguments = (*held, "--work", work, "--server", kind, "--limit", ON_SERVER, "--rounds", 3)
             races.append(f"race-{name}")
-            yield self._rows(races[-1], arguments, (gallery,), script="race.py", alone=True, work=work)
+            yield self._rows(races[-1], "race.race", arguments, (gallery,), alone=True, work=work)
         if self.big:
             work = self._in("million", "work")
             arguments = ("--synthetic", 10**6, "--work", work, "--rounds", 2, *(f"--index={name}" for name in MILLION))
             races.append("race-million")
-            yield self._rows(races[-1], arguments, script="race.py", alone=True, work=work)
+            yield self._rows(races[-1], "race.race", arguments, alone=True, work=work)
         files = tuple(self.out / f"{name}.csv" for name in races)
-        yield self._rows("race-ratios", files, files)
+        yield self._rows("race-ratios", "race.ratios", files, files)
         counts = (300, 600) if self.tiny else COUNTS if self.big else COUNTS[:4]
         options = ("--dim", 16, "--asked", 20, "--terms", 32) if self.tiny else ()
         sizes = (part for count in counts for part in ("--n", count))
         work = self._in("growth", "work")
         arguments = ("--work", work, *sizes, *options, "--rounds", 3)
-        yield self._rows("growth", arguments, script="embedded_growth.py", alone=True, work=work)
+        yield self._rows("growth", "speed.embedded_growth", arguments, alone=True, work=work)
 
     def _in(self, name: str, folder: str = "flickr8k") -> Path:
         return self.out / folder / name
@@ -242,14 +243,13 @@ class Plan:
     def _rows(
         self,
         name: str,
+        module: str,
         arguments: Iterable[object] = (),
         reads: Sequence[Path] = (),
         *,
-        script: str = "",
         alone: bool = False,
         follows: tuple[Path, ...] = (),
         work: Path | None = None,
     ) -> Stage:
-        file = BENCH / (script or f"{name.replace('-', '_')}.py")
-        command = (sys.executable, str(file), *map(str, arguments))
+        command = (*PYTHON, f"bench.{module}", *map(str, arguments))
         return Stage(name, command, tuple(reads), self.out / f"{name}.csv", True, alone, follows, work)

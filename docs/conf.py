@@ -24,7 +24,12 @@ myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 # Types of other libraries, and modules that nobody is to import.
-nitpick_ignore_regex = [(r"py:.*", r"(?!boc\.).*"), (r"py:.*", r"boc\..*\._.*"), (r"py:.*", r"boc\.types\..*")]
+nitpick_ignore_regex = [
+    (r"py:.*", r"(?!boc\.).*"),
+    (r"py:.*", r"boc\..*\._.*"),
+    (r"py:.*", r"boc\.types\..*"),
+    (r"py:.*", r"boc\.codecs\.base\..*"),
+]
 
 
 def _lengths(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:

@@ -37,11 +37,11 @@ from transformers import MODEL_MAPPING, AutoConfig, AutoImageProcessor, AutoToke
 from transformers.utils import logging as transformers_logging
 
 from boc.errors import EncoderError, ImageError
-from boc.images import read_image
+from boc.inputs.images import read_image
 from boc.types import Embeddings, Identity, ImageRef, Ragged, Runtime
 
-from . import _device
-from ._batches import in_batches, to_device
+from .runtime import device
+from .runtime.batching import in_batches, to_device
 
 WORKS = "CLIP, SigLIP, SigLIP 2, MetaCLIP 2, Chinese-CLIP, AltCLIP, CLIPSeg, ALIGN, AIMv2, VisionTextDualEncoder"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -220,7 +220,7 @@ class ClipEncoder:
     def __init__(
         self, model: nn.Module, tokenizer: Any, processor: Any, name: str, digest: str, runtime: Runtime
     ) -> None:
-        self.device = _device.pick(runtime.device)
+        self.device = device.pick(runtime.device)
         self.model = model.eval().to(self.device)
         self.tokenizer = tokenizer
         self._precision = runtime.precision
@@ -320,7 +320,7 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
     Weights are read from safetensors, or from torch files of nothing but weights. EncoderError says how to get what is
     missing, and what is wrong with a model that cannot be used.
     """
-    _device.pick(runtime.device)
+    device.pick(runtime.device)
     name, folder = _find(argument)
     with _quiet():
         try:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import EncoderError
-from boc.types import Embeddings, Encoder, Identity, ImageRef, Ragged, Runtime
+from boc.plugins import Encoder
+from boc.types import Embeddings, Identity, ImageRef, Ragged, Runtime
 
 
 @dataclass(frozen=True)

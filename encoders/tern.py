@@ -1,125 +1,11 @@
-"""TERN, the Transformer Encoder Reasoning Network (Messina et al., ICPR 2020).
-
-Module names follow the published checkpoints, so that their tensors load by name.
-"""
+"""Loads TERN from a model folder; the network is ``networks/tern.py``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from boc.plugins import Encoder
+from boc.types import Runtime
 
-import torch
-from torch import Tensor, nn
-
-from boc.types import Encoder, Runtime
-
-from ._layers import padding_mask, transformer
-from ._network import Encoded, Network, raised
-
-BOX_CODE = 5  # x1, y1, x2, y2, area
-
-
-@dataclass(frozen=True)
-class TernConfig:
-    """Sizes of the network; the defaults are the published ones.
-
-    ``region_dim`` is the width of a region's feature, ``visual_width`` that of the visual transformer, ``joint_width``
-    that of the common space. The text tower has sizes of its own. Features are raised to ``region_power`` before all
-    else, their signs kept: 1 is the published network, 0.5 evens out the activations of rectified convolutions.
-    """
-
-    region_dim: int = 2048
-    visual_width: int = 2048
-    visual_layers: int = 4
-    joint_width: int = 1024
-    joint_layers: int = 2
-    heads: int = 4
-    feedforward: int = 2048
-    dropout: float = 0.1
-    region_power: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("visual_width", "joint_width"):
-            if getattr(self, name) % self.heads:
-                raise ValueError(f"{name} must be a multiple of heads={self.heads}, got {getattr(self, name)}")
-
-
-class _BoxFusion(nn.Module):
-    """Concatenate a region's feature and its box code, and process both (TERN, eq. 2 and "concat-and-process").
-
-    The code is x1/W, y1/H, x2/W, y2/H and the area; the paper's eq. 2 divides otherwise, its code and this one do so.
-    """
-
-    def __init__(self, region_dim: int, width: int) -> None:
-        super().__init__()
-        self.map = nn.Sequential(nn.Linear(region_dim + BOX_CODE, width), nn.ReLU(), nn.Linear(width, width))
-
-    def forward(self, features: Tensor, boxes: Tensor) -> Tensor:
-        area = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
-        fused: Tensor = self.map(torch.cat([features, boxes, area[..., None]], dim=-1))
-        return fused
-
-
-class _ImageTower(nn.Module):
-    def __init__(self, config: TernConfig) -> None:
-        super().__init__()
-        self.pos_encoding_image = _BoxFusion(config.region_dim, config.visual_width)
-        self.transformer_encoder = transformer(
-            config.visual_width, config.heads, config.feedforward, config.visual_layers, config.dropout
-        )
-
-    def forward(self, features: Tensor, boxes: Tensor, mask: Tensor) -> Tensor:
-        fused = self.pos_encoding_image(features, boxes)
-        encoded: Tensor = self.transformer_encoder(fused, src_key_padding_mask=mask)
-        return encoded
-
-
-class Tern(Network):
-    """Transformer encoders over regions and over words, the last layers shared by both.
-
-    Sets are not normalised. Row 0 is I-CLS or [CLS], whose direction is the global vector.
-    """
-
-    Config = TernConfig
-    region_margins = (1, 0)
-
-    def __init__(self, config: TernConfig, text: Mapping[str, Any]) -> None:
-        super().__init__(config, text)
-        self.img_enc = _ImageTower(config)
-        self.img_proj = nn.Linear(config.visual_width, config.joint_width)
-        self.cap_proj = nn.Linear(self.txt_enc.width, config.joint_width)
-        self.transformer_encoder_1 = self._joint_encoder()
-
-    @property
-    def dim(self) -> int:
-        width: int = self.config.joint_width
-        return width
-
-    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encoded:
-        """An all-zero row goes before the regions: I-CLS, which gathers the picture."""
-        features = raised(features, self.config.region_power)
-        features, boxes = nn.functional.pad(features, (0, 0, 1, 0)), nn.functional.pad(boxes, (0, 0, 1, 0))
-        mask = padding_mask(lengths + 1, features.shape[1])
-        rows = self.img_proj(self.img_enc(features, boxes, mask))
-        return self._encoded(self.image_joint(rows, src_key_padding_mask=mask))
-
-    def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
-        mask = padding_mask(lengths, hidden.shape[1])
-        return self._encoded(self.transformer_encoder_1(self.cap_proj(hidden), src_key_padding_mask=mask))
-
-    @property
-    def image_joint(self) -> nn.TransformerEncoder:
-        """The last layers of the pictures."""
-        return self.transformer_encoder_1
-
-    def _joint_encoder(self) -> nn.TransformerEncoder:
-        config = self.config
-        return transformer(config.joint_width, config.heads, config.feedforward, config.joint_layers, config.dropout)
-
-    def _encoded(self, joined: Tensor) -> Encoded:
-        first = joined[:, 0]
-        return Encoded(first / first.norm(dim=1, keepdim=True), joined)
+from .runtime.set_encoder import load_encoder
 
 
 def load(argument: str, runtime: Runtime) -> Encoder:
@@ -128,6 +14,4 @@ def load(argument: str, runtime: Runtime) -> Encoder:
     ``FOLDER?alone`` encodes regions and words one by one, ``FOLDER?special`` keeps the special positions in the sets;
     both have the same global vectors, and digests of their own. Raises EncoderError if the folder holds no TERN.
     """
-    from ._encoder import load_encoder
-
     return load_encoder("tern", argument, runtime)

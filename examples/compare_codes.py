@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec, global_code
-from boc.features import FeatureFile
+from boc.inputs.features import FeatureFile
 from boc.types import Embeddings
 
 

@@ -8,9 +8,9 @@ Writes why.html, which draws it.
 import sys
 from pathlib import Path
 
-from boc.explain import explain
-from boc.explain_page import write_page
-from boc.pipeline import Searcher
+from boc.explain.page import write_page
+from boc.explain.score import explain
+from boc.search import Searcher
 
 
 def main(name: str, at: str, sentence: str) -> None:

@@ -8,10 +8,11 @@ The metadata is made up here: every second picture is of 2024, the others of 202
 import sys
 from pathlib import Path
 
+from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import global_code
-from boc.features import FeatureFile
-from boc.metadata import Metadata, parse_filter
-from boc.pipeline import Searcher, build_index, fit_code, new_manifest
+from boc.inputs.features import FeatureFile
+from boc.inputs.metadata import Metadata, parse_filter
+from boc.search import Searcher
 
 AT = "file:boc-data"
 

@@ -8,15 +8,15 @@ The address may be a folder too, file:boc-data: what works there works on a serv
 
 import sys
 
-from boc import registry
+from boc import plugins
+from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import global_code
-from boc.features import FeatureFile
-from boc.pipeline import build_index, fit_code, new_manifest
-from boc.verify import verify
+from boc.evaluate.verify import verify
+from boc.inputs.features import FeatureFile
 
 
 def main(features: str, at: str) -> None:
-    backend = registry.backend(at)
+    backend = plugins.backend(at)
     for label, value in backend.about().items():
         print(f"{label}: {value}")
     with FeatureFile(features) as file:

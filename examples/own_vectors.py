@@ -9,11 +9,13 @@ import hashlib
 
 import numpy as np
 
-from boc import registry
+from boc import plugins
+from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import global_code
-from boc.features import FeatureFile, FeatureWriter, Header
-from boc.pipeline import Searcher, build_index, fit_code, new_manifest
-from boc.sources import Source
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header
+from boc.inputs.sources import Source
+from boc.search import Searcher
 from boc.types import Embeddings, Item, Rows
 
 
@@ -36,7 +38,7 @@ def main() -> None:
         for _ in build_index(file, "file:boc-data", "mine", codec, new_manifest(file, codec)):
             pass
 
-    searcher = Searcher(registry.backend("file:boc-data").open("mine"))
+    searcher = Searcher(plugins.backend("file:boc-data").open("mine"))
     for hit in searcher.search_vectors(Embeddings("image", vectors[7:8]), k=3)[0]:
         print(f"{hit.score:.3f}  {hit.item.id}")
 

@@ -6,7 +6,7 @@ python examples/search_by_picture.py photos file:boc-data dog.jpg
 import sys
 
 from boc.errors import BocError
-from boc.pipeline import Searcher
+from boc.search import Searcher
 
 
 def main(name: str, at: str, picture: str) -> None:

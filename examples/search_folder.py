@@ -8,19 +8,20 @@ The first run encodes all pictures; later ones search what is there. A CSV of im
 import sys
 from pathlib import Path
 
-from boc import registry
+from boc import plugins
+from boc.build import build_index, fit_code, new_manifest
 from boc.codecs import global_code
-from boc.extraction import Extraction
-from boc.features import FeatureFile
-from boc.pipeline import Searcher, build_index, fit_code, new_manifest
-from boc.sources import open_source
+from boc.inputs.extraction import Extraction
+from boc.inputs.features import FeatureFile
+from boc.inputs.sources import open_source
+from boc.search import Searcher
 
 AT = "file:boc-data"
 
 
 def index(folder: Path, spec: str) -> None:
     """Make the index ``folder`` of everything in a folder."""
-    extraction = Extraction(open_source(folder), Path("folder.h5"), encoder=registry.encoder(spec))
+    extraction = Extraction(open_source(folder), Path("folder.h5"), encoder=plugins.encoder(spec))
     for done in extraction.run():
         print(f"\rencoded {done} of {extraction.total}", end="", file=sys.stderr)
     with FeatureFile("folder.h5") as file:
@@ -30,7 +31,7 @@ def index(folder: Path, spec: str) -> None:
 
 
 def main(folder: str, spec: str, sentence: str) -> None:
-    if not registry.backend(AT).exists("folder"):
+    if not plugins.backend(AT).exists("folder"):
         index(Path(folder), spec)
     for hit in Searcher.open("folder", AT).search(sentence, k=5):
         print(f"{hit.score:.3f}  {hit.item.content}")

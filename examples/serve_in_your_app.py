@@ -11,7 +11,7 @@ import sys
 import uvicorn
 from fastapi import FastAPI
 
-from boc.pipeline import Searcher
+from boc.search import Searcher
 from boc.web.app import create_app
 from boc.web.settings import Settings
 

@@ -11,13 +11,13 @@ from elasticsearch import ApiError, Elasticsearch, UnsupportedProductError
 
 from boc.errors import BackendError
 
-from ._address import Address, parse
-from ._bodies import dumps
-from ._server import ServerBackend
-from ._transport import Json, refusal, unreachable
+from .server.address import Address, parse
+from .server.backend import ServerBackend
+from .server.requests import dumps
+from .server.transport import Json, refusal, unreachable
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
-STRATEGIES = ("text", "sparse_vector", "rank_features")  # best first, by bench/race.py --server
+STRATEGIES = ("text", "sparse_vector", "rank_features")  # best first, by bench/race/race.py --server
 ON_THE_WAY = {401, 403, 408, 413, 429, 500, 502, 503, 504}
 """Statuses that gateways give too, and the guard of a server: neither says what stands behind it."""
 

@@ -18,12 +18,12 @@ from opensearchpy.serializer import JSONSerializer
 
 from boc.errors import BackendError
 
-from ._address import Address, parse
-from ._bodies import dumps
-from ._server import ServerBackend
-from ._transport import Json, refusal, unreachable
+from .server.address import Address, parse
+from .server.backend import ServerBackend
+from .server.requests import dumps
+from .server.transport import Json, refusal, unreachable
 
-STRATEGIES = ("rank_features", "counted_text", "text")  # best first, by bench/race.py --server
+STRATEGIES = ("rank_features", "counted_text", "text")  # best first, by bench/race/race.py --server
 
 
 def connect(url: str) -> ServerBackend:

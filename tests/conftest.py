@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from helpers import SHARED, boc, draw_pictures
 from hypothesis import HealthCheck, settings
 
+from tests.helpers import SHARED, boc, draw_pictures
 from tests.servers.fixtures import own, server  # noqa: F401
 
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])

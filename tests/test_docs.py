@@ -28,12 +28,12 @@ from urllib.parse import unquote, urlencode, urlsplit
 from urllib.request import urlopen
 
 import pytest
-from helpers import boc as run_boc
-from helpers import draw_pictures
 from PIL import Image
 
 import boc
 from boc.cli import main
+from tests.helpers import boc as run_boc
+from tests.helpers import draw_pictures
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -233,7 +233,7 @@ def test_the_tutorial_goes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_tutorials_way_with_a_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    from test_clip import tiny_clip
+    from tests.encoders.test_clip import tiny_clip
 
     monkeypatch.chdir(tmp_path)
     draw_pictures(tmp_path / "Pictures", 5)

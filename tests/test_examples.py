@@ -36,7 +36,7 @@ def test_a_folder_is_encoded_once_and_searched(run: Run, library: Path, monkeypa
     first = run("search_folder", *arguments)
     assert len(first) == 5
     assert all(Path(line.split()[1]).parent == library / "images" for line in first)
-    monkeypatch.setattr("boc.extraction.Extraction.run", None)
+    monkeypatch.setattr("boc.inputs.extraction.Extraction.run", None)
     assert run("search_folder", *arguments) == first
 
 

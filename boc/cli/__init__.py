@@ -12,8 +12,8 @@ from typing import Any, TextIO
 import click
 
 from boc import __version__
-from boc.cli import (
-    _settings,
+from boc.cli import settings
+from boc.cli.commands import (
     build_codebook,
     compact,
     completion,
@@ -70,7 +70,7 @@ class Group(click.Group):
             ctx.fail(f"No such command {name!r}. {_meant(name.lower(), list(self.commands))}")
         tolerant = ctx.resilient_parsing or name in WITHOUT_SETTINGS or {"-h", "--help"} & set(args)
         try:
-            ctx.default_map = _settings.defaults(self)
+            ctx.default_map = settings.defaults(self)
         except BocError:
             if not tolerant:
                 raise
@@ -143,4 +143,4 @@ def main() -> None:
 for modules in SECTIONS.values():
     for module in modules:
         main.add_command(module.command)
-_settings.name_variables(main)
+settings.name_variables(main)

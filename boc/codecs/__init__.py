@@ -1,17 +1,17 @@
 """Codecs: scikit-learn transformers that turn vectors into sparse integer term frequencies."""
 
+from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment, concept_steps
 from boc.codecs.center import Center
-from boc.codecs.codes import CONCEPT_CODES, GLOBAL_CODES, concept_code, global_code
-from boc.codecs.compose import STEPS, SurrogateCodec
-from boc.codecs.concepts import HardAssignment, SoftAssignment, concept_steps
+from boc.codecs.codec import STEPS, SurrogateCodec
 from boc.codecs.crelu import CReLU
 from boc.codecs.dictionary import Dictionary, dictionary_steps
-from boc.codecs.norm import UnitNorm
 from boc.codecs.permutation import DeepPermutation
+from boc.codecs.presets import CONCEPT_CODES, GLOBAL_CODES, concept_code, global_code
+from boc.codecs.quantizers import BitQuantizer, ScalarQuantizer
 from boc.codecs.rotation import RandomRotation
-from boc.codecs.scalar import BitQuantizer, ScalarQuantizer
-from boc.codecs.shifted import ShiftedCReLU
+from boc.codecs.shifted_crelu import ShiftedCReLU
 from boc.codecs.topz import TopZ
+from boc.codecs.unit_norm import UnitNorm
 
 __all__ = [
     "CONCEPT_CODES",

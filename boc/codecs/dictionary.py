@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.codecs._base import FLOAT32, Step, stacked, terms_of
+from boc.clustering.cell_index import Centroids, spherical_kmeans, unit
+from boc.codecs.base import FLOAT32, Step, stacked, terms_of
 from boc.codecs.center import Center
-from boc.kmeans import Centroids, spherical_kmeans, unit
 from boc.types import Modality
 
 try:
@@ -62,7 +62,7 @@ class Dictionary(Step):
     centroids_, scales_ : ndarray of int8 (V, d), of float32 (V,)
         Directions, ordered by cells; times their scales they have length 1.
     heads_, head_scales_, starts_ : ndarray of int8 (m, d), of float32 (m,), of int64 (m + 1,)
-        The cells, see ``boc.kmeans.Centroids``.
+        The cells, see ``boc.clustering.cell_index.Centroids``.
 
     Examples
     --------

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.codecs._base import SparseStep, frequencies
+from boc.codecs.base import SparseStep, frequencies
 
 
 def permutation(v: NDArray[Any]) -> NDArray[np.int64]:

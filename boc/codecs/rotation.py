@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.codecs._base import Step
+from boc.codecs.base import Step
 
 
 class RandomRotation(Step):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.codecs._base import SparseStep, one_row, stacked
-from boc.types import Modality
+from boc.codecs.base import SparseStep, one_row, stacked
+from boc.types import (
+    Modality,
+    TermMatrix,
+)
+
+if TYPE_CHECKING:
+    pass
 
 try:
     from boc import _dots
@@ -77,3 +83,12 @@ def _keep_block(X: Any, z: int) -> sparse.csr_array:
         return one_row(values[positive], columns[positive], block.shape[1])
     ends = np.concatenate([[0], np.cumsum(positive.sum(axis=1))])
     return sparse.csr_array((values[positive], columns[positive], ends), shape=block.shape)
+
+
+def heaviest(terms: TermMatrix, z: int) -> TermMatrix:
+    """The z largest frequencies of each row of ``terms`` (n, V), ties to the lower term."""
+    row = np.repeat(np.arange(terms.shape[0]), np.diff(terms.indptr))
+    order = np.lexsort((terms.indices, -terms.data, row))  # rows stay where they are
+    kept = np.sort(order[np.arange(len(order)) - terms.indptr[row] < z])
+    ends = np.searchsorted(kept, terms.indptr)
+    return sparse.csr_array((terms.data[kept], terms.indices[kept], ends), shape=terms.shape)

@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from boc import registry
+from boc import plugins
 from boc.errors import BocError
-from boc.types import Backend
+from boc.plugins import Backend
 
 from ._finding import Finding
 from ._machine import available_memory, shown
@@ -22,7 +22,7 @@ LITTLE = 1 << 30  # bytes on a disk
 def place(at: str) -> Iterator[Finding]:
     """Findings on the place at an address."""
     try:
-        backend = registry.backend(at)
+        backend = plugins.backend(at)
     except BocError as error:
         todo = install(at.partition("+")[0]) or "correct the address: file:DIR, elastic+URL or opensearch+URL"
         yield Finding("problem", "address", str(error), todo)

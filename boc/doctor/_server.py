@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from boc import registry
+from boc import plugins
 from boc.errors import BocError
 
 from ._finding import Finding
@@ -169,7 +169,7 @@ def _cluster(at: str) -> Iterator[Finding]:
     """What the back end tells: trust, rights, version, and whether scores are exact."""
     shown = ",".join(hosts(at))
     try:
-        backend = registry.backend(_hurried(at))
+        backend = plugins.backend(_hurried(at))
         about = backend.about()
         names = backend.names()
     except BocError as error:

@@ -20,7 +20,11 @@ from boc import __version__
 from ._finding import Finding
 
 SHOWN = ("numpy", "scipy", "faiss-cpu", "torch", "transformers", "elasticsearch", "opensearch-py")
-C_MODULES = {"indexing._kernel": "reading posting lists", "indexing._texts": "words", "boc._dots": "dot products"}
+C_MODULES = {
+    "indexing.embedded._topk": "reading posting lists",
+    "indexing.embedded._strings": "words",
+    "boc._dots": "dot products",
+}
 USES = {
     "encoders": "encode sentences and pictures, train",
     "codebook": "boc build-codebook --dictionary",

@@ -9,13 +9,13 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from boc import __version__
-from boc.pipeline import Searcher
-from boc.web import reference, routes
-from boc.web.crowd import Bodies, Crowd
-from boc.web.guard import Guard
-from boc.web.library import Library
-from boc.web.problems import answer_problems
-from boc.web.sending import Checked, Compressed
+from boc.search import Searcher
+from boc.web import api_docs, routes
+from boc.web.auth import Guard
+from boc.web.errors import answer_problems
+from boc.web.limits import Bodies, Crowd
+from boc.web.live_index import Library
+from boc.web.responses import Checked, Compressed
 from boc.web.settings import Settings
 from boc.web.thumbnails import Thumbnails
 
@@ -45,7 +45,7 @@ def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
 
     @app.get("/docs", include_in_schema=False)
     def docs() -> HTMLResponse:
-        return HTMLResponse(reference.page(app.openapi()))
+        return HTMLResponse(api_docs.page(app.openapi()))
 
     app.add_middleware(Compressed)
     for layer in (Crowd, Bodies, Guard):  # the last is the first to be asked

@@ -16,14 +16,14 @@ from pydantic import BaseModel, Field
 from boc import __version__
 from boc.codecs.crelu import CReLU
 from boc.errors import BocError, ImageError
-from boc.explain import explain_item
+from boc.explain.score import explain_item
 from boc.types import Embeddings, Item
-from boc.web import answers, shapes, uploads
-from boc.web.library import Library, Opened
-from boc.web.policy import root_of
-from boc.web.problems import ProblemError, unknown
-from boc.web.searching import MOST, Asked, Search, Sentence
-from boc.web.sending import as_json
+from boc.web import schemas, serialize, uploads
+from boc.web.errors import ProblemError, unknown
+from boc.web.headers import root_of
+from boc.web.live_index import Library, Opened
+from boc.web.responses import as_json
+from boc.web.search import MOST, Asked, Search, Sentence
 from boc.web.settings import FILTERS, SENTENCE, K, Settings
 from boc.web.thumbnails import SIDES, Thumbnails
 from boc.web.uploads import Upload
@@ -32,7 +32,7 @@ LABELLED = 12  # terms of an explanation with words and pictures
 KEPT = "private, max-age=86400, immutable"  # a day: another index may have another picture under the same id
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": answers.Error} for status in (400, 401, 403, 404, 408, 413, 415, 429, 503)
+    status: {"model": schemas.Error} for status in (400, 401, 403, 404, 408, 413, 415, 429, 503)
 }
 
 
@@ -54,12 +54,12 @@ def router(library: Library, thumbnails: Thumbnails, settings: Settings) -> APIR
     api = APIRouter(prefix="/api", responses=ERRORS)
     search = Search(library, thumbnails)
 
-    @api.get("/info", response_model=answers.Info)
+    @api.get("/info", response_model=schemas.Info)
     async def info() -> Response:
         """What the index holds, and what may be asked of it."""
         return await run_in_threadpool(told, lambda opened: _info(opened, settings))
 
-    @api.get("/search", response_model=answers.SearchAnswer)
+    @api.get("/search", response_model=schemas.SearchAnswer)
     async def by_sentence(request: Request, asked: Annotated[Sentence, Query()]) -> Response:
         """Search by a sentence."""
         query = {"kind": "text", "text": asked.q}
@@ -69,7 +69,7 @@ def router(library: Library, thumbnails: Thumbnails, settings: Settings) -> APIR
 
         return await run_in_threadpool(work)
 
-    @api.post("/search", response_model=answers.SearchAnswer)
+    @api.post("/search", response_model=schemas.SearchAnswer)
     async def by_picture(request: Request, image: Picture, asked: Annotated[Asked, Query()]) -> Response:
         """Search by a picture."""
 
@@ -78,7 +78,7 @@ def router(library: Library, thumbnails: Thumbnails, settings: Settings) -> APIR
 
         return await uploaded(image, work)
 
-    @api.get("/similar/{id:path}", response_model=answers.SearchAnswer)
+    @api.get("/similar/{id:path}", response_model=schemas.SearchAnswer)
     async def by_item(request: Request, id: str, asked: Annotated[Asked, Query()]) -> Response:
         """Search by an item of the index, which itself is left out."""
 
@@ -88,14 +88,14 @@ def router(library: Library, thumbnails: Thumbnails, settings: Settings) -> APIR
         query = {"kind": "item", "id": id}
         return await run_in_threadpool(lambda: search(request, query, asked, encode, without=id))
 
-    @api.get("/explain/{id:path}", response_model=answers.Explanation)
+    @api.get("/explain/{id:path}", response_model=schemas.Explanation)
     async def why(request: Request, id: str, asked: Annotated[Why, Query()]) -> Response:
         """Why an item has its score for a sentence, or for another item."""
         q, like, root = asked.q, asked.like, root_of(request.scope)
         if (q is None) == (like is None):
             raise BocError("give either q, a sentence, or like, the id of an item")
 
-        def work(opened: Opened) -> shapes.Json:
+        def work(opened: Opened) -> serialize.Json:
             if like is not None:
                 other = _item(opened, like)
                 return explained(opened, id, other, library.shown(opened, other), asked.z, "item", root)
@@ -104,7 +104,7 @@ def router(library: Library, thumbnails: Thumbnails, settings: Settings) -> APIR
 
         return await run_in_threadpool(told, work)
 
-    @api.post("/explain/{id:path}", response_model=answers.Explanation)
+    @api.post("/explain/{id:path}", response_model=schemas.Explanation)
     async def why_picture(request: Request, id: str, image: Picture, z: Terms = None) -> Response:
         """Why an item has its score for a picture."""
 
@@ -117,19 +117,19 @@ def router(library: Library, thumbnails: Thumbnails, settings: Settings) -> APIR
 
     def explained(
         opened: Opened, id: str, query: Item, asked: Embeddings, z: int | None, of: str, root: str
-    ) -> shapes.Json:
+    ) -> serialize.Json:
         item, searcher, labels = _item(opened, id), opened.searcher, opened.labels
         anew = partial(library.item, opened)
         found = explain_item(searcher, query, asked, item, anew, labels, labelled=LABELLED, query_z=z)
-        return shapes.explanation(found, searcher.index.terms([id]), of, captions(opened, item), root)
+        return serialize.explanation(found, searcher.index.terms([id]), of, captions(opened, item), root)
 
-    @api.get("/item/{id:path}", response_model=answers.WholeItem)
+    @api.get("/item/{id:path}", response_model=schemas.WholeItem)
     async def item(request: Request, id: str) -> Response:
         """One item."""
 
-        def work(opened: Opened) -> shapes.Json:
+        def work(opened: Opened) -> serialize.Json:
             found = _item(opened, id)
-            shown = shapes.item(found, thumbnails, root_of(request.scope))
+            shown = serialize.item(found, thumbnails, root_of(request.scope))
             return {**shown, "captions": captions(opened, found)}
 
         return await run_in_threadpool(told, work)
@@ -156,7 +156,7 @@ def router(library: Library, thumbnails: Thumbnails, settings: Settings) -> APIR
         except ImageError as error:
             raise ProblemError(404, str(error)) from error
 
-    def told(work: Callable[[Opened], shapes.Json]) -> Response:
+    def told(work: Callable[[Opened], serialize.Json]) -> Response:
         return as_json(library.do(work))
 
     async def uploaded(image: UploadFile, work: Callable[[Upload], Response]) -> Response:
@@ -175,7 +175,7 @@ def captions(opened: Opened, item: Item) -> list[str]:
     """The sentences about the same picture, as far as they are named after it as boc names those of a table."""
     if not item.group or not opened.searcher.index.manifest.items["text"]:
         return []
-    wanted = [f"{item.group}#{number}" for number in range(shapes.CAPTIONS)]
+    wanted = [f"{item.group}#{number}" for number in range(serialize.CAPTIONS)]
     while wanted:
         try:
             found = opened.searcher.index.find(wanted)
@@ -192,7 +192,7 @@ def _item(opened: Opened, id: str) -> Item:
         raise unknown(id) from None
 
 
-def _info(opened: Opened, settings: Settings) -> shapes.Json:
+def _info(opened: Opened, settings: Settings) -> serialize.Json:
     searcher = opened.searcher
     manifest = searcher.index.manifest
     return {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from boc.errors import ImageError
-from boc.images import read_image
+from boc.inputs.images import read_image
 
 SIDES = (240, 480, 960)
 QUALITY = 82

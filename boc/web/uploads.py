@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from boc.errors import ImageError
-from boc.web.problems import ProblemError
+from boc.web.errors import ProblemError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 

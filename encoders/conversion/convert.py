@@ -11,16 +11,17 @@ from typing import Any
 
 from tokenizers.implementations import BertWordPieceTokenizer
 
+from boc.atomic_files import sole_writer
 from boc.errors import EncoderError
-from boc.files import sole_writer
-from boc.types import RegionSource
+from boc.plugins import RegionSource
 
-from .. import _published, _text
-from .._checkpoint import create_folder, save_weights
-from .._network import Network
-from .._published import teran_from_published, tern_from_published
-from .._published_vsrn import check_vocabulary, read_vocabulary, vsrn_from_published
-from .._words import Words
+from ..networks import text_towers
+from ..networks.base import Network
+from ..networks.word_tokenizer import Words
+from ..runtime.model_folder import create_folder, save_weights
+from . import checkpoints
+from .checkpoints import teran_from_published, tern_from_published
+from .vsrn_checkpoints import check_vocabulary, read_vocabulary, vsrn_from_published
 
 MAKERS: dict[str, Callable[[Mapping[str, Any]], Network]] = {
     "tern": tern_from_published,
@@ -57,7 +58,7 @@ def convert(checkpoint: Path, folder: Path, tokens: Path, source: RegionSource, 
         raise EncoderError(f"{folder} holds a model already; choose another folder with -o, or replace it: --replace")
     if not tokens.is_file():
         raise EncoderError(f"{tokens}: no such file; name the vocabulary that the checkpoint came with")
-    found = _published.read_published(checkpoint)
+    found = checkpoints.read_published(checkpoint)
     kind, network = from_published(found)
     if source.identity.dim != network.config.region_dim:
         raise EncoderError(
@@ -66,7 +67,7 @@ def convert(checkpoint: Path, folder: Path, tokens: Path, source: RegionSource, 
         )
     words = _words(tokens, network) if kind == "vsrn" else _word_pieces(tokens, network)
     if not getattr(network.config, "stop_words", True):
-        network.text["stop_ids"] = _text.stop_ids(words)
+        network.text["stop_ids"] = text_towers.stop_ids(words)
     with sole_writer(folder):
         for note in NOTES:
             (folder / note).unlink(missing_ok=True)
@@ -78,7 +79,7 @@ def convert(checkpoint: Path, folder: Path, tokens: Path, source: RegionSource, 
 
 def from_published(checkpoint: Mapping[str, Any]) -> tuple[str, Network]:
     """Kind and network of a checkpoint that ``read_published`` read. EncoderError says what does not fit."""
-    kind = _published.kind_of(checkpoint)
+    kind = checkpoints.kind_of(checkpoint)
     return kind, MAKERS[kind](checkpoint)
 
 
@@ -88,7 +89,7 @@ def _words(path: Path, network: Network) -> Words:
     return Words(words)
 
 
-def _word_pieces(path: Path, network: Network) -> _text.WordPieces:
+def _word_pieces(path: Path, network: Network) -> text_towers.WordPieces:
     """The tokens of an uncased BERT: of a tokenizer.json only the vocabulary counts, for the published networks know
     one way to cut words."""
     config = network.txt_enc.bert_model.config
@@ -98,7 +99,9 @@ def _word_pieces(path: Path, network: Network) -> _text.WordPieces:
             f"{path}: {len(pieces)} word-pieces, but the checkpoint was trained with {config.vocab_size}; "
             "take the vocabulary of the BERT that it began with (bert-base-uncased has 30522)"
         )
-    return _text.WordPieces(BertWordPieceTokenizer(pieces, lowercase=True)._tokenizer, config.max_position_embeddings)
+    return text_towers.WordPieces(
+        BertWordPieceTokenizer(pieces, lowercase=True)._tokenizer, config.max_position_embeddings
+    )
 
 
 def _read_pieces(path: Path) -> dict[str, int]:
@@ -127,5 +130,5 @@ def _training(kind: str, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in checkpoint.items()
         if (key == "epoch" or str(key).startswith("best_")) and isinstance(value, Real)
     }
-    pooling = _published.pooling(checkpoint) if kind == "teran" else None
+    pooling = checkpoints.pooling(checkpoint) if kind == "teran" else None
     return told if pooling is None else {**told, "pooling": pooling}

@@ -11,7 +11,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from boc.errors import EncoderError
-from boc.types import RegionSource
+from boc.plugins import RegionSource
 
 from . import _options
 

@@ -19,10 +19,10 @@ from PIL import Image
 from safetensors import SafetensorError
 from torch import nn
 
+from boc.atomic_files import sha256
 from boc.errors import EncoderError, ImageError
-from boc.files import sha256
 
-from .. import _device
+from ..runtime.device import pick
 
 UNUSED = "pooler"  # of AutoModel; many published backbones come without one, and its output is not used
 
@@ -78,7 +78,7 @@ def load(name: str, auto: Any, kind: str) -> Pretrained:
     if missing:
         raise EncoderError(f"{name}: {len(missing)} weights are missing (such as {missing[0]}); fetch the model again")
     digest = hashlib.sha256("\n".join(f"{p.name} {sha256(p)}" for p in described + weights).encode()).hexdigest()
-    device = _device.pick("auto")
+    device = pick("auto")
     return Pretrained(found, digest, network.float().eval().to(device), processor, device)
 
 

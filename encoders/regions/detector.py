@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForObjectDetection
 
 from boc.errors import EncoderError
-from boc.images import read_image
+from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
 from . import _options, _pretrained

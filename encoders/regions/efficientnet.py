@@ -15,12 +15,12 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from boc.atomic_files import sha256
 from boc.errors import EncoderError
-from boc.files import sha256
-from boc.images import read_image
+from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
-from .. import _device
+from ..runtime import device
 from . import _colours, _lite, _options
 from ._cells import cell_boxes
 
@@ -84,7 +84,7 @@ class EfficientnetRegions:
         if name not in _lite.BLOCKS:
             raise EncoderError(f"efficientnet:{name}: no such network; known: {', '.join(_lite.BLOCKS)}")
         path = _weights(name)
-        self._device = _device.pick("auto")
+        self._device = device.pick("auto")
         self._network = _lite.read(name, path).to(self._device)
         self._side = self._options.side or _lite.SIDES[name]
         stride = 16 if self._options.maps == "middle" else 32

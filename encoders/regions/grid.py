@@ -11,7 +11,7 @@ from skimage.color import rgb2lab
 from skimage.feature import hog
 
 from boc.errors import EncoderError
-from boc.images import read_image
+from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
 from ._cells import cell_boxes

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModel
 
 from boc.errors import EncoderError
-from boc.images import read_image
+from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
 from . import _pretrained

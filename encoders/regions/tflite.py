@@ -12,9 +12,9 @@ from ai_edge_litert.interpreter import Interpreter
 from numpy.typing import NDArray
 from PIL import Image
 
+from boc.atomic_files import sha256
 from boc.errors import EncoderError
-from boc.files import sha256
-from boc.images import read_image
+from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
 from ._cells import cell_boxes

@@ -12,12 +12,12 @@ import torch
 from torchvision.models import detection, get_model, get_model_weights, list_models
 from torchvision.transforms.functional import pil_to_tensor
 
+from boc.atomic_files import sha256
 from boc.errors import EncoderError
-from boc.files import sha256
-from boc.images import read_image
+from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
-from .. import _device
+from ..runtime import device
 from . import _options
 from ._boxes import Kept, select
 
@@ -64,7 +64,7 @@ class TorchvisionRegions:
         path = Path(self._options.weights) if self._options.weights else _published(name)
         if not path.is_file():
             raise EncoderError(f"{path}: no such weights of {name}; write torchvision:{name}?weights=FILE")
-        self._device = _device.pick("auto")
+        self._device = device.pick("auto")
         self._network = _network(name, path, self._options).eval().to(self._device)
         if self._options.weights:
             self._options = Options(**(vars(self._options) | {"weights": str(path.resolve())}))

@@ -20,8 +20,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.atomic_files import replacing
 from boc.errors import BocError, EncoderError, ImageError
-from boc.files import replacing
 from boc.types import Identity, ImageRef, Regions
 
 ARGUMENT = "FILE"

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .._layers import padding_mask
-from ..vsrn import at_last
+from ..networks.layers import padding_mask
+from ..networks.vsrn import at_last
 
 MAX_LENGTH = 60
 

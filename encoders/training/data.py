@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from boc.errors import EncoderError
-from boc.features import FeatureFile
+from boc.inputs.features import FeatureFile
 from boc.types import Item
 
 

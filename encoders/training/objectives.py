@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from boc.errors import EncoderError
 
-from .._alignment import check_pooling, pooled
-from .._network import Encoded, Network
-from .._sinkhorn import sinkhorn
+from ..networks.alignment import check_pooling, pooled
+from ..networks.base import Encoded, Network
+from ..networks.sinkhorn import sinkhorn
+from .caption_tensors import Captions, Chunk, in_order
 from .captioning import CaptionBranch, caption_targets
 from .losses import contrastive, hinge
-from .texts import Captions, Chunk, in_order
 
 if TYPE_CHECKING:
-    from .loop import TrainConfig
+    from .trainer import TrainConfig
 
 OBJECTIVES = ("matching", "alignment", "generation")
 

@@ -17,9 +17,9 @@ from scipy import sparse
 from sklearn.utils.extmath import randomized_svd
 from torch import Tensor, nn
 
-from .._network import Network
-from ..tern import Tern
-from ..vsrn import Vsrn
+from ..networks.base import Network
+from ..networks.tern import Tern
+from ..networks.vsrn import Vsrn
 
 IMAGE_RIDGE = 2.0  # in units of the mean variance
 TEXT_RIDGE = 0.2

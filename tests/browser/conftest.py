@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import boc
 from PIL import Image
 
 from tests.browser.pages import SECRET, TAG, serving
+from tests.helpers import boc
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 sync_api = pytest.importorskip("playwright.sync_api", reason="browser tests need playwright")

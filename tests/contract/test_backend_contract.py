@@ -14,28 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from oracles import assert_canonical, new_manifest, picture, random_terms, same_matrix, sentence, term_matrices
 from scipy import sparse
 
-from boc import registry
+from boc import plugins
 from boc.errors import BackendError
-from boc.metadata import holds
-from boc.rerank import CONCEPT_DTYPES, store
-from boc.types import (
-    MODALITIES,
-    Backend,
-    FieldType,
-    Filter,
-    Hit,
-    Index,
-    Item,
-    Modality,
-    Ragged,
-    Rescore,
-    Stages,
-    StoredConcepts,
-    Words,
-)
+from boc.inputs.metadata import holds
+from boc.plugins import Backend, Index
+from boc.rerank.storage import CONCEPT_DTYPES, store
+from boc.types import MODALITIES, FieldType, Filter, Hit, Item, Modality, Ragged, Rescore, Stages, StoredConcepts, Words
+from tests.oracles import assert_canonical, new_manifest, picture, random_terms, same_matrix, sentence, term_matrices
 
 PLACES: dict[str, Callable[[Path], str]] = {"embedded": lambda folder: f"file:{folder / 'indexes'}"}
 """Name of a back end -> the URL of an empty place of it. Those that need a server: test_server_contract.py."""
@@ -65,7 +52,7 @@ def place(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def backend(place: str, tmp_path: Path) -> Backend:
-    return registry.backend(PLACES[place](tmp_path))
+    return plugins.backend(PLACES[place](tmp_path))
 
 
 @pytest.fixture

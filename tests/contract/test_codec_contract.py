@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from oracles import assert_canonical, dense, same_matrix
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from boc.codecs import STEPS, SurrogateCodec
-from boc.codecs._base import Step
+from boc.codecs.base import Step
 from boc.errors import BocError
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
+from tests.oracles import assert_canonical, dense, same_matrix
 
 ROWS, WIDTH = 12, 6
 

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import boc
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
-from test_clip import tiny_clip
 
-from boc import registry
+from boc import plugins
 from boc.errors import EncoderError, ImageError
-from boc.types import Embeddings, Encoder, ImageRef, Regions
+from boc.plugins import Encoder
+from boc.types import Embeddings, ImageRef, Regions
+from tests.encoders.test_clip import tiny_clip
+from tests.helpers import boc
 
 
 def trained(kind: str, *settings: str) -> Callable[[Path], tuple[str, Path]]:
@@ -67,7 +68,7 @@ def place(request: pytest.FixtureRequest, library: Path) -> tuple[str, Path]:
 
 @pytest.fixture(scope="module")
 def encoder(place: tuple[str, Path]) -> Any:
-    return registry.encoder(f"{place[0]}:{place[1]}", "cpu")
+    return plugins.encoder(f"{place[0]}:{place[1]}", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +165,7 @@ def test_a_folder_may_be_moved(
 ) -> None:
     shutil.copytree(place[1], tmp_path / "else where" / "model")
     monkeypatch.chdir(tmp_path)
-    moved = registry.encoder(f"{place[0]}:else where/model", "cpu")
+    moved = plugins.encoder(f"{place[0]}:else where/model", "cpu")
     assert moved.identity.digest == encoder.identity.digest
     assert moved.identity.dim == encoder.identity.dim
     assert moved.identity.spec == f"{place[0]}:{tmp_path.resolve() / 'else where' / 'model'}"
@@ -176,14 +177,14 @@ def test_other_weights_have_another_digest(place: tuple[str, Path], encoder: Enc
     shutil.copytree(place[1], tmp_path / "model")
     weights = tmp_path / "model" / "model.safetensors"
     tensors = load_file(weights)
-    assert registry.encoder(f"{place[0]}:{tmp_path / 'model'}", "cpu").identity.digest == encoder.identity.digest
+    assert plugins.encoder(f"{place[0]}:{tmp_path / 'model'}", "cpu").identity.digest == encoder.identity.digest
     name = next(name for name, tensor in sorted(tensors.items()) if tensor.is_floating_point())
     tensors[name].view(-1)[0] += 1e-3
     save_file(tensors, weights)
-    assert registry.encoder(f"{place[0]}:{tmp_path / 'model'}", "cpu").identity.digest != encoder.identity.digest
+    assert plugins.encoder(f"{place[0]}:{tmp_path / 'model'}", "cpu").identity.digest != encoder.identity.digest
 
 
 def test_a_device_that_is_not_there_is_refused(place: tuple[str, Path]) -> None:
     for device in ("tpu", *(() if torch.cuda.is_available() else ("cuda",))):
         with pytest.raises(EncoderError, match="device"):
-            registry.encoder(f"{place[0]}:{place[1]}", device)
+            plugins.encoder(f"{place[0]}:{place[1]}", device)

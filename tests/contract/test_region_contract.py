@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from test_detector_regions import RCNN, make_detr, make_rcnn, make_yolos
-from test_patch_regions import make_convnext, make_registers
-from test_tsv_regions import write_tsv
 
-from boc import registry
+from boc import plugins
 from boc.errors import EncoderError, ImageError
-from boc.types import ImageRef, RegionSource
+from boc.plugins import RegionSource
+from boc.types import ImageRef
+from tests.encoders.regions.test_detector import RCNN, make_detr, make_rcnn, make_yolos
+from tests.encoders.regions.test_patches import make_convnext, make_registers
+from tests.encoders.regions.test_tsv import write_tsv
 
 SIZE = 40, 30
 ORIENTATION = 0x0112
@@ -107,7 +108,7 @@ Given = tuple[RegionSource, Path]
 def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Given:
     """A source and a folder of ``PICTURES``."""
     home = tmp_path_factory.mktemp("regions")
-    return registry.region_source(request.param(home, request)), draw(home / "pictures")
+    return plugins.region_source(request.param(home, request)), draw(home / "pictures")
 
 
 def ref(folder: Path, name: str) -> ImageRef:
@@ -128,7 +129,7 @@ def test_a_picture_of_any_mode_has_regions_within_it(given: Given, name: str) ->
 
 def test_the_same_picture_has_the_same_regions_from_any_copy_of_the_source(given: Given) -> None:
     source, folder = given
-    fresh = registry.region_source(source.identity.spec)
+    fresh = plugins.region_source(source.identity.spec)
     first = [source(ref(folder, name)) for name in PICTURES]
     for name, expected in reversed(list(zip(PICTURES, first, strict=True))):
         for found in (source(ref(folder, name)), fresh(ref(folder, name))):
@@ -138,7 +139,7 @@ def test_the_same_picture_has_the_same_regions_from_any_copy_of_the_source(given
 
 def test_the_identity_finds_the_source_again(given: Given) -> None:
     source, _ = given
-    assert registry.region_source(source.identity.spec).identity == source.identity
+    assert plugins.region_source(source.identity.spec).identity == source.identity
     assert re.fullmatch(r"[0-9a-f]{64}", source.identity.digest)
 
 
@@ -160,7 +161,7 @@ def test_a_picture_that_is_missing_is_an_error_of_that_picture(given: Given) -> 
 
 @pytest.mark.parametrize("kind", ["grid", "tflite", "efficientnet", "detr", "torchvision", "patches"])
 def test_pixels_decide_not_how_they_are_stored(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    source, folder = registry.region_source(SPECS[kind](tmp_path, request)), draw(tmp_path / "pictures")
+    source, folder = plugins.region_source(SPECS[kind](tmp_path, request)), draw(tmp_path / "pictures")
     upright, rotated, grey = (source(ref(folder, f"{name}.png")) for name in ("upright", "rotated", "grey"))
     assert np.array_equal(rotated.features, upright.features)
     assert np.array_equal(rotated.boxes, upright.boxes)
@@ -169,7 +170,7 @@ def test_pixels_decide_not_how_they_are_stored(kind: str, request: pytest.Fixtur
 
 @pytest.mark.parametrize(("layout", "suffix"), [("cocobu", "npz"), ("bu", "npz"), ("bu", "npy")])
 def test_files_keep_order_and_values_and_boxes_become_parts(tmp_path: Path, layout: str, suffix: str) -> None:
-    source = registry.region_source(make_files(tmp_path / "f", (f"{layout}_att", f"{layout}_box"), suffix))
+    source = plugins.region_source(make_files(tmp_path / "f", (f"{layout}_att", f"{layout}_box"), suffix))
     folder = draw(tmp_path / "pictures")
     for i, name in enumerate(PICTURES):
         found, stem = source(ref(folder, name)), Path(name).stem
@@ -183,14 +184,14 @@ def test_files_keep_order_and_values_and_boxes_become_parts(tmp_path: Path, layo
 
 def test_ids_with_folders_have_files_in_folders_or_flat(tmp_path: Path) -> None:
     spec = make_files(tmp_path / "f", ("bu_att", "bu_box"), "npy")
-    flat = registry.region_source(spec)
+    flat = plugins.region_source(spec)
     picture = draw(tmp_path / "pictures") / "grey.png"
     assert len(flat(ImageRef("val/grey.png", picture))) == 3
     for name in ("bu_att", "bu_box"):
         (tmp_path / "f" / name / "val").mkdir()
     np.save(tmp_path / "f" / "bu_att" / "val" / "grey.npy", np.ones((1, WIDTH), dtype=np.float32))
     np.save(tmp_path / "f" / "bu_box" / "val" / "grey.npy", np.array([[0, 0, *SIZE]]))
-    nested = registry.region_source(spec)
+    nested = plugins.region_source(spec)
     assert nested.identity.digest != flat.identity.digest
     assert nested(ImageRef("val/grey.png", picture)).boxes.tolist() == [[0, 0, 1, 1]]
     assert len(nested(ImageRef("train/grey.png", picture))) == 3
@@ -200,7 +201,7 @@ def test_an_unknown_kind_is_told_all_that_there_are() -> None:
     from encoders import regions
 
     with pytest.raises(EncoderError) as caught:
-        registry.region_source("magic:x")
+        plugins.region_source("magic:x")
     for kind, written in regions.known().items():
         assert written.startswith(kind)
         assert written in str(caught.value)
@@ -218,15 +219,15 @@ def test_a_named_file_is_looked_for_beside_the_model_first(tmp_path: Path) -> No
 
 def test_other_files_have_another_digest(tmp_path: Path) -> None:
     spec = make_files(tmp_path, ("bu_att", "bu_box"), "npy")
-    before = registry.region_source(spec).identity
+    before = plugins.region_source(spec).identity
     (tmp_path / "bu_att" / "grey.npy").unlink()
-    after = registry.region_source(spec).identity
+    after = plugins.region_source(spec).identity
     assert after.spec == before.spec
     assert after.digest != before.digest
 
 
 def test_damaged_files_cost_one_picture(tmp_path: Path) -> None:
-    source = registry.region_source(make_files(tmp_path / "f", ("bu_att", "bu_box"), "npz"))
+    source = plugins.region_source(make_files(tmp_path / "f", ("bu_att", "bu_box"), "npz"))
     folder = draw(tmp_path / "pictures")
     (tmp_path / "f" / "bu_att" / "grey.npz").write_bytes(b"PK\x03\x04rubbish")
     (tmp_path / "f" / "bu_box" / "cmyk.npy").write_bytes(b"")
@@ -240,11 +241,11 @@ def test_damaged_files_cost_one_picture(tmp_path: Path) -> None:
             source(ref(folder, name))
     assert len(source(ref(folder, "alpha.png"))) == 6
     with pytest.raises(EncoderError, match="no bottom-up features"):
-        registry.region_source(f"files:{folder}")
+        plugins.region_source(f"files:{folder}")
 
 
 def test_mobilenet_sees_photographs(mobilenet: Path, photos: Path) -> None:
-    source = registry.region_source(f"tflite:{mobilenet}")
+    source = plugins.region_source(f"tflite:{mobilenet}")
     names = sorted(p.name for p in (photos / "images").iterdir())[:3]
     found = [source(ref(photos / "images", name)) for name in names]
     for one in found:

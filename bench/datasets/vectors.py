@@ -1,0 +1,159 @@
+"""An HDF5 file in the layout of ann-benchmarks, as a gallery and queries in feature files.
+
+``train`` (n, d) is the gallery, ``test`` (q, d) asks, ``neighbors`` (q, at least 10) are rows of ``train``, best
+first; the attribute ``distance`` names what they are near by (Aumüller, Bernhardsson and Faithfull, ANN-Benchmarks,
+Information Systems 87, 2020). Ours scores by the inner product: ``angular`` vectors are brought to unit length,
+``dot`` and ``ip`` stay as they are, any other distance is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.datasets.captions import DataError
+from bench.race.data import BATCH, K, Matrix, append, nearest, told
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header
+
+ANGULAR = ("angular", "cosine")
+DOT = ("dot", "ip")
+SAMPLED = 100  # queries whose neighbours are checked
+SAME = 1e-4  # scores that differ by so much of the larger are equal
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Feature files, and the rows of the exact top 10 of each query, if the source told them."""
+
+    gallery: Path
+    queries: Path
+    truth: Path | None
+
+
+def is_ann(path: Path) -> bool:
+    """Whether a file has the layout, and not that of our feature files."""
+    if not h5py.is_hdf5(path):
+        return False
+    with h5py.File(path, "r") as file:
+        return "train" in file or "test" in file
+
+
+def convert(path: Path, out: Path) -> Converted:
+    """Write gallery.h5, queries.h5 and, if there are neighbours, truth.npy int64 (q, 10) into ``out``.
+
+    What is there of the same file is left. DataError if the file is not of that layout, its distance is no inner
+    product, or its neighbours are not the nearest.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    made = Converted(out / "gallery.h5", out / "queries.h5", out / "truth.npy")
+    with _opened(path) as file:
+        unit = _distance(path, file) in ANGULAR
+        train, test = _matrix(path, file, "train"), _matrix(path, file, "test")
+        if train.shape[1] != test.shape[1]:
+            raise DataError(f"{path}: train has {train.shape[1]} components and test {test.shape[1]}; fetch it again")
+        digest = _digest(train, test)
+        header = Header("embeddings", f"ann:{path.stem}", digest, train.shape[1], "float32", digest)
+        for target, data in ((made.gallery, train), (made.queries, test)):
+            _write(path, target, data, header, unit)
+        if "neighbors" not in file:
+            return Converted(made.gallery, made.queries, None)
+        _check_shapes(path, file)
+        rows = file["neighbors"][:, :K].astype(np.int64)
+    _check(path, made, rows)
+    np.save(made.truth, rows)
+    return made
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with h5py.File(path, "r") as file:
+            yield file
+    except OSError as error:
+        raise DataError(f"{path}: not a readable HDF5 file ({error}); fetch it again") from error
+
+
+def _distance(path: Path, file: Any) -> str:
+    found = file.attrs.get("distance")
+    name = found.decode() if isinstance(found, bytes) else str(found)
+    if name not in (*ANGULAR, *DOT):
+        raise DataError(
+            f"{path}: its distance is {name!r}; only {', '.join((*ANGULAR, *DOT))} are inner products, which codes are "
+            "made for: take an angular file, such as glove-100-angular.hdf5"
+        )
+    return name
+
+
+def _matrix(path: Path, file: Any, name: str) -> Any:
+    if name not in file or file[name].ndim != 2 or not file[name].size or file[name].dtype.kind not in "fiu":
+        raise DataError(f"{path}: no matrix of numbers {name!r} in it; give a file in the layout of ann-benchmarks")
+    return file[name]
+
+
+def _check_shapes(path: Path, file: Any) -> None:
+    (n, _), (q, _) = file["train"].shape, file["test"].shape
+    neighbours = file["neighbors"]
+    if neighbours.ndim != 2 or len(neighbours) != q or neighbours.shape[1] < min(K, n):
+        raise DataError(f"{path}: neighbors is {neighbours.shape} for {q} queries; at least {K} a query are needed")
+    if "distances" in file and file["distances"].shape != neighbours.shape:
+        raise DataError(f"{path}: distances is {file['distances'].shape}, neighbors {neighbours.shape}; fetch it again")
+
+
+def _digest(*matrices: Any) -> str:
+    """Of shapes, and of the first and last rows."""
+    digest = hashlib.sha256()
+    for matrix in matrices:
+        digest.update(repr((matrix.shape, str(matrix.dtype))).encode())
+        digest.update(matrix[:K].tobytes() + matrix[-K:].tobytes())
+    return digest.hexdigest()
+
+
+def _write(path: Path, target: Path, data: Any, header: Header, unit: bool) -> None:
+    """Copy a matrix into a feature file, a block at a time."""
+    if target.exists():
+        with FeatureFile(target) as file:
+            if file.header != header:
+                raise DataError(f"{target} was made from other data; name another folder")
+        return
+    with FeatureWriter(target, header) as writer:
+        for start in range(writer.done, len(data), BATCH):
+            rows: Matrix = data[start : start + BATCH].astype(np.float32)
+            lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+            bad = ~np.isfinite(lengths) | (unit & (lengths == 0))
+            if bad.any():
+                row = start + int(np.flatnonzero(bad)[0])
+                raise DataError(f"{path}: row {row} of {data.name.strip('/')} is zero or not finite; leave it out")
+            append(writer, start, rows / lengths if unit else rows)
+            told(f"{target.name}: {start + len(rows)} of {len(data)}")
+        writer.finish()
+
+
+def _check(path: Path, made: Converted, rows: NDArray[np.int64]) -> None:
+    """DataError unless the neighbours of a sample of the queries score as high as the exact ones."""
+    with FeatureFile(made.gallery) as gallery, FeatureFile(made.queries) as queries:
+        vectors = gallery.mapped("image", "dense/vectors")
+        if rows.min() < 0 or rows.max() >= len(vectors):
+            raise DataError(f"{path}: neighbors names rows that train does not have; fetch it again")
+        step = max(1, len(rows) // SAMPLED)
+        asked = queries.mapped("image", "dense/vectors")[::step]
+        blocks = ((i, vectors[i : i + BATCH].astype(np.float32)) for i in range(0, len(vectors), BATCH))
+        exact, _ = nearest(np.ascontiguousarray(asked, np.float32), blocks)
+        given = np.stack([vectors[row] @ query for row, query in zip(rows[::step], asked, strict=True)])
+    distinct = np.array([len(set(row)) == len(row) for row in rows[::step].tolist()])
+    found = -np.sort(-given, axis=1)
+    right = np.isclose(found, exact[:, : found.shape[1]], rtol=SAME, atol=SAME).all(axis=1) & distinct
+    if not right.all():
+        worst = step * int(np.flatnonzero(~right)[0])
+        raise DataError(
+            f"{path}: neighbors of query {worst} are not the nearest rows of train ({(~right).sum()} of {len(right)} "
+            "queries looked at); fetch it again, or delete neighbors from it: they are then computed"
+        )

@@ -1,0 +1,1 @@
+"""Tables and figures of the papers, and what stands beside them."""

@@ -1,0 +1,137 @@
+"""What alignment of concepts as a re-ranker over codes of global vectors gains, and what it costs.
+
+An index of DEV under the default code, learned on TRAIN, is made with its concept sets as float16, and as int8. One row
+a direction, type of the concepts, metric and Rm: R@1 and R@10 of the K best among Rm * K candidates of
+the index; the milliseconds that a search for 10 takes longer than re-ranked by dot (median and quartiles, one query at
+a time, metrics in turns; for dot itself, all of them); bytes of postings, vectors and concepts, an item of pictures and
+captions together. Metric "none" is the ranking of the index alone.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
+from pathlib import Path
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.report.rows import Writer
+from bench.speed.rerank_speed import time_in_turns
+from boc.build import build_index, fit_code, new_manifest
+from boc.codecs import global_code
+from boc.codecs.presets import budgets
+from boc.inputs.features import FeatureFile, embeddings
+from boc.rerank.alignment import align
+from boc.rerank.dot import METRICS, dot
+from boc.rerank.storage import CONCEPT_DTYPES
+from boc.search import Searcher
+from boc.types import Embeddings, Modality
+
+RMS = (1, 2, 5, 10, 20, 50)
+CUTOFFS = (1, 10)
+DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (("text", "image"), ("image", "text"))
+QUERIES = 256  # asked at a time
+COLUMNS = (
+    "direction", "stored as", "metric", "Rm", "R@1", "R@10", "ms", "ms q1", "ms q3", "postings", "vectors", "concepts",
+)  # fmt: skip
+
+
+def recalls(
+    searcher: Searcher, file: FeatureFile, asking: Modality, target: Modality, rms: Sequence[int]
+) -> dict[str, NDArray[np.float64]]:
+    """R@1 and R@10 in percent, (len(rms), 2), of each metric."""
+    found = {metric: np.zeros((len(rms), len(CUTOFFS))) for metric in ("none", *METRICS)}
+    with click.progressbar(length=file.count(asking), label=f"{asking} to {target}", file=sys.stderr) as bar:
+        for rows in file.batches(asking, QUERIES):
+            asked = embeddings(rows, asking)
+            terms = searcher.codec.encode_queries(asked)
+            hits = searcher.index.search(terms, max(rms) * max(CUTOFFS), target)
+            for i, (query, candidates) in enumerate(zip(rows.items, hits, strict=True)):
+                own = np.array([hit.item.group == query.group for hit in candidates])
+                ids = [hit.item.id for hit in candidates]
+                stored = searcher.index.concepts(ids)
+                scores = {"none": -np.arange(len(ids)), "dot": dot(asked.vectors[i], searcher.index.vectors(ids))}
+                for metric in METRICS[1:]:
+                    scores[metric] = align(asked.concepts[i], stored, metric, asks_by_words=asking == "text")
+                for metric, values in scores.items():
+                    found[metric] += [[hit_at(k, own[: rm * k], values[: rm * k]) for k in CUTOFFS] for rm in rms]
+            bar.update(len(rows.items))
+    return {metric: 100 * hit / file.count(asking) for metric, hit in found.items()}
+
+
+def hit_at(k: int, own: NDArray[np.bool_], scores: NDArray[np.float32]) -> bool:
+    """Whether one of the query's own is among the k best."""
+    return bool(own[np.argsort(-scores, kind="stable")[:k]].any())
+
+
+def milliseconds(
+    searcher: Searcher, asked: Sequence[Embeddings], target: Modality, rm: int
+) -> dict[str, NDArray[np.float64]]:
+    """Quartiles of what a search takes by dot, and longer by each alignment, over the same queries."""
+
+    def caller(metric: str) -> object:
+        queries = cycle(asked)
+        return lambda: searcher.search_vectors(next(queries), k=max(CUTOFFS), rm=rm, find=target, rerank=metric)
+
+    times = time_in_turns({metric: caller(metric) for metric in METRICS}, len(asked))
+    plain = np.array(times["dot"])
+    longer = {metric: np.array(taken) - (plain if metric != "dot" else 0) for metric, taken in times.items()}
+    return {metric: np.percentile(taken, [50, 25, 75]) for metric, taken in longer.items()}
+
+
+def single_queries(file: FeatureFile, asking: Modality, count: int) -> list[Embeddings]:
+    """``count`` queries evenly spread, each on its own."""
+    total = file.count(asking)
+    chosen = islice(range(0, total, max(1, total // count)), count)
+    return [embeddings(file.rows(asking, i, i + 1), asking) for i in chosen]
+
+
+def rows(dev: FeatureFile, train: FeatureFile, rms: Sequence[int], timed: int) -> Iterator[list[object]]:
+    z, query_z = budgets(dev.header.dim, None, None)
+    codec = fit_code(train, global_code("scalar", z=z, query_z=query_z))
+    for dtype in CONCEPT_DTYPES:
+        with tempfile.TemporaryDirectory() as folder:
+            at = f"file:{folder}"
+            for _ in build_index(dev, at, "bench", codec, new_manifest(dev, codec, concepts=dtype)):
+                pass
+            searcher = Searcher.open("bench", at)
+            sizes = searcher.index.sizes()
+            items = dev.count("image") + dev.count("text")
+            stored = [math.ceil(sizes[part] / items) for part in ("postings", "vectors", "concepts")]
+            for asking, target in DIRECTIONS:
+                found = recalls(searcher, dev, asking, target, rms)
+                asked = single_queries(dev, asking, timed)
+                for i, rm in enumerate(rms):
+                    taken = milliseconds(searcher, asked, target, rm)
+                    for metric in METRICS if i else ("none", *METRICS):
+                        quartiles = [f"{ms:.3f}" for ms in taken.get(metric, [])] or [""] * 3
+                        figures = [f"{recall:.2f}" for recall in found[metric][i]]
+                        yield [f"{asking} to {target}", dtype, metric, rm, *figures, *quartiles, *stored]
+
+
+@click.command()
+@click.argument("dev", type=click.Path(path_type=Path))
+@click.option(
+    "--fit", "train", required=True, type=click.Path(path_type=Path), help="Embeddings to learn the code from."
+)
+@click.option("--rm", "rms", multiple=True, type=click.IntRange(1), default=RMS, show_default=True)
+@click.option("--timed", default=50, show_default=True, type=click.IntRange(1), help="Queries that are timed.")
+def main(dev: Path, train: Path, rms: tuple[int, ...], timed: int) -> None:
+    """Gain and cost of re-ranking DEV by alignment."""
+    told = {"dev": dev, "fit": train, "rm": rms, "timed": timed}
+    with (
+        FeatureFile(dev) as searched,
+        FeatureFile(train) as learned,
+        Writer(sys.stdout, __file__, told, COLUMNS) as out,
+    ):
+        for row in rows(searched, learned, rms, timed):
+            out.write(*row)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""How well several encoders rank the same items, both ways, beside a floor that needs no gradients.
+
+Each MODEL is NAME=FILE[+FILE...][,METRIC]: embeddings of the same pictures and captions, scored by dot or an alignment
+of ``boc.rerank``; the scores of several files are averaged. A row a model and direction: Recall@1, 5, 10 in percent,
+the standard error of R@10 (by picture), median rank, NDCG@25 with relevance by ROUGE-L and, if --spice names such a
+matrix, by SPICE, and among how many pictures. In folds, figures are means over them, and have no error.
+
+The floor is canonical correlation analysis (Hotelling, Biometrika 1936) between the mean of a picture's regions and the
+TF-IDF of a sentence, reduced by a singular value decomposition, both learned on the training split. Each covariance is
+shrunk by SHRINK times its mean eigenvalue; similarity is the cosine of the canonical variates, weighted by their
+correlations.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from bench.paper.ranking import DIRECTIONS, K, share
+from bench.report.rows import Writer
+from boc.evaluate.metrics import DEPTH, FOLD, evaluate_ndcg, evaluate_recall, ranks
+from boc.evaluate.runs import Gallery
+from boc.inputs.features import FeatureFile
+from boc.inputs.sources import open_source
+from boc.rerank.dot import METRICS, unit_rows
+
+SVD = 600
+SHRINK = 0.3
+VARIATES = 128
+COLUMNS = (
+    "model", "scored by", "direction", "R@1", "R@5", "R@10", "R@10 +-", "median rank", f"NDCG@{DEPTH} ROUGE-L",
+    f"NDCG@{DEPTH} SPICE", "pictures",
+)  # fmt: skip
+
+
+class Model(NamedTuple):
+    """An encoder, or several together."""
+
+    name: str
+    gallery: Gallery
+    metric: str
+
+    @classmethod
+    def of(cls, spec: str) -> Model:
+        """From NAME=FILE[+FILE...][,METRIC]."""
+        name, equals, rest = spec.partition("=")
+        files, comma, metric = rest.rpartition(",")
+        if not equals or (comma and metric not in METRICS):
+            raise click.UsageError(f"{spec!r} is not NAME=FILE[+FILE...][,METRIC], METRIC one of {', '.join(METRICS)}")
+        if not comma:
+            files, metric = rest, "dot"
+        return cls(name, Gallery.of(*map(Path, files.split("+"))), metric)
+
+
+def pooled(regions: FeatureFile, ids: list[str]) -> NDArray[np.float64]:
+    """The mean region of each picture, zero where there is none."""
+    number = {item.id: i for i, item in enumerate(regions.items("image"))}
+    offsets, features = regions.offsets("image"), regions.mapped("image", "ragged/features")
+    means = np.zeros((len(ids), features.shape[1]))
+    for mean, i in zip(means, [number[key] for key in ids], strict=True):
+        if offsets[i] < offsets[i + 1]:
+            mean[:] = features[offsets[i] : offsets[i + 1]].mean(axis=0, dtype=np.float64)
+    return means
+
+
+def floor(regions: Path, train: Path, gallery: Gallery) -> NDArray[np.float32]:
+    """Scores (n_texts, n_images) of the items of ``gallery``, whose pictures have regions too."""
+    with FeatureFile(gallery.paths[0]) as file:
+        pictures = file.ids("image")
+    items = open_source(regions, train).items
+    captions = [item for item in items if item.modality == "text"]
+    known = {item.id: i for i, item in enumerate(item for item in items if item.modality == "image")}
+    with FeatureFile(regions) as file:
+        seen, unseen = pooled(file, list(known)), pooled(file, pictures)
+    words = TfidfVectorizer()
+    frequencies = words.fit_transform([item.content for item in captions])
+    reduce = TruncatedSVD(min(SVD, frequencies.shape[1] - 1), random_state=0)
+    texts = reduce.fit_transform(frequencies)
+    asked = reduce.transform(words.transform(gallery.captions))
+    images = seen[[known[item.group] for item in captions]]
+    to_image, to_text = variates(images, texts)
+    sides = (asked - texts.mean(axis=0)) @ to_text, (unseen - images.mean(axis=0)) @ to_image
+    one, other = (unit_rows(side.astype(np.float32)) for side in sides)
+    return one @ other.T
+
+
+def variates(X: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Projections of either side onto the first canonical variates, weighted by their correlations."""
+    X, Y = X - X.mean(axis=0), Y - Y.mean(axis=0)
+    white_x, white_y = (inverse_root(Z.T @ Z / len(Z)) for Z in (X, Y))
+    U, correlations, Vt = linalg.svd(white_x @ (X.T @ Y / len(X)) @ white_y, full_matrices=False)
+    first = slice(0, VARIATES)
+    return white_x @ U[:, first] * correlations[first], white_y @ Vt.T[:, first] * correlations[first]
+
+
+def inverse_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The inverse square root of a shrunk covariance."""
+    values, vectors = linalg.eigh(covariance)
+    return vectors / np.sqrt(values + SHRINK * values.mean()) @ vectors.T
+
+
+def rows(
+    model: str,
+    metric: str,
+    scores: NDArray[np.float32],
+    owners: NDArray[np.int64],
+    relevances: Sequence[NDArray[np.float32] | None],
+    fold: int | None,
+) -> Iterator[list[object]]:
+    """One row a direction."""
+    recalls = evaluate_recall(scores, owners, fold)
+    graded = [None if known is None else evaluate_ndcg(scores, owners, known, fold) for known in relevances]
+    numbers = np.arange(scores.shape[1])
+    for asking, target in DIRECTIONS:
+        side = f"{asking}_to_{target}"
+        recall = getattr(recalls, side)
+        sides = (scores, owners, numbers) if asking == "text" else (scores.T, numbers, owners)
+        error = None if fold else f"{share(ranks(*sides) < K, sides[1])[1]:.2f}"
+        yield [
+            model, metric, f"{asking} to {target}", *(f"{value:.2f}" for value in (recall.r1, recall.r5, recall.r10)),
+            error, f"{recall.median_rank:g}", *(known and f"{getattr(known, side):.4f}" for known in graded),
+            fold or len(numbers),
+        ]  # fmt: skip
+
+
+@click.command()
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@click.option("--floor", "regions", type=click.Path(path_type=Path), help="Regions of both splits, for the floor.")
+@click.option("--train", type=click.Path(path_type=Path), help="With --floor: ids of the training split.")
+@click.option("--spice", type=click.Path(path_type=Path), help="Relevance by SPICE, of boc evaluate --spice.")
+@click.option("--fold", type=click.IntRange(1), default=FOLD, show_default=True, help="Pictures of a fold.")
+def main(models: tuple[str, ...], regions: Path | None, train: Path | None, spice: Path | None, fold: int) -> None:
+    """Recall, median rank and NDCG of several MODELs."""
+    if (regions is None) != (train is None):
+        raise click.UsageError("--floor goes with --train")
+    read = [Model.of(spec) for spec in models]
+    gallery = Gallery.of(*(path for model in read for path in model.gallery.paths))  # refuses those of other items
+    with click.progressbar(length=len(gallery.captions) * gallery.images, label="relevance", file=sys.stderr) as bar:
+        relevances = [gallery.relevance(tick=bar.update), gallery.relevance(spice) if spice else None]
+    part = fold if gallery.images > fold else None
+    told = {
+        "models": [f"{m.name}={'+'.join(path.name for path in m.gallery.paths)},{m.metric}" for m in read],
+        "floor": regions,
+        "train": train,
+        "spice": spice,
+        "fold": fold,
+    }
+    with Writer(sys.stdout, __file__, told, COLUMNS, extras=("scikit-learn",)) as out:
+        if regions is not None and train is not None:
+            scores = floor(regions, train, gallery)
+            for row in rows("closed form", "cosine of variates", scores, gallery.owners, relevances, part):
+                out.write(*row)
+        for model in read:
+            click.echo(f"{model.name} by {model.metric}", err=True)
+            for row in rows(
+                model.name, model.metric, model.gallery.scores(model.metric), gallery.owners, relevances, part
+            ):
+                out.write(*row)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Pictures and captions that ask for each other: what a code finds, what it costs, and how sure the figures are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.codecs import SurrogateCodec
+from boc.codecs.posting_stats import document_frequencies, postings_read
+from boc.evaluate.metrics import owners_of
+from boc.inputs.features import FeatureFile, embeddings
+from boc.types import MODALITIES, Embeddings, Modality
+from indexing.embedded.postings import Postings
+
+K = 10
+RMS = (1, 2, 5, 10, 20, 50)
+DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (("text", "image"), ("image", "text"))
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a code found in one direction.
+
+    ``hits`` is bool (queries, Rm): whether one of the query's own is among the 10 best of Rm * 10 candidates.
+    ``postings`` are read a query, ``terms`` stored an item; ``size`` is the bytes that these take an item in the
+    embedded engine.
+    """
+
+    hits: NDArray[np.bool_]
+    postings: float
+    terms: float
+    size: float
+
+
+class Gallery:
+    """All items of a feature file, who belongs to whom, and the dot products of their vectors.
+
+    ``of`` holds what was extracted of either modality, ``groups`` the number of each item's picture.
+    """
+
+    def __init__(self, file: FeatureFile) -> None:
+        self.of: dict[Modality, Embeddings] = {m: embeddings(file.rows(m, 0, file.count(m)), m) for m in MODALITIES}
+        owners = owners_of([item.id for item in file.items("image")], [item.group for item in file.items("text")])
+        self.groups: dict[Modality, NDArray[np.int64]] = {
+            "image": np.arange(len(self.of["image"]), dtype=np.int64),
+            "text": owners,
+        }
+        products = self.of["text"].vectors @ self.of["image"].vectors.T
+        self.products = {"text": products, "image": products.T}
+
+    def exact(self, asking: Modality, target: Modality, k: int = K) -> NDArray[np.bool_]:
+        """Whether one of each query's own is among its ``k`` best by the vectors themselves, (queries,)."""
+        rows = np.argsort(-self.products[asking], axis=1, kind="stable")[:, :k]
+        return (self.groups[target][rows] == self.groups[asking][:, None]).any(axis=1)
+
+    def search(self, codec: SurrogateCodec, asking: Modality, target: Modality, rms: Sequence[int] = RMS) -> Found:
+        """The items that a fitted code finds, as an engine does: only those that share a term with the query, by the
+        exact product of frequencies, equal ones in the order of the file; the first of them ranked anew by vectors."""
+        documents, queries = codec.encode_documents(self.of[target]), codec.encode_queries(self.of[asking])
+        postings = Postings.from_matrix(documents)
+        depth = max(rms) * K
+        rows = np.full((len(self.of[asking]), depth), -1, dtype=np.int64)
+        for row, (found, _) in zip(rows, postings.top(queries, depth), strict=True):
+            row[: len(found)] = found
+        own = (self.groups[target][rows] == self.groups[asking][:, None]) & (rows >= 0)
+        scores = np.where(rows >= 0, np.take_along_axis(self.products[asking], rows, axis=1), -np.inf)
+        best = (np.argsort(-scores[:, : rm * K], axis=1, kind="stable")[:, :K] for rm in rms)
+        hits = np.stack([np.take_along_axis(own, columns, axis=1).any(axis=1) for columns in best], axis=1)
+        n = len(self.of[target])
+        size = sum(a.nbytes for a in (postings.starts, postings.rows, postings.frequencies)) / n
+        return Found(hits, postings_read(document_frequencies(documents), queries), documents.nnz / n, size)
+
+
+def share(values: NDArray[np.generic], groups: NDArray[np.int64]) -> tuple[float, float]:
+    """Mean of ``values`` (n,) in percent, and its standard error; values of one group are one draw (see ``spread``)."""
+    return 100 * float(values.mean(dtype=np.float64)), spread([(values, groups)])
+
+
+def spread(columns: Sequence[tuple[NDArray[np.generic], NDArray[np.int64]]]) -> float:
+    """Standard error, in percent, of the sum of the means of columns (values (n,), groups (n,)).
+
+    A mean is a ratio of sums over groups 0 ... G - 1, linearised: group g moves it by (s_g - mean n_g) / n, and the
+    error is the root of G / (G - 1) times the sum of squares of what the groups move (Cochran, Sampling Techniques,
+    1977, 2.11). So the five captions of a picture do not count as five pictures.
+    """
+    moved: NDArray[np.float64] = np.zeros(1 + max(int(groups.max()) for _, groups in columns))
+    for values, groups in columns:
+        apart = values.astype(np.float64) - values.mean(dtype=np.float64)
+        moved += np.bincount(groups, apart, minlength=len(moved)) / len(values)
+    return 100 * float(np.sqrt(len(moved) / max(1, len(moved) - 1) * (moved @ moved)))

@@ -1,0 +1,193 @@
+"""Recall after re-ranking against postings read, for each code.
+
+Without ``--queries`` the captions of FEATURES ask for its pictures; with it, all items of that file ask for all items
+of FEATURES. Codes are learned from FEATURES, or from ``--fit``. Scores are whole numbers from a sparse product, the
+order is (-score, id), and only items that share a term with the query count, as in every engine of ours.
+
+A row holds code, its settings (z / query z, vocabulary for the dictionary), postings read a query, the
+Gini coefficient of the lengths of posting lists, bytes of postings an item (an id of 4 bytes and a weight of 1) and
+of learned arrays an item, R, recall of the exact dense top 10 after the first R are re-ranked, and the share of
+queries with an item of their own group among those 10, in percent, beside the share among the dense 10.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.paper.sparsity_recall import synthetic
+from bench.report.rows import Writer
+from boc.clustering.codebook import Codebook
+from boc.codecs import SurrogateCodec, concept_code, global_code
+from boc.codecs.base import stacked
+from boc.codecs.dictionary import Dictionary, dictionary_steps
+from boc.codecs.posting_stats import document_frequencies, gini, postings_read
+from boc.inputs.features import FeatureFile
+from boc.types import Embeddings, Item, Ragged, TermMatrix
+
+K = 10
+CONCEPT_BUDGETS = (2, 8, 32, None)
+DEPTHS = (100, 300, 500)
+BUDGETS = ((64, 128), (32, 64), (16, 32))
+PROBES = ((1, 32), (1, 64), (1, 128), (2, 16), (2, 28), (2, 32), (2, 64), (2, 128), (4, 32), (4, 64), (4, 128))
+SMALL = 10_000  # items that unsparsified codes can be scored for
+BLOCK = 50  # queries scored at a time
+COLUMNS = ("code", "setting", "postings", "gini", "bytes", "learned", "R", "recall", "right", "dense")
+
+
+class Truth:
+    """Dense vectors of both sides, the exact dense top 10, and who belongs to whom."""
+
+    def __init__(self, items: Sequence[Embeddings], queries: Sequence[Embeddings], groups: tuple[list[str], list[str]]):
+        self.items, self.queries = items, queries
+        self.X, self.Q = (np.concatenate([e.vectors for e in side]) for side in (items, queries))
+        self.own, self.asking = (np.array(side) for side in groups)
+        self.top = np.stack([self._rerank(i, np.arange(len(self.X))) for i in range(len(self.Q))])
+        self.dense = self.right(self.top)
+
+    def measure(self, documents: TermMatrix, queries: TermMatrix, depths: Sequence[int]) -> list[tuple[float, float]]:
+        """(recall of the dense top 10, percent right) for each depth."""
+        columns = documents.T.tocsr().astype(np.int64)
+        found: list[list[NDArray[np.int64]]] = [[] for _ in depths]
+        for start in range(0, queries.shape[0], BLOCK):
+            scores = (queries[start : start + BLOCK].astype(np.int64) @ columns).tocsr()
+            for i, (low, high) in enumerate(zip(scores.indptr[:-1], scores.indptr[1:], strict=True)):
+                rows, values = scores.indices[low:high], scores.data[low:high]
+                first = rows[np.lexsort((rows, -values))[: max(depths)]]
+                for best, depth in zip(found, depths, strict=True):
+                    best.append(self._rerank(start + i, first[:depth]))
+        recalls = [np.mean([len(set(a) & set(b)) / K for a, b in zip(best, self.top, strict=True)]) for best in found]
+        return [(float(recall), self.right(best)) for recall, best in zip(recalls, found, strict=True)]
+
+    def right(self, best: Sequence[NDArray[np.int64]] | NDArray[np.int64]) -> float:
+        """Percent of the queries with an item of their group among ``best``."""
+        return 100 * float(
+            np.mean([(self.own[rows] == group).any() for rows, group in zip(best, self.asking, strict=True)])
+        )
+
+    def _rerank(self, query: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return rows[np.argsort(-(self.X[rows] @ self.Q[query]), kind="stable")[:K]]
+
+
+def codes(
+    only: str | None, sample: Sequence[Embeddings], terms: Sequence[int | None], unsparsified: bool
+) -> Iterator[tuple[str, str, SurrogateCodec]]:
+    """Each code at each setting, fitted."""
+    most = 2 * sample[0].vectors.shape[1]
+    budgets = ([(most, most)] if unsparsified else []) + [(z, q) for z, q in BUDGETS if q <= most]
+    for code in ("scalar", "bits", "permutation"):
+        for z, query_z in budgets if only in (None, code) else []:
+            yield code, f"{z}/{query_z}", global_code(code, z=z, query_z=query_z).fit(*sample)
+    for size in terms if only in (None, "dictionary") else []:
+        codec = SurrogateCodec(dictionary_steps(size)).fit(*sample)
+        dictionary = codec.steps[-1]
+        assert isinstance(dictionary, Dictionary)
+        for z, query_z in PROBES:
+            dictionary.set_params(z=z, query_z=query_z)
+            yield "dictionary", f"{z}/{query_z} of {codec.n_terms}", codec
+
+
+def concept_codes(
+    book: Codebook, sample: Sequence[Embeddings], terms: Sequence[int | None]
+) -> Iterator[tuple[str, str, SurrogateCodec]]:
+    """The codes over concept sets."""
+    yield "hard", f"of {len(book)}", concept_code(book, "hard").fit(*sample)
+    for z in CONCEPT_BUDGETS:
+        yield "soft", f"{z or 'all'} of {len(book)}", concept_code(book, z=z).fit(*sample)
+    for size in terms:
+        codec = concept_code(book, "mixed", terms=size).fit(*sample)
+        yield "mixed", f"soft 2 of {len(book)}, dictionary 2/64 of {codec.n_terms - len(book)}", codec
+
+
+def rows(truth: Truth, found: Iterator[tuple[str, str, SurrogateCodec]]) -> Iterator[list[object]]:
+    """One row a setting and depth."""
+    for code, setting, codec in found:
+        documents, queries = (
+            stacked([encode(part) for part in side])
+            for encode, side in ((codec.encode_documents, truth.items), (codec.encode_queries, truth.queries))
+        )
+        lengths = document_frequencies(documents)
+        postings = postings_read(lengths, queries)
+        stored = 5 * documents.nnz / documents.shape[0]
+        learned = sum(array.nbytes for array in codec.arrays().values()) / documents.shape[0]
+        for depth, (recall, right) in zip(DEPTHS, truth.measure(documents, queries, DEPTHS), strict=True):
+            yield [
+                code, setting, round(postings), round(gini(lengths), 3), round(stored), round(learned), depth,
+                round(recall, 4), round(right, 2), round(truth.dense, 2),
+            ]  # fmt: skip
+
+
+def read(path: Path, *modalities: str, concepts: bool = False) -> tuple[list[Embeddings], list[Item]]:
+    """Vectors, concepts if so asked, and items of the modalities that a file holds, in the order of their ids."""
+    vectors: list[Embeddings] = []
+    items: list[Item] = []
+    with FeatureFile(path) as file:
+        for modality in ("image", "text"):
+            if modality in modalities and file.count(modality):
+                found = file.items(modality)
+                order = sorted(range(len(found)), key=lambda i: found[i].id)
+                sets = file.rows(modality, 0, len(found)).ragged["concepts"] if concepts else None
+                sorted_sets = sets and Ragged.from_sets([sets[i] for i in order], sets.values.shape[1])
+                vectors.append(Embeddings(modality, file.vectors(modality)[order], sorted_sets))
+                items += [found[i] for i in order]
+    return vectors, items
+
+
+@click.command()
+@click.argument("features", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--synthetic", "count", type=int, help="Random data of so many pictures, in place of FEATURES.")
+@click.option("--queries", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Feature file that asks.")
+@click.option("--fit", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Feature file to learn from.")
+@click.option("--terms", multiple=True, type=int, help="Sizes of the vocabulary; by default that of the collection.")
+@click.option("--only", help="One code over global vectors.")
+@click.option("--codebook", type=click.Path(exists=True, path_type=Path), help="Try codes over concepts, too.")
+def main(
+    features: Path | None,
+    count: int | None,
+    queries: Path | None,
+    fit: Path | None,
+    terms: tuple[int, ...],
+    only: str | None,
+    codebook: Path | None,
+) -> None:
+    """Recall against postings of the embeddings in FEATURES."""
+    told = {
+        "features": features,
+        "synthetic": count,
+        "queries": queries,
+        "fit": fit,
+        "terms": terms,
+        "only": only,
+        "codebook": codebook,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        if count is not None:
+            features = Path(folder) / "synthetic.h5"
+            synthetic(features, count)
+        if features is None:
+            raise click.UsageError("give either FEATURES or --synthetic N")
+        both = ("image", "text")
+        vectors, items = read(features, *(both if queries else ("image",)), concepts=codebook is not None)
+        asking, askers = read(queries or features, *(both if queries else ("text",)), concepts=codebook is not None)
+        sample = read(fit or features, *both)[0]
+    if not items or not askers:
+        raise click.UsageError("FEATURES needs pictures and captions, or --queries a file that asks")
+    truth = Truth(vectors, asking, ([i.group or i.id for i in items], [i.group or i.id for i in askers]))
+    sizes = terms or (None,)
+    tried = [codes(only, sample, sizes, len(truth.X) <= SMALL)]
+    if codebook is not None:
+        tried.append(concept_codes(Codebook.load(codebook), sample, sizes))
+    with Writer(sys.stdout, __file__, told, COLUMNS) as out:
+        for row in rows(truth, chain.from_iterable(tried)):
+            out.write(*row)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""Recall@10 against sparsity, postings and bytes, in both directions (BoC, Figs. 3a, 3b, 3c).
+
+Codes over global vectors: chain "plain" as in the papers; "centred, rotated" as by default here; "shifted" keeps the
+order of the dense vectors and every term. Codes over concepts, if FEATURES holds any:
+"soft sum", "soft max" and "hard", over codebooks "with context" (of --fit) and with "no context" (of --alone); what
+is encoded with either keeps its context, as section IV of the paper has it ("during the clustering phase"). The
+sparsity of a soft code is the paper's, 1 - z / p, where each concept keeps its z nearest of p centroids before they are
+aggregated; an item of several concepts may have more terms than z, which "terms" counts. "dictionary" and "mixed" are
+our own; their sparsity is 1 - z / V.
+
+A row holds z of items and of queries, terms stored an item, postings read a query, bytes of these terms an item in the
+embedded engine; in percent R@10 of the dense vectors and of the 10 best, by dense vectors, of the first Rm * 10 hits
+for each Rm; and standard errors (by picture). A row of code "A minus B" holds differences on the same queries, where A
+may be "dense".
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.paper.codebooks import Codebooks
+from bench.paper.ranking import DIRECTIONS, RMS, Gallery, share
+from bench.report.rows import Writer
+from boc.build import fit_code
+from boc.codecs import SurrogateCodec, concept_code, global_code
+from boc.codecs.presets import budgets
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header, embeddings
+from boc.types import Item, Modality, Rows
+
+SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
+CONTEXT = {"with": "with context", "no": "no context"}
+PROBES = ((1, 32), (2, 16), (2, 32), (2, 64), (2, 128), (4, 32), (4, 128))
+CONCEPTS = (1, 2, 4)  # centroids that mixed keeps of a concept
+MIXED = (2, 64)  # and of its dictionary
+PLAIN, ROTATED = "plain", "centred, rotated"
+PAIRS = (
+    (("scalar", PLAIN), ("permutation", PLAIN)),
+    (("scalar", ROTATED), ("permutation", ROTATED)),
+    (("scalar", ROTATED), ("scalar", PLAIN)),
+    (("dense", ""), ("scalar", PLAIN)),
+    (("dense", ""), ("permutation", PLAIN)),
+    (("dense", ""), ("scalar", ROTATED)),
+    (("dense", ""), ("soft sum", "with context")),
+    (("scalar", PLAIN), ("soft sum", "with context")),
+    (("soft sum", "with context"), ("soft max", "with context")),
+    (("soft sum", "no context"), ("soft max", "no context")),
+    (("soft sum", "with context"), ("soft sum", "no context")),
+    (("soft max", "with context"), ("soft max", "no context")),
+)
+COLUMNS = (
+    "code", "chain", "z", "query z", "sparsity", "terms", "direction", "postings", "bytes", "dense",
+    *(f"Rm={rm}" for rm in RMS), *(f"Rm={rm} +-" for rm in RMS),
+)  # fmt: skip
+
+
+Hits = dict[tuple[str, str, float, Modality], NDArray[np.bool_]]
+"""Of code, chain, sparsity and who asks: bool (queries, Rm)."""
+
+
+class Setting(NamedTuple):
+    """A fitted code, what to call it, and how sparse it is."""
+
+    code: str
+    chain: str
+    z: int
+    query_z: int
+    sparsity: float
+    codec: SurrogateCodec
+
+
+def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: SurrogateCodec) -> Iterator[Setting]:
+    """Codes over global vectors at each sparsity, as many terms in queries as in items; the default code; the fitted
+    ``dictionary`` at several budgets."""
+    width = 2 * fit.header.dim
+    for code, chain in (("scalar", PLAIN), ("scalar", ROTATED), ("permutation", PLAIN), ("permutation", ROTATED)):
+        ours = chain == ROTATED
+        codec = fit_code(fit, global_code(code, z=width, query_z=width, center=ours, rotate=ours))
+        for sparsity in sparsities:
+            z = kept(sparsity, width)
+            yield Setting(code, chain, z, z, sparsity, codec.budgeted(z, z))
+    for sparsity in sparsities:
+        z = kept(sparsity, width)  # the largest component, which bits are measured by, depends on it
+        yield Setting("bits", ROTATED, z, z, sparsity, fit_code(fit, global_code("bits", z=z, query_z=z)))
+    z, query_z = budgets(fit.header.dim, None, None)
+    default = fit_code(fit, global_code(z=z, query_z=query_z))
+    yield Setting("scalar", "default", z, query_z, round(1 - z / width, 4), default)
+    if 0 in sparsities:
+        shifted = fit_code(fit, global_code("scalar", rotate=False, shift=True))
+        yield Setting("scalar", "shifted", width, width, 0.0, shifted)
+    for z, query_z in PROBES:
+        sparsity = round(1 - z / dictionary.n_terms, 4)
+        yield Setting("dictionary", f"of {dictionary.n_terms}", z, query_z, sparsity, dictionary.budgeted(z, query_z))
+
+
+def concept_settings(
+    books: Codebooks, fit: FeatureFile, sparsities: Sequence[float], dictionary: SurrogateCodec
+) -> Iterator[Setting]:
+    """Codes over concepts, soft ones at each sparsity; mixed ones with the fitted ``dictionary``."""
+    one = embeddings(fit.rows("image", 0, 1), "image")
+    for name in books.contexts:
+        book = books[name]
+        for aggregate in ("sum", "max"):
+            codec = concept_code(book, aggregate=aggregate).fit(one)
+            for sparsity in sparsities:
+                z = kept(sparsity, len(book))
+                yield Setting(f"soft {aggregate}", CONTEXT[name], z, z, sparsity, codec.budgeted(z, z))
+        hard = concept_code(book, "hard").fit(one)
+        yield Setting("hard", CONTEXT[name], 1, 1, round(1 - 1 / len(book), 4), hard)
+    soft = concept_code(books["with"], "mixed").chains[0]
+    codec = SurrogateCodec(soft, dictionary.budgeted(*MIXED).chains[0])
+    codec.n_terms = sum(codec.widths)
+    for z in CONCEPTS:
+        soft[0].set_params(z=z, query_z=z)
+        kept_of_all = z + MIXED[0], z + MIXED[1]
+        sparsity = round(1 - kept_of_all[0] / codec.n_terms, 4)
+        yield Setting("mixed", f"soft {z}, dictionary {MIXED[0]} / {MIXED[1]}", *kept_of_all, sparsity, codec)
+
+
+def kept(sparsity: float, width: int) -> int:
+    """Terms kept of ``width``."""
+    return max(1, round((1 - sparsity) * width))
+
+
+def rows(gallery: Gallery, settings: Iterator[Setting]) -> Iterator[list[object]]:
+    """One row a setting and direction, and then one a pair of PAIRS where both were measured."""
+    dense = {asking: gallery.exact(asking, target) for asking, target in DIRECTIONS}
+    hits: Hits = {}
+    for setting in settings:
+        click.echo(f"{setting.code}, {setting.chain}, {setting.z} / {setting.query_z}", err=True)
+        for asking, target in DIRECTIONS:
+            found = gallery.search(setting.codec, asking, target)
+            hits[setting.code, setting.chain, setting.sparsity, asking] = found.hits
+            hits["dense", "", setting.sparsity, asking] = np.repeat(dense[asking][:, None], len(RMS), axis=1)
+            told = share(dense[asking], gallery.groups[asking])[0]
+            yield [
+                setting.code, setting.chain, setting.z, setting.query_z, setting.sparsity, round(found.terms, 2),
+                f"{asking} to {target}", round(found.postings, 1), round(found.size, 1), f"{told:.2f}",
+                *figures(found.hits, gallery.groups[asking]),
+            ]  # fmt: skip
+    yield from differences(gallery, hits)
+
+
+def differences(gallery: Gallery, hits: Hits) -> Iterator[list[object]]:
+    """What the first of each pair finds more than the second, at each sparsity that both have."""
+    for (one, of), (other, than) in PAIRS:
+        chain = " minus ".join(dict.fromkeys(name for name in (of, than) if name))
+        for (code, name, sparsity, asking), found in hits.items():
+            less = hits.get((other, than, sparsity, asking))
+            if (code, name) == (one, of) and less is not None:
+                direction = f"{asking} to {dict(DIRECTIONS)[asking]}"
+                told = figures(found.astype(np.int8) - less, gallery.groups[asking])
+                yield [f"{one} minus {other}", chain, None, None, sparsity, None, direction, None, None, None, *told]
+
+
+def figures(values: NDArray[np.generic], groups: NDArray[np.int64]) -> list[str]:
+    """Percent of each column of ``values`` (queries, Rm), and then their standard errors."""
+    shares = [share(column, groups) for column in values.T]
+    return [f"{value:.2f}" for side in zip(*shares, strict=True) for value in side]
+
+
+def synthetic(path: Path, n: int, dim: int = 32) -> None:
+    """A feature file of ``n`` random pictures, each with two captions near it."""
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((n, dim))
+    texts = np.repeat(images, 2, axis=0) + rng.standard_normal((2 * n, dim))
+    with FeatureWriter(path, Header("embeddings", "synthetic:0", "0", dim, "float32", f"synthetic {n}")) as writer:
+        pictures = [Item(f"{i:06d}", "image", "", f"{i:06d}") for i in range(n)]
+        captions = [Item(f"{i // 2:06d}#{i % 2}", "text", "", f"{i // 2:06d}") for i in range(2 * n)]
+        writer.append(3 * n, [Rows(pictures, {"vectors": _unit(images)}), Rows(captions, {"vectors": _unit(texts)})])
+        writer.finish()
+
+
+def _unit(X: NDArray[np.float64]) -> NDArray[np.float32]:
+    return (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+
+
+@click.command()
+@click.argument("features", required=False, type=click.Path(path_type=Path))
+@click.option("--synthetic", "count", type=int, help="Random data of so many pictures, in place of FEATURES.")
+@click.option("--fit", type=click.Path(path_type=Path), help="Embeddings to learn from; by default FEATURES.")
+@click.option("--alone", type=click.Path(path_type=Path), help="Those, or a part, by the encoder FOLDER?alone.")
+@click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
+@click.option("--codebooks", type=click.Path(path_type=Path), help="Folder to keep codebooks in, and find them.")
+@click.option("--terms", default=2048, show_default=True, help="Size of the dictionary.")
+@click.option("--sparsity", "sparsities", multiple=True, type=float, default=SPARSITIES, show_default=True)
+def main(
+    features: Path | None,
+    count: int | None,
+    fit: Path | None,
+    alone: Path | None,
+    clusters: int,
+    codebooks: Path | None,
+    terms: int,
+    sparsities: tuple[float, ...],
+) -> None:
+    """Recall@10 against sparsity of the embeddings in FEATURES."""
+    if (features is None) == (count is None):
+        raise click.UsageError("give either FEATURES or --synthetic N")
+    told = {"features": features, "synthetic": count, "fit": fit, "alone": alone, "clusters": clusters, "terms": terms}
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        if count is not None:
+            features = Path(folder) / "synthetic.h5"
+            synthetic(features, count)
+        assert features is not None
+        searched, learned = (stack.enter_context(FeatureFile(path)) for path in (features, fit or features))
+        context_free = stack.enter_context(FeatureFile(alone)) if alone else None
+        gallery = Gallery(searched)
+        dictionary = fit_code(learned, global_code("dictionary", terms=terms))
+        settings = [global_settings(learned, sparsities, dictionary)]
+        if gallery.of["image"].concepts is not None:
+            books = Codebooks(learned, context_free, codebooks, clusters)
+            settings.append(concept_settings(books, learned, sparsities, dictionary))
+        with Writer(sys.stdout, __file__, {**told, "sparsities": sparsities}, COLUMNS) as out:
+            for row in rows(gallery, (setting for part in settings for setting in part)):
+                out.write(*row)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""Table I of the Bag of Concepts paper: Recall@1, 5, 10 of every representation, in both directions.
+
+DEV is searched, TRAIN is what codebooks are made of. The rows without context need the concepts of single regions and
+words: the same photographs extracted by the encoder ``tern:FOLDER?alone`` (a part of TRAIN is enough). "No context"
+is about the codebook: what is encoded with it keeps its context, as section IV of the paper has it ("during the
+clustering phase"). Items are ranked by exact products of the whole-number term frequencies, whose rows have unit
+length but for rounding: cosine.
+
+A row holds the six recalls in percent, their sum and its standard error (by picture), and the paper's own figures on
+COCO (5,000 pictures) and Flickr30K (10,000), which are of other data and another TERN. A row with another model under
+"minus" holds differences on the same queries, and the paper's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.paper.codebooks import Codebooks
+from bench.paper.ranking import Gallery, spread
+from bench.report.rows import Writer
+from boc.codecs import SurrogateCodec, global_code
+from boc.codecs.bag_of_concepts import concept_steps
+from boc.evaluate.metrics import CUTOFFS, ranks
+from boc.inputs.features import FeatureFile
+from boc.types import MODALITIES, Embeddings, Modality, TermMatrix
+
+GLOBAL, HARD, SOFT, MORE, PAIRS = (
+    "Global features",
+    "Bag of Concepts, hard assignment",
+    "Bag of Concepts, soft assignment",
+    "Beyond the paper",
+    "Differences",
+)
+FIT = 2000  # global vectors of each modality that a code is fitted on
+DIRECTIONS = ("image", "sentence")
+COLUMNS = (
+    "section", "model", "minus", *(f"{d} R@{k}" for d in DIRECTIONS for k in CUTOFFS), "sum", "sum +-",
+    *(f"paper {data} {d} R@{k}" for data in ("coco", "flickr30k") for d in DIRECTIONS for k in CUTOFFS),
+)  # fmt: skip
+PAPER = {
+    "TERN": (28.7, 59.7, 72.7, 38.4, 69.5, 81.3, 13.1, 30.1, 39.5, 17.0, 37.1, 47.8),
+    "Deep Permutation": (28.7, 59.8, 72.7, 38.5, 69.6, 81.3, 13.2, 30.1, 39.5, 17.1, 37.1, 47.9),
+    "Scalar Quantization": (28.7, 59.8, 72.7, 38.4, 69.6, 81.3, 13.1, 30.1, 39.5, 17.0, 37.1, 48.0),
+    "No context": (3.5, 14.0, 24.2, 4.0, 14.7, 23.1, 0.8, 2.9, 4.9, 1.1, 3.9, 6.1),
+    "With context": (7.5, 29.9, 43.6, 8.3, 27.3, 41.4, 1.4, 5.5, 9.3, 1.8, 6.2, 9.5),
+    "No cont., no stop-words": (3.4, 13.6, 23.6, 4.0, 14.2, 22.3, 0.8, 2.9, 4.9, 1.1, 3.6, 5.8),
+    "With cont., no stop-words": (6.7, 27.5, 42.0, 6.9, 25.0, 39.0, 1.3, 5.1, 8.8, 1.6, 5.8, 9.1),
+    "No cont., no stop-words (inference)": (3.1, 12.8, 21.8, 3.7, 12.9, 20.9, 0.8, 2.7, 4.5, 0.9, 3.0, 5.0),
+    "English dict.": (2.7, 9.4, 16.4, 2.8, 10.0, 16.5, 1.1, 4.2, 7.1, 1.3, 4.7, 7.7),
+    "MAX-aggr No-cont.": (25.4, 54.2, 67.4, 32.0, 63.6, 76.2, 10.1, 24.1, 32.6, 13.2, 30.3, 40.5),
+    "SUM-aggr No-cont.": (25.7, 54.5, 67.4, 32.7, 64.4, 77.0, 10.3, 24.7, 33.1, 14.1, 32.5, 42.5),
+    "MAX-aggr W-cont.": (26.8, 57.0, 70.4, 35.1, 65.1, 77.9, 10.6, 25.5, 34.1, 14.1, 32.4, 42.3),
+    "SUM-aggr W-cont.": (27.2, 57.4, 70.4, 34.9, 65.9, 78.4, 10.7, 25.8, 34.4, 14.6, 33.1, 43.5),
+}
+"""Table I: image retrieval and sentence retrieval on COCO, then on Flickr30K."""
+COMPARED = (
+    ("TERN", "Deep Permutation"),
+    ("TERN", "Scalar Quantization"),
+    ("TERN", "Deep Permutation, shifted, rotated x 8"),
+    ("TERN", "Scalar Quantization, shifted"),
+    ("TERN", "With context"),
+    ("TERN", "No context"),
+    ("TERN", "SUM-aggr W-cont."),
+    ("TERN", "SUM-aggr No-cont."),
+    ("With context", "No context"),
+    ("SUM-aggr W-cont.", "SUM-aggr No-cont."),
+    ("MAX-aggr W-cont.", "MAX-aggr No-cont."),
+    ("With context", "With cont., no stop-words"),
+    ("No context", "No cont., no stop-words"),
+    ("No context", "No cont., no stop-words (inference)"),
+    ("With context", "English dict."),
+    ("No context", "English dict."),
+    ("With cont., no stop-words", "English dict."),
+    ("No cont., no stop-words", "English dict."),
+    ("No cont., no stop-words (inference)", "English dict."),
+    ("SUM-aggr W-cont.", "MAX-aggr W-cont."),
+    ("SUM-aggr No-cont.", "MAX-aggr No-cont."),
+)
+"""The first of a pair is the one that the paper finds better, if any."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One model: for image retrieval and for sentence retrieval, the rank (from 0) of each query's first right item."""
+
+    section: str
+    model: str
+    ranks: dict[Modality, NDArray[np.int64]]
+
+    def hits(self) -> list[NDArray[np.int8]]:
+        """Of each of the six recalls, 1 for a query whose right item is found and 0 for another."""
+        return [(self.ranks[asking] < k).astype(np.int8) for asking in ("text", "image") for k in CUTOFFS]
+
+
+class Table:
+    """Lines on the items of one feature file."""
+
+    def __init__(self, file: FeatureFile) -> None:
+        self.gallery = Gallery(file)
+        self.of = self.gallery.of
+
+    def dense(self, section: str, model: str) -> Line:
+        """The line of the global vectors themselves."""
+        return self._line(section, model, lambda m, _: self.of[m].vectors)
+
+    def code(self, section: str, model: str, codec: SurrogateCodec) -> Line:
+        """The line of a fitted codec."""
+        return self._line(section, model, lambda m, side: exact(getattr(codec, f"encode_{side}")(self.of[m])))
+
+    def cells(self, line: Line, minus: Line | None = None) -> list[object]:
+        """A row of the table, of a line or of its difference to another."""
+        groups = self.gallery.groups
+        values = line.hits() if minus is None else [a - b for a, b in zip(line.hits(), minus.hits(), strict=True)]
+        asking = [groups["text"]] * len(CUTOFFS) + [groups["image"]] * len(CUTOFFS)
+        recalls = [100 * float(column.mean(dtype=np.float64)) for column in values]
+        error = spread(list(zip(values, asking, strict=True)))
+        section = line.section if minus is None else PAIRS
+        told = [f"{value:.2f}" for value in (*recalls, sum(recalls), error)]
+        return [section, line.model, minus and minus.model, *told, *published(line.model, minus and minus.model)]
+
+    def _line(self, section: str, model: str, encode: Callable[[Modality, str], NDArray[np.floating]]) -> Line:
+        found = {}
+        for asking, target in (("text", "image"), ("image", "text")):
+            scores = encode(asking, "queries") @ encode(target, "documents").T
+            found[asking] = ranks(scores, self.gallery.groups[asking], self.gallery.groups[target])
+        return Line(section, model, found)
+
+
+def exact(terms: TermMatrix) -> NDArray[np.float64]:
+    """Whole numbers whose products float64 sums without rounding."""
+    return terms.toarray().astype(np.float64)
+
+
+def published(model: str, minus: str | None) -> list[object]:
+    """The paper's figures of a model, or its differences of two; empty cells where it has none."""
+    if model not in PAPER or (minus is not None and minus not in PAPER):
+        return [None] * 12
+    if minus is None:
+        return list(PAPER[model])
+    return [f"{a - b:.1f}" for a, b in zip(PAPER[model], PAPER[minus], strict=True)]
+
+
+def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], books: Codebooks) -> Iterator[Line]:
+    """The lines of the table, one by one."""
+
+    def global_row(section: str, model: str, code: str, **options: object) -> Line:
+        return dev.code(section, model, global_code(code, center=False, **options).fit(*train))
+
+    def concept_row(section: str, model: str, book: str, table: Table = dev, **options: object) -> Line:
+        assignment = "hard" if section == HARD or options.pop("hard", False) else "soft"
+        codec = SurrogateCodec(concept_steps(books[book], assignment, **options))
+        return table.code(section, model, codec.fit(*table.of.values()))
+
+    yield dev.dense(GLOBAL, "TERN")
+    yield global_row(GLOBAL, "Deep Permutation", "permutation", rotate=False)
+    yield global_row(GLOBAL, "Scalar Quantization", "scalar", rotate=False)
+    free = "no" in books.contexts
+    if free:
+        yield concept_row(HARD, "No context", "no")
+    yield concept_row(HARD, "With context", "with")
+    if free:
+        yield concept_row(HARD, "No cont., no stop-words", "no-stop")
+    yield concept_row(HARD, "With cont., no stop-words", "with-stop")
+    if free:
+        yield concept_row(HARD, "No cont., no stop-words (inference)", "no-stop", drop_stopwords=True)
+        yield concept_row(HARD, "English dict.", "no-words")
+        yield concept_row(SOFT, "MAX-aggr No-cont.", "no", aggregate="max")
+        yield concept_row(SOFT, "SUM-aggr No-cont.", "no")
+    yield concept_row(SOFT, "MAX-aggr W-cont.", "with", aggregate="max")
+    yield concept_row(SOFT, "SUM-aggr W-cont.", "with")
+    yield concept_row(MORE, "SUM-aggr W-cont., scale 1,000", "with", scale=1000)
+    yield global_row(MORE, "Deep Permutation, shifted, rotated x 8", "permutation", shift=True, expand=8)
+    yield global_row(MORE, "Scalar Quantization, shifted", "scalar", rotate=False, shift=True)
+    yield concept_row(MORE, "hard, With cont., no stop-words (inference)", "with-stop", hard=True, drop_stopwords=True)
+    yield concept_row(MORE, "hard, English dict. with context", "with-words", hard=True)
+    if free and alone_dev is not None:
+        without = "hard, the same without stop-words"
+        yield concept_row(MORE, "hard, No context in codebook and items", "no", alone_dev, hard=True)
+        yield concept_row(MORE, without, "no-stop", alone_dev, hard=True, drop_stopwords=True)
+        yield concept_row(MORE, "SUM-aggr, No context in codebook and items", "no", alone_dev)
+        yield concept_row(MORE, "hard, English dict., no context in items", "no-words", alone_dev, hard=True)
+
+
+@click.command()
+@click.argument("dev", type=click.Path(path_type=Path))
+@click.option("--fit", "train", required=True, type=click.Path(path_type=Path), help="Embeddings to learn from.")
+@click.option("--alone-train", type=click.Path(path_type=Path), help="Those, or a part, by the encoder FOLDER?alone.")
+@click.option("--alone-dev", type=click.Path(path_type=Path), help="DEV by the encoder FOLDER?alone.")
+@click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
+@click.option("--codebooks", type=click.Path(path_type=Path), help="Folder to keep codebooks in, and find them.")
+def main(
+    dev: Path,
+    train: Path,
+    alone_train: Path | None,
+    alone_dev: Path | None,
+    clusters: int,
+    codebooks: Path | None,
+) -> None:
+    """Table I of the Bag of Concepts paper on the embeddings in DEV."""
+    told = {"dev": dev, "fit": train, "alone-train": alone_train, "alone-dev": alone_dev, "clusters": clusters}
+    with ExitStack() as stack:
+        files = [stack.enter_context(FeatureFile(p)) if p else None for p in (dev, train, alone_dev, alone_train)]
+        books = Codebooks(files[1], files[3], codebooks, clusters)
+        sample = [Embeddings(m, files[1].vectors(m)[:: max(1, files[1].count(m) // FIT)]) for m in MODALITIES]
+        table = Table(files[0])
+        out = stack.enter_context(Writer(sys.stdout, __file__, told, COLUMNS))
+        found = {}
+        for line in lines(table, Table(files[2]) if files[2] else None, sample, books):
+            click.echo(line.model, err=True)
+            out.write(*table.cells(line))
+            found[line.model] = line
+        for one, other in COMPARED:
+            if one in found and other in found:
+                out.write(*table.cells(found[one], found[other]))
+
+
+if __name__ == "__main__":
+    main()

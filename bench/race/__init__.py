@@ -1,0 +1,1 @@
+"""Every engine in one table at equal recall."""

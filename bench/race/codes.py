@@ -1,0 +1,211 @@
+"""Engines of the race that answer from codes: ours, scipy and tantivy.
+
+Ours is the whole public path, ``build_index`` and ``Searcher.search_vectors``: query encoding, posting lists,
+re-scoring from float16, hits with their content. ``scipy`` (product with the transposed term matrix, ``argpartition``)
+and ``tantivy`` (terms as words of a document, weights of the query as boosts; it does not see the frequencies of
+documents, whose lengths are equal) answer from the same codes and re-score in the same way; their bytes count float16
+vectors and the arrays of the code.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.race.data import Data, K, Matrix, told
+from bench.race.engine import Clock, Engine, Local, Setting, Took, folder_of, rescored
+from boc import plugins
+from boc.build import build_index, fit_code, new_manifest
+from boc.codecs import SurrogateCodec, global_code
+from boc.inputs.features import FeatureFile
+from boc.search import Searcher
+from boc.types import Embeddings, TermMatrix
+
+NAME = "bench"
+DEPTHS = (50, 100, 150, 200, 300, 500, 1000)  # candidates
+FEW = (100, 300, 1000)  # of an engine that is slow
+SLOW = ((32, 300), (64, 300), (64, 500), (128, 500))  # settings of one that is slower
+QUERY_Z = {
+    "dictionary": (8, 16, 24, 32, 48, 64, 96, 128),
+    "scalar": (32, 64, 128, 256),
+    "bits": (32, 64, 96, 128, 256, 512),
+}
+
+
+class Coded(Engine):
+    """An index over a code; a setting is the terms of a query and the candidates that are re-scored."""
+
+    knobs = ("z", "R")
+    depths: Sequence[int] = DEPTHS
+
+    def __init__(self, data: Data, code: str, codec: SurrogateCodec) -> None:
+        kind, z = code.split(":")
+        self.data, self.codec, self.z = data, codec, int(z)
+        budgets = [z for z in QUERY_Z[kind] if z <= codec.n_terms] or [codec.n_terms]
+        self.grid = list(product(budgets, [depth for depth in self.depths if depth < data.shape[0]] or [K]))
+
+    def choose(self, setting: Setting) -> None:
+        query_z, self.depth = setting
+        self.codec.budgeted(self.z, query_z)
+
+    def terms(self, query: Matrix) -> TermMatrix:
+        return self.codec.encode_queries(Embeddings(self.data.modality, query))
+
+
+class Ours(Coded, Local):
+    """The embedded engine."""
+
+    library = "boc"
+    ours = True
+
+    def __init__(self, data: Data, folder: Path, code: str) -> None:
+        self.searcher = Searcher.open(NAME, f"file:{folder}")
+        Coded.__init__(self, data, code, self.searcher.codec)
+
+    @classmethod
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
+        codec = fitted(data, code)
+        with FeatureFile(data.gallery) as file:
+            manifest = replace(new_manifest(file, codec), vector_dtype="float16")
+            begun = time.perf_counter()
+            for done in build_index(file, f"file:{folder}", NAME, codec, manifest):
+                told(f"{folder.name}: {done} items")
+        return Took(time.perf_counter() - begun)
+
+    @classmethod
+    def sizes(cls, data: Data, folder: Path, code: str) -> dict[str, int]:
+        index = plugins.backend(f"file:{folder}").open(NAME)
+        parts, codec = index.sizes(), sum(array.nbytes for array in index.arrays().values())
+        rest = parts["other"] + parts["concepts"] - codec
+        return {"index": parts["postings"], "vectors": parts["vectors"], "codec": codec, "rest": rest}
+
+    def ask(self, query: Matrix) -> Any:
+        modality = self.data.modality
+        return self.searcher.search_vectors(Embeddings(modality, query), k=K, rm=self.depth / K, find=modality)
+
+    def batch(self, queries: Matrix, threads: int) -> Any:
+        return self.ask(queries)
+
+    def rows(self, answer: Any) -> Sequence[int]:
+        return [self.data.rows[hit.item.id] for hit in answer[0]]
+
+
+class Scipy(Coded, Local):
+    """Products of sparse matrices."""
+
+    library = "scipy"
+    beside = 2
+
+    def __init__(self, data: Data, folder: Path, code: str) -> None:
+        from scipy import sparse
+
+        Coded.__init__(self, data, code, fitted(data, code))
+        self.grid = [setting for setting in SLOW if setting in self.grid] or self.grid[-1:]
+        self.postings = sparse.load_npz(folder / "postings.npz")
+
+    @classmethod
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
+        from scipy import sparse
+
+        begun, clock = time.perf_counter(), Clock()
+        postings = sparse.vstack(list(encoded(data, code, clock)), format="csr").T.tocsr()
+        sparse.save_npz(folder / "postings.npz", postings, compressed=False)
+        return Took(time.perf_counter() - begun - clock.seconds, clock.seconds)
+
+    def ask(self, query: Matrix) -> Any:
+        scores = self.terms(query) @ self.postings
+        rows = scores.indices
+        if len(rows) > self.depth:
+            rows = rows[np.argpartition(-scores.data, self.depth)[: self.depth]]
+        return rescored(query, rows.astype(np.int64), self.data)
+
+
+class Tantivy(Coded, Local):
+    """Terms as words, BM25 with weights over idf as boosts: what is left of it is the sum of the weights."""
+
+    library = "tantivy"
+    beside = 2
+    depths = FEW
+
+    def __init__(self, data: Data, folder: Path, code: str) -> None:
+        import tantivy
+
+        Coded.__init__(self, data, code, fitted(data, code))
+        self.schema, self.searcher = self._schema(), tantivy.Index.open(str(folder)).searcher()
+        seen = np.array([self.searcher.doc_freq("terms", str(term)) for term in range(self.codec.n_terms)])
+        self.idf = np.log(1 + (data.shape[0] - seen + 0.5) / (seen + 0.5))
+
+    @staticmethod
+    def _schema() -> Any:
+        import tantivy
+
+        builder = tantivy.SchemaBuilder()
+        builder.add_text_field("terms", tokenizer_name="whitespace", index_option="basic")
+        builder.add_integer_field("row", fast=True)
+        return builder.build()
+
+    @classmethod
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
+        import tantivy
+
+        begun, clock, row = time.perf_counter(), Clock(), 0
+        writer = tantivy.Index(cls._schema(), path=str(folder)).writer(500_000_000, threads)
+        for terms in encoded(data, code, clock):
+            for low, high in zip(terms.indptr[:-1], terms.indptr[1:], strict=True):
+                words = " ".join(map(str, terms.indices[low:high].tolist()))
+                writer.add_document(tantivy.Document(row=row, terms=words))
+                row += 1
+        writer.commit()
+        writer.wait_merging_threads()
+        return Took(time.perf_counter() - begun - clock.seconds, clock.seconds)
+
+    def ask(self, query: Matrix) -> Any:
+        import tantivy
+
+        terms = self.terms(query)
+        boosts = terms.data / self.idf[terms.indices]
+        should, Query = tantivy.Occur.Should, tantivy.Query
+        words = [Query.term_query(self.schema, "terms", str(term), index_option="basic") for term in terms.indices]
+        asked = Query.boolean_query(
+            [(should, Query.boost_query(word, boost)) for word, boost in zip(words, boosts.tolist(), strict=True)]
+        )
+        hits = self.searcher.search(asked, limit=self.depth, count=False).hits
+        rows = self.searcher.fast_field_values("row", [address for _, address in hits])
+        return rescored(query, np.array(rows, np.int64), self.data)
+
+
+def fit(data: Data, kind: str) -> Took:
+    """Fit a code such as ``bits`` and keep it."""
+    folder = folder_of(data, f"codec {kind}")
+    codec = global_code(kind, z=1, query_z=1, seed=data.seed, terms=data.terms if kind == "dictionary" else None)
+    begun = time.perf_counter()
+    with FeatureFile(data.gallery) as file:
+        fit_code(file, codec)
+    seconds = time.perf_counter() - begun
+    np.savez(folder / "arrays.npz", **codec.arrays())
+    (folder / "config.json").write_text(json.dumps(codec.config()))
+    return Took(seconds)
+
+
+def fitted(data: Data, code: str) -> SurrogateCodec:
+    """The codec of a code such as ``bits:32``, as ``fit`` left it."""
+    kind, z = code.split(":")
+    folder = folder_of(data, f"codec {kind}")
+    with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:
+        codec = SurrogateCodec.restore(json.loads((folder / "config.json").read_text()), dict(arrays))
+    return codec.budgeted(int(z), min(QUERY_Z[kind][1], codec.n_terms))
+
+
+def encoded(data: Data, code: str, clock: Clock) -> Iterator[TermMatrix]:
+    """The term matrix of the gallery, a block at a time; ``clock`` watches the encoding."""
+    encode = clock.around(fitted(data, code).encode_documents)
+    for start, block in data.blocks():
+        yield encode(Embeddings(data.modality, block))
+        told(f"{code}: encoded {start + len(block)}")

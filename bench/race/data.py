@@ -1,0 +1,249 @@
+"""What is raced on: vectors, queries, and the exact answers.
+
+``synthetic`` draws N unit vectors, a block at a time, each block from a seed of its own: 3,000 clusters in 100 groups
+in a space of 128 dimensions whose scales fall as j**-0.4, embedded in ``dim`` dimensions by a random matrix, plus a
+little noise in all of them and a mean of 0.3; each component times a scale of its own, exp of a normal of standard
+deviation 0.5. Queries are items plus noise. At 1M x 1,024 the cosines of a query to rank 1, 10 and 100 are about .85,
+.58 and .52, and the participation ratio is 42.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header
+from boc.types import Item, Modality, Rows
+
+K = 10
+BATCH = 20_000
+
+Matrix = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Data:
+    """A gallery, the queries that are reported, and those that choose settings, all feature files; ``work`` keeps what
+    is made of them. Without a file of validation every other query chooses. ``truth`` may hold the rows of the exact
+    top 10 of the queries, best first, int64 (q, 10); without it they are computed.
+    """
+
+    work: Path
+    gallery: Path
+    queries: Path
+    validation: Path | None
+    terms: int | None
+    seed: int
+    truth: Path | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: another process maps the files itself, and does not get a copy of the vectors."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @cached_property
+    def modality(self) -> Modality:
+        with FeatureFile(self.gallery) as file:
+            return "image" if file.count("image") else "text"
+
+    @cached_property
+    def stored(self) -> NDArray[Any]:
+        """Vectors (n, d) as they lie in the gallery, memory-mapped."""
+        with FeatureFile(self.gallery) as file:
+            return np.asarray(file.mapped(self.modality, "dense/vectors"))  # codes look longer at a subclass
+
+    @cached_property
+    def halves(self) -> NDArray[np.float16]:
+        """The same as float16, memory-mapped: what others than ours re-score from."""
+        if self.stored.dtype == np.float16 and self.stored.flags.aligned:
+            return self.stored
+        path = self.work / "vectors.npy"
+        if not path.exists():
+            part = path.with_suffix(".part")
+            out = np.lib.format.open_memmap(part, "w+", np.float16, self.shape)
+            for start, block in self.blocks():
+                out[start : start + len(block)] = block
+            out.flush()
+            part.rename(path)
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.stored.shape
+
+    def blocks(self) -> Iterator[tuple[int, Matrix]]:
+        """All vectors, a block at a time, each with the number of its first row."""
+        for start in range(0, len(self.stored), BATCH):
+            yield start, self.stored[start : start + BATCH].astype(np.float32)
+
+    @cached_property
+    def asked(self) -> tuple[Matrix, Matrix]:
+        """Queries that are reported, and those that choose."""
+        first = read(self.queries)
+        return (first, read(self.validation)) if self.validation else (first[::2], first[1::2])
+
+    @cached_property
+    def top(self) -> tuple[list[set[int]], list[set[int]]]:
+        """Rows of the exact top 10 of both."""
+        path = self.work / "truth.npy"
+        if not path.exists():
+            np.save(path, self._exact())
+        rows = [set(row) for row in np.load(path, allow_pickle=False).tolist()]
+        n = len(self.asked[0])
+        return rows[:n], rows[n:]
+
+    def _exact(self) -> NDArray[np.int64]:
+        """Of both, one behind the other."""
+        if self.truth is not None and self.validation is None:
+            given = np.load(self.truth, allow_pickle=False)
+            return np.concatenate([given[::2], given[1::2]])
+        return nearest(np.concatenate(self.asked), self.blocks())[1]
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """Row numbers of the ids."""
+        with FeatureFile(self.gallery) as file:
+            return {key: row for row, key in enumerate(file.ids(self.modality))}
+
+    def check(self) -> None:
+        """UsageError if the work folder is of other files, or of another seed or vocabulary."""
+        note, mine = self.work / "data.json", {"terms": self.terms, "seed": self.seed}
+        for path in (self.gallery, self.queries, self.validation, self.truth):
+            if path is not None:
+                mine[str(path.resolve())] = path.stat().st_size
+        if note.exists() and json.loads(note.read_text()) != mine:
+            raise click.UsageError(f"{self.work} holds indexes of other data; name another --work")
+        note.write_text(json.dumps(mine))
+
+
+def nearest(queries: Matrix, blocks: Iterable[tuple[int, Matrix]]) -> tuple[Matrix, NDArray[np.int64]]:
+    """Scores and rows of the K best by inner product of ``blocks`` (first row, vectors), best first; -inf and 0 where
+    there are fewer."""
+    import faiss
+
+    scores, rows = np.full((len(queries), K), -np.inf, np.float32), np.zeros((len(queries), K), np.int64)
+    for start, block in blocks:
+        found, places = faiss.knn(queries, block, K, faiss.METRIC_INNER_PRODUCT)
+        both, where = np.hstack([scores, found]), np.hstack([rows, places + start])
+        best = np.argsort(-both, axis=1, kind="stable")[:, :K]
+        scores, rows = np.take_along_axis(both, best, axis=1), np.take_along_axis(where, best, axis=1)
+        told(f"exact answers over {start + len(block)} vectors")
+    return scores, rows
+
+
+def first(gallery: Path, work: Path, count: int) -> Path:
+    """The first ``count`` items of a gallery as a feature file of their own; the gallery if it has no more."""
+    with FeatureFile(gallery) as file:
+        modality: Modality = "image" if file.count("image") else "text"
+        if file.count(modality) <= count:
+            return gallery
+        path = work / f"first-{count}.h5"
+        if not path.exists():
+            source = hashlib.sha256(f"{file.header.source} {count}".encode()).hexdigest()
+            with FeatureWriter(path, replace(file.header, source=source)) as writer:
+                for start in range(writer.done, count, BATCH):
+                    rows = file.rows(modality, start, min(start + BATCH, count), sets=False)
+                    writer.append(len(rows.items), [rows])
+                writer.finish()
+    return path
+
+
+def read(path: Path) -> Matrix:
+    """All vectors of a feature file, in memory."""
+    with FeatureFile(path) as file:
+        return np.concatenate([file.vectors("image"), file.vectors("text")])
+
+
+class Mixture:
+    """The mixture that synthetic vectors are drawn from; see above."""
+
+    groups, clusters, rank = 100, 30, 128
+
+    def __init__(self, dim: int, seed: int) -> None:
+        rng = np.random.default_rng([seed, 0])
+        falling = np.arange(1, self.rank + 1, dtype=np.float32) ** -0.4
+        falling /= np.linalg.norm(falling)
+        self.seed = seed
+        self.basis = rng.standard_normal((self.rank, dim), np.float32) * falling[:, None] / np.float32(dim**0.5)
+        self.scales = np.exp(0.5 * rng.standard_normal(dim)).astype(np.float32)
+        self.mean = rng.standard_normal(dim, np.float32) * np.float32(0.3 / dim**0.5)
+        heads = rng.standard_normal((self.groups, 1, self.rank), np.float32)
+        within = rng.standard_normal((self.groups, self.clusters, self.rank), np.float32)
+        self.centres = (0.5 * heads + 0.5 * within).reshape(-1, self.rank)
+
+    def block(self, number: int, count: int) -> Matrix:
+        """Unit vectors (count, dim)."""
+        rng = np.random.default_rng([self.seed, 1, number])
+        rows = self.centres[rng.integers(len(self.centres), size=count)]
+        rows = rows + np.float32(0.6) * rng.standard_normal((count, self.rank), np.float32)
+        return unit((rows @ self.basis + self.mean + noise(rng, (count, len(self.scales)), 0.3)) * self.scales)
+
+    def perturbed(self, rows: Matrix) -> Matrix:
+        """Unit vectors near ``rows``."""
+        return unit(rows + noise(np.random.default_rng([self.seed, 2]), rows.shape, 0.62))
+
+
+def unit(rows: Matrix) -> Matrix:
+    found: Matrix = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return found
+
+
+def noise(rng: np.random.Generator, shape: tuple[int, ...], length: float) -> Matrix:
+    return rng.standard_normal(shape, np.float32) * np.float32(length / shape[1] ** 0.5)
+
+
+def synthetic(work: Path, count: int, dim: int, queries: int, seed: int) -> tuple[Path, Path, Path]:
+    """Feature files of ``count`` items, and of ``queries`` twice: to report and to choose settings by.
+
+    What is there is not drawn again; UsageError if it is something else, or for fewer items than queries are drawn of.
+    """
+    if count < 2 * queries:
+        raise click.UsageError(
+            f"{2 * queries} queries are drawn of {count} items; ask for more items, or --asked fewer"
+        )
+    gallery = work / "gallery.h5"
+    digest = f"{count}-{dim}-{queries}-{seed}".encode().hex().rjust(64, "0")
+    header = Header("embeddings", "synthetic:vectors", digest, dim, "float16", digest)
+    mixture = Mixture(dim, seed)
+    if not gallery.exists():
+        with FeatureWriter(gallery, header) as writer:
+            for start in range(writer.done, count, BATCH):
+                rows = mixture.block(start // BATCH, min(BATCH, count - start))
+                append(writer, start, rows)
+                told(f"drew {start + len(rows)} of {count} vectors")
+            writer.finish()
+    with FeatureFile(gallery) as file:
+        if file.header != header:
+            raise click.UsageError(f"{work} holds other synthetic data; name another --work")
+        rng = np.random.default_rng([seed, 3])
+        chosen = np.sort(rng.choice(count, 2 * queries, replace=False))
+        rows = mixture.perturbed(file.mapped("image", "dense/vectors")[chosen].astype(np.float32))
+    rng.shuffle(rows)
+    paths = work / "queries.h5", work / "validation.h5"
+    for path, part in zip(paths, (rows[:queries], rows[queries:]), strict=True):
+        if not path.exists():
+            with FeatureWriter(path, header) as writer:
+                append(writer, 0, part)
+                writer.finish()
+    return gallery, *paths
+
+
+def append(writer: FeatureWriter, start: int, vectors: Matrix) -> None:
+    """Vectors of pictures that are numbered from ``start``."""
+    names = [f"{i:08d}.jpg" for i in range(start, start + len(vectors))]
+    items = [Item(name, "image", f"/photos/{name}", name) for name in names]
+    writer.append(len(items), [Rows(items, {"vectors": vectors})])
+
+
+def told(line: str) -> None:
+    """Progress."""
+    click.echo(line, err=True)

@@ -1,0 +1,202 @@
+"""What engines of the race have in common: how one is built, opened and asked, and what that takes.
+
+``once`` builds an index in a process of its own, in a folder of its own; what is there is not built again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.race.data import Data, K, Matrix, told
+from boc.rerank.dot import dot
+
+PROCESSORS = os.sched_getaffinity(0)
+NOTE = "built.json"
+
+Setting = tuple[int, ...]
+
+
+class UnavailableError(Exception):
+    """An index cannot be had here; the text says why."""
+
+
+@dataclass
+class Took:
+    """Seconds that filling an index took: to ``encode`` all items, and to ``build`` without that; with it, if items are
+    encoded while others are written."""
+
+    build: float
+    encode: float = 0.0
+
+
+class Clock:
+    """Seconds inside of what it watches."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``, watched."""
+
+        def watched(*arguments: Any) -> Any:
+            begun = time.perf_counter()
+            try:
+                return function(*arguments)
+            finally:
+                self.seconds += time.perf_counter() - begun
+
+        return watched
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an index took: seconds to ``fit`` its code, to ``encode`` all items and to ``build`` without that,
+    processor seconds of all three, the largest memory of whoever fits and builds in bytes (``peak``), bytes on disk by
+    part."""
+
+    fit: float
+    encode: float
+    build: float
+    cpu: float
+    peak: int | None
+    sizes: Mapping[str, int]
+
+    @property
+    def disk(self) -> int:
+        return sum(self.sizes.values())
+
+
+class Engine(ABC):
+    """An opened index. ``ask`` is timed; ``rows`` turns its answer into row numbers afterwards."""
+
+    library: str  # that answers
+    kind = ""  # of index, in its words; "" if the code tells
+    knobs: tuple[str, ...] = ()  # names of the numbers of a setting
+    ours = False  # our codes on our own path
+    grid: Sequence[Setting]
+    took: float | None = None  # milliseconds that a server says the last answer took
+
+    @abstractmethod
+    def choose(self, setting: Setting) -> None:
+        """Answer at ``setting``, one of ``grid``, from now on."""
+
+    @abstractmethod
+    def ask(self, query: Matrix) -> Any:
+        """The answer to one query (1, d)."""
+
+    def batch(self, queries: Matrix, threads: int) -> Any:
+        """The answers to queries (n, d); here one a call from several threads, for what has no batches."""
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(lambda i: self.ask(queries[i : i + 1]), range(len(queries))))
+
+    def rows(self, answer: Any) -> Sequence[int]:
+        found: list[int] = answer.tolist()
+        return found
+
+
+class Local(Engine):
+    """An index in a folder of its own."""
+
+    inside = 0  # bytes a component of the vectors in its files
+    beside = 0  # and of those that it reads elsewhere
+
+    def close(self) -> None:
+        """Answer no more, and let go of what is held in memory."""
+        vars(self).clear()
+
+    @classmethod
+    @abstractmethod
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
+        """Fill an empty ``folder``."""
+
+    @abstractmethod
+    def __init__(self, data: Data, folder: Path, code: str) -> None:
+        """Open what ``build`` left in ``folder``."""
+
+    @classmethod
+    def sizes(cls, data: Data, folder: Path, code: str) -> dict[str, int]:
+        """Bytes on disk: of its ``index``, of ``vectors``, of the arrays of the ``codec``, and the ``rest``."""
+        count, dim = data.shape
+        files = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.name != NOTE)
+        inside, beside = cls.inside * count * dim, cls.beside * count * dim
+        arrays = folder_of(data, f"codec {code.partition(':')[0]}") / "arrays.npz"
+        codec = arrays.stat().st_size if code else 0
+        return {"index": files - inside, "vectors": inside + beside, "codec": codec, "rest": 0}
+
+
+def rescored(query: Matrix, rows: NDArray[np.int64], data: Data) -> NDArray[np.int64]:
+    """The K of ``rows`` nearest to the query, by float16."""
+    rows = np.sort(rows)
+    scores = dot(query[0], data.halves, rows)
+    best: NDArray[np.int64] = rows[np.argsort(-scores, kind="stable")[:K]]
+    return best
+
+
+def folder_of(data: Data, name: str) -> Path:
+    return data.work / name.replace(" ", "-").replace(":", "-")
+
+
+def once(folder: Path, threads: int, task: Callable[..., Took], *arguments: Any) -> dict[str, float]:
+    """What ``task`` took when it filled ``folder``, now or in an earlier run: seconds to ``encode`` and to ``build``,
+    processor seconds (``cpu``) and the largest memory in bytes (``peak``)."""
+    note = folder / NOTE
+    if not note.exists():
+        told(f"{folder.name}: building")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        took, cpu, peak = child(watched, threads, task, *arguments)
+        note.write_text(json.dumps({**asdict(took), "cpu": cpu, "peak": peak, "threads": threads}))
+    kept: dict[str, float] = json.loads(note.read_text())
+    return kept
+
+
+def watched(threads: int, task: Callable[..., Took], *arguments: Any) -> tuple[Took, float, int]:
+    """In a process of its own: what ``task`` took, its processor seconds, and the largest memory of the process."""
+    use_threads(threads)
+    begun = time.process_time()
+    took = task(*arguments)
+    return took, time.process_time() - begun, status("VmHWM")
+
+
+def child(task: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of ``task`` in a fresh process; BrokenProcessPool if that was killed."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(task, *arguments).result()
+
+
+def use_threads(count: int) -> None:
+    """Hold every thread of this process to ``count`` processors, and libraries to as many threads."""
+    import faiss
+    from threadpoolctl import threadpool_limits
+
+    allowed = sorted(PROCESSORS)[:count]
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread.name), allowed)
+    faiss.omp_set_num_threads(count)
+    threadpool_limits(count)
+
+
+def status(key: str) -> int:
+    """Bytes that /proc/self/status has under a key."""
+    return status_of(os.getpid(), key)
+
+
+def status_of(process: int, key: str) -> int:
+    """The same of another process."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key))

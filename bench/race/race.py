@@ -1,0 +1,190 @@
+"""Everyone in one table at equal recall: latency, throughput, loading, bytes, memory.
+
+    python -m bench.race.race captions.h5 captions-queries.h5 --validation captions-validation.h5 --work m30k
+    python -m bench.race.race captions.h5 captions-queries.h5 --work m30k-es --server elasticsearch-9
+    python -m bench.race.race glove-100-angular.hdf5 --work glove
+    python -m bench.race.race --synthetic 1000000 --work million
+
+GALLERY and QUERIES are feature files of embeddings, or GALLERY is a file in the layout of ann-benchmarks, whose
+neighbours are then the truth (data_vectors.py); ``--synthetic N`` draws N unit vectors instead (race_data.py). Without
+``--server`` the indexes are those of one process (race_engines.py), built once into folders of ``--work``: what is
+there is not built again. With it they are those of a search server (race_servers.py), started for the race or running
+at an address: our codes beside the server's own HNSW, over the first ``--limit`` items, loaded one after the other.
+``--index`` names indexes, of both sides if so wished.
+
+Settings are chosen on the validation queries (without such a file, on every other query) and told of the rest; how, and
+how they are timed, says race_timing.py. Queries a second and memory are those of settings that are compared.
+
+Columns: ``ours`` is 1 for our codes on our own path; ``at`` are the recalls (.90, .95, .98) at which this setting is
+the fastest of its index on validation. ``recall`` is of the exact top 10, on queries that chose nothing. Milliseconds
+are medians over rounds, with the least and the most round; ``took_ms`` is what a server says its part was. ``fit_s``
+learns the code, ``encode_s`` encodes all items, ``build_s`` is the rest of loading, merging among it (ours in a folder
+encodes while it loads: all of it is ``build_s``); ``cpu_s`` are processor seconds of all three, of the server too;
+``build_peak_mb`` is the largest memory meanwhile. ``disk_mb`` is the sum of ``index_mb`` (posting lists, graph,
+cells), ``vectors_mb``, ``codec_mb`` (learned arrays) and ``rest_mb`` (ids, sentences, words, which libraries do not
+keep). ``anon_mb`` is memory of its own and ``file_mb`` mapped pages that were touched, after 100 queries in a process
+of its own; of a server, what it maps while no other index is open, beside a heap that all its indexes share.
+
+``million_*`` is the cost of a million items on paper: GB on disk, GB of memory so that no search waits for the disk
+(own and mapped; of a server without its heap), core hours to fit, encode and load. All are in proportion to the items,
+which counts arrays that do not grow with them, such as those of a code, as if they did. No prices: multiply by yours.
+
+``*_rounds`` are the values of each round, from which race_ratios.py compares settings at equal recall.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.race import engines
+from bench.race.data import Data, told
+from bench.race.engine import PROCESSORS, Engine, Facts, Local, Setting, UnavailableError, use_threads
+from bench.race.options import Given, on_data
+from bench.race.servers import Server, started
+from bench.race.timing import Variant, measure, measure_rates, picked, spread, variants_of
+from bench.race.vectors import EF_CONSTRUCTION
+from bench.report.rows import Writer
+
+LIBRARIES = ("tantivy", "usearch", "elasticsearch", "opensearch-py")
+PARTS = ("index", "vectors", "codec", "rest")
+HEAD = (
+    "engine", "index", "setting", "ours", "at", "recall", "validation",
+    "p50_ms", "p50_least", "p50_most", "p95_ms", "p95_least", "p95_most", "p99_ms", "p99_least", "p99_most", "took_ms",
+    "qps_1", "qps_1_least", "qps_1_most", "qps_2", "qps_2_least", "qps_2_most",
+    "fit_s", "encode_s", "build_s", "cpu_s", "build_peak_mb",
+    "disk_mb", "index_mb", "vectors_mb", "codec_mb", "rest_mb", "anon_mb", "file_mb",
+    "million_disk_gb", "million_memory_gb", "million_core_h", "p50_rounds", "qps_1_rounds", "qps_2_rounds",
+)  # fmt: skip
+ON_SERVER = 30_000  # items, unless --limit says otherwise
+
+Memory = tuple[int | None, int | None]
+
+
+class Place(Protocol):
+    """Where indexes are: this process, or a server."""
+
+    def built(self, data: Data, name: str, threads: int) -> Facts:
+        """Build it, if it is not there; UnavailableError if it cannot be had."""
+
+    def opened(self, data: Data, name: str) -> Engine: ...
+
+    def memory(self, data: Data, name: str, setting: Setting) -> Memory:
+        """Bytes of its own, and mapped."""
+
+
+def row(variant: Variant, facts: Facts, memory: Memory, at: Sequence[float], items: int) -> list[str]:
+    """The cells of one setting."""
+    engine = variant.engine
+    index = engine.kind or variant.name.partition(" ")[2]
+    recalls = [f"{variant.recall:.4f}", f"{variant.validation:.4f}"]
+    took = "" if variant.took is None else f"{variant.took:.2f}"
+    rates = [cell for rates in variant.qps for cell in spread(rates, 0)]
+    seconds = [f"{value:.2f}" for value in (facts.fit, facts.encode, facts.build, facts.cpu)]
+    sizes = [megabytes(size) for size in (facts.peak, facts.disk, *(facts.sizes[part] for part in PARTS), *memory)]
+    known = [size for size in memory if size is not None]
+    paper = [
+        f"{facts.disk / items / 1000:.4f}",  # bytes an item are GB a billion
+        f"{sum(known) / items / 1000:.4f}" if known else "",
+        f"{1e6 * facts.cpu / items / 3600:.4f}",
+    ]
+    rounds = [joined(variant.medians, 4), *(joined(rates, 1) for rates in variant.qps)]
+    return [
+        engine.library, index, variant.label, str(int(engine.ours)), " ".join(f"{recall:.2f}" for recall in at),
+        *recalls, *variant.percentile_cells(), took, *rates, *seconds, *sizes, *paper, *rounds,
+    ]  # fmt: skip
+
+
+def megabytes(size: int | None) -> str:
+    return "" if size is None else f"{size / 1e6:.3f}"
+
+
+def joined(values: NDArray[np.float64], digits: int) -> str:
+    return " ".join(f"{value:.{digits}f}" for value in values.tolist())
+
+
+def built(data: Data, places: Mapping[str, Place], threads: int) -> dict[str, Facts]:
+    """All that can be had; the others are told of."""
+    found = {}
+    for name, place in places.items():
+        try:
+            found[name] = place.built(data, name, threads)
+        except UnavailableError as error:
+            told(f"{name}: left out, {error}")
+    return found
+
+
+def race(data: Data, places: Mapping[str, Place], facts: Mapping[str, Facts], rounds: int, out: Writer) -> None:
+    """Measure, and write a row for each setting."""
+    use_threads(1)
+    groups = {name: variants_of(data, name, places[name].opened(data, name)) for name in facts}
+    every = [variant for group in groups.values() for variant in group]
+    measure(every, data, rounds, data.seed)
+    at = picked(groups)
+    measure_rates([variant for variant in every if id(variant) in at], data, rounds)
+    use_threads(1)
+    for engine in {id(variant.engine): variant.engine for variant in every}.values():
+        if isinstance(engine, Local):
+            engine.close()  # or they crowd out those whose memory is looked at
+    for name, group in groups.items():
+        chosen = max((v for v in group if id(v) in at), key=lambda v: max(at[id(v)]), default=None)
+        memory: Memory = (None, None) if chosen is None else places[name].memory(data, name, chosen.setting)
+        for variant in group:
+            recalls = at.get(id(variant), [])
+            shown = memory if recalls else (None, None)
+            out.write(*row(variant, facts[name], shown, recalls, data.shape[0]))
+
+
+@click.command()
+@on_data
+@click.option("--index", "names", multiple=True, help="Such as 'boc bits:32', 'scipy bits:32', hnsw32 [default: all].")
+@click.option("--server", "servers", multiple=True, help="A kind of tests/servers to start, or elastic+http://...")
+@click.option("--heap", default="2g", show_default=True, help="Java heap of a server that is started.")
+@click.option("--limit", type=int, help=f"The first so many items of GALLERY [default: all; {ON_SERVER} on a server].")
+@click.option("--prepare", is_flag=True, help="Draw, answer exactly and build; measure nothing.")
+def main(
+    given: Given, names: tuple[str, ...], servers: tuple[str, ...], heap: str, limit: int | None, prepare: bool
+) -> None:
+    """Race on GALLERY and QUERIES."""
+    use_threads(given.threads)
+    data = given.data(limit or (ON_SERVER if servers else None))
+    with ExitStack() as stack:
+        places = chosen_places(names, servers, given.work, heap, stack)
+        versions = {place.label: place.version for place in places.values() if isinstance(place, Server)}
+        settings = {
+            "gallery": given.gallery or data.gallery, "items": data.shape[0], "dim": data.shape[1],
+            "queries": len(data.asked[0]), "chosen_by": len(data.asked[1]), "rounds": given.rounds,
+            "threads_to_build": given.threads, "indexes": list(places), "efConstruction": EF_CONSTRUCTION,
+            "terms": given.terms, "servers": versions, "heap": heap if servers else None,
+        }  # fmt: skip
+        with Writer(sys.stdout, __file__, settings, HEAD, seed=given.seed, extras=LIBRARIES) as out:
+            _ = data.top, data.halves  # before children need them
+            facts = built(data, places, given.threads)
+            if not prepare:
+                race(data, places, facts, given.rounds, out)
+
+
+def chosen_places(
+    names: Sequence[str], servers: Sequence[str], work: Path, heap: str, stack: ExitStack
+) -> dict[str, Place]:
+    """The indexes that are raced, each with its place; servers are started, and stopped with ``stack``."""
+    use_threads(len(PROCESSORS))  # which servers inherit
+    running = {server.label: server for server in (stack.enter_context(started(s, work, heap)) for s in servers)}
+    here = [name for server in running.values() for name in server.all_names()] or engines.all_names()
+    places: dict[str, Place] = {}
+    for name in names or here:
+        server = running.get(name.partition(" ")[0])
+        (server or engines).check_name(name)
+        places[name] = server or engines
+    return places
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Ours against each other at equal recall, from the rows of races.
+
+    python -m bench.race.ratios race.csv race-elasticsearch.csv > race-ratios.csv
+
+Only what ran in the same race is compared: there, rounds met the same machine. At each recall both sides are at the
+setting that was the fastest to reach it on the validation queries; ``at`` of race.py says which. Ratios are ours over
+theirs: below 1 we are faster, smaller, sooner; queries a second are the other way round. Of times and rates there is
+the median over rounds with the least and the most, and a verdict: ``ours`` or ``theirs`` if all rounds agree, ``even``
+if they do not. ``build`` has the encoding of all items in it, ``with_fit`` the learning of the code too;
+``without_vectors`` is the share of bytes left if nothing is re-scored and our vectors are dropped, which those that
+search by vectors cannot. An index over another code of ours is not compared, and where one side told nothing the cell
+is empty.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.report.rows import Writer, read
+
+HEAD = (
+    "race", "at", "ours", "setting", "recall", "theirs", "their_setting", "their_recall",
+    "p50", "p50_least", "p50_most", "p50_verdict", "qps_1", "qps_1_least", "qps_1_most", "qps_1_verdict",
+    "qps_2", "qps_2_least", "qps_2_most", "qps_2_verdict", "build", "with_fit", "cpu", "disk", "without_vectors",
+    "anon", "anon_file",
+)  # fmt: skip
+
+Cells = Mapping[str, str]
+
+
+def pairs(table: Sequence[Cells]) -> Iterator[tuple[str, Cells, Cells]]:
+    """(recall, ours, theirs) of all that can be compared."""
+    recalls = sorted({at for row in table for at in row["at"].split()})
+    for recall, one, other in product(recalls, table, table):
+        both = recall in one["at"].split() and recall in other["at"].split()
+        if both and one["ours"] == "1" and other["ours"] != "1" and code_of(other) in ("", code_of(one)):
+            yield recall, one, other
+
+
+def code_of(row: Cells) -> str:
+    """Such as ``bits:32``; "" of an index over vectors."""
+    name = row["index"].partition(" ")[0]
+    return name if ":" in name else ""
+
+
+def compared(recall: str, one: Cells, other: Cells) -> list[str]:
+    """All cells but that of the race."""
+    rates = [cell for name in ("qps_1", "qps_2") for cell in spread(one, other, f"{name}_rounds", better=1)]
+    built = ("encode_s", "build_s")
+    bare = [number(one, "disk_mb"), number(one, "vectors_mb"), number(other, "disk_mb")]
+    without = quotient(bare[0] - bare[1], bare[2]) if None not in bare else ""  # type: ignore[operator]
+    return [
+        recall, named(one), one["setting"], one["recall"], named(other), other["setting"], other["recall"],
+        *spread(one, other, "p50_rounds", better=-1), *rates,
+        ratio(one, other, *built), ratio(one, other, *built, "fit_s"), ratio(one, other, "cpu_s"),
+        ratio(one, other, "disk_mb"), without, ratio(one, other, "anon_mb"), ratio(one, other, "anon_mb", "file_mb"),
+    ]  # fmt: skip
+
+
+def named(row: Cells) -> str:
+    return f"{row['engine']} {row['index']}"
+
+
+def number(row: Cells, name: str) -> float | None:
+    return float(row[name]) if row[name] else None
+
+
+def ratio(one: Cells, other: Cells, *names: str) -> str:
+    """Of the sums of some columns."""
+    values = [[number(row, name) for name in names] for row in (one, other)]
+    if any(value is None for side in values for value in side):
+        return ""
+    ours, theirs = (sum(value for value in side if value is not None) for side in values)
+    return quotient(ours, theirs)
+
+
+def quotient(ours: float, theirs: float) -> str:
+    return f"{ours / theirs:.3f}" if theirs else ""
+
+
+def spread(one: Cells, other: Cells, name: str, better: int) -> list[str]:
+    """Median, least and most of the ratio over rounds, and the verdict; ``better`` is 1 where more is."""
+    if not one[name] or not other[name]:
+        return [""] * 4
+    found = values(one[name]) / values(other[name])
+    ahead = better * np.sign(found - 1)
+    verdict = "ours" if (ahead > 0).all() else "theirs" if (ahead < 0).all() else "even"
+    return [f"{f(found):.3f}" for f in (np.median, np.min, np.max)] + [verdict]
+
+
+def values(cell: str) -> NDArray[np.float64]:
+    return np.array([float(part) for part in cell.split()])
+
+
+@click.command()
+@click.argument("races", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def main(races: tuple[Path, ...]) -> None:
+    """Ratios at equal recall, from files of rows of race.py."""
+    with Writer(sys.stdout, __file__, {"races": list(races)}, HEAD) as out:
+        for path in races:
+            found = read(path)
+            if "p50_rounds" not in found.columns or not found.done:
+                raise click.UsageError(f"{path}: not all rows of a race; give what race.py printed to its end")
+            for recall, one, other in pairs(found.table):
+                out.write(found.name, *compared(recall, one, other))
+
+
+if __name__ == "__main__":
+    main()

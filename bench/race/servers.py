@@ -1,0 +1,399 @@
+"""The indexes of a search server that are raced: our codes, and the server's own HNSW types over the same documents.
+
+``elasticsearch-9 dictionary:2``, ``elasticsearch-9 bits:48 sparse_vector bfloat16`` (how the code is stored, and how
+the vectors are), ``elasticsearch-9 int8_hnsw``. Each is loaded by our own loader with two requests on their way and
+merged to one segment; codes are fitted, and items encoded, before that clock starts. Ours answer through
+``Searcher.search_vectors``: the query's encoding is part of their time. All return ten items with their content, over
+our own connection. Vectors to re-score are float16; those of HNSW are what its type keeps. A graph counts as ``rest``
+where the server does not tell its files apart. ``R=1000000`` is every item that shares a term with the query.
+
+A server is a kind of tests/servers, started on the machine and stopped in the end, or the address of one that runs;
+there the indexes ``boc-bench-*`` are removed in the end.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from bench.race.codes import Coded, fit, fitted
+from bench.race.data import Data, K, Matrix, told
+from bench.race.engine import Engine, Facts, Setting, UnavailableError, folder_of, once, status_of
+from boc import plugins
+from boc.build import new_manifest
+from boc.errors import BackendError
+from boc.inputs.features import FeatureFile
+from boc.search import Searcher
+from boc.types import Embeddings
+from indexing.server.backend import ServerBackend
+from indexing.server.bulk import Bulk
+from indexing.server.requests import ITEM, encoded
+from indexing.server.term_fields import STRATEGIES
+from indexing.server.transport import Json, RefusedError, Transport
+
+ROOT = Path(__file__).resolve().parents[2]
+ASKED = 100  # queries before memory is looked at
+ALL = 1_000_000  # candidates: every item that shares a term with the query
+CODES = ("dictionary:2", "bits:48", "scalar:48")
+GRIDS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "dictionary": ((16, 24, 32, 64), (300, 500, ALL)),
+    "scalar": ((32, 64), (100, 300, 500)),
+    "bits": ((32, 64), (100, 300, 500)),
+}
+"""Terms of a query, candidates."""
+HNSW = {"elasticsearch": ("hnsw", "int8_hnsw", "int4_hnsw", "bbq_hnsw"), "opensearch": ("fp32", "sq", "byte")}
+EFS = (10, 20, 30, 50, 100, 200)
+STORED = {"byte": np.dtype(np.int8)}  # float32 otherwise
+SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
+
+
+class Timed:
+    """A transport that remembers what the server said its last search took, in milliseconds."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.took = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def request(self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None, **params: Any) -> Json:
+        answer = self._transport.request(method, path, body, **params)
+        self.took = answer.get("took", 0.0)
+        return answer
+
+
+class Served(Engine):
+    """An index on a server."""
+
+    timed: Timed
+
+    @property
+    def took(self) -> float:  # type: ignore[override]
+        return self.timed.took
+
+
+class ServedCode(Served, Coded):
+    """Our codes."""
+
+    ours = True
+
+    def __init__(self, server: Server, data: Data, what: str) -> None:
+        code = what.partition(" ")[0]
+        self.library, self.kind, self.timed = server.label, "", server.timed
+        self.searcher = Searcher(server.backend(what).open(server.name_of(what)))
+        Coded.__init__(self, data, code, self.searcher.codec)
+        budgets, depths = GRIDS[code.partition(":")[0]]
+        self.grid = list(product([min(z, self.codec.n_terms) for z in budgets], depths))
+
+    def ask(self, query: Matrix) -> Any:
+        modality = self.data.modality
+        return self.searcher.search_vectors(Embeddings(modality, query), k=K, rm=self.depth / K, find=modality)[0]
+
+    def rows(self, answer: Any) -> Sequence[int]:
+        return [self.data.rows[hit.item.id] for hit in answer]
+
+
+class ServedGraph(Served):
+    """HNSW."""
+
+    knobs = ("ef",)
+    grid = tuple((ef,) for ef in EFS)
+
+    def __init__(self, server: Server, data: Data, what: str) -> None:
+        self.library, self.kind, self.timed, self.data = server.label, what, server.timed, data
+        self.path = f"/{server.name_of(what)}/_search"
+        self.scale = scale_of(data) if what == "byte" else None
+
+    def choose(self, setting: Setting) -> None:
+        (self.ef,) = setting
+
+    def ask(self, query: Matrix) -> Any:
+        vector: NDArray[Any] = query[0]
+        if self.scale is not None:
+            vector = quantised(vector, self.scale).astype(np.int32)
+        body = {**hnsw_query(self.timed.engine, vector, self.ef), "size": K, "_source": ITEM}
+        return self.timed.request("POST", self.path, body)["hits"]["hits"]
+
+    def rows(self, answer: Any) -> Sequence[int]:
+        return [self.data.rows[hit["_source"]["id"]] for hit in answer]
+
+
+@dataclass
+class Server:
+    """A server that answers at ``at``; ``label`` is what the names of its indexes begin with."""
+
+    label: str
+    at: str
+    made: list[str] = field(default_factory=list)  # indexes
+
+    def __post_init__(self) -> None:
+        plain = self._connected("")
+        self.timed: Any = Timed(plain.transport)
+        about = plain.about()
+        self.version = f"{about['engine']} {about['version']}"
+        self.fields = [name for name in STRATEGIES if about[name].startswith("exact")]
+
+    def _connected(self, options: str) -> ServerBackend:
+        mark = "&" if "?" in self.at else "?"
+        found = plugins.backend(f"{self.at}{mark}replicas=0&request_timeout=600{options}")
+        if not isinstance(found, ServerBackend):
+            raise click.UsageError(f"{self.at} is no server; write elastic+http://HOST:PORT or opensearch+...")
+        return found
+
+    def backend(self, what: str) -> ServerBackend:
+        """The connection for a code, stored as it says."""
+        _, *ways = what.split(" ")
+        found = self._connected("".join(f"&{k}={way}" for k, way in zip(("field", "vectors"), ways, strict=False)))
+        found.transport = self.timed
+        return found
+
+    def all_names(self) -> list[str]:
+        """The indexes that are compared unless others are asked for."""
+        return [f"{self.label} {what}" for what in (*CODES, *HNSW[self.timed.engine])]
+
+    def check_name(self, name: str) -> None:
+        """UsageError unless it names an index."""
+        what, *ways = name.split(" ")[1:] or [""]
+        code, _, z = what.partition(":")
+        if not (code in GRIDS and z.isdigit() and len(ways) <= 2 and not set(ways[:1]) - set(self.fields)) and (
+            what not in HNSW[self.timed.engine] or ways
+        ):
+            raise click.UsageError(f"no index {name!r}; known: {', '.join(self.all_names())}, {' '.join(self.fields)}")
+
+    def name_of(self, what: str) -> str:
+        """That on the server."""
+        return f"boc-bench-{re.sub('[^a-z0-9]+', '-', what)}"
+
+    def opened(self, data: Data, name: str) -> Engine:
+        what = name.partition(" ")[2]
+        return ServedCode(self, data, what) if ":" in what else ServedGraph(self, data, what)
+
+    def built(self, data: Data, name: str, threads: int) -> Facts:
+        """Load it. UnavailableError if the server has no such type."""
+        what = name.partition(" ")[2]
+        if ":" not in what:
+            self._make_graph(data, what)
+        self.made.append(what)
+        found = self._coded(data, what, threads) if ":" in what else self._graph(data, what)
+        told(f"{name}: {found.build:.1f} s, {found.disk / 1e6:.1f} MB")
+        return found
+
+    def _coded(self, data: Data, what: str, threads: int) -> Facts:
+        code, name = what.partition(" ")[0], self.name_of(what)
+        kind = code.partition(":")[0]
+        fitting = once(folder_of(data, f"codec {kind}"), threads, fit, data, kind)
+        codec, backend, mine = fitted(data, code), self.backend(what), time.process_time()
+        begun = time.perf_counter()
+        parts = [codec.encode_documents(Embeddings(data.modality, block)) for _, block in data.blocks()]
+        encode = time.perf_counter() - begun
+        with FeatureFile(data.gallery) as file:
+            manifest, items = replace(new_manifest(file, codec), vector_dtype="float16"), file.items(data.modality)
+        begun, server = time.perf_counter(), self.cpu_seconds()
+        with backend.create(name, manifest, codec.arrays()) as writer:
+            for (start, block), terms in zip(data.blocks(), parts, strict=True):
+                writer.add(items[start : start + len(block)], terms, block)
+            writer.commit()
+        seconds, cpu = time.perf_counter() - begun, self.cpu_seconds() - server + time.process_time() - mine
+        sizes, arrays = backend.open(name).sizes(), sum(array.nbytes for array in codec.arrays().values())
+        rest = sizes["other"] + sizes["concepts"]
+        learned = min(arrays, rest)
+        disk = {"index": sizes["postings"], "vectors": sizes["vectors"], "codec": learned, "rest": rest - learned}
+        return Facts(fitting["build"], encode, seconds, fitting["cpu"] + cpu, None, disk)
+
+    def _graph(self, data: Data, what: str) -> Facts:
+        """The same documents with an indexed vector in place of terms, in the fastest form that the server reads."""
+        name = self.name_of(what)
+        with FeatureFile(data.gallery) as file:
+            items = file.items(data.modality)
+        scale = scale_of(data) if what == "byte" else None
+        form = base64_form if scale is None and self._reads_base64(name, data) else list_form
+        begun, mine, server = time.perf_counter(), time.process_time(), self.cpu_seconds()
+        with Bulk(self.timed, name) as bulk:
+            for start, block in data.blocks():
+                vectors = block if scale is None else quantised(block, scale)
+                for item, vector in zip(items[start : start + len(block)], vectors, strict=True):
+                    shown = {"id": item.id, "modality": item.modality, "content": item.content, "group": item.group}
+                    document = {**shown, "words": item.content, "vector": form(vector)}
+                    bulk.index(item.id, orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY))
+        for step in ("_refresh", "_forcemerge?max_num_segments=1", "_refresh", "_flush"):
+            self.timed.request("POST", f"/{name}/{step}", timeout=3600)
+        seconds, cpu = time.perf_counter() - begun, self.cpu_seconds() - server + time.process_time() - mine
+        stored, graph = self._stored(name)
+        vectors_bytes = data.shape[0] * data.shape[1] * STORED.get(what, np.dtype(np.float32)).itemsize
+        index = max(0, graph - vectors_bytes)
+        disk = {"index": index, "vectors": vectors_bytes, "codec": 0, "rest": stored - vectors_bytes - index}
+        return Facts(0.0, 0.0, seconds, cpu, None, disk)
+
+    def _make_graph(self, data: Data, what: str) -> None:
+        """The empty index."""
+        name = self.name_of(what)
+        remove(self.timed, name)
+        try:
+            self.timed.request("PUT", f"/{name}", hnsw_index(self.timed.engine, what, data.shape[1]))
+        except RefusedError as error:
+            raise UnavailableError(f"the server has no such type ({error.reason})") from error
+
+    def _stored(self, name: str) -> tuple[int, int]:
+        """Bytes of an index, and those of Lucene's files of vectors, whose names end in ``.ve?`` and ``.vem?``."""
+        told_ = self.timed.request("GET", f"/{name}/_stats/store,segments", include_segment_file_sizes="true")
+        primaries = told_["_all"]["primaries"]
+        files = primaries["segments"].get("file_sizes", {})
+        graph = sum(int(entry["size_in_bytes"]) for kind, entry in files.items() if kind.startswith("ve"))
+        return int(primaries["store"]["size_in_bytes"]), graph
+
+    def _reads_base64(self, name: str, data: Data) -> bool:
+        """Whether the server takes a vector as text, which loads several times faster than numbers do."""
+        vector = data.stored[0].astype(np.float32)
+        try:
+            self.timed.request("PUT", f"/{name}/_doc/0", {"vector": base64_form(vector)})
+        except RefusedError:
+            return False
+        self.timed.request("DELETE", f"/{name}/_doc/0")
+        return True
+
+    def cpu_seconds(self) -> float:
+        """Processor time that the nodes have used since they started."""
+        nodes = self.timed.request("GET", "/_nodes/stats/process")["nodes"].values()
+        return sum(float(node["process"]["cpu"]["total_in_millis"]) for node in nodes) / 1000
+
+    def memory(self, data: Data, name: str, setting: Setting) -> tuple[int | None, int | None]:
+        """None, since its heap is that of all indexes; bytes that it maps more when it opens this index alone and
+        answers some queries. None of both where the server is not on this machine."""
+        what = name.partition(" ")[2]
+        if not self.at.partition("://")[2].startswith(("127.0.0.1", "localhost")):
+            return None, None
+        try:
+            return None, self._mapped(data, name, what, setting)
+        except BackendError as error:
+            told(f"{name}: what it maps is not known, {error}")
+            return None, None
+
+    def _mapped(self, data: Data, name: str, what: str, setting: Setting) -> int:
+        (node,) = self.timed.request("GET", "/_nodes/process")["nodes"].values()
+        process = int(node["process"]["id"])
+        for other in self.made:
+            self._ask_index(other, "_close")
+        before = status_of(process, "RssFile")
+        self._ask_index(what, "_open")
+        self.timed.request("GET", "/_cluster/health", wait_for_status="yellow", timeout=600)
+        engine = self.opened(data, name)
+        engine.choose(setting)
+        for query in data.asked[1][:ASKED]:
+            engine.ask(query[None])
+        return max(0, status_of(process, "RssFile") - before)
+
+    def _ask_index(self, what: str, step: str) -> None:
+        name = self.name_of(what)
+        physical = list(self.timed.request("GET", f"/{name}/_alias"))
+        for one in physical:
+            self.timed.request("POST", f"/{one}/{step}")
+
+    def clear(self) -> None:
+        """Remove what was made."""
+        for what in self.made:
+            for name in self._physical(self.name_of(what)):
+                remove(self.timed, name)
+
+    def _physical(self, name: str) -> list[str]:
+        try:
+            return list(self.timed.request("GET", f"/{name}/_alias"))
+        except RefusedError:
+            return []
+
+
+@contextmanager
+def started(spec: str, work: Path, heap: str) -> Iterator[Server]:
+    """The server at an address, or one of a kind of tests/servers, which is stopped in the end."""
+    if "://" in spec:
+        server = Server(spec.partition("+")[0], spec)
+        try:
+            yield server
+        finally:
+            server.clear()
+        return
+    sys.path.append(str(ROOT))
+    from tests import servers
+
+    if spec not in servers.KINDS:
+        raise click.UsageError(f"no server {spec!r}; known: {', '.join(servers.KINDS)}, or an address")
+    try:
+        with tempfile.TemporaryDirectory(dir=work) as folder:
+            node = servers.Server(spec, Path(folder), heap=heap, optimise=True)
+            told(f"starting {spec}")
+            with node.start():
+                yield Server(spec, f"{SCHEMES[node.kind.engine]}+{node.url}")
+    except (servers.UnavailableError, servers.MismatchError, servers.StartError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def hnsw_index(engine: str, kind: str, dim: int) -> Json:
+    """The body that makes an index of documents with an indexed vector."""
+    properties = {
+        "id": {"type": "keyword", "index": False},
+        "modality": {"type": "keyword"},
+        "words": {"type": "text"},
+        "vector": hnsw_field(engine, kind, dim),
+    }
+    settings: Json = {"number_of_shards": 1, "number_of_replicas": 0, "refresh_interval": "-1", "sort.field": "id"}
+    if engine == "opensearch":
+        settings["knn"] = True
+    mapping = {"dynamic": False, "_source": {"excludes": ["vector"]}, "properties": properties}
+    return {"settings": settings, "mappings": mapping}
+
+
+def hnsw_field(engine: str, kind: str, dim: int) -> Json:
+    """The mapping of a vector that the server indexes by HNSW."""
+    if engine == "elasticsearch":
+        graph = {"type": "dense_vector", "index": True, "similarity": "dot_product", "index_options": {"type": kind}}
+        return {**graph, "dims": dim}
+    encoder = {"parameters": {"encoder": {"name": "sq"}}} if kind == "sq" else {}
+    method = {"name": "hnsw", "engine": "lucene", "space_type": "innerproduct", **encoder}
+    kinds = {"data_type": "byte"} if kind == "byte" else {}
+    return {"type": "knn_vector", "dimension": dim, "method": method, **kinds}
+
+
+def hnsw_query(engine: str, vector: NDArray[Any], ef: int) -> Json:
+    """The K nearest, ``ef`` candidates looked at."""
+    if engine == "elasticsearch":
+        return {"knn": {"field": "vector", "query_vector": vector, "k": K, "num_candidates": ef}}
+    return {"query": {"knn": {"vector": {"vector": vector, "k": K, "method_parameters": {"ef_search": ef}}}}}
+
+
+def scale_of(data: Data) -> float:
+    """One scale for all vectors: that of their largest component."""
+    return 127 / max(float(np.abs(block).max()) for _, block in data.blocks())
+
+
+def quantised(vectors: NDArray[np.float32], scale: float) -> NDArray[np.int8]:
+    """Whole numbers to 127."""
+    return np.clip(np.rint(vectors * scale), -127, 127).astype(np.int8)
+
+
+def list_form(vector: NDArray[Any]) -> Any:
+    return vector.tolist() if vector.dtype == np.int8 else vector
+
+
+def base64_form(vector: NDArray[Any]) -> str:
+    return encoded(vector.astype(">f4").tobytes())
+
+
+def remove(transport: Any, name: str) -> None:
+    try:
+        transport.request("DELETE", f"/{name}")
+    except RefusedError as error:
+        if error.status != 404:
+            raise

@@ -1,0 +1,151 @@
+"""How the race is timed: settings are chosen on some queries, and then take turns on others.
+
+``variants_of`` has every setting of an index answer the validation queries once, and drops those that another of the
+same index clearly beats, in recall and time. ``measure`` times the rest, one query at a time on one thread: in each
+round every setting answers all queries in a row, settings and queries in a random order, each setting after some
+queries that do not count. ``measure_rates`` has those that are compared answer all queries as a batch.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.race.data import Data, K, Matrix, told
+from bench.race.engine import Engine, Setting, use_threads
+
+RECALLS = (0.90, 0.95, 0.98)
+WARM = 20  # queries of a setting before its clock starts
+CLEAR = 0.85  # what one pass must be faster by to be sure of it
+MILLISECONDS = 1000
+
+
+@dataclass
+class Variant:
+    """An index at a setting, and what was measured of it."""
+
+    name: str
+    engine: Engine
+    setting: Setting
+    validation: float
+    recall: float = 0.0
+    times: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))  # milliseconds (rounds, queries)
+    took: float | None = None  # milliseconds, mean, as a server tells
+    qps: NDArray[np.float64] = field(default_factory=lambda: np.empty((2, 0)))  # on one processor and two (2, rounds)
+
+    @property
+    def label(self) -> str:
+        pairs = zip(self.engine.knobs, self.setting, strict=True)
+        return " ".join(f"{name}={value}" for name, value in pairs) or "-"
+
+    @property
+    def medians(self) -> NDArray[np.float64]:
+        """Of each round."""
+        found: NDArray[np.float64] = np.median(self.times, axis=1)
+        return found
+
+    @property
+    def p50(self) -> float:
+        return median(self.medians.tolist())
+
+    def percentile_cells(self) -> list[str]:
+        """Median over rounds, least and most of the 50th, 95th and 99th percentile."""
+        return [cell for q in (50, 95, 99) for cell in spread(np.percentile(self.times, q, axis=1), 3)]
+
+
+def spread(values: NDArray[np.float64], digits: int) -> list[str]:
+    """Median, least and most."""
+    return [f"{f(values):.{digits}f}" for f in (np.median, np.min, np.max)] if len(values) else ["", "", ""]
+
+
+def recall_of(engine: Engine, queries: Matrix, top: Sequence[set[int]]) -> float:
+    """The share of the exact top 10 that is found."""
+    found = [engine.rows(engine.ask(queries[i : i + 1])) for i in range(len(queries))]
+    return float(np.mean([len(best.intersection(rows)) / K for best, rows in zip(top, found, strict=True)]))
+
+
+def variants_of(data: Data, name: str, engine: Engine) -> list[Variant]:
+    """An index at the settings of its grid that no other clearly beats on the validation queries."""
+    queries, top = data.asked[1], data.top[1]
+    found = []
+    for setting in engine.grid:
+        engine.choose(setting)
+        recall_of(engine, queries[:WARM], top[:WARM])
+        begun = time.perf_counter()
+        recall = recall_of(engine, queries, top)
+        found.append((setting, recall, time.perf_counter() - begun))
+    kept = [
+        Variant(name, engine, setting, recall)
+        for setting, recall, seconds in found
+        if not any(other >= recall and took < CLEAR * seconds for _, other, took in found)
+    ]
+    told(f"{name}: {len(kept)} of {len(found)} settings, recall to {max(v.validation for v in kept):.3f}")
+    return kept
+
+
+def measure(variants: Sequence[Variant], data: Data, rounds: int, seed: int) -> None:
+    """Recall and times of all variants: in each round each answers all queries, in another order."""
+    rng = np.random.default_rng(seed)
+    queries, top = data.asked[0], data.top[0]
+    for variant in variants:
+        variant.times = np.empty((rounds, len(queries)))
+    server_times: dict[int, list[float]] = {}
+    told(f"timing {len(variants)} settings")
+    gc.collect()
+    gc.freeze()
+    for turn in range(rounds):
+        for j in rng.permutation(len(variants)).tolist():
+            variant, engine = variants[j], variants[j].engine
+            engine.choose(variant.setting)
+            order = rng.permutation(len(queries)).tolist()
+            for i in order[:WARM]:
+                engine.ask(queries[i : i + 1])
+            for i in order:
+                query = queries[i : i + 1]
+                begun = time.perf_counter()
+                engine.ask(query)
+                variant.times[turn, i] = MILLISECONDS * (time.perf_counter() - begun)
+                if engine.took is not None:
+                    server_times.setdefault(j, []).append(engine.took)
+        told(f"round {turn + 1} of {rounds}")
+    gc.unfreeze()
+    for j, variant in enumerate(variants):
+        variant.took = float(np.mean(server_times[j])) if j in server_times else None
+        variant.engine.choose(variant.setting)
+        variant.recall = recall_of(variant.engine, queries, top)
+
+
+def measure_rates(variants: Sequence[Variant], data: Data, rounds: int) -> None:
+    """Queries a second of batches, on one processor and on two."""
+    queries = np.ascontiguousarray(data.asked[0])
+    for variant in variants:
+        variant.qps = np.empty((2, rounds))
+    for threads, turn in product((1, 2), range(rounds)):
+        use_threads(threads)
+        for variant in variants:
+            variant.engine.choose(variant.setting)
+            begun = time.perf_counter()
+            variant.engine.batch(queries, threads)
+            variant.qps[threads - 1, turn] = len(queries) / (time.perf_counter() - begun)
+
+
+def fastest(variants: Sequence[Variant], recall: float) -> Variant | None:
+    """The fastest of one index that reaches a recall on the validation queries."""
+    return min((v for v in variants if v.validation >= recall), key=lambda v: v.p50, default=None)
+
+
+def picked(groups: Mapping[str, Sequence[Variant]]) -> dict[int, list[float]]:
+    """By the identity of a variant: the recalls at which it is the fastest of its index."""
+    found: dict[int, list[float]] = {}
+    for recall, group in product(RECALLS, groups.values()):
+        best = fastest(group, recall)
+        if best is not None:
+            found.setdefault(id(best), []).append(recall)
+    return found

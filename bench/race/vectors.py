@@ -1,0 +1,198 @@
+"""Engines of the race that answer from vectors: those of faiss, usearch, and numpy as brute force."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.race.data import Data, K, Matrix, told
+from bench.race.engine import Local, Setting, Took, rescored
+
+EF_CONSTRUCTION = 100
+EFS = (10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256)
+PROBES = (4, 8, 16, 24, 32, 48, 64, 96, 128, 256)
+
+
+class Faiss(Local):
+    """What the indexes of faiss share."""
+
+    library = "faiss"
+
+    def __init__(self, data: Data, folder: Path, code: str) -> None:
+        import faiss
+
+        self.data, self.index = data, faiss.read_index(str(folder / "index.faiss"))
+
+    @staticmethod
+    def filled(index: Any, data: Data, folder: Path, train: int = 0) -> Took:
+        """Seconds to train on some rows, add all, and write the file."""
+        import faiss
+
+        begun = time.perf_counter()
+        if train:
+            step = max(1, data.shape[0] // train)
+            index.train(data.stored[::step].astype(np.float32))
+        for _, block in data.blocks():
+            index.add(block)
+            told(f"{folder.name}: {index.ntotal} items")
+        faiss.write_index(index, str(folder / "index.faiss"))
+        return Took(time.perf_counter() - begun)
+
+    def ask(self, query: Matrix) -> Any:
+        return self.index.search(query, K)[1][0]
+
+    def batch(self, queries: Matrix, threads: int) -> Any:
+        return self.index.search(queries, K)
+
+
+class Flat(Faiss):
+    """Nothing but the vectors, which are read from the gallery."""
+
+    kind = "Flat"
+    grid = ((),)
+    beside = 4
+
+    def __init__(self, data: Data, folder: Path, code: str) -> None:
+        self.index = self._filled(replace(data))  # which forgets its map of the gallery
+
+    @staticmethod
+    def _filled(data: Data) -> Any:
+        import faiss
+
+        index = faiss.IndexFlatIP(data.shape[1])
+        for _, block in data.blocks():
+            index.add(block)
+        return index
+
+    @classmethod
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
+        begun = time.perf_counter()
+        cls._filled(data)
+        return Took(time.perf_counter() - begun)
+
+    def choose(self, setting: Setting) -> None:
+        pass
+
+
+class Hnsw(Faiss):
+    """A graph of 32 neighbours a node."""
+
+    kind = "HNSW32"
+    knobs = ("ef",)
+    grid = tuple((ef,) for ef in EFS)
+    inside = 4
+
+    @classmethod
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
+        import faiss
+
+        index = faiss.IndexHNSWFlat(data.shape[1], 32, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = EF_CONSTRUCTION
+        return cls.filled(index, data, folder)
+
+    def choose(self, setting: Setting) -> None:
+        (self.index.hnsw.efSearch,) = setting
+
+
+class Ivf(Faiss):
+    """4 sqrt(n) cells of bytes, the first 50 re-scored."""
+
+    kind = "IVF,SQ8"
+    knobs = ("nprobe",)
+    beside = 2
+    depth = 50
+
+    def __init__(self, data: Data, folder: Path, code: str) -> None:
+        super().__init__(data, folder, code)
+        self.grid = [(probes,) for probes in PROBES if probes <= self.index.nlist]
+
+    @classmethod
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
+        import faiss
+
+        count, dim = data.shape
+        cells = max(1, round(4 * count**0.5))
+        index = faiss.index_factory(dim, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
+        return cls.filled(index, data, folder, min(count, 64 * cells))
+
+    def choose(self, setting: Setting) -> None:
+        (self.index.nprobe,) = setting
+
+    def ask(self, query: Matrix) -> Any:
+        return self._best(query, self.index.search(query, self.depth)[1][0])
+
+    def batch(self, queries: Matrix, threads: int) -> Any:
+        found = self.index.search(queries, self.depth)[1]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(lambda i: self._best(queries[i : i + 1], found[i]), range(len(queries))))
+
+    def _best(self, query: Matrix, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return rescored(query, rows[rows >= 0], self.data)  # faiss fills up with -1
+
+
+class Usearch(Local):
+    """A graph of 32 neighbours a node over float16."""
+
+    library = "usearch"
+    kind = "HNSW32 float16"
+    knobs = ("ef",)
+    grid = Hnsw.grid
+    inside = 2
+
+    def __init__(self, data: Data, folder: Path, code: str) -> None:
+        self.index = self._empty(data)
+        self.index.load(str(folder / "index.usearch"))
+
+    @staticmethod
+    def _empty(data: Data) -> Any:
+        from usearch.index import Index
+
+        return Index(ndim=data.shape[1], metric="ip", dtype="f16", connectivity=32, expansion_add=EF_CONSTRUCTION)
+
+    @classmethod
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
+        index, begun = cls._empty(data), time.perf_counter()
+        for start, block in data.blocks():
+            index.add(np.arange(start, start + len(block)), block, threads=threads)
+            told(f"{folder.name}: {start + len(block)} items")
+        index.save(str(folder / "index.usearch"))
+        return Took(time.perf_counter() - begun)
+
+    def choose(self, setting: Setting) -> None:
+        (self.index.expansion_search,) = setting
+
+    def ask(self, query: Matrix) -> Any:
+        return self.index.search(query[0], K, threads=1).keys
+
+    def batch(self, queries: Matrix, threads: int) -> Any:
+        return self.index.search(queries, K, threads=threads).keys
+
+
+class Brute(Local):
+    """The product of the query with all vectors, in memory as float32."""
+
+    library = "numpy"
+    kind = "brute force"
+    grid = ((),)
+    beside = 4
+
+    def __init__(self, data: Data, folder: Path, code: str) -> None:
+        self.vectors = np.concatenate([block for _, block in replace(data).blocks()])
+
+    @classmethod
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
+        return Took(0.0)
+
+    def choose(self, setting: Setting) -> None:
+        pass
+
+    def ask(self, query: Matrix) -> Any:
+        scores = self.vectors @ query[0]
+        best = np.argpartition(-scores, K)[:K] if len(scores) > K else np.arange(len(scores))
+        return best[np.argsort(-scores[best], kind="stable")]

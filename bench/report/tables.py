@@ -1,0 +1,393 @@
+"""Tables for people, made of rows: which columns, in which order, with how many digits.
+
+A view takes rows and words that choose among them, and gives a heading and lines of cells, Markdown inside.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+from bench.report.rows import Rows
+
+Row = Mapping[str, str]
+DIRECTIONS = ("text to image", "image to text")
+CUTOFFS = (1, 5, 10)
+
+
+class ViewError(ValueError):
+    """There is no such view of these rows, or no such row."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A heading, and lines that have a cell for each of its columns."""
+
+    head: list[str]
+    lines: list[list[str]]
+
+    def markdown(self) -> str:
+        lines = [self.head, ["---"] * len(self.head), *self.lines]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("+-", "±")
+
+
+def number(cell: str, digits: int = 1) -> str:
+    """The cell with so many digits, thousands apart; what is no number, as it is."""
+    try:
+        return f"{float(cell):,.{digits}f}"
+    except ValueError:
+        return cell
+
+
+def share(cell: str, digits: int = 3) -> str:
+    """A share as in print: .953."""
+    return f"{float(cell):.{digits}f}".replace("0.", ".", 1) if cell else ""
+
+
+def joined(row: Row, columns: Sequence[str], digits: int = 1) -> str:
+    return " / ".join(number(row[column], digits) for column in columns)
+
+
+def ranged(row: Row, column: str, unit: str = "", digits: int = 2) -> str:
+    """The median of a column, with the least and the most."""
+    told = [number(row[name], digits) for name in (f"{column}{unit}", f"{column}_least", f"{column}_most")]
+    return f"{told[0]} ({told[1]}-{told[2]})" if told[0] else ""
+
+
+def everything(rows: Rows) -> Table:
+    """All rows as they are."""
+    return Table(list(rows.columns), [list(row.values()) for row in rows.table])
+
+
+def models(rows: Rows) -> Table:
+    """An encoder a line."""
+    head = ["model, ranked by"]
+    for told in ("sentence to picture", "picture to sentence"):
+        head += [f"{told} R@1 / 5 / 10", "+- of R@10", "median rank", "NDCG@25"]
+    lines = []
+    for model, scored in dict.fromkeys((row["model"], row["scored by"]) for row in rows.table):
+        line = [f"{model}, {scored}"]
+        for direction in DIRECTIONS:
+            row = cell(rows, model=model, direction=direction, **{"scored by": scored})
+            line += [
+                joined(row, [f"R@{k}" for k in CUTOFFS]), number(row["R@10 +-"]), number(row["median rank"], 0),
+                share(row["NDCG@25 ROUGE-L"]),
+            ]  # fmt: skip
+        lines.append(line)
+    return Table(head, lines)
+
+
+def index(rows: Rows) -> Table:
+    """R@10 of the vectors, and of the default code with and without re-ranking."""
+    found = {d: cell(rows, code="scalar", chain="default", direction=d) for d in DIRECTIONS}
+    one = found[DIRECTIONS[0]]
+    kept = f"the index, {one['z']} terms an item and {one['query z']} a query"
+    measures = {"dense vectors": "dense", f"{kept}, not re-ranked": "Rm=1"}
+    measures["the same, 10 candidates re-ranked for each hit"] = "Rm=10"
+    lines = [[told, *(number(found[d][column]) for d in DIRECTIONS)] for told, column in measures.items()]
+    return Table(["R@10, %", "sentence to picture", "picture to sentence"], lines)
+
+
+def table1(rows: Rows, paper: str = "") -> Table:
+    """Table I; with the word "paper", beside the paper's own figures, which are of other data."""
+    directions = {"image": "image retrieval", "sentence": "sentence retrieval"}
+    head = ["Model", *(f"{told} R@1 / 5 / 10" for told in directions.values()), "sum", "+-"]
+    sets = {"coco": "COCO", "flickr30k": "Flickr30K"} if paper else {}
+    head += [f"paper, {name}: {told}" for name in sets.values() for told in directions.values()]
+    lines, section = [], ""
+    for row in (row for row in rows.table if not row["minus"]):
+        if row["section"] != section:
+            section = row["section"]
+            lines.append([f"**{section}**", *[""] * (len(head) - 1)])
+        line = [row["model"], *(joined(row, [f"{d} R@{k}" for k in CUTOFFS]) for d in directions)]
+        line += [number(row["sum"]), number(row["sum +-"])]
+        for name in sets:
+            line += [joined(row, [f"paper {name} {d} R@{k}" for k in CUTOFFS]).strip(" /") for d in directions]
+        lines.append(line)
+    return Table(head, lines)
+
+
+def claims(rows: Rows) -> Table:
+    """Each claim with what decides."""
+    lines = []
+    for row in rows.table:
+        difference = f"{float(row['difference']):+.1f} +- {float(row['error']):.1f}" if row["difference"] else ""
+        where = ", ".join(part for part in (row["data"], row["direction"]) if part and part != "both")
+        lines.append([row["claim"], f"**{row['verdict']}**", difference, where, row["figures"], row["paper"]])
+    head = ["the paper's claim", "here", "difference, points", "rows", "figures", "the paper's own, on other data"]
+    return Table(head, lines)
+
+
+def verdicts(rows: Rows) -> Table:
+    """Each claim in one line: its verdicts, and the differences that decide, in the order of the rows."""
+    lines = []
+    for claim in dict.fromkeys(row["claim"] for row in rows.table):
+        found = [row for row in rows.table if row["claim"] == claim]
+        counts = Counter(row["verdict"] for row in found)
+        told = ", ".join(f"**{verdict}**" + (f" {n} of {len(found)}" if n < len(found) else "")
+                         for verdict, n in counts.items())  # fmt: skip
+        differences = [f"{float(r['difference']):+.1f} +- {float(r['error']):.1f}" for r in found if r["difference"]]
+        lines.append([claim, told, "; ".join(differences)])
+    return Table(["the paper's claim", "here", "difference, points +- standard error"], lines)
+
+
+def postings(rows: Rows, what: str = "recall", *chosen: str) -> Table:
+    """Recall of the exact top ten (or "right", R@10) by candidates; ``chosen`` are patterns of code and setting."""
+    depths = list(dict.fromkeys(row["R"] for row in rows.table))
+    lines = []
+    for code, setting in dict.fromkeys((row["code"], row["setting"]) for row in rows.table):
+        if chosen and not any(fnmatch(f"{code} {setting}", pattern) for pattern in chosen):
+            continue
+        found = {r["R"]: r for r in rows.table if (r["code"], r["setting"]) == (code, setting)}
+        one = next(iter(found.values()))
+        line = [code, setting, number(one["postings"], 0), number(one["bytes"], 0)]
+        for depth in depths:
+            value = found[depth][what] if depth in found else ""
+            line.append(share(value) if what == "recall" else number(value))
+        lines.append(line)
+    told = "recall" if what == "recall" else "R@10"
+    head = ["code", "terms an item / a query", "postings a query", "bytes an item"]
+    return Table([*head, *(f"{told}, R = {depth}" for depth in depths)], lines)
+
+
+def race(rows: Rows, at: str = "0.95") -> Table:
+    """Every index at its fastest setting that reached a recall where settings were chosen."""
+    took = {"took_ms": "of it the server, ms"} if any(row["took_ms"] for row in rows.table) else {}
+    head = [
+        "index", "setting", "recall@10", "p50 ms (least-most round)", *took.values(), "p95", "p99",
+        "queries/s, 1 / 2 threads", "learning + loading, s", "disk MB: index + vectors + code + rest",
+        "memory MB, own / mapped",
+    ]  # fmt: skip
+    lines = []
+    for row in rows.table:
+        if at in row["at"].split():
+            name = f"{row['engine']} {row['index']}"
+            lines.append([
+                f"**{name}**" if row["ours"] == "1" else name, row["setting"], share(row["recall"]),
+                ranged(row, "p50", "_ms"), *(number(row[column], 2) for column in took), number(row["p95_ms"], 2),
+                number(row["p99_ms"], 2), joined(row, ["qps_1", "qps_2"], 0),
+                f"{number(row['fit_s'], 0)} + {loading(row):,.0f}",
+                summed(row, "index_mb", "vectors_mb", "codec_mb", "rest_mb"),
+                " / ".join(number(row[key], 0) or "-" for key in ("anon_mb", "file_mb")),
+            ])  # fmt: skip
+    return Table(head, lines)
+
+
+def loading(row: Row) -> float:
+    """Seconds; items are encoded while others are written, so that the two are not told apart."""
+    return sum(float(row[column] or 0) for column in ("encode_s", "build_s") if column in row)
+
+
+def summed(row: Row, *columns: str) -> str:
+    """The sum, and of what."""
+    known = [float(row[column] or 0) for column in columns]
+    return f"{sum(known):,.0f}: {' + '.join(f'{value:,.0f}' for value in known)}"
+
+
+def growth(rows: Rows) -> Table:
+    """A number of items a line; or, under a limit of memory, a limit."""
+    if "limit_mb" in rows.columns:
+        return limited(rows)
+    columns = {
+        "p50_ms": ("p50 ms", 2), "p95_ms": ("p95", 2), "p99_ms": ("p99", 2), "fit_s": ("learn s", 1),
+        "load_s": ("load s", 1), "build_peak_mb": ("builder MB", 0),
+        "disk_mb": ("disk MB", 0), "anon_mb": ("memory MB", 1), "file_mb": ("mapped MB", 0),
+    }  # fmt: skip
+    table = [{**row, "load_s": str(loading(row))} for row in rows.table]
+    known = {key: told for key, told in columns.items() if key == "load_s" or key in rows.columns}
+    lines = [
+        [number(row["n"], 0), row["setting"], share(row["recall"])]
+        + [number(row[key], digits) for key, (_, digits) in known.items()]
+        for row in table
+    ]
+    return Table(["items", "setting", "recall", *(name for name, _ in known.values())], lines)
+
+
+def limited(rows: Rows) -> Table:
+    """An index with and without a limit of memory."""
+    columns = {
+        "index_mb": 0, "limit_mb": 0, "build_s": 0, "build_used_mb": 0, "recall": 3, "p50_ms": 2, "p95_ms": 2,
+        "p99_ms": 2, "major_faults": 0, "used_mb": 0,
+    }  # fmt: skip
+    head = [
+        "items", "index MB", "limit MB", "build s", "builder used MB", "recall", "p50 ms", "p95", "p99",
+        "reads from the disk (major faults)", "search used MB",
+    ]  # fmt: skip
+    lines = [[number(r["n"], 0), *(number(r[key], digits) for key, digits in columns.items())] for r in rows.table]
+    return Table(head, lines)
+
+
+def alignment(rows: Rows, metric: str = "mrsw", stored: str = "float16") -> Table:
+    """Re-ranking by an alignment beside that by the dot product."""
+    head = ["Rm"]
+    for told in ("sentence to picture", "picture to sentence"):
+        head += [f"{told}, `dot` R@1 / 10", f"`{metric}`", "added ms"]
+    lines = []
+    for rm in dict.fromkeys(row["Rm"] for row in rows.table):
+        line = [rm]
+        for direction in DIRECTIONS:
+            same = {"direction": direction, "Rm": rm, "stored as": stored}
+            dot, other = (cell(rows, metric=name, **same) for name in ("dot", metric))
+            line += [joined(dot, ["R@1", "R@10"]), joined(other, ["R@1", "R@10"]), number(other["ms"])]
+        lines.append(line)
+    return Table(head, lines)
+
+
+def metrics(rows: Rows, rm: str = "10", stored: str = "float16") -> Table:
+    """A metric a line."""
+    head = ["metric", *(f"{told} R@1 / 10" for told in ("sentence to picture", "picture to sentence"))]
+    lines = []
+    for metric in dict.fromkeys(row["metric"] for row in rows.table if row["metric"] != "none"):
+        found = [cell(rows, metric=metric, direction=d, Rm=rm, **{"stored as": stored}) for d in DIRECTIONS]
+        lines.append([f"`{metric}`", *(joined(row, ["R@1", "R@10"]) for row in found)])
+    return Table(head, lines)
+
+
+def labels(rows: Rows) -> Table:
+    """A kind of label a line."""
+    head = ["labels", "terms", "with words", "share of top pictures", "chance", "terms above chance"]
+    lines = [
+        [
+            row["labels"], row["terms"], row["with words"], f"{share(row['hits'], 2)} +- {share(row['hits +-'], 2)}",
+            share(row["chance"], 2), share(row["above chance"], 2),
+        ]
+        for row in rows.table
+    ]  # fmt: skip
+    return Table(head, lines)
+
+
+def encoding(rows: Rows) -> Table:
+    """A code a line."""
+    lines = [
+        [row["code"], number(row["rows/s"], 0),
+         f"{row['ratio to faiss']} ({row['lowest']}-{row['highest']})", number(row["fit s"]), number(row["peak MB"], 0)]
+        for row in rows.table
+    ]  # fmt: skip
+    return Table(["code", "vectors a second", "of faiss's speed (least-most)", "learning, s", "peak memory, MB"], lines)
+
+
+def kernel(rows: Rows) -> Table:
+    """An index a line."""
+    head = [
+        "index", "setting", "recall@10", "p50 ms", "of it the query's terms", "posting lists", "postings a query",
+        "ns a posting",
+        "of a bare loop in C", "cold `boc search`, s",
+    ]  # fmt: skip
+    lines = [
+        [row["index"], row["setting"], share(row["recall"]), number(row["p50_ms"], 3),
+         number(row.get("encode_ms", ""), 3), number(row["kernel_ms"], 3), number(row["postings"], 0),
+         ranged(row, "ns"), number(row["scatter_ns"], 2), ranged(row, "cold", "_s")]
+        for row in rows.table
+    ]  # fmt: skip
+    return Table(head, lines)
+
+
+MEASURES = (  # heading, column of the rows, words for a ratio below one and above
+    ("one query", "p50", ("faster", "slower")),
+    ("batches, one thread", "qps_1", ("fewer a second", "more a second")),
+    ("loading", "build", ("sooner", "later")),
+    ("with learning", "with_fit", ("sooner", "later")),
+    ("disk", "disk", ("smaller", "larger")),
+    ("own memory", "anon", ("less", "more")),
+)
+SEVERAL = 1.05  # times; less is told as even
+
+
+def ratios(rows: Rows, at: str = "", race_of: str = "", ours: str = "") -> Table:
+    """Ours beside theirs at equal recall; without what neither side of any pair tells."""
+    chosen = {key: word for key, word in (("at", at), ("race", race_of), ("ours", ours)) if word}
+    found = [row for row in rows.table if all(row[key] == word for key, word in chosen.items())]
+    measures = [measure for measure in MEASURES if any(row[measure[1]] for row in found)]
+    lines = []
+    for row in found:
+        line = [f"{row['ours']} ({share(row['recall'])})", f"{row['theirs']} ({share(row['their_recall'])})"]
+        lines.append([*line, *(ratio(row, column, words)[0] for _, column, words in measures)])
+    return Table(["ours (recall@10)", "theirs (recall@10)", *(name for name, *_ in measures)], lines)
+
+
+def ratio(row: Row, column: str, words: tuple[str, str]) -> tuple[str, str]:
+    """So many times faster or slower, and the like; and whose it is: ours, theirs, or even."""
+    if not row[column]:
+        return "", ""
+    value = float(row[column])
+    if value == 0:
+        return f"none, {words[0]}", "ours"
+    times, word = (value, words[1]) if value > 1 else (1 / value, words[0])
+    better = value > 1 if column.startswith("qps") else value < 1
+    verdict = row.get(f"{column}_verdict", "") or ("even" if times < SEVERAL else "ours" if better else "theirs")
+    told = f"{times:.{1 if times < 100 else 0}f} x {word}" if times >= SEVERAL else "even"
+    if row.get(f"{column}_least"):
+        ends = sorted(float(row[column + end]) for end in ("_least", "_most"))
+        told += " ({:.1f}-{:.1f})".format(*(ends if value > 1 else [1 / end for end in reversed(ends)]))
+    return told, verdict
+
+
+View = Callable[..., Table]
+VIEWS: dict[str, dict[str, View]] = {
+    "models.py": {"models": models},
+    "sparsity_recall.py": {"index": index},
+    "table1.py": {"table1": table1},
+    "claims.py": {"claims": claims, "verdicts": verdicts},
+    "recall_postings.py": {"postings": postings},
+    "race.py": {"at": race},
+    "ratios.py": {"ratios": ratios},
+    "embedded_growth.py": {"growth": growth},
+    "alignment_rerank.py": {"alignment": alignment, "metrics": metrics},
+    "encoding_speed.py": {"encoding": encoding},
+    "embedded_kernel.py": {"kernel": kernel},
+    "labels.py": {"labels": labels},
+}
+
+
+PLOTTED = ("sparsity_recall.py", "codebook_size.py")  # a report's plots say it all
+
+
+def table(rows: Rows, name: str, *words: str) -> Table:
+    """A view of rows by its name; "all" has every column."""
+    known = {"all": everything, **VIEWS.get(rows.head["script"], {})}
+    if name not in known:
+        raise ViewError(f"{rows.name}: no view {name!r}; known: {', '.join(known)}")
+    return known[name](rows, *words)
+
+
+def shown(rows: Rows) -> Iterator[tuple[str, Table]]:
+    """The views that a report has, each with a title."""
+    script = rows.head["script"]
+    if script == "race.py":
+        for at in sorted({at for row in rows.table for at in row["at"].split()}):
+            yield f"At recall {at} (of the settings chosen on other queries)", race(rows, at)
+    elif script == "table1.py":
+        yield "Table I, beside the paper's figures on its own data", table1(rows, "paper")
+    elif script == "recall_postings.py":
+        yield "Recall of the exact top ten", postings(rows)
+        yield "R@10 of the right item, %", postings(rows, "right")
+    elif script in PLOTTED:
+        return
+    elif script in VIEWS:
+        yield "", next(iter(VIEWS[script].values()))(rows)
+    else:
+        yield "", everything(rows)
+
+
+def cell(rows: Rows, **chosen: str) -> Row:
+    """The one row that has these values; numbers need not be written alike, and one of several ``at`` is enough."""
+    unknown = [key for key in chosen if key not in rows.columns]
+    if unknown:
+        raise ViewError(f"{rows.name}: no column {unknown[0]!r}; known: {', '.join(rows.columns)}")
+    found = [row for row in rows.table if all(_has(row, key, value) for key, value in chosen.items())]
+    if len(found) != 1:
+        raise ViewError(f"{rows.name}: {len(found)} rows have {chosen}; name columns that leave one")
+    return found[0]
+
+
+def _has(row: Row, key: str, value: str) -> bool:
+    return any(alike(part, value) for part in (row[key].split() if key == "at" else [row[key]]))
+
+
+def alike(one: str, other: str) -> bool:
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return one == other

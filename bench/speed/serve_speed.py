@@ -1,0 +1,144 @@
+"""How fast `boc serve` answers a keystroke, where that time goes, and what becomes of it with many clients at once.
+
+Captions of the index are typed letter by letter, each letter one request, by one client; then by ``--clients`` at once.
+Every row: milliseconds of ``stage`` at the 50th, 95th and 99th percentile over ``requests``. ``client`` is what the
+client waits, ``total`` what the server says of itself, ``other`` what of that is in no stage. Run it on a quiet
+machine: server and clients share its cores.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import click
+import numpy as np
+
+from bench.report.rows import Writer
+
+PARTS = ("encode", "code", "postings", "rerank", "content")
+SPREAD = 97  # captions are taken this far apart
+COLUMNS = ["clients", "stage", "requests", "errors", "per_s", "p50_ms", "p95_ms", "p99_ms"]
+
+
+class Client(threading.Thread):
+    """Types sentences letter by letter over a connection of its own; waits for each answer."""
+
+    def __init__(self, address: str, sentences: Sequence[str], options: str) -> None:
+        super().__init__(daemon=True)
+        self._place = urlsplit(address).netloc
+        self._sentences = sentences
+        self._options = options
+        self.took: defaultdict[str, list[float]] = defaultdict(list)
+        self.errors: list[str] = []
+
+    def run(self) -> None:
+        connection = http.client.HTTPConnection(self._place, timeout=120)
+        for sentence in self._sentences:
+            for end in range(1, len(sentence) + 1):
+                if sentence[:end].strip():
+                    self._ask(connection, sentence[:end])
+        connection.close()
+
+    def _ask(self, connection: http.client.HTTPConnection, text: str) -> None:
+        start = time.perf_counter()
+        try:
+            connection.request("GET", f"/api/search?q={quote(text)}{self._options}")
+            answer = connection.getresponse()
+            body = answer.read()
+        except OSError as error:
+            self.errors.append(str(error))
+            connection.close()
+            return
+        if answer.status != 200:
+            self.errors.append(f"{answer.status}: {body[:200]!r}")
+            return
+        self.took["client"].append(1000 * (time.perf_counter() - start))
+        stages = json.loads(body)["stages"]
+        for part in PARTS:
+            self.took[part].append(stages[f"{part}_ms"] or 0.0)
+        self.took["total"].append(stages["total_ms"])
+        self.took["other"].append(stages["total_ms"] - sum(stages[f"{part}_ms"] or 0.0 for part in PARTS))
+
+
+def captions(name: str, at: str, count: int, skip: int) -> list[str]:
+    """Captions of the index, spread over it."""
+    from boc import plugins
+
+    texts = (item.content for item in plugins.backend(at).open(name).items() if item.modality == "text")
+    found = list(islice(texts, skip * SPREAD, (skip + count) * SPREAD, SPREAD))
+    if len(found) < count:
+        raise click.UsageError(f"{name} holds fewer than {(skip + count) * SPREAD} captions; type fewer sentences")
+    return found
+
+
+def measure(address: str, shares: Sequence[Sequence[str]], options: str) -> tuple[list[Client], float]:
+    """Clients that are done typing their shares, all at once, and the seconds that took."""
+    clients = [Client(address, share, options) for share in shares]
+    start = time.perf_counter()
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
+    return clients, time.perf_counter() - start
+
+
+def write(out: Writer, clients: Sequence[Client], seconds: float) -> None:
+    """The rows of one measurement."""
+    errors = [error for client in clients for error in client.errors]
+    for error in errors[:5]:
+        click.echo(error, err=True)
+    for stage in ("client", "total", *PARTS, "other"):
+        took = np.array([ms for client in clients for ms in client.took[stage]])
+        points = [f"{point:.2f}" for point in np.percentile(took, [50, 95, 99])]
+        out.write(len(clients), stage, len(took), len(errors), f"{len(took) / seconds:.1f}", *points)
+
+
+def start(name: str, at: str, more: Sequence[str]) -> tuple[subprocess.Popen[str], str]:
+    """A server on a free port, and its address."""
+    command = [sys.executable, "-c", "from boc.cli import main; main()", "serve", name, "--at", at, "--port", "0"]
+    server = subprocess.Popen([*command, *more], stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    for line in server.stderr:
+        if " is at http://" in line:
+            return server, line.split(" is at ")[1].strip()
+        click.echo(line.rstrip(), err=True)
+    raise click.ClickException("the server did not start")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--at", default="file:boc-data", show_default=True)
+@click.option("--encoder", help="Where the encoder is, if it has moved.")
+@click.option("--sentences", type=click.IntRange(1), default=8, show_default=True, help="Typed by one client.")
+@click.option("--clients", type=click.IntRange(1), default=20, show_default=True, help="At once, a sentence each.")
+@click.option("--k", type=click.IntRange(1), default=40, show_default=True)
+def main(name: str, at: str, encoder: str | None, sentences: int, clients: int, k: int) -> None:
+    """CSV on stdout: percentiles of each stage, for one client and for many."""
+    typed = captions(name, at, sentences + 1, 0)
+    shares = [[text] for text in captions(name, at, clients, sentences + 1)]
+    server, address = start(name, at, ["--device", "cpu", *(["--encoder", encoder] if encoder else [])])
+    settings: dict[str, Any] = {"name": name, "sentences": sentences, "clients": clients, "k": k}
+    try:
+        measure(address, [typed[:1]], f"&k={k}")  # warm
+        with Writer(sys.stdout, __file__, settings, COLUMNS, extras=["torch", "fastapi", "uvicorn"]) as out:
+            write(out, *measure(address, [typed[1:]], f"&k={k}"))
+            write(out, *measure(address, shares, f"&k={k}"))
+    finally:
+        server.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(20)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""boc estimate."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from boc.cli import options
+
+if TYPE_CHECKING:
+    from boc.evaluate.capacity import Estimate
+
+UNITS = ("bytes", "kB", "MB", "GB", "TB")
+
+
+@click.command("estimate")
+@click.argument("sources", metavar="SOURCE...", type=options.PATH, nargs=-1, required=True)
+@click.option("--items", type=click.IntRange(1), required=True, help="How many items the index is to hold.")
+@options.at
+@click.option("--sample", type=click.IntRange(2), default=5000, show_default=True, help="Items to load, at most.")
+@options.coding
+@options.metadata
+@options.as_json
+def command(
+    sources: tuple[Path, ...],
+    items: int,
+    at: str,
+    sample: int,
+    coding: options.Coding,
+    metadata: Path | None,
+    as_json: bool,
+) -> None:
+    """Say what an index of many items would take, from items like them in SOURCE.
+
+    SOURCE is a feature file with vectors, or several. A sample of it is loaded twice, a fifth and the whole, into
+    temporary indexes of the place --at, which are removed; for a folder, into a temporary one. The figures are those
+    of merged indexes, for one copy: each replica takes the bytes once more.
+
+    \b
+    Examples: boc estimate photos.h5 --items 10000000 --at elastic+https://localhost:9200
+              boc estimate photos.h5 --items 1000000 --code dictionary --terms 16384
+    """
+    book = coding.book()
+    from boc.build import new_manifest
+    from boc.evaluate.capacity import extrapolate, measure, size_of
+    from boc.inputs.features import FeatureFiles
+    from boc.inputs.metadata import Metadata
+
+    table = Metadata.read(metadata) if metadata is not None else None
+    with ExitStack() as stack:
+        file = stack.enter_context(FeatureFiles(sources))
+        if file.header.kind != "embeddings":
+            raise click.UsageError(f"{file.path} holds no vectors; make a file of them with boc extract --encoder")
+        if at.startswith("file:"):
+            at = f"file:{stack.enter_context(tempfile.TemporaryDirectory(prefix='boc-estimate-'))}"
+        codec = coding.fitted(file, book)
+        manifest = new_manifest(file, codec, rerank=coding.rerank, concepts=coding.concepts, metadata=table)
+        size = min(sample, size_of(file))
+        with options.bar("loading", size + size // 5) as bar:
+            part, whole = measure(file, at, codec, manifest, table, size=size, tick=bar.update)
+    found = extrapolate(part, whole, items)
+    if as_json:
+        derived = {name: getattr(found, name) for name in ("bytes", "page_cache", "shards", "heap")}
+        click.echo(json.dumps({**asdict(found), **derived}))
+        return
+    for label, value in _lines(found, on_server=not at.startswith("file:")):
+        click.echo(f"{label:10s} {value}")
+
+
+def _lines(found: Estimate, *, on_server: bool) -> list[tuple[str, str]]:
+    part, whole = found.measured
+    each = {name: size for name, size in found.bytes_each.items() if size}
+    lines = [
+        ("measured", f"{whole.items:,} items in {whole.seconds:.1f} s, {part.items:,} in {part.seconds:.1f} s"),
+        ("for", f"{found.items:,} items, extrapolated: {found.items / whole.items:,.3g} times what was measured"),
+        *((name, f"{_bytes(size * found.items)}, {size:,.0f} bytes an item") for name, size in each.items()),
+        ("fixed", f"{_bytes(found.fixed)}, whatever the number: the arrays of the code, of this size"),
+        ("in all", f"{_bytes(found.bytes)}, {found.bytes / found.items:,.0f} bytes an item"),
+        ("load", f"{_time(found.seconds)}, {found.items / found.seconds:,.0f} items a second; merging grows with size"),
+        ("page cache", f"{_bytes(found.page_cache)}, for searches that do not wait for the disk"),
+    ]
+    if on_server:
+        lines += [
+            ("shards", f"{found.shards}: one for each 30 GB or 10 million items, whichever gives more"),
+            ("heap", f"{_bytes(found.heap)} over all nodes: 1 GB, and 1 GB for each 20 shards"),
+        ]
+    return lines
+
+
+def _bytes(size: float) -> str:
+    power = 0
+    while size >= 1000 and power < len(UNITS) - 1:
+        size, power = size / 1000, power + 1
+    return f"{size:.3g} {UNITS[power]}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

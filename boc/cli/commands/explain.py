@@ -1,0 +1,119 @@
+"""boc explain."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from boc.cli import options
+
+if TYPE_CHECKING:
+    from boc.clustering.term_labels import Label
+    from boc.explain.score import Explanation
+
+
+@click.command("explain")
+@options.name
+@click.argument("given", nargs=-1, required=True, metavar="[TEXT] ID")
+@click.option("--image", type=options.PATH, help="Explain the hit of this picture, not of a sentence.")
+@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Terms shown and labelled.")
+@click.option("--html", type=options.PATH, help="Write a page to look at: regions, terms, words against regions.")
+@options.as_json
+@options.at
+@options.encoder
+@options.device
+def command(
+    name: str,
+    given: tuple[str, ...],
+    image: Path | None,
+    top: int,
+    html: Path | None,
+    as_json: bool,
+    at: str,
+    encoder: str | None,
+    device: str,
+) -> None:
+    """Say why the item ID of index NAME has its score for a sentence or a picture.
+
+    Prints the terms that both share, largest product first: its share of the score, frequency in the query times
+    frequency in the item, and the words that are typical of it. The products sum to the score of the index, before
+    re-ranking.
+
+    \b
+    Examples: boc explain photos "two dogs play in the snow" 3265162450_5b4e3c5f1b.jpg
+              boc explain photos --image dog.jpg 3265162450_5b4e3c5f1b.jpg --html why.html
+    """
+    if len(given) != (2 if image is None else 1):
+        raise click.UsageError("give TEXT (in quotes) and the ID of an item, or --image FILE and the ID")
+    from boc.atomic_files import check_writable
+    from boc.explain.score import explain
+    from boc.search import Searcher
+
+    if html is not None:
+        check_writable(html)
+    searcher = Searcher.open(name, at, encoder=encoder, device=device)
+    text = given[0] if image is None else None
+    explanation = explain(searcher, given[-1], text, image, labelled=top)
+    if html is not None:
+        from boc.explain.page import write_page
+
+        write_page(html, explanation, top)
+    if as_json:
+        click.echo(json.dumps(_record(explanation), ensure_ascii=False))
+    else:
+        _print(explanation, top)
+    if explanation.missing:
+        click.echo(f"terms only: {explanation.missing}", err=True)
+
+
+def _print(explanation: Explanation, top: int) -> None:
+    for match in explanation.matches[:top]:
+        product = f"{match.query_frequency} x {match.item_frequency} = {match.product}"
+        words = ", ".join(match.label.words) if match.label else ""
+        click.echo(f"{100 * float(explanation.share(match)):5.1f} %  t{match.term:<6} {product:<24}  {words}".rstrip())
+    others = explanation.matches[top:]
+    if others:
+        rest = sum(match.product for match in others)
+        click.echo(f"{100 * rest / explanation.score:5.1f} %  and {len(others)} others, {rest}")
+    if explanation.matches:
+        click.echo(f"score    {explanation.score}")
+    else:
+        click.echo(f"{explanation.item.id} shares no term with this query", err=True)
+
+
+def _record(explanation: Explanation) -> dict[str, Any]:
+    cosines, query, item = explanation.alignment, explanation.query_parts, explanation.item_parts
+    return {
+        "query": explanation.query.content,
+        "id": explanation.item.id,
+        "modality": explanation.item.modality,
+        "content": explanation.item.content,
+        "score": explanation.score,
+        "terms": [
+            {
+                "term": match.term,
+                "query_frequency": match.query_frequency,
+                "item_frequency": match.item_frequency,
+                "product": match.product,
+                "share": float(explanation.share(match)),
+                "label": _label(match.label),
+            }
+            for match in explanation.matches
+        ],
+        "query_parts": query.names if query else None,
+        "item_parts": item.names if item else None,
+        "boxes": None if item is None or item.boxes is None else item.boxes.tolist(),
+        "weights": None if explanation.weights is None else explanation.weights.tolist(),
+        "weighed_by": explanation.weighed_by,
+        "alignment": None if cosines is None else cosines.tolist(),
+    }
+
+
+def _label(label: Label | None) -> dict[str, Any] | None:
+    if label is None:
+        return None
+    examples = [{"id": e.id, "content": e.content, "box": e.box} for e in label.examples]
+    return {"words": label.words, "examples": examples}

@@ -1,0 +1,82 @@
+"""boc serve."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from boc.cli import options
+
+
+@click.command("serve")
+@options.name
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 is everywhere.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--token", envvar="BOC_TOKEN", help="Let in only who knows this; better in the environment: BOC_TOKEN.")
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Another name this server may be called by.")
+@click.option("--cache", type=options.PATH, help="Folder of thumbnails [default: boc/thumbnails in ~/.cache].")
+@click.option("--open", "browse", is_flag=True, help="Open the page in a browser.")
+@options.at
+@options.encoder
+@options.device
+def command(
+    name: str,
+    host: str,
+    port: int,
+    token: str | None,
+    hosts: tuple[str, ...],
+    cache: Path | None,
+    browse: bool,
+    at: str,
+    encoder: str | None,
+    device: str,
+) -> None:
+    """Serve a page that searches the index NAME, and its JSON interface, until Ctrl-C.
+
+    \b
+    Examples: boc serve photos --open
+              boc serve photos --at elastic+https://USER@HOST:9200 --port 8080
+              BOC_TOKEN=$(openssl rand -hex 16) boc serve photos --host 0.0.0.0 --allow-host pictures.example.org
+    """
+    from boc.errors import BocError
+
+    try:
+        from boc.web.app import create_app
+        from boc.web.server import listen, run
+        from boc.web.settings import Settings, default_cache
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in {"boc", "encoders", "indexing"}:
+            raise
+        raise BocError(f"boc serve needs the package {error.name}; install it with: pip install 'boc[web]'") from error
+    from boc.search import Searcher
+
+    if token is not None and not token.strip():
+        raise BocError("the token is empty; give one that is hard to guess, or leave --token out")
+    settings = Settings(name, at, host, hosts, token, cache or default_cache())
+    with listen(host, port) as sock:
+        searcher = Searcher.open(name, at, encoder=encoder, device=device)
+        app = create_app(searcher, settings)
+        click.echo(f"loading the encoder {searcher.index.manifest.identity.spec}", err=True)
+        searcher.encoder.encode_texts(["a picture"])
+        address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}/"
+        if not settings.private and token is None:
+            click.echo(
+                f"note: everybody who reaches {host} can search and see these pictures; give a --token to change that",
+                err=True,
+            )
+        click.echo(f"{name} is at {address}", err=True)
+        if browse and _shows():
+            click.launch(address if token is None else f"{address}?token={token}")
+        try:
+            run(app, sock)
+        except KeyboardInterrupt:
+            raise SystemExit(128 + signal.SIGINT) from None
+
+
+def _shows() -> bool:
+    """Whether there is a screen for a browser; without one the tools that open pages only complain."""
+    return not sys.platform.startswith("linux") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))

@@ -1,0 +1,153 @@
+"""boc train."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from boc.cli import completers, options
+
+if TYPE_CHECKING:
+    from boc.inputs.sources import Source
+    from boc.plugins import RegionSource
+    from encoders.training.trainer import Progress
+
+
+@click.command("train")
+@options.source
+@click.option("-o", "--output", type=options.PATH, required=True, help="Folder of the model.")
+@click.option(
+    "--regions",
+    default="grid",
+    show_default=True,
+    metavar="KIND[:ARGUMENT]",
+    shell_complete=completers.regions,
+    help="Region source, for example grid.",
+)
+@click.option(
+    "--recipe",
+    "recipe_name",
+    default="small",
+    show_default=True,
+    metavar="NAME",
+    help="Network, sizes and settings to begin with; see below.",
+)
+@click.option(
+    "--text",
+    metavar="KIND|FOLDER",
+    help="Text tower: small, minilm, words, gru, lstm, or a BERT folder [default: the recipe's].",
+)
+@click.option("--epochs", type=click.IntRange(1), help="Passes over the pictures at most.")
+@click.option("--batch-size", type=click.IntRange(2), help="Pictures in a batch.")
+@click.option("--seed", type=int, help="Everything random follows from it.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Any other size or setting; may be repeated."
+)
+@options.device
+def command(
+    source: Path,
+    ids: Path | None,
+    images: Path | None,
+    output: Path,
+    regions: str,
+    recipe_name: str,
+    text: str | None,
+    epochs: int | None,
+    batch_size: int | None,
+    seed: int | None,
+    settings: tuple[str, ...],
+    device: str,
+) -> None:
+    """Train a TERN, TERAN, VSRN or VSRN++ on the captioned pictures of SOURCE, a CSV or a regions file.
+
+    Some pictures are held out, and the weights that find best among them are kept. Killed or stopped, the same
+    command goes on where it was.
+
+    \b
+    Recipes for thousands of pictures, on a CPU:
+      small           TERN, all from scratch
+      photos          TERN over a pretrained BERT (--text)
+      photos-teran    TERAN: words aligned with regions
+      photos-align    TERN with alignment: both, for codes and re-ranking
+      photos-vsrn     VSRN over known word vectors
+      photos-vsrnpp   VSRN++ over a frozen BERT
+    Recipes of the papers, for a GPU and --text FOLDER (a bert-base-uncased):
+      tern, tern-align, teran, teran-f30k, vsrn, vsrn-f30k, vsrnpp
+
+    \b
+    Examples: boc train captions.csv -o models/mine
+              boc train regions.h5 -o models/mine --recipe photos --regions tflite:mobilenet.tflite --set epochs=8
+    """
+    from boc import plugins
+    from boc.atomic_files import check_writable, sole_writer
+    from boc.inputs.sources import open_source
+
+    check_writable(output / "config.json")
+    trainer = plugins.trainer()
+    recipe = trainer.Recipe.of(
+        recipe_name, _settings(settings, text=text, epochs=epochs, batch_size=batch_size, seed=seed)
+    )
+    found, region_source = open_source(source, ids, images), plugins.region_source(regions)
+    found.check_captioned()
+    run = trainer.describe(recipe, found.digest, region_source)
+    with sole_writer(output):
+        if not trainer.finished(output, run):
+            file = found.file or _regions_file(found, output, region_source)
+            kept = {item.id for item in found.items if item.modality == "image"}
+            training = trainer.Training(output, file, region_source, recipe, run, ids=kept, device=device)
+            options.show("reading captions", training.captions, training.prepare())
+            _show(training.run())
+    best = trainer.best(output)
+    for label, recall in (("sentence to picture", best.text_to_image), ("picture to sentence", best.image_to_text)):
+        click.echo(f"{label}: R@1 {recall.r1:.1f}  R@5 {recall.r5:.1f}  R@10 {recall.r10:.1f} (on pictures held out)")
+    click.echo(f"model in {output}; use it with --encoder {recipe.kind}:{output}")
+
+
+def _settings(pairs: tuple[str, ...], **options: object) -> dict[str, str]:
+    named = {name: str(value) for name, value in options.items() if value is not None}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise click.UsageError(f"--set takes NAME=VALUE, got {pair!r}")
+        named[name] = value
+    return named
+
+
+def _regions_file(found: Source, output: Path, source: RegionSource) -> Path:
+    """Regions of all pictures, beside the run that reads them; pictures that cannot be used are named and left out."""
+    from boc.inputs.extraction import Extraction
+    from boc.inputs.features import FeatureFile
+
+    path = output / "training" / "regions.h5"
+    if not path.exists():
+        extraction = Extraction(found, path, regions=source)
+        options.show("cutting regions", extraction.total, extraction.run())
+    with FeatureFile(path) as file:
+        for _, reason in file.failed:
+            click.echo(f"left out: {reason}", err=True)
+    return path
+
+
+def _show(steps: Iterator[Progress]) -> None:
+    """A progress bar over the steps; each validation is a line above it."""
+    bar = None
+    for now in steps:
+        if bar is None:
+            bar = click.progressbar(length=now.steps, label="training", file=sys.stderr, show_pos=True)
+            bar.__enter__()
+            bar.update(now.step - 1)
+        if now.recalls is None:
+            bar.update(1)
+            continue
+        text, image = now.recalls.text_to_image, now.recalls.image_to_text
+        click.echo(
+            f"\repoch {now.epoch + 1}: loss {now.loss:.3f}, R@10 sentence to picture {text.r10:.1f}, "
+            f"picture to sentence {image.r10:.1f}" + " " * 20,
+            err=True,
+        )
+    if bar is not None:
+        bar.__exit__(None, None, None)

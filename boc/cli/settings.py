@@ -1,0 +1,187 @@
+"""Where options come from that are not on the command line: the environment, and ``boc.toml``.
+
+Both follow from the options themselves: ``--query-z`` of ``boc index`` is BOC_INDEX_QUERY_Z, and ``query-z`` below
+``[index]``. Flags are stronger than the environment, and that than the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+import click
+
+from boc.cli.config import SECRETS, SHARED, Rule, Rules, Settings, find, holds_password, read
+
+SHARED_OPTIONS = ("at", "encoder", "device")
+HAVE_THEIR_ENCODER = {"search", "explain", "serve"}
+"""An index tells who encoded it: one that is set for all commands is for making, not for searching."""
+THIS_TIME = {"all", "append", "replace"}
+"""What one call is to do, not how: no setting, lest an index is replaced by a line written last year."""
+NOT_IN_FILES = {"spice": "is a command to run, which is no setting of a file; give it as --spice"}
+OTHERS = ("BOC_CONFIG", *SECRETS.values())
+
+
+@dataclass(frozen=True)
+class Origin:
+    """An option that is set: ``name`` is like at or search.k, ``source`` a variable or the file."""
+
+    name: str
+    value: str
+    source: str
+
+    @property
+    def shown(self) -> str:
+        """The value, unless it is a secret or holds one."""
+        secret = self.source in SECRETS.values() or holds_password(self.value)
+        return "(not shown)" if secret else self.value
+
+
+def flag(option: click.Parameter) -> str:
+    """The name of an option as it is typed, without dashes."""
+    return max(option.opts, key=len).lstrip("-")
+
+
+def options(command: click.Command) -> Iterator[tuple[str, click.Option]]:
+    """The options of a command that may be set, by name."""
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not parameter.is_eager and flag(parameter) not in THIS_TIME:
+            yield flag(parameter), parameter
+
+
+def variable(*words: str) -> str:
+    """The name in the environment of an option: of a command and its name, or of a shared name."""
+    return "_".join(("boc", *words)).replace("-", "_").upper()
+
+
+def name_variables(group: click.Group) -> None:
+    """Let each option be set by a variable of its own, and the shared ones by theirs."""
+    for name, command in group.commands.items():
+        for option, parameter in options(command):
+            known = [parameter.envvar] if isinstance(parameter.envvar, str) else list(parameter.envvar or ())
+            own = [variable(name, option), *([variable(option)] if _shared(name, option, parameter) else [])]
+            parameter.envvar = list(dict.fromkeys([*own, *known]))
+
+
+def defaults(group: click.Group) -> dict[str, Any]:
+    """What the file says, as click takes it: by command and parameter. ConfigError if it cannot be understood."""
+    path = find()
+    if path is None:
+        return {}
+    found = read(path, rules(group))
+    return {name: dict(_given(name, command, found)) for name, command in group.commands.items()}
+
+
+def rules(group: click.Group) -> Rules:
+    """What each option takes."""
+    made: dict[str, dict[str, Rule]] = {SHARED: {}}
+    for name, command in group.commands.items():
+        made[name] = {}
+        for option, parameter in options(command):
+            made[name][option] = partial(_refusal, parameter)
+            if _shared(name, option, parameter):
+                made[SHARED][option] = made[name][option]
+    made[SHARED] = {option: made[SHARED][option] for option in SHARED_OPTIONS if option in made[SHARED]}
+    return made
+
+
+def origins(group: click.Group) -> Iterator[Origin]:
+    """What is set, and where; what the environment says in place of the file's word. ConfigError as ``defaults``."""
+    path = find()
+    found = read(path, rules(group)) if path is not None else {}
+    for command, values in found.items():
+        for option, value in values.items():
+            name = f"{command}.{option}" if command else option
+            stronger = _stronger(command, option)
+            if stronger is None:
+                yield Origin(name, str(value), str(path))
+    for known, name in _variables(group).items():
+        if os.environ.get(known):
+            yield Origin(name, os.environ[known], known)
+
+
+def places(group: click.Group) -> list[str]:
+    """Addresses that are set, each once."""
+    return list(dict.fromkeys(origin.value for origin in origins(group) if origin.name.rpartition(".")[2] == "at"))
+
+
+def misspelt(group: click.Group) -> Iterator[tuple[str, str]]:
+    """Variables that nobody reads and that look like one that is read, with that."""
+    known = [*_variables(group), *OTHERS]
+    for name in sorted(os.environ):
+        if name.startswith("BOC_") and name not in known:
+            near = get_close_matches(name, known, 1, cutoff=0.85)
+            if near:
+                yield name, near[0]
+
+
+def _shared(command: str, option: str, parameter: click.Option) -> bool:
+    if option == "encoder" and command in HAVE_THEIR_ENCODER:
+        return False
+    return option in SHARED_OPTIONS and not parameter.multiple
+
+
+def _given(name: str, command: click.Command, found: Settings) -> Iterator[tuple[str, Any]]:
+    for option, parameter in options(command):
+        own, shared = found.get(name, {}), found[SHARED]
+        if option in own and parameter.name is not None:
+            yield parameter.name, own[option]
+        elif option in shared and _shared(name, option, parameter) and parameter.name is not None:
+            yield parameter.name, shared[option]
+
+
+def _stronger(command: str, option: str) -> str | None:
+    """The variable that says otherwise than the file."""
+    names = [variable(command, option)] if command else []
+    names += [variable(option)] if option in SHARED_OPTIONS else []
+    return next((name for name in names if os.environ.get(name)), None)
+
+
+def _variables(group: click.Group) -> dict[str, str]:
+    """Every variable that sets an option, with the name of that."""
+    found: dict[str, str] = {}
+    for name, command in group.commands.items():
+        for option, parameter in options(command):
+            for known in parameter.envvar or ():
+                shared = known == variable(option)
+                found[known] = option if shared else f"{name}.{option}"
+    return found
+
+
+def _refusal(parameter: click.Option, value: Any) -> str | None:
+    """Why an option takes ``value`` not."""
+    name = flag(parameter)
+    if name in NOT_IN_FILES:
+        return NOT_IN_FILES[name]
+    if not parameter.multiple:
+        return _refused(parameter, value)
+    if not isinstance(value, list):
+        return "must be a list, in brackets"
+    return next((why for each in value if (why := _refused(parameter, each))), None)
+
+
+def _refused(parameter: click.Option, value: Any) -> str | None:
+    kind = parameter.type
+    for wanted, types, words in KINDS:
+        if isinstance(kind, wanted):
+            if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+                return f"must be {words}"
+            break
+    if isinstance(kind, (click.Choice, click.IntRange, click.FloatRange)):
+        try:
+            kind.convert(value, parameter, None)
+        except click.BadParameter as error:
+            return f"is refused: {error.message.rstrip('.')}"
+    return None
+
+
+KINDS: list[tuple[type | tuple[type, ...], tuple[type, ...], str]] = [
+    (type(click.BOOL), (bool,), "true or false, without quotes"),
+    (type(click.INT), (int,), "a whole number, without quotes"),
+    (type(click.FLOAT), (int, float), "a number, without quotes"),
+    (click.ParamType, (str,), "a text, in quotes"),
+]

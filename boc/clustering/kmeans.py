@@ -1,0 +1,92 @@
+"""Centroids of many points, the nearest of them, and distances to all."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float32]
+
+DISTANCES = 1 << 23  # held at a time, 64 MB as float64
+ROWS = 1 << 14  # concepts assigned at a time
+SMALL = 1 << 20  # distances below which loading faiss does not pay
+
+
+def kmeans(X: Floats, clusters: int, *, seed: int = 0, spherical: bool = False, rounds: int = 25) -> Floats:
+    """At most ``clusters`` centroids (p, d) of the points ``X`` (n, d) by Lloyd's algorithm; p = n if n is smaller.
+
+    ``spherical`` clusters directions, and gives centroids of unit length.
+    """
+    from sklearn.preprocessing import normalize
+
+    points = np.ascontiguousarray(normalize(X) if spherical else X, dtype=np.float32)
+    if clusters >= len(points):
+        return points.copy()
+    if spherical and not points.any():
+        return points[:1]
+    return lloyd(points, clusters, seed=seed, rounds=rounds, spherical=spherical, crowd=len(points))
+
+
+def nearest(X: Floats, centroids: Floats, z: int) -> tuple[NDArray[np.int64], Floats]:
+    """The ``z`` nearest centroids of each row, in any order: their numbers (n, z) and squared L2 distances (n, z)."""
+    if len(X) * len(centroids) > SMALL:
+        import faiss
+
+        squared, columns = faiss.knn(X, np.ascontiguousarray(centroids), z)
+        return columns, np.maximum(squared, 0)
+    offered = X @ centroids.T - np.einsum("ij,ij->i", centroids, centroids) / 2
+    columns = np.argpartition(offered, len(centroids) - z, axis=1)[:, len(centroids) - z :]
+    apart = X[:, None, :] - centroids[columns]
+    return columns, np.einsum("ijk,ijk->ij", apart, apart)
+
+
+def squared_distances(X: Floats, centroids: Floats) -> Floats:
+    """|x - c|**2 of all pairs, (n, p). Summed in float64: the expanded square of a small distance cancels."""
+    rows, columns = X.astype(np.float64), centroids.astype(np.float64)
+    squared = rows @ (-2 * columns.T)
+    squared += np.einsum("ij,ij->i", rows, rows)[:, None]
+    squared += np.einsum("ij,ij->i", columns, columns)
+    return np.maximum(squared, 0, out=squared).astype(np.float32)
+
+
+def spread(X: Floats, centroids: Floats, *, spherical: bool = False) -> float:
+    """Root mean square distance of the rows of ``X`` to their nearest centroids."""
+    from sklearn.preprocessing import normalize
+
+    size = row_block(centroids, 1)
+    total = 0.0
+    for start in range(0, len(X), size):
+        block = normalize(X[start : start + size]) if spherical else X[start : start + size]
+        apart = block - centroids[nearest(block, centroids, 1)[0][:, 0]]
+        total += float((apart * apart).sum(dtype=np.float64))
+    return float(np.sqrt(total / len(X)))
+
+
+def row_block(centroids: Floats, z: int | None) -> int:
+    """Rows assigned at a time, which have at most ``DISTANCES`` distances to hold."""
+    p = len(centroids)
+    return max(1, min(DISTANCES // (p if z is None else min(z, p)), ROWS))
+
+
+def lloyd(X: Floats, k: int, *, seed: int, rounds: int, spherical: bool, crowd: int = 256) -> Floats:
+    """``k`` centroids (k, d) of more than ``k`` points (n, d) by Lloyd's algorithm: faiss, on a GPU where there is one.
+
+    At most ``crowd`` points a centroid are looked at. ``spherical`` gives centroids of unit length.
+    """
+    import faiss
+
+    kmeans = faiss.Kmeans(
+        X.shape[1],
+        k,
+        niter=rounds,
+        seed=seed,
+        spherical=spherical,
+        min_points_per_centroid=1,
+        max_points_per_centroid=crowd,
+        gpu=faiss.get_num_gpus() > 0,
+    )
+    kmeans.train(np.ascontiguousarray(X))
+    found: Floats = np.asarray(kmeans.centroids, np.float32)
+    return found

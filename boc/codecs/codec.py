@@ -1,0 +1,201 @@
+"""A code is a chain of steps with two sides: one for what is indexed, one for what is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment
+from boc.codecs.base import Step, stacked
+from boc.codecs.center import Center
+from boc.codecs.crelu import CReLU
+from boc.codecs.dictionary import Dictionary
+from boc.codecs.permutation import DeepPermutation
+from boc.codecs.quantizers import BitQuantizer, ScalarQuantizer
+from boc.codecs.rotation import RandomRotation
+from boc.codecs.shifted_crelu import ShiftedCReLU
+from boc.codecs.topz import TopZ
+from boc.codecs.unit_norm import UnitNorm
+from boc.errors import BocError
+from boc.types import Embeddings, Modality, Ragged, TermMatrix
+
+STEPS: dict[str, type[Step]] = {
+    step.__name__: step
+    for step in (
+        Center,
+        RandomRotation,
+        CReLU,
+        ShiftedCReLU,
+        TopZ,
+        UnitNorm,
+        ScalarQuantizer,
+        BitQuantizer,
+        DeepPermutation,
+        Dictionary,
+        HardAssignment,
+        SoftAssignment,
+    )
+}
+
+
+class SurrogateCodec:
+    """Turns embeddings into term matrices; ``encode_documents`` and ``encode_queries`` are its two sides.
+
+    Parameters
+    ----------
+    chains : sequences of Step
+        The steps of a chain are applied in order; its last gives term frequencies (int32 csr). The first decides what
+        is read: global vectors or concept sets. Several chains give their terms side by side, in one document and
+        one query; the score is the sum of theirs.
+    """
+
+    def __init__(self, *chains: Sequence[Step]) -> None:
+        self.chains = [list(chain) for chain in chains]
+        self.n_terms = 0
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps of all chains, one chain behind the other."""
+        return [step for chain in self.chains for step in chain]
+
+    @property
+    def reads_concepts(self) -> bool:
+        """Whether some chain works on concept sets."""
+        return any(chain[0].reads_concepts for chain in self.chains)
+
+    @property
+    def widths(self) -> list[int]:
+        """Number of terms of each chain, once fitted."""
+        return [chain[-1]._n_features_out for chain in self.chains]
+
+    def fit(self, *samples: Embeddings) -> SurrogateCodec:
+        """Learn all steps from embeddings of one or both modalities. ValueError for a parameter out of its range."""
+        samples = tuple(sample for sample in samples if len(sample))
+        if not samples:
+            raise BocError("no vectors to fit a code on; index at least one item")
+        for chain in self.chains:
+            _fit_chain(chain, samples)
+        self.n_terms = sum(self.widths)
+        return self
+
+    def budgeted(self, z: int, query_z: int) -> SurrogateCodec:
+        """This code, from now on with other budgets of documents and of queries; nothing is learned anew."""
+        for step in self.steps:
+            if "query_z" in step.get_params(deep=False):
+                step.set_params(z=z, query_z=query_z)
+        return self
+
+    def encode_documents(self, embeddings: Embeddings) -> TermMatrix:
+        """Term matrix (n, n_terms) of items to be indexed."""
+        return self._joined(self.document_parts(embeddings))
+
+    def encode_queries(self, embeddings: Embeddings) -> TermMatrix:
+        """Term matrix (n, n_terms) of queries."""
+        return self._joined(self._parts(embeddings, "encode_queries"))
+
+    def document_parts(self, embeddings: Embeddings) -> list[TermMatrix]:
+        """The term matrices of the chains, which ``encode_documents`` puts side by side."""
+        return self._parts(embeddings, "encode_documents")
+
+    def config(self) -> dict[str, Any]:
+        """Names and parameters of the steps, the number of steps of each chain, ready for JSON."""
+        steps = [{"name": type(step).__name__, "params": step.get_params(deep=False)} for step in self.steps]
+        return {"steps": steps, "chains": [len(chain) for chain in self.chains], "n_terms": self.n_terms}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What the steps learned, by ``number.name``."""
+        learned = {}
+        for i, step in enumerate(self.steps):
+            for name in step.learned:
+                learned[f"{i}.{name}"] = getattr(step, name)
+        widths = np.array([step.n_features_in_ for step in self.steps], dtype=np.int64)
+        return {**learned, "widths": widths}
+
+    @classmethod
+    def restore(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> SurrogateCodec:
+        """The codec that gave ``config()`` and ``arrays()``. BocError for a step unknown to this version, or an array
+        that is missing."""
+        for entry in config["steps"]:
+            if entry["name"] not in STEPS:
+                raise BocError(f"unknown codec step {entry['name']!r} (known: {', '.join(STEPS)}); upgrade boc")
+        steps = iter(STEPS[entry["name"]](**entry["params"]) for entry in config["steps"])
+        codec = cls(*(list(islice(steps, count)) for count in config.get("chains", [len(config["steps"])])))
+        for i, (step, width) in enumerate(zip(codec.steps, arrays["widths"], strict=True)):
+            step.n_features_in_ = int(width)
+            for name in step.learned:
+                if f"{i}.{name}" not in arrays:
+                    raise BocError(f"codec array {i}.{name} of {type(step).__name__} is missing; make the index anew")
+                setattr(step, name, np.asarray(arrays[f"{i}.{name}"]))  # slices of a memory map cost more
+        codec.n_terms = int(config["n_terms"])
+        return codec
+
+    def _joined(self, parts: Sequence[TermMatrix]) -> TermMatrix:
+        # Older scipy stacks arrays to a matrix.
+        return parts[0] if len(parts) == 1 else sparse.csr_array(sparse.hstack(parts, format="csr"))
+
+    def _parts(self, embeddings: Embeddings, side: str) -> list[TermMatrix]:
+        if not self.n_terms:
+            from sklearn.exceptions import NotFittedError
+
+            raise NotFittedError("call fit before encoding")
+        if not len(embeddings):
+            return [sparse.csr_array((0, self.n_terms), dtype=np.int32)]
+        parts = []
+        for chain in self.chains:
+            X: Any = chain[0].read(embeddings)
+            found, width = (X.values if isinstance(X, Ragged) else X).shape[1], chain[0].n_features_in_
+            if found != width:
+                raise BocError(
+                    f"vectors of dimension {found} for a code of dimension {width}; "
+                    "use the encoder that the index was made with"
+                )
+            if isinstance(X, Ragged) or len(X) == 1:
+                parts.append(_through(chain, X, side, embeddings.modality))
+            else:
+                together = max(step.rows_together for step in chain)
+                blocks = (X[i : i + together] for i in range(0, len(X), together))
+                parts.append(stacked([_through(chain, block, side, embeddings.modality) for block in blocks]))
+        return parts
+
+
+def _through(chain: Sequence[Step], X: Any, side: str, modality: Modality) -> Any:
+    for step in chain:
+        X = getattr(step, side)(X, modality)
+    return X
+
+
+def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings]) -> None:
+    """Fit the steps of one chain, each to what the ones before it make of the samples."""
+    if all(step.frozen for step in chain):
+        return
+    modalities = [sample.modality for sample in samples]
+    parts: list[Any] = [chain[0].read(sample) for sample in samples]
+    last = max((number for number, step in enumerate(chain) if step.learned and not step.frozen), default=-1)
+    for number, step in enumerate(chain):
+        if number > last:
+            parts = [_head(X) for X in parts]  # what is left learns its width only
+        if not step.frozen:
+            step.fit(_stack(parts), np.repeat(modalities, [_length(X) for X in parts]))
+        if step is not chain[-1]:
+            parts = [step.encode_documents(X, modality) for X, modality in zip(parts, modalities, strict=True)]
+
+
+def _head(X: Any) -> Any:
+    return Ragged.from_sets([X[0]], X.values.shape[1]) if isinstance(X, Ragged) else X[:1]
+
+
+def _length(X: Any) -> int:
+    return len(X) if isinstance(X, Ragged) else int(X.shape[0])
+
+
+def _stack(parts: Sequence[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], Ragged):
+        return Ragged.concatenate(parts)
+    return stacked(parts) if sparse.issparse(parts[0]) else np.concatenate(parts)

@@ -1,0 +1,1 @@
+"""How good an index is and what it takes: metrics, tuning, verification, capacity."""

@@ -1,0 +1,274 @@
+"""How relevant each picture is to each sentence, beyond the one it was written for: ROUGE-L, or SPICE by its own tool.
+
+A relevance matrix is float32 (n_texts, n_pictures): sentence against all sentences of the picture. As published with
+TERN and TERAN it is a file without a header, row after row in the order of the sentences, -1 in cells not yet filled.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.atomic_files import replacing
+from boc.errors import BocError
+
+BETA = 1.2
+PICTURES = 256  # compared with a sentence at a time: their masks stay in the cache
+ROWS = 1024  # of a file, checked at a time
+CELLS = 100_000  # given to one run of SPICE
+UNFILLED = -1
+FULL = np.uint64(2**64 - 1)
+
+
+def tokens(sentence: str) -> list[str]:
+    """Lower-cased parts between single spaces; nothing between two spaces is a token too, as in COCO's ROUGE-L."""
+    return sentence.lower().split(" ")
+
+
+def rouge_l(candidate: str, references: Sequence[str]) -> float:
+    """F-measure of the longest common subsequences of a sentence and its references, as COCO's evaluation has it.
+
+    With l_r the length of the longest common subsequence of candidate c and reference r,
+    P = max_r l_r / |c|, R = max_r l_r / |r| and F = (1 + b^2) P R / (R + b^2 P), b = 1.2; 0 where nothing is common.
+    Source: Lin, ROUGE, ACL 2004 workshop, eq. 2-4; the separate maxima are those of Chen et al., Microsoft COCO
+    Captions, 2015. ValueError without references.
+    """
+    words = tokens(candidate)
+    others = [tokens(reference) for reference in references]
+    common = [lcs(words, other) for other in others]
+    precision = max(common) / len(words)
+    recall = max(length / len(other) for length, other in zip(common, others, strict=True))
+    return float(_f_measure(np.array(precision), np.array(recall)))
+
+
+def lcs(a: Sequence[str], b: Sequence[str]) -> int:
+    """Length of the longest common subsequence, bit-parallel in whole numbers of any length.
+
+    Bit i of V is 0 where the row of the dynamic programme rises at b_i; a token with positions M in b makes
+    V = (V + (V & M)) | (V & ~M). Source: Hyyro, Bit-parallel LCS-length computation revisited, AWOCA 2004.
+    """
+    masks: dict[str, int] = {}
+    for i, token in enumerate(b):
+        masks[token] = masks.get(token, 0) | 1 << i
+    full = (1 << len(b)) - 1
+    V = full
+    for token in a:
+        met = V & masks.get(token, 0)
+        V = (V + met) | (V ^ met)
+    return (~V & full).bit_count()
+
+
+def rouge_l_matrix(
+    texts: Sequence[str],
+    owners: NDArray[np.int64],
+    *,
+    block: int = PICTURES,
+    tick: Callable[[int], None] = lambda done: None,
+) -> NDArray[np.float32]:
+    """ROUGE-L of each sentence against all sentences of each picture, float32 (n_texts, n_pictures).
+
+    ``owners`` (n_texts,) is the number of each sentence's picture; BocError if a number up to the largest is missing.
+    ``tick`` is told the number of cells of each block that is done.
+    """
+    order, starts = _by_picture(texts, owners)
+    number: dict[str, int] = {}
+    ids = [np.array([number.setdefault(t, len(number)) for t in tokens(text)]) for text in texts]
+    relevance = np.empty((len(texts), len(starts) - 1), dtype=np.float32)
+    for first in range(0, relevance.shape[1], block):
+        edges = starts[first : first + block + 1]
+        references = [ids[i] for i in order[edges[0] : edges[-1]]]
+        relevance[:, first : first + block] = _rouge_l_columns(ids, references, edges[:-1] - edges[0], len(number))
+        tick(relevance[:, first : first + block].size)
+    return relevance
+
+
+def write_relevance(path: Path, relevance: NDArray[np.float32]) -> None:
+    """Write a relevance matrix as the published ones are: float32, little-endian, no header."""
+    with replacing(path) as temporary:
+        relevance.astype("<f4", copy=False).tofile(temporary)
+
+
+def read_relevance(path: Path, n_texts: int, *, partial: bool = False) -> NDArray[np.float32]:
+    """Map a relevance file of ``n_texts`` rows, read-only; with ``partial``, writable and perhaps not yet filled.
+
+    BocError for a file that is missing, has a numpy header or another size, holds negative values, or (unless
+    ``partial``) unfilled cells.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("r+b" if partial else "rb") as handle:
+            magic = handle.read(6)
+    except OSError as error:
+        raise BocError(f"{path}: cannot be read ({error.strerror or error}); name a relevance matrix") from error
+    if magic == b"\x93NUMPY":
+        raise BocError(f"{path} has a numpy header, a relevance matrix is float32 without one; write it by tofile")
+    if not size or size % (4 * n_texts):
+        raise BocError(
+            f"{path}: {size} bytes are no float32 rows of {n_texts} captions; give the matrix of these captions"
+        )
+    shape = (n_texts, size // (4 * n_texts))
+    relevance: NDArray[np.float32] = np.memmap(path, "<f4", "r+" if partial else "r", shape=shape)
+    for start in range(0, n_texts, ROWS):
+        rows = relevance[start : start + ROWS]
+        if ((rows < 0) & (rows != UNFILLED)).any():
+            raise BocError(f"{path}: holds {np.nanmin(rows):g}, relevance is 0 or more; is it a float32 matrix?")
+        if not partial and (rows == UNFILLED).any():
+            row = start + int(np.argwhere(rows == UNFILLED)[0, 0])
+            raise BocError(f"{path}: has unfilled cells (-1), the first in row {row}; finish making it")
+    return relevance
+
+
+def spice_file(
+    path: Path,
+    command: str,
+    texts: Sequence[str],
+    owners: NDArray[np.int64],
+    *,
+    cells: int = CELLS,
+    tick: Callable[[int], None] = lambda done: None,
+) -> NDArray[np.float32]:
+    """Make or finish the relevance file ``path`` by SPICE, rows at a time, and map it, float32 (n_texts, n_pictures).
+
+    ``command`` starts SPICE 1.0 (Anderson et al., ECCV 2016), for example ``java -Xmx8G -jar spice-1.0.jar``. Cells
+    already filled are kept, so the same call goes on where it was stopped. NaN stands where SPICE could parse nothing.
+    ``tick`` is told the number of cells of each part that is done. BocError if the command fails, or if the file is of
+    other captions.
+    """
+    order, starts = _by_picture(texts, owners)
+    n = len(starts) - 1
+    if not path.exists():
+        write_relevance(path, np.full((len(texts), n), UNFILLED, dtype=np.float32))
+    relevance = read_relevance(path, len(texts), partial=True)
+    if relevance.shape[1] != n:
+        raise BocError(f"{path} has columns for {relevance.shape[1]} pictures, there are {n}; name another file")
+    clean = [_words(text) for text in texts]
+    references = [[clean[i] for i in order[a:b]] for a, b in pairwise(starts)]
+    step = max(1, cells // n)
+    with tempfile.TemporaryDirectory() as folder:
+        for start in range(0, len(texts), step):
+            rows = relevance[start : start + step]
+            where = np.argwhere(rows == UNFILLED)
+            if len(where):
+                pairs = [(clean[start + row], references[column]) for row, column in where.tolist()]
+                rows[tuple(where.T)] = _spice(command, pairs, Path(folder))
+            tick(rows.size)
+    return relevance
+
+
+def _by_picture(texts: Sequence[str], owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sentences in the order of their pictures, and where in it each picture's begin (n_pictures + 1,)."""
+    if len(texts) != len(owners) or not len(texts):
+        raise BocError(f"relevance needs one owner for each caption, got {len(texts)} captions, {len(owners)} owners")
+    counts = np.bincount(owners)
+    if not counts.all():
+        raise BocError(f"picture {int(counts.argmin())} has no caption to be relevant by; leave it out")
+    return np.argsort(owners, kind="stable"), np.concatenate([[0], np.cumsum(counts)])
+
+
+def _rouge_l_columns(
+    candidates: Sequence[NDArray[np.int64]],
+    references: Sequence[NDArray[np.int64]],
+    starts: NDArray[np.int64],
+    n_tokens: int,
+) -> NDArray[np.float64]:
+    """ROUGE-L of all candidates against the pictures whose references begin at ``starts``."""
+    lengths = np.array([len(r) for r in references])
+    met, masks = _masks(references, n_tokens)
+    columns = np.empty((len(candidates), len(starts)))
+    for row, candidate in zip(columns, candidates, strict=True):
+        known = met[candidate]
+        common = _lcs_lengths(masks, known[known >= 0])
+        precision = np.maximum.reduceat(common, starts) / len(candidate)
+        recall = np.maximum.reduceat(common / lengths, starts)
+        row[:] = _f_measure(precision, recall)
+    return columns
+
+
+def _masks(references: Sequence[NDArray[np.int64]], n_tokens: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Row of each token (-1: in no reference), and its positions: bit i of [w, row, r] if at 64 w + i of r."""
+    flat = np.concatenate(references)
+    lengths = np.array([len(r) for r in references])
+    owner = np.repeat(np.arange(len(references)), lengths)
+    position = np.arange(len(flat)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    seen, row = np.unique(flat, return_inverse=True)
+    masks = np.zeros((-(-int(lengths.max()) // 64), len(seen), len(references)), dtype=np.uint64)
+    np.bitwise_or.at(masks, (position // 64, row, owner), np.uint64(1) << (position % 64).astype(np.uint64))
+    met = np.full(n_tokens, -1)
+    met[seen] = np.arange(len(seen))
+    return met, masks
+
+
+def _lcs_lengths(masks: NDArray[np.uint64], candidate: Iterable[int]) -> NDArray[np.int64]:
+    """``lcs`` of one candidate with all references at once; sums carry over from word to word of long ones."""
+    n_words, _, n = masks.shape
+    V = np.full((n_words, n), FULL)
+    for token in candidate:
+        carry = np.zeros(n, dtype=bool)
+        for v, mask in zip(V, masks[:, token], strict=True):
+            met = v & mask
+            total = v + met
+            if n_words > 1:
+                over = total < v
+                total += carry
+                carry = over | (total < carry)
+            np.bitwise_xor(v, met, out=v)
+            v |= total
+    lengths: NDArray[np.int64] = _count_bits(~V).sum(axis=0)
+    return lengths
+
+
+def _count_bits(x: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Ones in each word, by sums of ever wider fields; numpy 1 has no bitwise_count."""
+    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return (x * np.uint64(0x0101010101010101) >> np.uint64(56)).astype(np.int64)
+
+
+def _f_measure(precision: NDArray[np.float64], recall: NDArray[np.float64]) -> NDArray[np.float64]:
+    F = np.zeros_like(precision)
+    above = (1 + BETA**2) * precision * recall
+    return np.divide(above, recall + BETA**2 * precision, out=F, where=above > 0)
+
+
+def _words(sentence: str) -> str:
+    """Lower-cased words without punctuation, near to what the Penn Treebank tokeniser leaves of a caption."""
+    return " ".join(re.findall(r"'?\w+(?:-\w+)*", sentence.lower()))
+
+
+def _spice(command: str, pairs: Sequence[tuple[str, Sequence[str]]], folder: Path) -> list[float]:
+    """One run of SPICE over (candidate, references); parses are kept in ``folder`` for the next."""
+    asked, answered, cache = folder / "asked.json", folder / "answered.json", folder / "cache"
+    cache.mkdir(exist_ok=True)
+    asked.write_text(
+        json.dumps([{"image_id": i, "test": test, "refs": refs} for i, (test, refs) in enumerate(pairs)]),
+        encoding="utf-8",
+    )
+    answered.unlink(missing_ok=True)
+    words = [*shlex.split(command), str(asked), "-cache", str(cache), "-out", str(answered), "-silent"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise BocError(
+            f"SPICE: {words[0]!r} cannot be run ({error.strerror or error}); "
+            "install Java and give a command such as 'java -Xmx8G -jar spice-1.0.jar'"
+        ) from error
+    if done.returncode:
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
+        raise BocError(f"SPICE: {command!r} ended with status {done.returncode} ({last}); run it by hand to see why")
+    try:
+        found: list[dict[str, Any]] = json.loads(answered.read_text(encoding="utf-8"))
+        scores = {entry["image_id"]: entry["scores"]["All"]["f"] for entry in found}
+        return [float("nan") if scores[i] is None else float(scores[i]) for i in range(len(pairs))]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BocError(f"SPICE: {command!r} wrote no score for each of {len(pairs)} pairs; is it SPICE 1.0?") from error

@@ -1,0 +1,1 @@
+"""Why a hit has its score, and which region each word is closest to."""

@@ -1,0 +1,274 @@
+"""Why an item has its score: the terms that it shares with the query, and the regions and words behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.preprocessing import normalize
+
+from boc.clustering.term_labels import IndexLabels, Label, content_words, unpack_labels, whole_words
+from boc.codecs.topz import heaviest
+from boc.errors import BocError, ImageError
+from boc.types import Embeddings, ImageRef, Item, Ragged, TermMatrix
+
+if TYPE_CHECKING:
+    from boc.codecs import SurrogateCodec
+    from boc.search import Searcher
+
+LABELLED = 10
+
+
+@dataclass(frozen=True)
+class Match:
+    """A term that query and item share, with its frequency in each. ``label`` is None where none was asked for."""
+
+    term: int
+    query_frequency: int
+    item_frequency: int
+    label: Label | None = None
+
+    @property
+    def product(self) -> int:
+        """What the term adds to the score."""
+        return self.query_frequency * self.item_frequency
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a query or an item consists of: the words of a sentence, or the regions of a picture.
+
+    ``names`` are the words, or the numbers of the regions from 1. ``vectors`` float32 (n, d) are the concepts, ``of``
+    (n,) numbers each one's name: several word-pieces make a word.
+    ``boxes`` (n, 4), x1 y1 x2 y2 in [0, 1], are there for pictures whose encoder tells them.
+    """
+
+    names: list[str]
+    vectors: NDArray[np.float32]
+    of: NDArray[np.int64]
+    boxes: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The score of ``item`` for a query, taken apart.
+
+    ``matches`` are the shared terms, largest product first; ``query`` is the sentence, or the path of the picture.
+    ``query_terms`` (1, V) are all terms of the query.
+    ``query_parts`` and ``item_parts`` are None without concepts; ``missing`` then says why.
+    ``carried`` float64 (matches, item parts) is the part that each region (or word) of the item has in each term; its
+    rows sum to 1, or to 0 for terms that no single part carries, such as all terms of a code over global vectors.
+    """
+
+    query: Item
+    item: Item
+    matches: list[Match]
+    query_parts: Parts | None = None
+    item_parts: Parts | None = None
+    carried: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    missing: str = ""
+    query_terms: TermMatrix | None = None
+
+    @property
+    def score(self) -> int:
+        """The sum of the products: what the engine gives this item, before re-ranking."""
+        return sum(match.product for match in self.matches)
+
+    def share(self, match: Match) -> Fraction:
+        """The part of the score that is due to ``match``; all shares sum to 1."""
+        return Fraction(match.product, self.score)
+
+    @cached_property
+    def alignment(self) -> NDArray[np.float32] | None:
+        """Cosines (query parts, item parts) of concept vectors; a word's is the largest of its word-pieces."""
+        if self.query_parts is None or self.item_parts is None:
+            return None
+        cosines = normalize(self.query_parts.vectors) @ normalize(self.item_parts.vectors).T
+        return _largest(_largest(cosines, self.query_parts).T, self.item_parts).T
+
+    @property
+    def weighed_by(self) -> Literal["terms", "alignment"]:
+        """What ``weights`` come from: the matched terms, if parts of the item carry them, or else the alignment."""
+        return "terms" if self.carried.any() else "alignment"
+
+    @cached_property
+    def weights(self) -> NDArray[np.float64] | None:
+        """How much each part of the item (n,) matters: its share of the score as far as single parts carry terms
+        (sums to 1), otherwise its mean cosine with the query's content words (with all words or regions, if none)."""
+        if self.carried.any():
+            products = np.array([match.product for match in self.matches], dtype=np.float64)
+            carried = products @ self.carried
+            shares: NDArray[np.float64] = carried / carried.sum()
+            return shares
+        if self.alignment is None or self.query_parts is None:
+            return None
+        chosen = [i for i, name in enumerate(self.query_parts.names) if content_words(name)]
+        by_content = self.alignment[chosen] if chosen and self.query.modality == "text" else self.alignment
+        mean: NDArray[np.float64] = by_content.mean(axis=0, dtype=np.float64)
+        return mean
+
+
+def explain(
+    searcher: Searcher,
+    id: str,
+    text: str | None = None,
+    image: Path | str | None = None,
+    *,
+    labelled: int = LABELLED,
+) -> Explanation:
+    """Why item ``id`` has its score for a sentence or a picture.
+
+    The ``labelled`` matches of largest product get labels: those stored with the codebook, otherwise asked of the
+    index. An item that shares no term with the query has no matches. BocError for an id that is not in the index; an
+    item's picture that cannot be read is named in ``missing``, the terms are explained all the same.
+    """
+    query, item = _query(text, image), _item(searcher, id)
+    encode = partial(_encode, searcher)
+    return explain_item(searcher, query, encode(query), item, encode, TermLabels(searcher), labelled=labelled)
+
+
+def explain_item(
+    searcher: Searcher,
+    query: Item,
+    asked: Embeddings,
+    item: Item,
+    encode: Callable[[Item], Embeddings],
+    labels: Mapping[int, Label],
+    *,
+    labelled: int = LABELLED,
+    query_z: int | None = None,
+) -> Explanation:
+    """The same for a query that is encoded already as ``asked``, of which ``query_z`` terms count, and an item at hand.
+
+    ``encode`` encodes the item anew, for the regions or words that it consists of; an ImageError of it is told in
+    ``missing``.
+    """
+    code = searcher.codec.encode_queries(asked)
+    code = code if query_z is None else heaviest(code, query_z)
+    matches = _matches(code, searcher.index.terms([item.id], code.indices.tolist()))
+    matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
+    found = Explanation(query, item, matches, _parts(asked), query_terms=code)
+    try:
+        encoded = encode(item)
+    except ImageError as error:
+        return replace(found, missing=str(error))
+    item_parts = _parts(encoded)
+    missing = "no regions or words: the encoder found none, or gives vectors only"
+    carried = _carried(searcher.codec, encoded, item_parts, [match.term for match in matches])
+    both = found.query_parts is not None and item_parts is not None
+    return replace(found, item_parts=item_parts, carried=carried, missing="" if both else missing)
+
+
+def _query(text: str | None, image: Path | str | None) -> Item:
+    if (text is None) == (image is None):
+        raise BocError("give either a sentence or a picture that the item is to be explained for")
+    if text is not None and not text.strip():
+        raise BocError("the sentence is empty; write what the picture shows")
+    return Item("query", "text", text) if text is not None else Item("query", "image", str(image))
+
+
+def _encode(searcher: Searcher, item: Item) -> Embeddings:
+    encoder = searcher.encoder
+    if item.modality == "text":
+        return encoder.encode_texts([item.content])
+    path = Path(item.content)
+    return encoder.encode_images([encoder.prepare(ImageRef(item.group or path.name, path))])
+
+
+def _item(searcher: Searcher, id: str) -> Item:
+    try:
+        return searcher.index.find([id])[0]
+    except KeyError:
+        raise BocError(f"no item {id!r} in the index; give an id as boc search prints it") from None
+
+
+def _matches(query: TermMatrix, item: TermMatrix) -> list[Match]:
+    """The shared terms of two rows, largest product first, ties to the lower term."""
+    shared, a, b = np.intersect1d(query.indices, item.indices, assume_unique=True, return_indices=True)
+    matches = [Match(int(term), int(f), int(g)) for term, f, g in zip(shared, query.data[a], item.data[b], strict=True)]
+    return sorted(matches, key=lambda match: (-match.product, match.term))
+
+
+def _parts(embeddings: Embeddings) -> Parts | None:
+    """The concepts of the only item of ``embeddings`` with their names; None if there are none."""
+    if embeddings.concepts is None or not len(embeddings.concepts.values):
+        return None
+    vectors = embeddings.concepts[0]
+    if embeddings.words is not None:
+        names, of = whole_words(embeddings.words[0])
+        return Parts(names, vectors, of)
+    names = [f"{i + 1}" for i in range(len(vectors))]
+    boxes = None if embeddings.boxes is None else embeddings.boxes[0]
+    return Parts(names, vectors, np.arange(len(vectors)), boxes)
+
+
+def _carried(
+    codec: SurrogateCodec, encoded: Embeddings, parts: Parts | None, terms: Sequence[int]
+) -> NDArray[np.float64]:
+    """The part (len(terms), parts) of each part in each term: its frequencies as a set of one, in proportion."""
+    if parts is None:
+        return np.zeros((len(terms), 0))
+    n = len(parts.vectors)
+    words = [[parts.names[i]] for i in parts.of] if encoded.words is not None else None
+    sets = Ragged(parts.vectors, np.arange(n + 1))
+    singles = Embeddings(encoded.modality, np.repeat(encoded.vectors, n, axis=0), sets, words=words)
+    by_chain = zip(codec.chains, codec.document_parts(singles), strict=True)
+    alone = [chain[0].reads_concepts * matrix for chain, matrix in by_chain]
+    frequencies = sparse.hstack(alone, format="csr")[:, list(terms)].toarray().astype(np.float64)
+    carried = np.zeros((len(terms), len(parts.names)))
+    np.add.at(carried.T, parts.of, frequencies)
+    sums = carried.sum(axis=1, keepdims=True)
+    return carried / np.where(sums > 0, sums, 1)
+
+
+class TermLabels(Mapping[int, Label]):
+    """Labels of terms: what a step of the term's chain holds as ``labels_``; what is missing there, from the index.
+
+    Each is made when it is first asked for, and kept.
+    """
+
+    def __init__(self, searcher: Searcher) -> None:
+        codec = searcher.codec
+        self._n = codec.n_terms
+        self._asked = IndexLabels(searcher.index, codec.n_terms)
+        self._stored: dict[int, Label] = {}
+        self._made: dict[int, Label] = {}
+        start = 0
+        for chain, width in zip(codec.chains, codec.widths, strict=True):
+            for step in chain:
+                packed = getattr(step, "labels_", None)
+                if isinstance(packed, np.ndarray) and packed.dtype == np.uint8:  # Center names modalities so
+                    self._stored.update(enumerate(unpack_labels(packed), start))
+            start += width
+
+    def __getitem__(self, term: int) -> Label:
+        if term not in self._made:
+            self._made[term] = self._label(term)
+        return self._made[term]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._n))
+
+    def __len__(self) -> int:
+        return self._n
+
+    def _label(self, term: int) -> Label:
+        stored = self._stored.get(term, Label())
+        if stored.words and stored.examples:
+            return stored
+        asked = self._asked[term]
+        return Label(stored.words or asked.words, stored.examples or asked.examples)
+
+
+def _largest(rows: NDArray[np.float32], parts: Parts) -> NDArray[np.float32]:
+    """The largest of the ``rows`` of each name: (pieces, n) -> (names, n)."""
+    found = np.full((len(parts.names), rows.shape[1]), -np.inf, dtype=np.float32)
+    np.maximum.at(found, parts.of, rows)
+    return found

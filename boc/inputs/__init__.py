@@ -1,0 +1,1 @@
+"""Files to arrays: where items come from, pictures, features, metadata, extraction."""

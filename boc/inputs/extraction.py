@@ -1,0 +1,168 @@
+"""From a source to a feature file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from boc.errors import EncoderError, FeatureFileError, ImageError
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header
+from boc.inputs.prepare_pool import advised, preparing
+from boc.inputs.sources import Source
+from boc.types import Embeddings, ImageRef, Item, Ragged, Regions, Rows
+
+if TYPE_CHECKING:
+    from boc.plugins import Encoder, RegionSource
+
+PART = 256  # items of a part of a feature file: what a kill can cost
+
+
+@dataclass
+class Speed:
+    """What a run has done: ``images`` tried in ``seconds``, of which it was ``waiting`` for pictures to be prepared."""
+
+    images: int = 0
+    seconds: float = 0.0
+    waiting: float = 0.0
+
+
+class Extraction:
+    """Items of a source to a feature file, part by part; made again with the same arguments it goes on.
+
+    Give ``regions`` for a file of regions, or ``encoder`` for one of embeddings, and the ``precision`` it computes in.
+    Pictures are prepared in ``workers`` other processes, ahead of the encoder; 0 prepares them in this one, None in as
+    many as pay. Items that cannot be used are left out and named in the file with their reason. ``speed`` tells of the
+    last run.
+
+    A script that asks for workers needs the guard ``if __name__ == "__main__"``, since they import it.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        path: Path,
+        *,
+        encoder: Encoder | None = None,
+        regions: RegionSource | None = None,
+        dtype: str = "float16",
+        concepts: bool = True,
+        precision: str = "float32",
+        workers: int | None = 0,
+    ) -> None:
+        self._prepare: Callable[[ImageRef], Any]
+        if encoder is not None:
+            identity, self._prepare = encoder.identity, encoder.preparer
+        elif regions is not None:
+            identity, self._prepare = regions.identity, regions
+        else:
+            raise EncoderError("name what to extract: --encoder for embeddings, or --regions for regions")
+        self.source = source
+        self.encoder = encoder
+        self.concepts = concepts
+        self.workers = workers if workers is not None else advised(sum(i.modality == "image" for i in source.items))
+        self.total = len(source.items)
+        self.speed = Speed()
+        kind: Literal["regions", "embeddings"] = "regions" if encoder is None else "embeddings"
+        self.header = Header(
+            kind,
+            identity.spec,
+            identity.digest,
+            identity.dim,
+            dtype,
+            source.digest,
+            precision=precision,
+            shard=source.shard,
+        )
+        self._path = path
+        if source.file is not None:
+            self._prepare, self.workers = self._stored(source.file), 0
+
+    def run(self) -> Iterator[int]:
+        """Work through the source; yields the number of items done, first those of an earlier run."""
+        self.speed = Speed()
+        with FeatureWriter(self._path, self.header) as writer:
+            yield writer.done
+            began = time.perf_counter()
+            left = self.source.items[writer.done :]
+            images = [ImageRef(item.id, Path(item.content)) for item in left if item.modality == "image"]
+            with preparing(self._prepare, images, self.workers) as prepared:
+                while writer.done < self.total:
+                    items = self.source.items[writer.done : writer.done + PART]
+                    batches, failed = self._extract(items, prepared)
+                    writer.append(len(items), batches, failed)
+                    if any(item.modality == "image" for item in items):
+                        self.speed.seconds = time.perf_counter() - began
+                    yield writer.done
+            writer.finish()
+
+    def _stored(self, path: Path) -> _StoredRegions:
+        """The regions file that is the source, as a region source."""
+        file = FeatureFile(path)
+        if file.header.kind != "regions" or self.encoder is None:
+            raise FeatureFileError(
+                f"{path}: holds {file.header.kind}; only regions can be extracted from, with --encoder"
+            )
+        made_for = getattr(self.encoder, "regions", None)
+        if made_for is None or made_for.identity.digest != file.header.digest:
+            raise FeatureFileError(
+                f"{path}: its regions are not those the encoder was trained on; extract from the pictures"
+            )
+        return _StoredRegions(file)
+
+    def _extract(self, items: Sequence[Item], prepared: Iterator[Any]) -> tuple[list[Rows], list[tuple[str, str]]]:
+        pictures = [item for item in items if item.modality == "image"]
+        captions = [item for item in items if item.modality == "text"]
+        batches, failed = self._pictures(pictures, prepared) if pictures else ([], [])
+        if captions:
+            batches.append(self._captions(captions))
+        return batches, failed
+
+    def _pictures(self, items: Sequence[Item], prepared: Iterator[Any]) -> tuple[list[Rows], list[tuple[str, str]]]:
+        began = time.perf_counter()
+        found = [(item, next(prepared)) for item in items]
+        self.speed.waiting += time.perf_counter() - began
+        self.speed.images += len(items)
+        failed = [(item.id, str(value)) for item, value in found if isinstance(value, ImageError)]
+        kept = [item for item, value in found if not isinstance(value, ImageError)]
+        values = [value for _, value in found if not isinstance(value, ImageError)]
+        if not kept:
+            return [], failed
+        if self.encoder is not None:
+            return [self._rows(kept, self.encoder.encode_images(values))], failed
+        width = self.header.dim
+        features = Ragged.from_sets([r.features for r in values], width)
+        boxes = Ragged.from_sets([r.boxes for r in values], 4)
+        return [Rows(kept, ragged={"features": features, "boxes": boxes})], failed
+
+    def _captions(self, items: Sequence[Item]) -> Rows:
+        if self.encoder is None:
+            return Rows(list(items))
+        return self._rows(items, self.encoder.encode_texts([item.content for item in items]))
+
+    def _rows(self, items: Sequence[Item], encoded: Embeddings) -> Rows:
+        if encoded.concepts is None or not self.concepts:
+            return Rows(list(items), {"vectors": encoded.vectors})
+        ragged = {"concepts": encoded.concepts} | ({"boxes": encoded.boxes} if encoded.boxes is not None else {})
+        return Rows(list(items), {"vectors": encoded.vectors}, ragged, encoded.words)
+
+
+class _StoredRegions:
+    """The regions of a feature file, by the ids of its pictures; read where they lie."""
+
+    def __init__(self, file: FeatureFile) -> None:
+        self._places = {item.id: place for place, item in enumerate(file.items("image"))}
+        if self._places:
+            self._offsets = file.offsets("image")
+            self._features = file.mapped("image", "ragged/features")
+            self._boxes = file.mapped("image", "ragged/boxes")
+
+    def __call__(self, image: ImageRef) -> Regions:
+        place = self._places[image.id]
+        rows = slice(self._offsets[place], self._offsets[place + 1])
+        return Regions(self._features[rows].astype(np.float32), self._boxes[rows].astype(np.float32))

@@ -1,0 +1,1 @@
+"""Scores of candidates by their dense vectors or concept sets."""

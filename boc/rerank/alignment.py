@@ -1,0 +1,81 @@
+"""Alignment of concept sets: each word with its best region, or each region with its best word."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.rerank.dot import check_metric, products, unit_rows
+from boc.types import Ragged, StoredConcepts
+
+CELLS = 1 << 22  # cosines pooled at a time: they stay in the cache
+
+
+def align(
+    query: NDArray[np.float32], candidates: StoredConcepts, metric: str, *, asks_by_words: bool
+) -> NDArray[np.float32]:
+    """Alignment scores (n,) of a concept set float32 (m, d) with n stored ones.
+
+    ``asks_by_words`` says that the words are those of the query and the regions those of the candidates, and not the
+    other way round.
+    """
+    check_metric(metric)
+    cosines = products(unit_rows(query), candidates.values)
+    if candidates.scales is not None:
+        cosines *= candidates.scales
+    whole = np.array([0, len(query)])
+    scores: NDArray[np.float32] = _pool(cosines, whole, candidates.offsets, metric, words_in_rows=asks_by_words)[0]
+    return scores
+
+
+def alignments(words: Ragged, regions: Ragged, metric: str) -> NDArray[np.float32]:
+    """Alignment scores (n_texts, n_images) of all sets of words with all sets of regions, each float32 (N, d).
+
+    Beside the sets of unit length, some 16 MB of cosines are in memory at a time.
+    """
+    check_metric(metric)
+    n, m = len(words), len(regions)
+    scores = np.empty((n, m), dtype=np.float32)
+    asked, rows = unit_rows(words.values), unit_rows(regions.values)
+    step = max(1, CELLS * m // max(1, len(asked) * len(rows)))
+    for first in range(0, m, step):
+        part = regions.offsets[first : first + step + 1]
+        cosines = asked @ rows[part[0] : part[-1]].T
+        scores[:, first : first + step] = _pool(cosines, words.offsets, part - part[0], metric, words_in_rows=True)
+    return scores
+
+
+def _pool(
+    cosines: NDArray[np.float32],
+    rows: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    metric: str,
+    *,
+    words_in_rows: bool,
+) -> NDArray[np.float32]:
+    """Scores (n, m) of the blocks of ``cosines`` that the offsets ``rows`` (n + 1,) and ``columns`` (m + 1,) bound."""
+    tall, wide = np.diff(rows) > 0, np.diff(columns) > 0
+    scores = np.zeros((len(tall), len(wide)), dtype=np.float32)
+    if not cosines.size:
+        return scores
+    tops, lefts = rows[:-1][tall], columns[:-1][wide]
+
+    def sum_over(words: bool) -> NDArray[np.float32]:
+        """Sum over words, or over regions, of the maximum over the others."""
+        if words == words_in_rows:
+            pooled: NDArray[np.float32] = np.add.reduceat(np.maximum.reduceat(cosines, lefts, axis=1), tops, axis=0)
+        else:  # reduceat along the rows takes ten times as long as this loop
+            bounds = pairwise([*tops.tolist(), len(cosines)])
+            pooled = np.add.reduceat(np.stack([cosines[a:b].max(axis=0) for a, b in bounds]), lefts, axis=1)
+        return pooled
+
+    found = sum_over(words=metric != "mwsr")
+    if metric == "symm":
+        found += sum_over(words=False)
+    elif metric == "mravgw":
+        lengths = np.diff(tops, append=len(cosines))[:, None], np.diff(lefts, append=cosines.shape[1])
+        found /= lengths[0] if words_in_rows else lengths[1]
+    scores[np.ix_(tall, wide)] = found
+    return scores

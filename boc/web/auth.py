@@ -1,0 +1,145 @@
+"""Who may ask: by the name of the host, the origin of the page, and the token; and what browsers are told to refuse."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_address
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from fastapi.responses import RedirectResponse, Response
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from boc.web.errors import ProblemError, refusal
+from boc.web.headers import HEADERS, path_of, root_of
+from boc.web.settings import LOOPBACK, Settings
+
+ANYWHERE = frozenset({"0.0.0.0", "::"})
+COOKIE = "boc_token"
+
+
+class Guard:
+    """Lets through what may ask, and gives every answer the headers that keep a page to itself."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._hosts = {name.lower().strip("[]") for name in (*LOOPBACK, settings.host, *settings.hosts)}
+        self._anywhere = settings.host in ANYWHERE
+        self._token = settings.token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            answer = self._checked(scope, Headers(scope=scope))
+        except ProblemError as error:
+            answer = refusal(error.status, str(error), error.headers)
+        await (answer or self._app)(scope, receive, guarded)
+
+    def _checked(self, scope: Scope, headers: Headers) -> Response | None:
+        """None for a request that may pass; an answer of its own to one that hands in the token."""
+        self._check_host(headers)
+        data = path_of(scope).startswith("/api/")
+        if data or scope["method"] not in ("GET", "HEAD"):
+            _check_origin(headers)
+        if self._token is None:
+            return None
+        if path_of(scope) == "/":
+            return self._handed_in(parse_qsl(scope["query_string"].decode("latin-1")), f"{root_of(scope)}/")
+        if not path_of(scope).startswith("/static/"):
+            self._check_token(headers)
+        return None
+
+    def _check_host(self, headers: Headers) -> None:
+        """A stranger's name that points here is how a web page gets at a server of this machine (DNS rebinding)."""
+        given = headers.getlist("host")
+        name = _host(given[0]) if len(given) == 1 else None
+        if name is None or not (name in self._hosts or (self._anywhere and _is_address(name))):
+            shown = ", ".join(given)[:100]
+            raise ProblemError(
+                400, f"this server does not go by the name {shown!r}; start it with --allow-host NAME to let it"
+            )
+
+    def _handed_in(self, query: list[tuple[str, str]], home: str) -> Response | None:
+        """The cookie for a token in the address, and the address without it."""
+        given = dict(query).get("token")
+        if given is None:
+            return None
+        if not _same(given, self._token or ""):
+            raise _unauthorized()
+        rest = urlencode([(name, value) for name, value in query if name != "token"])
+        answer = RedirectResponse(f"{home}?{rest}" if rest else home, 303, {"Cache-Control": "no-store"})
+        answer.set_cookie(COOKIE, _ticket(given), max_age=30 * 86400, httponly=True, samesite="strict")
+        return answer
+
+    def _check_token(self, headers: Headers) -> None:
+        token = self._token or ""
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and _same(given.strip(), token):
+            return
+        if _same(_cookie(headers.get("cookie", "")), _ticket(token)):
+            return
+        raise _unauthorized()
+
+
+def _check_origin(headers: Headers) -> None:
+    """Data is for our own page and for programs, which send no such headers."""
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    ours = headers.get("host", "").lower()
+    if site not in (None, "same-origin", "none") or (origin is not None and urlsplit(origin).netloc.lower() != ours):
+        raise ProblemError(
+            403, f"this is not for pages of {(origin or site or '')[:100]}; open the page of this server itself"
+        )
+
+
+def _unauthorized() -> ProblemError:
+    said = "the token is missing or wrong; open the address with ?token=TOKEN, or send Authorization: Bearer TOKEN"
+    return ProblemError(401, said, {"WWW-Authenticate": "Bearer"})
+
+
+def _same(given: str, wanted: str) -> bool:
+    """Compare in a time that tells nothing of where they differ."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), wanted.encode("utf-8", "surrogatepass"))
+
+
+def _ticket(token: str) -> str:
+    """What the cookie holds: not the token, since cookies go to every port of a host."""
+    return hashlib.sha256(f"boc cookie\0{token}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _cookie(header: str) -> str:
+    try:
+        found = SimpleCookie(header).get(COOKIE)
+    except CookieError:
+        return ""
+    return "" if found is None else found.value
+
+
+def _host(header: str) -> str | None:
+    """The name in a Host header, without port and brackets; None if there is none."""
+    try:
+        found = urlsplit(f"//{header}")
+        found.port  # noqa: B018 - raises for a port that is no number
+    except ValueError:
+        return None
+    plain = found.netloc == header and "@" not in header and "/" not in header
+    return found.hostname if plain else None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

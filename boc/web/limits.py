@@ -1,0 +1,115 @@
+"""How much is taken in at a time: requests, and the bytes of their bodies."""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from boc.web.errors import ProblemError, refusal
+from boc.web.headers import path_of
+from boc.web.settings import Settings
+
+FORM = 65_536  # bytes of a form around its picture
+
+
+class Bodies:
+    """Reads a body whole before anything is done about it, and refuses one that is too long or too slow."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._most = settings.upload + FORM
+        self._shown = settings.upload
+        self._patience = settings.patience
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
+            await self._app(scope, receive, send)
+            return
+        try:
+            body = await asyncio.wait_for(self._read(Headers(scope=scope), receive), self._patience)
+        except asyncio.TimeoutError:
+            answer = refusal(408, f"the picture took longer than {self._patience:g} s to arrive; send a smaller one")
+            await answer(scope, receive, send)
+            return
+        except ProblemError as error:
+            await refusal(error.status, str(error), error.headers)(scope, receive, send)
+            return
+        if body is None:
+            return
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def replay() -> Message:
+            return next(messages, None) or await receive()
+
+        await self._app(scope, replay, send)
+
+    async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
+        """The body; None if the client has gone."""
+        told = headers.get("content-length", "0")
+        if not told.isdecimal() or int(told[:20]) > self._most:
+            raise self._too_long()
+        parts, length = [], 0
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            part = message.get("body", b"")
+            length += len(part)
+            if length > self._most:
+                raise self._too_long()
+            parts.append(part)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    def _too_long(self) -> ProblemError:
+        said = f"the picture has too many bytes, the limit is {self._shown:,}; reduce it"
+        return ProblemError(413, said, {"Connection": "close"})
+
+
+class Crowd:
+    """Works on some requests at a time, lets some others wait, and asks all further ones to come again.
+
+    Pictures and questions have a queue each, so that a page full of pictures does not hold up the next keystroke.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._gates = {thumbs: _Gate(settings.active, settings.waiting) for thumbs in (False, True)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not path_of(scope).startswith("/api/"):
+            await self._app(scope, receive, send)
+            return
+        scope.setdefault("state", {})["start"] = perf_counter()
+        gate = self._gates[path_of(scope).startswith("/api/thumb/")]
+        if gate.full():
+            said = "too many requests at once; ask again in a second"
+            await refusal(429, said, {"Retry-After": "1"})(scope, receive, send)
+            return
+        async with gate:
+            await self._app(scope, receive, send)
+
+
+class _Gate:
+    def __init__(self, active: int, waiting: int) -> None:
+        self._places = asyncio.Semaphore(active)
+        self._room = active + waiting
+        self._inside = 0
+
+    def full(self) -> bool:
+        return self._inside >= self._room
+
+    async def __aenter__(self) -> None:
+        self._inside += 1
+        try:
+            await self._places.acquire()
+        except asyncio.CancelledError:
+            self._inside -= 1
+            raise
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._inside -= 1
+        self._places.release()

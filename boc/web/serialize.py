@@ -1,0 +1,112 @@
+"""Items, terms and parts as answers tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.clustering.term_labels import Example
+from boc.explain.score import Explanation, Match, Parts
+from boc.types import Item, TermMatrix
+from boc.web.thumbnails import Thumbnails
+
+SURROGATE = 20_000  # characters of it that are sent
+CAPTIONS = 12  # of a picture
+
+Json = dict[str, Any]
+
+
+def item(found: Item, thumbnails: Thumbnails, root: str) -> Json:
+    """An ``ItemAnswer`` below ``root``. Where a picture lies on this disk is nobody's business, its name is."""
+    picture = found.modality == "image"
+    size = thumbnails.size(Path(found.content)) if picture else None
+    width, height = size or (None, None)
+    shown = found.id if picture else found.group
+    return {
+        "id": found.id,
+        "modality": found.modality,
+        "content": Path(found.content).name if picture else found.content,
+        "group": found.group,
+        "fields": dict(found.fields),
+        "width": width,
+        "height": height,
+        "thumb": thumb(shown, root) if shown else None,
+    }
+
+
+def thumb(id: str, root: str) -> str:
+    """Where the picture of an item is: its path on the host."""
+    return quote(f"{root}/api/thumb/{id}")
+
+
+def explanation(found: Explanation, terms: TermMatrix, of: str, captions: Sequence[str], root: str) -> Json:
+    """An ``Explanation`` below ``root``, with the ``terms`` (1, V) that the index holds of the item."""
+    cosines = found.alignment
+    return {
+        "id": found.item.id,
+        "modality": found.item.modality,
+        "score": found.score,
+        "of": of,
+        "terms": [
+            _term(found, match, parts, root) for match, parts in zip(found.matches, _carried(found), strict=True)
+        ],
+        "item_parts": _parts(found.item_parts, found.weights),
+        "query_parts": _parts(found.query_parts, None),
+        "alignment": None if cosines is None else _rounded(cosines),
+        "weighed_by": found.weighed_by,
+        "missing": found.missing or None,
+        "surrogate": {"query": _text(found.query_terms), "item": _text(terms)},
+        "captions": list(captions),
+    }
+
+
+def _carried(found: Explanation) -> list[list[float] | None]:
+    """Of each term how much each part of the item carries."""
+    if not found.carried.any():
+        return [None] * len(found.matches)
+    return [_rounded(row) if row.any() else None for row in found.carried]
+
+
+def _term(found: Explanation, match: Match, parts: list[float] | None, root: str) -> Json:
+    label = match.label
+    return {
+        "term": match.term,
+        "words": [] if label is None else list(label.words),
+        "examples": [] if label is None else [_example(example, root) for example in label.examples],
+        "query": match.query_frequency,
+        "item": match.item_frequency,
+        "product": match.product,
+        "share": match.product / found.score,
+        "parts": parts,
+    }
+
+
+def _example(example: Example, root: str) -> Json:
+    return {"id": example.id, "thumb": thumb(example.id, root), "box": example.box and list(example.box)}
+
+
+def _parts(parts: Parts | None, weights: NDArray[np.float64] | None) -> Json | None:
+    if parts is None:
+        return None
+    boxes = None if parts.boxes is None else _rounded(parts.boxes)
+    return {"names": parts.names, "boxes": boxes, "weights": None if weights is None else _rounded(weights)}
+
+
+def _rounded(values: NDArray[Any]) -> list[Any]:
+    rounded: list[Any] = np.round(values.astype(np.float64), 6).tolist()
+    return rounded
+
+
+def _text(terms: TermMatrix | None) -> str:
+    """The surrogate text of one row, as far as it is sent."""
+    if terms is None:
+        return ""
+    pairs = zip(terms.indices.tolist(), terms.data.tolist(), strict=True)
+    words = (f"t{term}" for term, frequency in pairs for _ in range(frequency))
+    return " ".join(islice(words, SURROGATE // 2))[:SURROGATE]

@@ -1,0 +1,244 @@
+"""Checkpoints as the authors of TERN, TERAN and VSRN publish them: read without running anything in them, every tensor
+accounted for."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import struct
+import tarfile
+import tempfile
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+import torch
+from numpy._core.multiarray import scalar
+from torch import Tensor
+from transformers import BertConfig
+
+from boc.errors import EncoderError
+
+from ..networks.base import Network
+from ..networks.tern import BOX_CODE
+from ..networks.text_towers import describe
+from ..runtime.model_folder import make
+
+PREFIX = "img_txt_enc."
+BERT = "txt_enc.bert_model."
+WORDS = f"{BERT}embeddings.word_embeddings.weight"
+ALIAS = "txt_enc.word_embeddings.weight"
+# Weights that no output depends on: the heads of other aggregations, BERT's pooler, and a list of positions.
+UNUSED = re.compile(r"txt_enc\.map\.|img_enc\.fc\.|txt_enc\.bert_model\.(pooler\.|embeddings\.position_ids$)")
+ATTENTION_HEADS = 12  # of BERT: no tensor tells
+SETTINGS = {
+    ("model", "text-aggregation"): ("first",),
+    ("model", "image-aggregation"): ("first",),
+    ("text-model", "layers"): (0, None),
+    ("image-model", "pos-encoding"): ("concat-and-process",),
+    ("training", "measure"): ("dot", "cosine"),
+}
+"""What the networks here do, by section and key of a published configuration; other values are refused."""
+
+UNREADABLE = (
+    OSError, EOFError, UnpicklingError, RuntimeError, ValueError, TypeError, LookupError, AttributeError,
+    AssertionError, ArithmeticError, MemoryError, struct.error, tarfile.TarError, zlib.error,
+)  # fmt: skip
+"""What torch, zipfile and tarfile raise over damaged files."""
+
+
+def read_published(path: Path) -> dict[str, Any]:
+    """A published checkpoint as it is, tensors on the CPU: ``model``, one or two mappings of names to tensors, and
+    either ``config`` (TERN, TERAN) or ``opt`` (VSRN). Of a tar archive, packed or not, the one checkpoint in it.
+
+    Nothing in the file is executed: torch's restricted unpickler admits tensors and a fixed list of plain types.
+    Raises EncoderError for a file that holds anything else.
+    """
+    if not path.is_file():
+        raise EncoderError(f"{path}: no such file; name a checkpoint, for example model_best_ndcg.pth")
+    try:
+        with _unpacked(path) as file, torch.serialization.safe_globals(_plain_types()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd files, which raise errors as well
+            found = torch.load(file, map_location="cpu", weights_only=True)
+    except UNREADABLE as error:
+        raise EncoderError(f"{path}: {_reason(error)}") from error
+    parts = found.get("model") if isinstance(found, dict) else None
+    states = parts if isinstance(parts, (list, tuple)) else [parts]
+    if not all(isinstance(state, dict) and state and all(map(_is_named_tensor, state.items())) for state in states):
+        raise EncoderError(f"{path}: no published checkpoint (its entry 'model' must hold tensors by name)")
+    checkpoint: dict[str, Any] = found
+    return checkpoint
+
+
+def kind_of(checkpoint: Mapping[str, Any]) -> str:
+    """``tern``, ``teran`` or ``vsrn``. EncoderError if a checkpoint is none of them.
+
+    Two last layers are TERAN's alone. A TERAN that shares them has the very tensors of a TERN; its configuration tells.
+    """
+    if isinstance(checkpoint["model"], (list, tuple)):
+        return "vsrn"
+    names = {name.removeprefix(PREFIX) for name in checkpoint["model"]}
+    if WORDS not in names or not any(name.startswith("transformer_encoder_1.") for name in names):
+        raise EncoderError(f"neither a TERN nor a TERAN (no {WORDS} or no transformer_encoder_1) nor a VSRN")
+    name = str(_setting(checkpoint, "model", "name", "")).lower()
+    if any(name.startswith("transformer_encoder_2.") for name in names) or name == "teran":
+        return "teran"
+    aligned = _section(checkpoint, "training").keys() & {"loss-type", "alignment-mode"}
+    return "teran" if aligned and name != "tern" else "tern"
+
+
+def tern_from_published(checkpoint: Mapping[str, Any]) -> Network:
+    """The TERN of a checkpoint that ``read_published`` read; its sizes are read off the tensors.
+
+    EncoderError for settings that this network does not know, and for tensors that are missing or left over.
+    """
+    if kind_of(checkpoint) != "tern":
+        raise EncoderError("this checkpoint holds no TERN: it has two joint encoders, or was trained to align")
+    return _network("tern", checkpoint, {})
+
+
+def teran_from_published(checkpoint: Mapping[str, Any]) -> Network:
+    """The TERAN of a checkpoint, its last layers shared or not as the tensors are. Errors as of TERN."""
+    if kind_of(checkpoint) != "teran":
+        raise EncoderError("this checkpoint holds no TERAN")
+    shared = not any(name.removeprefix(PREFIX).startswith("transformer_encoder_2.") for name in checkpoint["model"])
+    stop_words = not _setting(checkpoint, "model", "exclude-stopwords", False)
+    return _network("teran", checkpoint, {"shared": shared, "stop_words": stop_words})
+
+
+def pooling(checkpoint: Mapping[str, Any]) -> str | None:
+    """What the published network was trained to align by, in the names of ``_alignment``; None if it was not."""
+    mode = _setting(checkpoint, "training", "alignment-mode", None)
+    return None if mode is None else str(mode).lower().replace("scan-sentences", "scan")
+
+
+def _network(kind: str, checkpoint: Mapping[str, Any], options: Mapping[str, Any]) -> Network:
+    for (section, key), known in SETTINGS.items():
+        value = _setting(checkpoint, section, key, known[0])
+        if value not in known:
+            raise EncoderError(f"{section}.{key} of this checkpoint is {value!r}; only {known[0]!r} is known here")
+    state = _state(checkpoint["model"])
+    bert = _bert_sizes(state)
+    layer = _setting(checkpoint, "text-model", "extraction-hidden-layer", bert.num_hidden_layers)
+    if layer != bert.num_hidden_layers:
+        raise EncoderError(f"this checkpoint says {layer} layers of BERT and has {bert.num_hidden_layers}")
+    network = make(kind, {**_sizes(state), **options}, describe(bert))
+    expected = network.state_dict()
+    misshapen = [name for name in state.keys() & expected.keys() if state[name].shape != expected[name].shape]
+    for what, names in (
+        ("missing", expected.keys() - state.keys()),
+        ("left over", state.keys() - expected.keys()),
+        ("of another shape than the rest asks for", misshapen),
+    ):
+        if names:
+            raise EncoderError(f"{len(names)} tensors are {what}, for example {min(names)}; is the checkpoint whole?")
+    network.load_state_dict(state)
+    return network.eval()
+
+
+def _state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors that the network has, by its own names."""
+    state = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+    alias = state.pop(ALIAS, None)
+    if alias is not None and not torch.equal(alias, state[WORDS]):
+        raise EncoderError(f"{ALIAS} differs from {WORDS}, of which it should be a copy; the file is damaged")
+    return {name: tensor for name, tensor in state.items() if not UNUSED.match(name)}
+
+
+def _sizes(state: Mapping[str, Tensor]) -> dict[str, int]:
+    fused, region = _shape(state, "img_enc.pos_encoding_image.map.0.weight")
+    return {
+        "region_dim": region - BOX_CODE,
+        "visual_width": fused,
+        "visual_layers": _count(state, "img_enc.transformer_encoder.layers."),
+        "joint_width": _shape(state, "img_proj.weight")[0],
+        "joint_layers": _count(state, "transformer_encoder_1.layers."),
+        "feedforward": _shape(state, "transformer_encoder_1.layers.0.linear1.weight")[0],
+    }
+
+
+def _bert_sizes(state: Mapping[str, Tensor]) -> BertConfig:
+    vocabulary, width = _shape(state, WORDS)
+    return BertConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        num_hidden_layers=_count(state, f"{BERT}encoder.layer."),
+        num_attention_heads=ATTENTION_HEADS,
+        intermediate_size=_shape(state, f"{BERT}encoder.layer.0.intermediate.dense.weight")[0],
+        max_position_embeddings=_shape(state, f"{BERT}embeddings.position_embeddings.weight")[0],
+        type_vocab_size=_shape(state, f"{BERT}embeddings.token_type_embeddings.weight")[0],
+    )
+
+
+def _shape(state: Mapping[str, Tensor], name: str) -> tuple[int, int]:
+    if name not in state or state[name].ndim != 2:
+        raise EncoderError(f"the matrix {name} is missing; is the checkpoint whole?")
+    rows, columns = state[name].shape
+    return rows, columns
+
+
+def _count(state: Mapping[str, Tensor], start: str) -> int:
+    """Number of layers whose tensors' names are ``start``, a number, and more."""
+    return len({name.removeprefix(start).partition(".")[0] for name in state if name.startswith(start)})
+
+
+def _section(checkpoint: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    config = checkpoint.get("config")
+    if not isinstance(config, dict):
+        raise EncoderError("its entry 'config' is missing, without which a TERN is not told from a TERAN")
+    section = config.get(name)
+    return section if isinstance(section, dict) else {}
+
+
+def _setting(checkpoint: Mapping[str, Any], section: str, key: str, default: Any) -> Any:
+    """A setting of the published configuration; older files lack the newer ones."""
+    return _section(checkpoint, section).get(key, default)
+
+
+def _is_named_tensor(pair: tuple[Any, Any]) -> bool:
+    return isinstance(pair[0], str) and isinstance(pair[1], Tensor)
+
+
+def _plain_types() -> list[Any]:
+    """What published files hold besides tensors and containers: options, and scores as numpy's numbers."""
+    dtypes = [np.dtypes.Float64DType, np.dtypes.Float32DType, np.dtypes.Int64DType]
+    scalars = [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]  # numpy 2 renamed it
+    return [argparse.Namespace, np.dtype, *dtypes, *scalars]
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator[Path]:
+    """``path`` itself, or of a tar archive a temporary copy of the one checkpoint in it.
+
+    A name says nothing: VSRN's files end in .tar and are none.
+    """
+    if not tarfile.is_tarfile(path):
+        yield path
+        return
+    with tarfile.open(path) as archive, tempfile.NamedTemporaryFile() as temporary:
+        members = [m for m in archive if m.isfile() and re.search(r"/[^.][^/]*\.pth(\.tar)?$", f"/{m.name}")]
+        if len(members) != 1:
+            names = ", ".join(PurePosixPath(m.name).name for m in members) or "none"
+            raise EncoderError(f"{path}: an archive with several checkpoints or none ({names}); unpack it and name one")
+        content = archive.extractfile(members[0])
+        assert content is not None
+        shutil.copyfileobj(content, temporary, 1 << 20)
+        temporary.flush()
+        yield Path(temporary.name)
+
+
+def _reason(error: BaseException) -> str:
+    """One line on why a file was not read; what a hostile one wants to call is named."""
+    stranger = re.search(r"GLOBAL (\S+)", str(error))
+    if stranger:
+        return f"refused: it wants to call {stranger[1]}, which no checkpoint needs; nothing of it was run"
+    if isinstance(error, OSError) and error.strerror:
+        return f"cannot be read ({error.strerror})"
+    first = str(error).strip().partition("\n")[0] or type(error).__name__
+    return f"not a checkpoint that can be read safely ({first}); download it again"

@@ -1,0 +1,118 @@
+"""The files that the authors of VSRN published: checkpoints and vocabularies."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from pickle import Unpickler, UnpicklingError
+from typing import Any
+
+from torch import Tensor
+
+from boc.errors import EncoderError
+
+from ..networks.vsrn import Vsrn, VsrnConfig
+from ..networks.word_tokenizer import is_words
+
+CONVOLUTION = re.compile(r"img_enc\.Rs_GCN_\d+\.(?:g|theta|phi|W\.0)\.weight")
+TEXT = {"embed.": "txt_enc.embed.", "rnn.": "txt_rnn."}
+# What a damaged or foreign file may make its reader raise.
+DAMAGE = (
+    UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, OverflowError, MemoryError,
+    RecursionError,
+)  # fmt: skip
+
+
+def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
+    """The network of a published VSRN, every tensor accounted for; sizes and variant are read off the tensors.
+
+    EncoderError lists tensors that are missing or left over.
+    """
+    model = checkpoint.get("model")
+    if not isinstance(model, Sequence) or len(model) != 2 or not all(isinstance(part, Mapping) for part in model):
+        raise EncoderError("no VSRN checkpoint: its model must be two sets of tensors, of images and of texts")
+    options = checkpoint.get("opt")
+    for option in ("use_abs", "no_imgnorm"):
+        if getattr(options, option, False):
+            raise EncoderError(f"this VSRN was trained with the option {option}, which no published model uses")
+    state = {f"img_enc.{name}": _linear(f"img_enc.{name}", tensor) for name, tensor in model[0].items()}
+    state |= {_text_name(name): tensor for name, tensor in model[1].items()}
+    sizes = ("img_enc.fc.weight", "txt_enc.embed.weight")
+    if missing := [name for name in sizes if name not in state]:
+        raise EncoderError(f"tensors missing: {missing}")
+    width, region_dim = state[sizes[0]].shape
+    vocabulary, word_width = state[sizes[1]].shape
+    config = VsrnConfig(
+        region_dim=region_dim,
+        width=width,
+        reasoning_layers=max([int(n) for name in state for n in re.findall(r"Rs_GCN_(\d+)", name)], default=0),
+        # Not by the data set's name: checkpoints older than the variant have it too.
+        variant="f30k" if any(name.startswith("img_enc.bn.") for name in state) else "coco",
+    )
+    network = Vsrn(config, {"kind": "embedding", "vocabulary": vocabulary, "width": word_width})
+    try:
+        result = network.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise EncoderError(f"tensors of this VSRN do not fit each other: {' '.join(str(error).split())}") from error
+    if result.missing_keys or result.unexpected_keys:
+        raise EncoderError(f"tensors missing: {result.missing_keys[:3]}, left over: {result.unexpected_keys[:3]}")
+    return network.eval()
+
+
+def read_vocabulary(path: Path) -> list[str]:
+    """The words of a published vocabulary, by id: a Python 2 pickle of the class Vocabulary, or JSON.
+
+    JSON is a list of words, or an object with the entries of that class. Nothing in a pickle is executed: it may name
+    that one class, for which an empty one stands in. EncoderError names what else a file asks for.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise EncoderError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        found = json.loads(data) if data.lstrip()[:1] in (b"[", b"{") else vars(_unpickled(data))
+        if isinstance(found, Mapping):
+            by_id = {int(number): word for number, word in found["idx2word"].items()}
+            found = [by_id[number] for number in range(len(by_id))]
+    except DAMAGE as error:
+        raise EncoderError(
+            f"{path}: not a vocabulary that can be read safely ({error or type(error).__name__})"
+        ) from error
+    if not is_words(found):
+        raise EncoderError(f"{path}: not a vocabulary (it must hold words by number)")
+    return found
+
+
+def check_vocabulary(words: Sequence[str], network: Vsrn, path: Path) -> None:
+    """EncoderError unless there is one word for each row of the network's embedding."""
+    rows = len(network.txt_enc.embed.weight)
+    if len(words) != rows:
+        raise EncoderError(
+            f"{path}: {len(words)} words, but the checkpoint was trained with {rows}; find the vocabulary it came with"
+        )
+
+
+def _unpickled(data: bytes) -> Any:
+    class Vocabulary:
+        pass
+
+    class Restricted(Unpickler):
+        def find_class(self, module: str, name: str) -> type:
+            if (module, name) != ("__main__", "Vocabulary"):
+                raise UnpicklingError(f"it asks for {module}.{name}")
+            return Vocabulary
+
+    return Restricted(BytesIO(data), encoding="utf-8").load()
+
+
+def _linear(name: str, tensor: Tensor) -> Tensor:
+    """Convolutions with a kernel of one place are linear maps."""
+    return tensor.squeeze(-1) if CONVOLUTION.fullmatch(name) and tensor.ndim == 3 else tensor
+
+
+def _text_name(name: str) -> str:
+    head = next((head for head in TEXT if name.startswith(head)), "")
+    return TEXT.get(head, "txt_enc.") + name.removeprefix(head)

@@ -1,0 +1,1 @@
+"""Networks of the encoders, apart from how they are loaded and run."""

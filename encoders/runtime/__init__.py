@@ -1,0 +1,1 @@
+"""What runs a network: model folders, batches, devices."""

@@ -1,0 +1,119 @@
+"""Model folders: weights (safetensors), configuration (JSON) and tokens, and the weights of the region source where it
+has any: all that is needed to encode, wherever the folder is moved."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from boc.atomic_files import check_writable, replacing, write_text
+from boc.errors import EncoderError
+from boc.plugins import RegionSource
+from boc.types import Identity
+
+from .. import regions
+from ..networks import text_towers
+from ..networks.base import Network
+from ..networks.teran import Teran
+from ..networks.tern import Tern
+from ..networks.vsrn import Vsrn
+from ..networks.vsrnpp import VsrnPlusPlus
+
+FORMAT = 2
+NETWORKS: dict[str, type[Network]] = {"tern": Tern, "teran": Teran, "vsrn": Vsrn, "vsrnpp": VsrnPlusPlus}
+PARTS = {"network", "text", "regions"}
+
+
+def make(kind: str, config: Mapping[str, Any], text: Mapping[str, Any]) -> Network:
+    """A network of ``kind`` with random weights. EncoderError for a setting that there is not, or of a wrong value."""
+    network = NETWORKS[kind]
+    unknown = sorted(set(config) - {f.name for f in fields(network.Config)})
+    if unknown:
+        raise EncoderError(f"{kind} has no setting {unknown[0]!r}; this boc may be too old for it")
+    try:
+        return network(network.Config(**config), text)
+    except (TypeError, ValueError) as error:
+        raise EncoderError(f"this {kind} cannot be made: {error}") from error
+
+
+def create_folder(folder: Path, kind: str, network: Network, tokens: text_towers.Tokens, source: RegionSource) -> None:
+    """Write all of a model folder but the weights, which ``save_weights`` adds and replaces."""
+    check_writable(folder / "config.json")
+    spec, weights = source.identity.spec, getattr(source, "weights", None)
+    if weights is not None:
+        spec = f"{spec.partition(':')[0]}:regions{weights.suffix}"
+        with replacing(folder / f"regions{weights.suffix}") as temporary:
+            shutil.copyfile(weights, temporary)
+    config = {
+        "format": FORMAT,
+        "kind": kind,
+        "network": asdict(network.config),
+        "text": network.text,
+        "regions": {"spec": spec, "digest": source.identity.digest},
+    }
+    write_text(folder / "tokenizer.json", tokens.dump())
+    write_text(folder / "config.json", json.dumps(config, indent=1, sort_keys=True))
+
+
+def save_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
+    """Replace the weights in a model folder at once."""
+    with replacing(folder / "model.safetensors") as temporary:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, temporary)
+
+
+def load_folder(folder: Path, kind: str) -> tuple[Network, text_towers.Tokens, RegionSource, Identity]:
+    """What a model folder holds. EncoderError names what is missing, damaged, or of another ``kind``."""
+    config = _read_config(folder)
+    if config["kind"] != kind:
+        raise EncoderError(f"{folder}: holds a {config['kind']}, not a {kind}; write {config['kind']}:{folder}")
+    network = make(kind, config["network"], config["text"])
+    try:
+        network.load_state_dict(load_file(folder / "model.safetensors"))
+        tokens = text_towers.read_tokens(folder / "tokenizer.json", network.text)
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        raise EncoderError(f"{folder}: damaged model ({error}); train or convert it anew") from error
+    source = regions.load(config["regions"]["spec"], base=folder)
+    if source.identity.digest != config["regions"]["digest"]:
+        raise EncoderError(f"{folder}: its region source {config['regions']['spec']} has changed; restore the old one")
+    return network, tokens, source, Identity(f"{kind}:{folder.resolve()}", folder_digest(folder), network.dim)
+
+
+def folder_digest(folder: Path) -> str:
+    """SHA-256 over what decides the output: configuration, weights, tokenizer."""
+    digest = hashlib.sha256()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        with (folder / name).open("rb") as handle:
+            while block := handle.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise EncoderError(
+            f"{folder}: no model folder (no config.json); train one with boc train, "
+            "or say where it is now: --encoder KIND:FOLDER"
+        )
+    try:
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise EncoderError(f"{path}: damaged ({error}); train the model anew with boc train") from error
+    if config.get("format") == 1 and {"tern", "bert", "regions"} <= set(config):
+        config["network"], config["text"] = config.pop("tern"), {"kind": "bert", **config.pop("bert")}
+    if isinstance(config.get("format"), int) and config["format"] > FORMAT:
+        raise EncoderError(f"{path}: model format {config['format']}, this boc reads up to {FORMAT}; upgrade boc")
+    if config.get("kind") not in NETWORKS or not isinstance(config.get("format"), int) or not set(config) >= PARTS:
+        raise EncoderError(f"{path}: not the configuration of an encoder; train one with boc train SOURCE -o FOLDER")
+    if not (folder / "model.safetensors").is_file():
+        raise EncoderError(f"{folder}: no weights yet; repeat the boc train command, it goes on where it stopped")
+    return config

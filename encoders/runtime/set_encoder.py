@@ -1,0 +1,172 @@
+"""The encoder around a trained network: pictures through its region source, sentences through its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from boc.errors import EncoderError
+from boc.plugins import RegionSource
+from boc.types import Embeddings, Identity, ImageRef, Ragged, Regions, Runtime
+
+from ..networks import text_towers
+from ..networks.base import Encoded, Network, pad_regions
+from . import device
+from .batching import in_batches, to_device
+
+VARIANTS = ("alone", "special")
+WHOLE = np.array([[0, 0, 1, 1]], dtype=np.float32)  # the box of a special row, which gathers the picture
+
+
+class SetEncoder:
+    """A trained network as an Encoder.
+
+    The concept sets are the regions and words, without special rows, unless ``special`` is set: then they keep these,
+    under the box of the whole picture and the strings of the tokens.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        tokens: text_towers.Tokens,
+        regions: RegionSource,
+        identity: Identity,
+        runtime: Runtime,
+        special: bool = False,
+    ) -> None:
+        self.device = device.pick(runtime.device)
+        self.network = network.eval().to(self.device)
+        self.tokens = tokens
+        self.regions = regions
+        self.identity = identity
+        self.special = special
+        self._precision = runtime.precision
+        self._size = runtime.batch
+        self._images = torch.compile(network.images, dynamic=True) if runtime.compile else network.images
+        self._texts = torch.compile(network.texts, dynamic=True) if runtime.compile else network.texts
+
+    @property
+    def preparer(self) -> RegionSource:
+        return self.regions
+
+    def prepare(self, image: ImageRef) -> Regions:
+        return self.regions(image)
+
+    def encode_images(self, prepared: Sequence[Regions]) -> Embeddings:
+        before, behind = self.network.region_margins
+        first, extra = (0, before + behind) if self.special else (before, 0)
+
+        def encode(batch: Sequence[Regions]) -> tuple[Tensor, list[Tensor]]:
+            features, boxes, lengths = (to_device(t, self.device) for t in pad_regions(batch))
+            return self._rows(
+                self._images(features, boxes, lengths), [range(first, first + len(r) + extra) for r in batch]
+            )
+
+        around = (before, behind) if self.special else (0, 0)
+        found = [np.concatenate([WHOLE] * around[0] + [r.boxes] + [WHOLE] * around[1]) for r in prepared]
+        vectors, sets = self._batches(prepared, [len(r) for r in prepared], encode)
+        return Embeddings("image", vectors, sets, boxes=Ragged.from_sets(found, 4))
+
+    def encode_texts(self, texts: Sequence[str]) -> Embeddings:
+        ids = self.tokens.ids(texts)
+        kept = self.places(ids)
+        words = self.tokens.strings([[row[i] for i in places] for row, places in zip(ids, kept, strict=True)])
+        return Embeddings("text", *self.encode_ids(ids, kept), words=words)
+
+    def encode_ids(self, ids: Sequence[list[int]], kept: Sequence[Sequence[int]]) -> tuple[NDArray, Ragged]:
+        """Global vectors, and of each set the rows ``kept``, of texts that are ids already."""
+        inputs = list(zip(ids, kept, strict=True))
+
+        def encode(batch: Sequence[tuple[list[int], Sequence[int]]]) -> tuple[Tensor, list[Tensor]]:
+            padded, lengths = (to_device(t, self.device) for t in text_towers.pad([row for row, _ in batch]))
+            return self._rows(self._texts(padded, lengths), [places for _, places in batch])
+
+        return self._batches(inputs, [len(row) for row in ids], encode)
+
+    def places(self, ids: Sequence[list[int]]) -> list[Sequence[int]]:
+        """Places of the words among the ids of each text; all places, where special ones are wanted."""
+        if self.special or not ids:
+            return [range(len(row)) for row in ids]
+        masks = self.network.word_mask(*text_towers.pad(ids))  # on the host: nobody waits for the device
+        return [torch.nonzero(mask).flatten().tolist() for mask in masks]
+
+    def _rows(self, found: Encoded, kept: Sequence[Sequence[int]]) -> tuple[Tensor, list[Tensor]]:
+        """Vectors, and the rows ``kept`` of each set: slices where they can be, which need not wait for the device."""
+        vectors = found.vectors
+        if self._precision != "float32":
+            vectors = nn.functional.normalize(vectors.float(), dim=-1)
+        gapless = [not len(p) or p[-1] - p[0] + 1 == len(p) for p in kept]
+        return vectors, [
+            rows[p[0] : p[-1] + 1] if whole and len(p) else rows[list(p)]
+            for rows, p, whole in zip(found.sets, kept, gapless, strict=True)
+        ]
+
+    def _batches(
+        self, inputs: Sequence[Any], lengths: Sequence[int], encode: Callable[..., Any]
+    ) -> tuple[NDArray[np.float32], Ragged]:
+        return in_batches(self.device, self._precision, self.identity.dim, inputs, lengths, encode, self._size)
+
+
+class AloneEncoder:
+    """An encoder whose concepts know no context: each region and each word goes through the network on its own (BoC,
+    section IV). Global vectors are those of the whole pictures and sentences."""
+
+    def __init__(self, encoder: SetEncoder, identity: Identity) -> None:
+        self.encoder = encoder
+        self.identity = identity
+        self.regions = encoder.regions
+
+    @property
+    def preparer(self) -> RegionSource:
+        return self.encoder.preparer
+
+    def prepare(self, image: ImageRef) -> Regions:
+        return self.encoder.prepare(image)
+
+    def encode_images(self, prepared: Sequence[Regions]) -> Embeddings:
+        """A region on its own is the one concept of a picture with no other; costs one such picture a region."""
+        whole = self.encoder.encode_images(prepared)
+        single = [Regions(r.features[i : i + 1], r.boxes[i : i + 1]) for r in prepared for i in range(len(r))]
+        return _with_concepts(whole, self.encoder.encode_images(single).concepts.values)
+
+    def encode_texts(self, texts: Sequence[str]) -> Embeddings:
+        """A word on its own is the one concept of a text of it alone; equal words are encoded once."""
+        whole = self.encoder.encode_texts(texts)
+        ids = self.encoder.tokens.ids(texts)
+        words = [np.array(row)[list(kept)] for row, kept in zip(ids, self.encoder.places(ids), strict=True)]
+        each, place = np.unique(np.concatenate([np.empty(0, np.int64), *words]), return_inverse=True)
+        alone = [[ids[0][0], int(word), ids[0][-1]] for word in each]
+        _, sets = self.encoder.encode_ids(alone, [[1]] * len(alone))
+        return _with_concepts(whole, sets.values[place])
+
+
+def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder | AloneEncoder:
+    """The encoder of a model folder ``FOLDER``, or a variant of it, ``FOLDER?alone`` or ``FOLDER?special``.
+
+    Raises EncoderError if the folder holds no network of this ``kind``, or there is no such variant.
+    """
+    from .model_folder import load_folder
+
+    folder, mark, variant = argument.partition("?")
+    if mark and variant not in VARIANTS:
+        raise EncoderError(f"no variant {variant!r} of {kind}; write FOLDER, FOLDER?alone or FOLDER?special")
+    encoder = SetEncoder(*load_folder(Path(folder), kind), runtime)
+    if not mark:
+        return encoder
+    base = encoder.identity
+    identity = Identity(f"{base.spec}?{variant}", f"{variant}:{base.digest}", base.dim)
+    if variant == "alone":
+        return AloneEncoder(encoder, identity)
+    encoder.special, encoder.identity = True, identity
+    return encoder
+
+
+def _with_concepts(whole: Embeddings, values: NDArray[np.float32]) -> Embeddings:
+    return replace(whole, concepts=Ragged(values, whole.concepts.offsets))

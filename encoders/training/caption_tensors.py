@@ -1,0 +1,122 @@
+"""Captions as tensors: ids of their words, or what a frozen text tower makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from boc.atomic_files import replacing
+from boc.types import Item
+
+from ..networks.base import Encoded, Network
+from ..networks.text_towers import Tokens, pad
+from ..runtime.device import fast_bfloat16
+
+BATCH = 256
+CHUNK = 64
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Encoded captions of like length: ``places`` (c,) are their places in what was asked for, ``mask`` (c, L) tells
+    which rows of their sets are words."""
+
+    places: list[int]
+    encoded: Encoded
+    mask: Tensor
+
+
+def in_order(chunks: Sequence[Chunk], columns: Sequence[Tensor]) -> Tensor:
+    """One tensor (..., c) a chunk, put together along the last axis in the order that the chunks were asked in."""
+    places = torch.tensor([place for chunk in chunks for place in chunk.places], device=columns[0].device)
+    return torch.cat(list(columns), dim=-1)[..., torch.argsort(places)]
+
+
+class Captions:
+    """Captions by number, through a text tower that learns along or is frozen.
+
+    A frozen tower reads every caption once; what it gives stays in a float16 file in ``folder``, memory-mapped.
+    """
+
+    def __init__(self, captions: Sequence[Item], tokens: Tokens, width: int, *, frozen: bool, folder: Path) -> None:
+        self.ids = tokens.ids([caption.content for caption in captions])
+        self.size = tokens.size
+        self.frozen = frozen
+        self._path = folder / "words.npy"
+        self._width = width
+        self._offsets = np.concatenate([[0], np.cumsum([len(row) for row in self.ids])])
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def prepare(self, network: Network, device: str) -> Iterator[int]:
+        """Run the frozen tower over all captions; yields the number done. Nothing to do for one that learns."""
+        if self.frozen and not self._path.exists():
+            with replacing(self._path) as temporary:
+                shape = (int(self._offsets[-1]), self._width)
+                out = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float16, shape=shape)
+                network.eval()
+                for start in range(0, len(self.ids), BATCH):
+                    out[self._offsets[start] : self._offsets[min(start + BATCH, len(self.ids))]] = self._read(
+                        network, start, device
+                    )
+                    yield min(start + BATCH, len(self.ids))
+                out.flush()
+                del out
+        yield len(self.ids)
+
+    def encode(self, network: Network, numbers: Sequence[int], device: str) -> list[Chunk]:
+        """The captions ``numbers``. Those of like length go together: little padding is computed."""
+        order = sorted(range(len(numbers)), key=lambda i: len(self.ids[numbers[i]]))
+        parts = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
+        return [self._encode(network, part, [numbers[i] for i in part], device) for part in parts]
+
+    def _encode(self, network: Network, places: list[int], numbers: Sequence[int], device: str) -> Chunk:
+        ids, lengths = (t.to(device) for t in pad([self.ids[i] for i in numbers]))
+        mask = network.word_mask(ids, lengths)
+        if not self.frozen:
+            return Chunk(places, network.texts(ids, lengths), mask)
+        words = np.load(self._path, mmap_mode="r", allow_pickle=False)
+        rows = [torch.from_numpy(words[self._offsets[i] : self._offsets[i + 1]].copy()) for i in numbers]
+        hidden = pad_sequence(rows, batch_first=True).float()
+        return Chunk(places, network.words(hidden.to(device), lengths), mask)
+
+    @torch.inference_mode()
+    def means(self, network: Network, numbers: Sequence[int], device: str) -> Tensor:
+        """Mean output of the text tower over the tokens of each caption, float32 (len(numbers), h)."""
+        if self.frozen:
+            words = np.load(self._path, mmap_mode="r", allow_pickle=False)
+            spans = ((self._offsets[i], self._offsets[i + 1]) for i in numbers)
+            return torch.from_numpy(np.stack([words[a:b].mean(axis=0, dtype=np.float32) for a, b in spans]))
+        network.eval()
+        found: dict[int, Tensor] = {}
+        order = sorted(set(map(int, numbers)), key=lambda i: len(self.ids[i]))
+        for start in range(0, len(order), BATCH):
+            part = order[start : start + BATCH]
+            ids, lengths = pad([self.ids[i] for i in part])
+            with torch.autocast(device, dtype=torch.bfloat16, enabled=fast_bfloat16(device)):
+                hidden = network.txt_enc(ids.to(device), lengths.to(device)).float().cpu()
+            means = (row[:n].mean(dim=0) for row, n in zip(hidden, lengths.tolist(), strict=True))
+            found |= dict(zip(part, means, strict=True))
+        return torch.stack([found[int(i)] for i in numbers])
+
+    def bags(self, numbers: Sequence[int]) -> sparse.csr_array:
+        """How often each caption has each id, as shares of its length: float64 (len(numbers), size)."""
+        rows = np.repeat(np.arange(len(numbers)), [len(self.ids[i]) for i in numbers])
+        shares = np.concatenate([np.full(len(self.ids[i]), 1 / len(self.ids[i])) for i in numbers])
+        columns = np.concatenate([self.ids[i] for i in numbers])
+        return sparse.coo_array((shares, (rows, columns)), shape=(len(numbers), self.size)).tocsr()
+
+    @torch.inference_mode()
+    def _read(self, network: Network, start: int, device: str) -> NDArray[np.float32]:
+        ids, lengths = pad(self.ids[start : start + BATCH])
+        hidden = network.txt_enc(ids.to(device), lengths.to(device)).cpu()
+        return np.concatenate([row[:n].numpy() for row, n in zip(hidden, lengths.tolist(), strict=True)])

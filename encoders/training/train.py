@@ -1,0 +1,172 @@
+"""From a regions file to a model folder: what ``boc train`` does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from boc.atomic_files import write_text
+from boc.errors import EncoderError
+from boc.evaluate.metrics import Recall, Recalls
+from boc.plugins import RegionSource
+
+from ..networks import text_towers
+from ..networks.base import Network
+from ..runtime.device import pick
+from ..runtime.model_folder import NETWORKS, create_folder, make
+from .caption_tensors import Captions
+from .data import RegionReader, read_pairs
+from .recipes import RECIPES
+from .trainer import Progress, RunState, TrainConfig, Trainer
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a run is made of, next to its data: the kind of network and its sizes, the text tower (see ``load_tower``),
+    and settings."""
+
+    kind: str
+    text: str
+    text_layers: int
+    sizes: dict[str, Any]
+    train: TrainConfig
+
+    @classmethod
+    def of(cls, name: str, settings: Mapping[str, str]) -> Recipe:
+        """The recipe ``name`` of RECIPES with other ``settings``: fields of the network's configuration, of
+        TrainConfig, and of this class.
+
+        EncoderError for an unknown name or a value that is no number where one is due.
+        """
+        if name not in RECIPES:
+            raise EncoderError(f"no recipe {name!r}; known: {', '.join(RECIPES)}")
+        asked = {**RECIPES[name], **settings}
+        kind = asked.pop("kind")
+        if kind not in NETWORKS:
+            raise EncoderError(f"no kind of network {kind!r}; known: {', '.join(NETWORKS)}")
+        fields_of = {"sizes": _types(NETWORKS[kind].Config), "train": _types(TrainConfig), "rest": REST}
+        del fields_of["sizes"]["region_dim"]
+        found: dict[str, dict[str, Any]] = {group: {} for group in fields_of}
+        for key, value in asked.items():
+            group = next((group for group, known in fields_of.items() if key in known), None)
+            if group is None:
+                known = ", ".join(key for group in fields_of.values() for key in group)
+                raise EncoderError(f"no setting {key!r}; known: {known}")
+            found[group][key] = _parsed(key, value, fields_of[group][key])
+        return cls(kind=kind, sizes=found["sizes"], train=TrainConfig(**found["train"]), **found["rest"])
+
+
+REST = {"text": "str", "text_layers": "int"}
+
+
+def _types(config: type) -> dict[str, str]:
+    return {f.name: str(f.type) for f in fields(config)}
+
+
+def describe(recipe: Recipe, items: str, source: RegionSource) -> dict[str, Any]:
+    """What decides the outcome of a run: the recipe, the digest of the items, the digest of the region source.
+
+    EncoderError for a text tower that is not there, before regions are cut.
+    """
+    text_towers.check_tower(recipe.text)
+    return {"recipe": asdict(recipe), "items": items, "regions": source.identity.digest}
+
+
+def finished(folder: Path, run: Mapping[str, Any]) -> bool:
+    """Whether ``folder`` holds the outcome of ``run``. EncoderError if it holds another run, finished or not."""
+    note = folder / "training.json"
+    if not note.exists():
+        return False
+    theirs, mine = json.loads(note.read_text(encoding="utf-8")), json.loads(json.dumps(run))
+    differing = sorted(key for key in mine if theirs.get(key) != mine[key])
+    if differing:
+        raise EncoderError(
+            f"{folder} holds a model trained with another {' and '.join(differing)}; "
+            "repeat that command to go on, or choose another folder with -o"
+        )
+    return (folder / "history.json").exists()
+
+
+def best(folder: Path) -> Recalls:
+    """The recalls of the weights that a finished run kept, on the pictures held out."""
+    state = RunState(**json.loads((folder / "history.json").read_text(encoding="utf-8")))
+    entry = next(e for e in state.history if e["step"] == state.best_step)
+    return Recalls(Recall(**entry["text_to_image"]), Recall(**entry["image_to_text"]))
+
+
+class Training:
+    """The run ``describe`` told of, over a regions file, into the model folder ``folder``; made again, it goes on.
+
+    ``ids`` restricts to some pictures. Raises EncoderError if the recipe does not fit the data.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        regions: Path,
+        source: RegionSource,
+        recipe: Recipe,
+        run: Mapping[str, Any],
+        *,
+        ids: set[str] | None,
+        device: str,
+    ) -> None:
+        self.folder = folder
+        self.device = pick(device)
+        torch.manual_seed(recipe.train.seed)
+        reader = RegionReader(regions)
+        if source.identity.digest != reader.identity.digest:
+            raise EncoderError(f"{regions} was made by another region source than {source.identity.spec}")
+        pairs, captions = read_pairs(regions, ids)
+        tower = text_towers.load_tower(recipe.text, recipe.text_layers, [caption.content for caption in captions])
+        network = _build(reader.identity.dim, recipe, tower)
+        (folder / "training").mkdir(parents=True, exist_ok=True)
+        frozen, width = recipe.train.text_lr == 0, network.txt_enc.width
+        self._captions = Captions(captions, tower.tokens, width, frozen=frozen, folder=folder / "training")
+        self._trainer = Trainer(folder, network, pairs, reader, self._captions, recipe.train, self.device)
+        create_folder(folder, recipe.kind, network, tower.tokens, source)
+        write_text(folder / "training.json", json.dumps(run, indent=1, sort_keys=True))
+
+    @property
+    def captions(self) -> int:
+        """Number of captions that ``prepare`` reads."""
+        return len(self._captions)
+
+    def prepare(self) -> Iterator[int]:
+        """Let a frozen text tower read the captions; yields the number done."""
+        return self._captions.prepare(self._trainer.network, self.device)
+
+    def run(self) -> Iterator[Progress]:
+        """Train; at the end, only the model and its history stay."""
+        yield from self._trainer.run()
+        write_text(self.folder / "history.json", json.dumps(asdict(self._trainer.state), indent=1))
+        shutil.rmtree(self.folder / "training")
+
+
+def _build(region_dim: int, recipe: Recipe, tower: text_towers.TextTower) -> Network:
+    text = tower.text
+    if not recipe.sizes.get("stop_words", True):
+        text = {**text, "stop_ids": text_towers.stop_ids(tower.tokens)}
+    network = make(recipe.kind, {"region_dim": region_dim, **recipe.sizes}, text)
+    if tower.module is not None:
+        network.txt_enc = tower.module
+    return network
+
+
+def _parsed(name: str, value: str, kind: str) -> int | float | str | bool:
+    if kind == "bool":
+        if value not in {"0", "1"}:
+            raise EncoderError(f"{name} must be 0 or 1, got {value!r}")
+        return value == "1"
+    if kind == "str":
+        return value
+    try:
+        return int(value) if kind == "int" else float(value)
+    except ValueError:
+        raise EncoderError(f"{name} must be a number, got {value!r}; write for example --set {name}=1") from None

@@ -1,0 +1,365 @@
+"""The training loop of all networks: resumable at any step, the best weights kept.
+
+Every random choice is a function of the seed and the number of the step or epoch, so a run that was killed and
+repeated ends with the same weights as one that was not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from boc.atomic_files import replacing
+from boc.errors import EncoderError
+from boc.evaluate.metrics import Recalls, evaluate
+
+from ..networks.base import Network, raised
+from ..runtime.device import fast_bfloat16
+from ..runtime.model_folder import save_weights
+from .caption_tensors import Captions
+from .data import Pairs, RegionReader
+from .objectives import Objective
+from .warmstart import latent_semantics, warm_start
+
+SAVE_SECONDS = 120.0
+EVAL_BATCH = 128
+WARM_START = 20_000  # pictures that the closed form looks at
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a network is trained.
+
+    Attributes
+    ----------
+    objective : what counts: matching, alignment, generation, joined by + (see objectives.py)
+    pooling : how the cosines of regions and words become a score, for the alignment (see _alignment.py)
+    uncertainty : 1 to weigh the parts of the objective by learned uncertainties (Kendall et al., CVPR 2018), as the
+        paper of TERAN does for "TERN w. Align"; 0 to add them up
+    margin, alignment_margin : of the triplet losses of dot products, which are cosines, and of alignments, which are
+        sums of them over words or regions
+    temperature, alignment_temperature : above 0, the contrastive loss at this temperature takes the place of the
+        triplet loss (see losses.py); 0 for the triplet loss
+    negatives_first, negatives_last : negatives of a pair that count at the start, and in the last third of the epochs;
+        in between their number falls exponentially. 1 and 1 is the published loss
+    summed : 1 for the sum of the triplet losses of a batch, as published; 0 for their mean over its captions, so that
+        ``clip`` means the same for batches of any size
+    sinkhorn, sinkhorn_temperature : normalisations of the scores before the matching loss (VSRN++, eq. 10 and 11; 0 for
+        none), and what scores are divided by before
+    generation_weight, generation_hidden, generation_length : of the loss, its recurrent states, the words of a caption
+    batch_size, captions_per_picture : pictures in a batch, and captions drawn for each
+    lr, schedule : learning rate, which rises linearly over ``warmup`` steps; then it falls by a ``cosine`` to 0, or by
+        ``steps``: it is multiplied by ``decay`` each ``decay_epochs`` epochs
+    text_lr : learning rate of the text tower, as a share of ``lr``; 0 freezes it
+    weight_decay : decoupled (AdamW); 0 is Adam
+    clip : largest norm of a gradient
+    region_keep : probability with which a region stays in a training batch
+    feature_keep : probability with which a number of a region's feature stays in a training batch
+    warm_start : whether to begin at the closed-form solution (see warmstart.py), 1 or 0
+    averaging : how much the attention of that start averages: 8 suits global vectors; small values keep the concepts of
+        an item apart, as alignment wants
+    average : decay of the running average of the weights that is validated and kept; 0 keeps the weights themselves
+    held_out : pictures kept from training, to validate on
+    patience : epochs without a better validation before training stops
+    mixed : 1 to compute in bfloat16 where that is faster (weights, averages and the loss stay float32), else 0
+    """
+
+    epochs: int = 30
+    objective: str = "matching"
+    pooling: str = "mrsw"
+    uncertainty: int = 0
+    margin: float = 0.2
+    alignment_margin: float = 0.2
+    temperature: float = 0.0
+    alignment_temperature: float = 0.0
+    negatives_first: int = 100
+    negatives_last: int = 1
+    summed: int = 0
+    sinkhorn: int = 0
+    sinkhorn_temperature: float = 1.0
+    generation_weight: float = 1.0
+    generation_hidden: int = 512
+    generation_length: int = 60
+    batch_size: int = 128
+    captions_per_picture: int = 1
+    lr: float = 5e-4
+    schedule: str = "cosine"
+    decay: float = 0.1
+    decay_epochs: int = 15
+    warmup: int = 200
+    text_lr: float = 0.0
+    weight_decay: float = 1e-4
+    clip: float = 2.0
+    region_keep: float = 1.0
+    feature_keep: float = 1.0
+    warm_start: int = 1
+    averaging: float = 8.0
+    average: float = 0.99
+    held_out: int = 500
+    patience: int = 5
+    mixed: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.schedule not in {"cosine", "steps"}:
+            raise EncoderError(f"schedule must be cosine or steps, got {self.schedule!r}")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands; ``recalls`` is there after each validation."""
+
+    step: int
+    steps: int
+    epoch: int
+    loss: float
+    recalls: Recalls | None = None
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What a run knows besides tensors."""
+
+    step: int = 0
+    best: float = -1.0
+    best_step: int = 0
+    history: list[dict[str, Any]] | tuple[()] = ()
+
+    def over(self, config: TrainConfig, steps: int) -> bool:
+        """Whether the last step is done, or ``patience`` validations brought nothing better."""
+        since = sum(entry["step"] > self.best_step for entry in self.history)
+        return self.step >= steps or since >= config.patience
+
+
+class Trainer:
+    """One run in one model folder. ``run`` goes on where the last one stopped."""
+
+    def __init__(
+        self,
+        folder: Path,
+        network: Network,
+        pairs: Pairs,
+        regions: RegionReader,
+        captions: Captions,
+        config: TrainConfig,
+        device: str,
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self.device = device
+        self.mixed = bool(config.mixed) and fast_bfloat16(device)
+        self.network = network.to(device)
+        self.objective = Objective(config, network, captions, mixed=self.mixed).to(device)
+        self.regions = regions
+        self.captions = captions
+        if not 1 <= config.held_out < len(pairs):
+            raise EncoderError(
+                f"held_out must be between 1 and {len(pairs) - 1}, all pictures but one; got {config.held_out}"
+            )
+        self.train, self.held_out = pairs.split(config.held_out, config.seed)
+        if len(self.train) < config.batch_size:
+            raise EncoderError(
+                f"{len(self.train)} pictures to learn from, batches have {config.batch_size}; "
+                "give more pictures or a smaller --batch-size"
+            )
+        self.steps_per_epoch = len(self.train) // config.batch_size
+        self.optimizer = torch.optim.AdamW(self._groups(), lr=config.lr, weight_decay=config.weight_decay)
+        whole = torch.nn.ModuleDict({"network": self.network, "objective": self.objective})
+        self.learned = {name: p for name, p in whole.named_parameters() if p.requires_grad}
+        self.buffers = dict(whole.named_buffers())  # of batch normalisation
+        self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
+        self.state = RunState()
+
+    @property
+    def steps(self) -> int:
+        return self.config.epochs * self.steps_per_epoch
+
+    def run(self) -> Iterator[Progress]:
+        """Train to the end. The best weights so far stand in the folder after each validation."""
+        if self._saved.exists():
+            self.state = restore(self._saved, self._tensors, self.optimizer)
+        elif self.config.warm_start:
+            self._warm_start()
+        saved_at = time.monotonic()
+        while not self.state.over(self.config, self.steps):
+            epoch, done = divmod(self.state.step, self.steps_per_epoch)
+            rng = np.random.default_rng((self.config.seed, epoch))
+            batches = self.train.batches(self.config.batch_size, self.config.captions_per_picture, rng)
+            for number, batch in enumerate(batches):
+                if number < done:
+                    continue
+                loss = self._step(*batch)
+                self.state = replace(self.state, step=self.state.step + 1)
+                yield Progress(self.state.step, self.steps, epoch, loss)
+                if time.monotonic() - saved_at > SAVE_SECONDS and number + 1 < self.steps_per_epoch:
+                    self._save()
+                    saved_at = time.monotonic()
+            recalls = self._validate()
+            self._save()
+            saved_at = time.monotonic()
+            yield Progress(self.state.step, self.steps, epoch, loss, recalls)
+
+    @property
+    def _saved(self) -> Path:
+        return self.folder / "training" / "state.safetensors"
+
+    def _save(self) -> None:
+        save(self._saved, self.state, self._tensors, self.optimizer)
+
+    @property
+    def _tensors(self) -> dict[str, Mapping[str, Tensor]]:
+        return {"learned": self.learned, "average": self.average, "buffer": self.buffers}
+
+    def _groups(self) -> list[dict[str, Any]]:
+        text = list(self.network.txt_enc.parameters())
+        frozen = self.config.text_lr == 0
+        for parameter in text:
+            parameter.requires_grad_(not frozen)
+        others = [p for name, p in self.network.named_parameters() if not name.startswith("txt_enc.")]
+        others += list(self.objective.parameters())
+        groups: list[dict[str, Any]] = [{"params": others, "share": 1.0}]
+        return groups if frozen else [*groups, {"params": text, "share": self.config.text_lr}]
+
+    def _step(self, pictures: Any, numbers: Any, positive: Tensor) -> float:
+        step = self.state.step
+        torch.manual_seed(self.config.seed * 1_000_003 + step)
+        self.network.train()
+        self.objective.train()
+        if self.captions.frozen:
+            self.network.txt_enc.eval()
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["share"] * self.config.lr * self._factor(step)
+        features, boxes, lengths = (t.to(self.device) for t in self.regions(pictures, self.config.region_keep))
+        features = torch.nn.functional.dropout(features, 1 - self.config.feature_keep)
+        with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.mixed):
+            images = self.network.images(features, boxes, lengths)
+            mask = self.network.region_mask(lengths, images.sets.shape[1])
+            chunks = self.captions.encode(self.network, numbers, self.device)
+        loss = self.objective(images, lengths, mask, chunks, numbers, positive.to(self.device), self._negatives(step))
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(
+            [p for group in self.optimizer.param_groups for p in group["params"]], self.config.clip
+        )
+        self.optimizer.step()
+        update_average(self.average, self.learned, self.config.average, step)
+        return float(loss.detach())
+
+    def _factor(self, step: int) -> float:
+        """Of the learning rate."""
+        if self.config.schedule == "cosine":
+            return cosine(step, self.config.warmup, self.steps)
+        past = step // self.steps_per_epoch // self.config.decay_epochs
+        # From 2, as the published warm-up: its counter has moved once before the first step.
+        return min(1.0, (step + 2) / max(1, self.config.warmup)) * self.config.decay**past
+
+    def _negatives(self, step: int) -> int:
+        first, last = self.config.negatives_first, self.config.negatives_last
+        return round(first * (last / first) ** min(1.0, 1.5 * step / self.steps))
+
+    def _warm_start(self) -> None:
+        pairs = self.train.sample(WARM_START, self.config.seed)
+        power = self.network.config.region_power
+        means = torch.stack([raised(self.regions([i])[0][0], power).mean(dim=0).nan_to_num() for i in pairs.pictures])
+        each = np.repeat(np.arange(len(pairs)), [len(c) for c in pairs.captions])
+        numbers = np.concatenate(pairs.captions)
+        if self.network.text["kind"] == "embedding":
+            latent_semantics(self.network.txt_enc.embed, self.captions.bags(numbers))
+        words = self.captions.means(self.network, numbers, self.device)
+        warm_start(self.network, means[torch.from_numpy(each)], words, self.config.averaging)
+        self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
+
+    def _validate(self) -> Recalls:
+        """Recalls of the averaged weights on the pictures held out; the best are written to the folder."""
+        kept = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
+        self._set(self.average)
+        recalls = validate(self.network, self.objective, self.held_out, self.regions, self.captions, self.device)
+        self.state = replace(self.state, history=[*self.state.history, {"step": self.state.step, **asdict(recalls)}])
+        if recalls.total > self.state.best:
+            save_weights(self.folder, self.network.state_dict())
+            self.state = replace(self.state, best=recalls.total, best_step=self.state.step)
+        self._set(kept)
+        return recalls
+
+    @torch.no_grad()
+    def _set(self, values: Mapping[str, Tensor]) -> None:
+        for name, parameter in self.learned.items():
+            parameter.copy_(values[name])
+
+
+def cosine(step: int, warmup: int, steps: int) -> float:
+    """Factor of the learning rate at ``step`` (from 0): linear up, then half a cosine down to 0."""
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+
+@torch.no_grad()
+def update_average(average: dict[str, Tensor], learned: Mapping[str, Tensor], decay: float, step: int) -> None:
+    """Move the running average towards ``learned``, in place; early steps count more, so that it starts unbiased."""
+    share = 1 - min(decay, (step + 1) / (step + 10))
+    for name, tensor in learned.items():
+        average[name].lerp_(tensor, share)
+
+
+@torch.inference_mode()
+def validate(
+    network: Network, objective: Objective, pairs: Pairs, regions: RegionReader, captions: Captions, device: str
+) -> Recalls:
+    """Recalls on the pictures of ``pairs`` with all their captions, by what ``objective`` ranks by."""
+    network.eval()
+    objective.eval()
+    numbers = np.concatenate(pairs.captions)
+    parts = range(0, len(numbers), EVAL_BATCH)
+    chunks = [captions.encode(network, numbers[start : start + EVAL_BATCH], device) for start in parts]
+    scores = []
+    for start in range(0, len(pairs), EVAL_BATCH):
+        features, boxes, lengths = (t.to(device) for t in regions(pairs.pictures[start : start + EVAL_BATCH]))
+        images = network.images(features, boxes, lengths)
+        mask = network.region_mask(lengths, images.sets.shape[1])
+        columns = [objective.scores(objective.ranking, images, mask, part) for part in chunks]
+        scores.append(torch.cat(columns, dim=1).cpu().numpy())
+    owners = np.repeat(np.arange(len(pairs)), [len(c) for c in pairs.captions])
+    by_caption = np.concatenate(scores).T
+    return evaluate(np.eye(len(pairs), dtype=np.float32), by_caption, owners)
+
+
+def save(
+    path: Path, state: RunState, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: torch.optim.Optimizer
+) -> None:
+    """Everything that a run needs to go on, in one safetensors file, replaced at once."""
+    flat = {f"{kind}.{name}": tensor for kind, named in tensors.items() for name, tensor in named.items()}
+    for number, moments in optimizer.state_dict()["state"].items():
+        flat |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in moments.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in flat.items()}
+        save_file(contiguous, temporary, metadata={"state": json.dumps(asdict(state))})
+
+
+@torch.no_grad()
+def restore(path: Path, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: torch.optim.Optimizer) -> RunState:
+    """Put a saved run back into ``tensors`` and the optimizer."""
+    moments: dict[int, dict[str, Tensor]] = {}
+    with safe_open(path, "pt") as file:
+        for key in file.keys():  # noqa: SIM118 (not a dict)
+            kind, _, name = key.partition(".")
+            if kind == "optimizer":
+                number, _, moment = name.partition(".")
+                moments.setdefault(int(number), {})[moment] = file.get_tensor(key)
+            else:
+                tensors[kind][name].copy_(file.get_tensor(key))
+        state = RunState(**json.loads(file.metadata()["state"]))
+    optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
+    return state

@@ -1,0 +1,1 @@
+"""The embedded engine: posting lists in memory-mapped files of a folder."""

@@ -1,0 +1,516 @@
+/* The k best rows of queries over blocked posting lists; indexing/embedded/postings.py describes the arrays.
+ *
+ * Scores are added up block by block in `scores`, which fits the second-level cache: 16 bits wide where no score can
+ * be larger, else 32. A block into which few postings fall is read back row by row, any other by comparing all its
+ * scores with the threshold, the k-th best so far. Local rows are 16 bits wide, hence always within `scores`; all else
+ * that the arrays say is checked before the first addition, rows and frequencies of a list when it is first asked for,
+ * so that an error, too, leaves `scores` as every query needs it: all zero.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+#include <string.h>
+
+#define BLOCK 65536
+#define FEW 8192 /* postings, of all lists in a block */
+#define PARTS 4  /* of a list in a block */
+#define LANES 64 /* scores compared with the threshold at a time; divides BLOCK */
+#define PIECE 16 /* and again of those, where one is above it */
+#define LINE 64  /* bytes of a cache line */
+
+#if defined(_MSC_VER)
+#define THREAD_LOCAL __declspec(thread)
+#define PREFETCH(address) ((void)0)
+#else
+#define THREAD_LOCAL _Thread_local
+#define PREFETCH(address) __builtin_prefetch(address)
+#endif
+
+/* Wide vectors where the processor has them; choosing at load time takes gcc and the loader of glibc. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#define DISPATCHED __attribute__((target_clones("default", "avx2")))
+#else
+#define DISPATCHED
+#endif
+
+/* Passed on by its address, so that no loop asks where this thread's is. */
+typedef struct {
+    union {
+        uint16_t narrow[BLOCK];
+        uint32_t wide[BLOCK];
+    } scores;
+    uint16_t touched[FEW];
+    uint32_t largest[BLOCK / LANES];
+} Scratch;
+static THREAD_LOCAL Scratch of_thread;
+
+typedef struct {
+    Scratch *scratch;
+    const uint32_t *starts;
+    const uint16_t *rows;
+    const void *frequencies;
+    uint32_t *peaks; /* largest frequency of a term whose list was looked at, found by all threads alike; until then 0 */
+    int width;       /* bytes of a frequency; 0: all are 1 */
+    Py_ssize_t n, n_terms, n_postings, blocks;
+} Postings;
+
+typedef struct {
+    const int32_t *terms, *weights;
+    Py_ssize_t length;
+} Query;
+
+/* A key, score << 32 | ~row, is the larger the better, and no two are equal. */
+typedef struct {
+    uint64_t *keys; /* room for 2 * room: sorting takes as much again */
+    Py_ssize_t count, k, room;
+    uint64_t threshold; /* what a key must exceed; at first, the largest key of score 0 */
+    const uint8_t *mask;
+} Best;
+
+static const char *const OUT_OF_MEMORY = "memory";
+
+/* The bits in which keys differ. */
+static uint64_t differing(const uint64_t *keys, Py_ssize_t count)
+{
+    uint64_t all = ~(uint64_t)0, any = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        all &= keys[i];
+        any |= keys[i];
+    }
+    return all ^ any;
+}
+
+/* Sort keys by some of their bits, the largest first: by one byte after the other, where they differ in it. */
+static void sort(uint64_t *keys, uint64_t *space, Py_ssize_t count, uint64_t bits)
+{
+    const uint64_t differ = count > 1 ? differing(keys, count) & bits : 0;
+    uint64_t *from = keys, *to = space;
+    for (int shift = 0; shift < 64; shift += 8) {
+        Py_ssize_t places[256] = {0}, next = 0;
+        if ((differ >> shift & 255) == 0)
+            continue;
+        for (Py_ssize_t i = 0; i < count; i++)
+            places[from[i] >> shift & 255]++;
+        for (int byte = 255; byte >= 0; byte--) {
+            Py_ssize_t size = places[byte];
+            places[byte] = next;
+            next += size;
+        }
+        for (Py_ssize_t i = 0; i < count; i++)
+            to[places[from[i] >> shift & 255]++] = from[i];
+        uint64_t *sorted = to;
+        to = from;
+        from = sorted;
+    }
+    if (from != keys)
+        memcpy(keys, from, (size_t)count * sizeof *keys);
+}
+
+/* Keep the k best of more keys, in no order: those before the k-th by their first bits, then by the next. */
+static void keep_best(Best *best)
+{
+    uint64_t *keys = best->keys, *equal = keys + best->room, worst = ~(uint64_t)0;
+    const uint64_t differ = differing(keys, best->count);
+    Py_ssize_t n_equal = best->count, kept = 0;
+    int shift = 0;
+    while (differ >> shift >> 8)
+        shift++;
+    memcpy(equal, keys, (size_t)n_equal * sizeof *keys);
+    for (; kept + n_equal > best->k; shift = shift > 8 ? shift - 8 : 0) {
+        Py_ssize_t sizes[256] = {0}, better = kept, left = 0;
+        unsigned last = 255;
+        for (Py_ssize_t i = 0; i < n_equal; i++)
+            sizes[equal[i] >> shift & 255]++;
+        while (better + sizes[last] < best->k)
+            better += sizes[last--];
+        for (Py_ssize_t i = 0; i < n_equal; i++) {
+            const uint64_t key = equal[i];
+            keys[kept] = key;
+            kept += (key >> shift & 255) > last;
+            equal[left] = key;
+            left += (key >> shift & 255) == last;
+        }
+        n_equal = left;
+    }
+    memcpy(keys + kept, equal, (size_t)n_equal * sizeof *keys);
+    for (Py_ssize_t i = 0; i < best->k; i++)
+        worst = keys[i] < worst ? keys[i] : worst;
+    best->count = best->k;
+    best->threshold = worst;
+}
+
+/* Keys of smaller scores than `score`, which k rows reach, need not be kept. */
+static void exceed(Best *best, uint32_t score)
+{
+    const uint64_t below = ((uint64_t)score << 32) - 1;
+    if (score > 0 && below > best->threshold)
+        best->threshold = below;
+}
+
+static inline uint64_t key_of(uint32_t score, uint32_t row) { return (uint64_t)score << 32 | (uint32_t)~row; }
+
+static inline void offer(Best *best, uint32_t score, uint32_t row)
+{
+    const uint64_t key = key_of(score, row);
+    if (key > best->threshold && (best->mask == NULL || best->mask[row])) {
+        best->keys[best->count++] = key;
+        if (best->count == best->room)
+            keep_best(best);
+    }
+}
+
+/* STATEMENT for each posting i from begin to end, of which `frequency` is the frequency. */
+#define EACH_OF(TYPE, STATEMENT)                                    \
+    for (const TYPE *all = p->frequencies; i < end; i++) {          \
+        const uint32_t frequency = all[i];                          \
+        STATEMENT;                                                  \
+    }                                                               \
+    break
+#define EACH_POSTING(STATEMENT)                                     \
+    switch (p->width) {                                             \
+    case 1: EACH_OF(uint8_t, STATEMENT);                            \
+    case 2: EACH_OF(uint16_t, STATEMENT);                           \
+    case 4: EACH_OF(uint32_t, STATEMENT);                           \
+    default:                                                        \
+        for (const uint32_t frequency = 1; i < end; i++) {          \
+            STATEMENT;                                              \
+        }                                                           \
+    }
+
+static void add_narrow(const Postings *p, size_t i, size_t end, uint32_t weight)
+{
+    const uint16_t *rows = p->rows;
+    uint16_t *out = p->scratch->scores.narrow;
+    EACH_POSTING(out[rows[i]] += (uint16_t)(weight * frequency))
+}
+
+static void add_wide(const Postings *p, size_t i, size_t end, uint32_t weight)
+{
+    const uint16_t *rows = p->rows;
+    uint32_t *out = p->scratch->scores.wide;
+    EACH_POSTING(out[rows[i]] += weight * frequency)
+}
+
+/* Like add_wide, and writes down the rows that had no score yet, behind the `count` first; their new number. */
+static size_t add_few(const Postings *p, size_t i, size_t end, uint32_t weight, size_t count)
+{
+    const uint16_t *rows = p->rows;
+    uint32_t *out = p->scratch->scores.wide;
+    uint16_t *touched = p->scratch->touched;
+    EACH_POSTING({
+        const uint32_t before = out[rows[i]];
+        touched[count] = rows[i];
+        count += before == 0;
+        out[rows[i]] = before + weight * frequency;
+    })
+    return count;
+}
+
+DISPATCHED static uint32_t largest_frequency(const Postings *p, size_t i, size_t end)
+{
+    uint32_t largest = 0;
+    EACH_POSTING(largest = frequency > largest ? frequency : largest)
+    return largest;
+}
+
+DISPATCHED static uint16_t largest_row(const uint16_t *rows, size_t count)
+{
+    uint16_t largest = 0;
+    for (size_t i = 0; i < count; i++)
+        largest = rows[i] > largest ? rows[i] : largest;
+    return largest;
+}
+
+/* The largest score that k of `count` scores reach, 0 if there are fewer than k: bit by bit, from the first. */
+DISPATCHED static uint32_t reached(const uint32_t *scores, size_t count, size_t k)
+{
+    uint32_t any = 0, score = 0;
+    for (size_t i = 0; i < count; i++)
+        any |= scores[i];
+    for (uint32_t bit = (uint32_t)1 << 31; bit != 0; bit >>= 1) {
+        const uint32_t tried = score | bit;
+        uint32_t reaching = 0;
+        if (tried > any)
+            continue;
+        for (size_t i = 0; i < count; i++)
+            reaching += scores[i] >= tried;
+        score = reaching >= k ? tried : score;
+    }
+    return score;
+}
+
+/* Offer the scores of a block, but those the mask leaves out, and make them zero. Rows ascend: an equal score loses.
+ * First the largest of each LANES scores are looked at: what k of them reach, k rows reach. */
+#define SCAN(NAME, SCORE)                                                                           \
+    static inline SCORE largest_##NAME(const SCORE *part, int count)                                \
+    {                                                                                               \
+        SCORE largest = 0;                                                                          \
+        for (int i = 0; i < count; i++)                                                             \
+            largest = part[i] > largest ? part[i] : largest;                                        \
+        return largest;                                                                             \
+    }                                                                                               \
+    DISPATCHED static void scan_##NAME(const Postings *p, Best *best, uint32_t first, size_t size)  \
+    {                                                                                               \
+        SCORE *out = p->scratch->scores.NAME;                                                       \
+        uint32_t *largest = p->scratch->largest;                                                    \
+        size_t lanes = 0;                                                                           \
+        if (best->mask != NULL)                                                                     \
+            for (size_t i = 0; i < size; i++)                                                       \
+                out[i] = best->mask[first + i] ? out[i] : 0;                                        \
+        for (size_t at = 0; at < size; at += LANES)                                                 \
+            largest[lanes++] = largest_##NAME(out + at, LANES);                                     \
+        exceed(best, reached(largest, lanes, (size_t)best->k));                                     \
+        for (size_t lane = 0; lane < lanes; lane++)                                                 \
+            if (largest[lane] > best->threshold >> 32)                                              \
+                for (size_t at = lane * LANES; at < (lane + 1) * LANES; at += PIECE)                \
+                    if (largest_##NAME(out + at, PIECE) > best->threshold >> 32) {                  \
+                        uint64_t *keys = best->keys;                                                \
+                        Py_ssize_t count = best->count;                                             \
+                        for (size_t i = at; i < at + PIECE; i++) {                                  \
+                            keys[count] = key_of(out[i], first + (uint32_t)i);                      \
+                            count += keys[count] > best->threshold;                                 \
+                        }                                                                           \
+                        best->count = count;                                                        \
+                        if (count > best->room - PIECE)                                             \
+                            keep_best(best);                                                        \
+                    }                                                                               \
+        memset(out, 0, BLOCK * sizeof *out);                                                        \
+    }
+SCAN(narrow, uint16_t)
+SCAN(wide, uint32_t)
+
+static const uint32_t *bounds(const Postings *p, int32_t term) { return p->starts + (size_t)term * (size_t)p->blocks; }
+
+static void prefetch(const Postings *p, size_t begin, size_t end)
+{
+    for (size_t i = begin; i < end && i < begin + 16 * LINE; i += LINE / 2) {
+        PREFETCH(p->rows + i);
+        PREFETCH((const char *)p->frequencies + i * (size_t)p->width);
+    }
+}
+
+/* What is wrong with the query or with the lists it reads, or NULL. What a list holds is looked at once. */
+static const char *check(const Postings *p, Query q)
+{
+    const size_t rest = (size_t)p->n - (size_t)(p->n > 0 ? p->blocks - 1 : 0) * BLOCK; /* rows of the last block */
+    for (Py_ssize_t t = 0; t < q.length; t++) {
+        if (q.terms[t] < 0 || q.terms[t] >= p->n_terms)
+            return "a query holds a term that the postings do not have";
+        if (q.weights[t] < 0)
+            return "the weights of a query must not be negative";
+        PREFETCH(bounds(p, q.terms[t]));
+        PREFETCH(bounds(p, q.terms[t]) + p->blocks);
+        PREFETCH(p->peaks + q.terms[t]);
+    }
+    for (Py_ssize_t t = 0; t < q.length; t++) {
+        const uint32_t *list = bounds(p, q.terms[t]);
+        int rising = list[p->blocks] <= p->n_postings;
+        for (Py_ssize_t b = 0; b < p->blocks; b++)
+            rising &= list[b] <= list[b + 1];
+        if (!rising)
+            return "the postings are damaged: a list does not end where it should; index again";
+        prefetch(p, list[0], list[p->blocks]);
+    }
+    for (Py_ssize_t t = 0; t < q.length; t++)
+        if (p->peaks[q.terms[t]] == 0) {
+            const uint32_t *list = bounds(p, q.terms[t]), *last = list + p->blocks - 1;
+            if (last[0] < last[1] && largest_row(p->rows + last[0], last[1] - last[0]) >= rest)
+                return "the postings are damaged: a row is none of the segment's; index again";
+            p->peaks[q.terms[t]] = largest_frequency(p, list[0], list[p->blocks]);
+        }
+    return NULL;
+}
+
+/* No score of the query is larger; 2**32 if that is all there is to say. */
+static uint64_t bound(const Postings *p, Query q)
+{
+    uint64_t sum = 0;
+    for (Py_ssize_t t = 0; t < q.length && sum >> 32 == 0; t++)
+        sum += (uint64_t)q.weights[t] * p->peaks[q.terms[t]];
+    return sum >> 32 ? (uint64_t)1 << 32 : sum;
+}
+
+static void search_few(const Postings *p, Query q, Py_ssize_t b, Best *best)
+{
+    const Py_ssize_t rows = p->n - b * BLOCK;
+    uint32_t *scores = p->scratch->scores.wide;
+    const uint16_t *touched = p->scratch->touched;
+    size_t count = 0;
+    for (Py_ssize_t t = 0; t < q.length; t++) {
+        const uint32_t *list = bounds(p, q.terms[t]) + b;
+        count = add_few(p, list[0], list[1], (uint32_t)q.weights[t], count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (touched[i] < rows) /* as when the list was looked at */
+            offer(best, scores[touched[i]], (uint32_t)(b * BLOCK) + touched[i]);
+        scores[touched[i]] = 0;
+    }
+}
+
+/* Lists are added a part at a time, so that the scores which a part meets are still near when the next list comes. */
+static void search_many(const Postings *p, Query q, Py_ssize_t b, Best *best, int narrow)
+{
+    const Py_ssize_t rest = p->n - b * BLOCK;
+    for (size_t part = 0; part < PARTS; part++)
+        for (Py_ssize_t t = 0; t < q.length; t++) {
+            const uint32_t *list = bounds(p, q.terms[t]) + b;
+            const size_t length = list[1] - list[0];
+            const size_t begin = list[0] + length * part / PARTS, end = list[0] + length * (part + 1) / PARTS;
+            if (t + 1 < q.length) {
+                const uint32_t *next = bounds(p, q.terms[t + 1]) + b;
+                const size_t ahead = (size_t)(next[1] - next[0]);
+                prefetch(p, next[0] + ahead * part / PARTS, next[0] + ahead * (part + 1) / PARTS);
+            }
+            (narrow ? add_narrow : add_wide)(p, begin, end, (uint32_t)q.weights[t]);
+        }
+    (narrow ? scan_narrow : scan_wide)(p, best, (uint32_t)(b * BLOCK), (size_t)(rest < BLOCK ? rest : BLOCK));
+}
+
+/* Whether the query was answered: if a score may be 2**32 or more, it was not. The best come first, or lower rows. */
+static int search(const Postings *p, Query q, Best *best, int by_row)
+{
+    const uint64_t largest = bound(p, q);
+    if (largest >> 32)
+        return 0;
+    for (Py_ssize_t b = 0; b < p->blocks; b++) {
+        size_t count = 0;
+        for (Py_ssize_t t = 0; t < q.length; t++)
+            count += bounds(p, q.terms[t])[b + 1] - bounds(p, q.terms[t])[b];
+        if (count > FEW)
+            search_many(p, q, b, best, largest >> 16 == 0);
+        else if (count > 0)
+            search_few(p, q, b, best);
+    }
+    if (best->count > best->k)
+        keep_best(best);
+    sort(best->keys, best->keys + best->room, best->count, by_row ? UINT32_MAX : UINT64_MAX);
+    return 1;
+}
+
+enum { STARTS, ROWS, FREQUENCIES, PEAKS, OFFSETS, TERMS, WEIGHTS, FOUND_ROWS, FOUND_SCORES, MASK, BUFFERS };
+
+/* Answer the queries, to each of which k results are written; `counts` says how many there are, -1 if a query was not
+ * answered. What is wrong, or NULL. */
+static const char *answer(const Postings *p, const Py_buffer *at, Py_ssize_t n_queries, Py_ssize_t k, int by_row,
+                          int64_t *counts)
+{
+    const int64_t *offsets = at[OFFSETS].buf;
+    int64_t *found_rows = at[FOUND_ROWS].buf;
+    double *found_scores = at[FOUND_SCORES].buf;
+    const Py_ssize_t room = 2 * k + LANES;
+    const char *wrong = NULL;
+    uint64_t *keys = PyMem_RawMalloc(2 * (size_t)room * sizeof *keys);
+    if (keys == NULL)
+        return OUT_OF_MEMORY;
+    for (Py_ssize_t i = 0; i < n_queries && wrong == NULL; i++) {
+        const Query q = {(const int32_t *)at[TERMS].buf + offsets[i], (const int32_t *)at[WEIGHTS].buf + offsets[i],
+                         (Py_ssize_t)(offsets[i + 1] - offsets[i])};
+        Best best = {keys, 0, k, room, ((uint64_t)1 << 32) - 1, at[MASK].buf};
+        counts[i] = -1;
+        if ((wrong = check(p, q)) != NULL || !search(p, q, &best, by_row))
+            continue;
+        counts[i] = best.count;
+        for (Py_ssize_t j = 0; j < best.count; j++) {
+            found_rows[i * k + j] = (uint32_t)~best.keys[j];
+            found_scores[i * k + j] = (double)(best.keys[j] >> 32);
+        }
+    }
+    PyMem_RawFree(keys);
+    return wrong;
+}
+
+/* Whether the buffers have the sizes that the numbers and each other ask for. */
+static int fit(const Postings *p, const Py_buffer *at, Py_ssize_t n_queries, Py_ssize_t k)
+{
+    const int64_t *offsets = at[OFFSETS].buf;
+    const Py_ssize_t n_weights = at[WEIGHTS].len / 4, limit = PY_SSIZE_T_MAX / 64;
+    int rising = n_queries >= 0 && at[OFFSETS].len == (n_queries + 1) * 8 && offsets[0] >= 0;
+    for (Py_ssize_t i = 0; rising && i < n_queries; i++)
+        rising = offsets[i] <= offsets[i + 1];
+    return rising && offsets[n_queries] <= n_weights && at[TERMS].len == at[WEIGHTS].len && p->n >= 0 &&
+           p->n <= INT32_MAX && k >= 1 && k <= limit && n_queries <= limit / k &&
+           at[STARTS].len == (p->n_terms * p->blocks + 1) * 4 && at[PEAKS].len == p->n_terms * 4 &&
+           at[ROWS].len == p->n_postings * 2 && at[FREQUENCIES].len == p->n_postings * p->width &&
+           (p->width == 0 || p->width == 1 || p->width == 2 || p->width == 4) &&
+           at[FOUND_ROWS].len == n_queries * k * 8 && at[FOUND_SCORES].len == n_queries * k * 8 &&
+           (at[MASK].buf == NULL || at[MASK].len == p->n);
+}
+
+PyDoc_STRVAR(top_doc,
+             "top(starts, rows, frequencies, peaks, offsets, terms, weights, found_rows, found_scores, mask,"
+             " n, k, by_row)\n"
+             "\n"
+             "Write the k best rows of each query and their scores, the best first or in the order of rows. How many there\n"
+             "are of each: -1 if a score may be 2**32 or more. ValueError if the arrays do not fit each other.");
+
+static PyObject *top(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
+{
+    Py_buffer at[BUFFERS] = {{0}};
+    const char *wrong = NULL;
+    PyObject *result = NULL;
+    int64_t *counts = NULL;
+    Py_ssize_t n_queries = 0;
+    int taken = 0;
+    (void)module;
+    if (n_arguments != BUFFERS + 3)
+        return PyErr_Format(PyExc_TypeError, "top takes %d arguments", BUFFERS + 3);
+    const Py_ssize_t n = PyLong_AsSsize_t(arguments[BUFFERS]), k = PyLong_AsSsize_t(arguments[BUFFERS + 1]);
+    const int by_row = PyObject_IsTrue(arguments[BUFFERS + 2]);
+    if (PyErr_Occurred())
+        return NULL;
+    for (; taken < BUFFERS; taken++) {
+        const int written = taken == PEAKS || taken == FOUND_ROWS || taken == FOUND_SCORES;
+        if (taken == MASK && arguments[taken] == Py_None)
+            continue;
+        if (PyObject_GetBuffer(arguments[taken], at + taken, written ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0)
+            break;
+    }
+    if (taken == BUFFERS) {
+        const Py_ssize_t n_postings = at[ROWS].len / 2;
+        n_queries = at[OFFSETS].len / 8 - 1;
+        const Postings p = {.scratch = &of_thread,
+                            .starts = at[STARTS].buf,
+                            .rows = at[ROWS].buf,
+                            .frequencies = at[FREQUENCIES].buf,
+                            .peaks = at[PEAKS].buf,
+                            .width = n_postings > 0 ? (int)(at[FREQUENCIES].len / n_postings) : 0,
+                            .n = n,
+                            .n_terms = at[PEAKS].len / 4,
+                            .n_postings = n_postings,
+                            .blocks = n > BLOCK ? (n - 1) / BLOCK + 1 : 1};
+        wrong = "the arrays do not fit each other";
+        if (fit(&p, at, n_queries, k)) {
+            counts = PyMem_Malloc((size_t)n_queries * sizeof *counts + 1);
+            wrong = OUT_OF_MEMORY;
+            if (counts != NULL) {
+                Py_BEGIN_ALLOW_THREADS
+                wrong = answer(&p, at, n_queries, k, by_row, counts);
+                Py_END_ALLOW_THREADS
+            }
+        }
+    }
+    while (taken-- > 0)
+        PyBuffer_Release(at + taken);
+    if (wrong == OUT_OF_MEMORY)
+        PyErr_NoMemory();
+    else if (wrong != NULL)
+        PyErr_Format(PyExc_ValueError, "%s", wrong);
+    if (!PyErr_Occurred())
+        result = PyList_New(n_queries);
+    for (Py_ssize_t i = 0; result != NULL && i < n_queries; i++) {
+        PyObject *count = PyLong_FromLongLong(counts[i]);
+        if (count == NULL)
+            Py_CLEAR(result);
+        else
+            PyList_SET_ITEM(result, i, count);
+    }
+    PyMem_Free(counts);
+    return result;
+}
+
+static PyMethodDef methods[] = {{"top", (PyCFunction)(void (*)(void))top, METH_FASTCALL, top_doc}, {0}};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "_topk", .m_doc = "Search in blocked posting lists.", .m_methods = methods};
+
+PyMODINIT_FUNC PyInit__topk(void) { return PyModuleDef_Init(&definition); }

@@ -1,0 +1,76 @@
+"""A folder of indexes of the embedded engine: what is there, made, edited and removed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from boc.atomic_files import sole_writer, sync
+from boc.errors import BackendError, ManifestError
+from boc.manifest import Manifest
+
+from . import commits
+from .index import EmbeddedIndex
+from .writer import EmbeddedEditor, EmbeddedWriter
+
+
+class EmbeddedBackend:
+    """A folder of embedded indexes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def exists(self, name: str) -> bool:
+        return (self.folder / name / "CURRENT").is_file()
+
+    def create(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> EmbeddedWriter:
+        return EmbeddedWriter(self.folder / name, manifest, arrays)
+
+    def edit(self, name: str) -> EmbeddedEditor:
+        self._check(name)
+        return EmbeddedEditor(self.folder / name)
+
+    def compact(self, name: str) -> None:
+        with self.edit(name) as editor:
+            editor.compact()
+
+    def names(self) -> list[str]:
+        return sorted(path.parent.name for path in self.folder.glob("*/CURRENT"))
+
+    def remove(self, name: str) -> None:
+        self._check(name)
+        with sole_writer(self.folder / name):
+            (self.folder / name / "CURRENT").unlink()
+            sync(self.folder / name)
+            shutil.rmtree(self.folder / name)
+
+    def about(self) -> dict[str, str]:
+        return {
+            "engine": "embedded: memory-mapped posting lists",
+            "place": f"file:{self.folder}",
+            "scores": "exact up to 2^53",
+            "words": "BM25",
+        }
+
+    def open(self, name: str) -> EmbeddedIndex:
+        while True:
+            self._check(name)
+            home = self.folder / name
+            try:
+                current = commits.current(home)
+                return EmbeddedIndex(home)
+            except (ManifestError, OSError):
+                if self.exists(name) and current == commits.current(home):
+                    raise  # damaged; otherwise it was replaced while being opened
+
+    def _check(self, name: str) -> None:
+        if not self.exists(name):
+            known = self.names()
+            there = f"it holds: {', '.join(known)}" if known else "it holds none"
+            raise BackendError(
+                f"no index {name!r} in file:{self.folder} ({there}); make it with boc index {name} SOURCE"
+            )

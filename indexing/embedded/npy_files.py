@@ -1,0 +1,155 @@
+"""Files of arrays and strings: written with their digests, then read by memory-mapping them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import mmap
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.errors import ManifestError
+
+from . import fs
+from .string_column import Strings
+
+Files: TypeAlias = dict[str, tuple[int, str]]
+"""Size and SHA-256 of files, by name."""
+
+Sets: TypeAlias = tuple[NDArray[Any], NDArray[np.int64]]
+"""Entries of some sets side by side, and how many each set has."""
+
+DAMAGED = "make the index anew with boc index --replace"
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\0..\{'descr': '([<|][a-zA-Z]\d+)', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n",
+    re.DOTALL,
+)
+
+
+class Output:
+    """Files of a folder as they are written, each on the disk when its method returns."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files: Files = {}
+
+    def array(self, name: str, dtype: Any, shape: tuple[int, ...], blocks: Iterable[NDArray[Any]]) -> None:
+        with self.file(f"{name}.npy") as handle:
+            write_header(handle, np.dtype(dtype), shape)
+            for block in blocks:
+                handle.write(np.ascontiguousarray(block, dtype).data)
+
+    def strings(self, name: str, blocks: Iterable[Sets]) -> None:
+        lengths = []
+        with self.file(f"{name}.bin") as handle:
+            for data, found in blocks:
+                handle.write(data.data)
+                lengths.append(found)
+        offsets = offsets_of(np.concatenate([np.zeros(0, np.int64), *lengths]))
+        self.array(name, np.int64, offsets.shape, [offsets])
+
+    @contextmanager
+    def file(self, name: str) -> Iterator[_Hashed]:
+        with ExitStack() as stack:
+            handle = _Hashed(stack.enter_context(fs.create(self.folder / name)))
+            yield handle
+        self.files[name] = (handle.size, handle.digest.hexdigest())
+
+
+class _Hashed:
+    """A file that knows the digest of what was written to it."""
+
+    def __init__(self, handle: BinaryIO) -> None:
+        self._handle = handle
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        written = memoryview(data).cast("B") if len(data) else b""
+        self.digest.update(written)
+        self._handle.write(written)
+        self.size += len(written)
+        return len(written)
+
+
+def load_array(path: Path, *, scattered: bool = False) -> NDArray[Any]:
+    """A memory-mapped .npy file, written by rows. ManifestError if it is none, or cut short.
+
+    numpy itself reads the header as a Python expression, which takes longer, and may fail in several threads at once
+    (CPython 3.11).
+    """
+    try:
+        with path.open("rb") as handle:
+            mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+        header = _HEADER.match(mapped)
+        if header is None:
+            raise ValueError("its header is none of an array")
+        shape = tuple(int(length) for length in header[2].split(b",") if length.strip())
+        dtype = np.dtype(header[1].decode())
+        array = np.frombuffer(mapped, dtype, math.prod(shape), header.end()).reshape(shape)
+    except (OSError, ValueError, TypeError) as error:
+        raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
+    if scattered and hasattr(mmap, "MADV_RANDOM"):
+        mapped.madvise(mmap.MADV_RANDOM)  # or each row that is read brings a hundred kilobytes of neighbours along
+    return array
+
+
+def fetch(array: NDArray[Any], rows: NDArray[np.int64]) -> None:
+    """Have the system read some ``rows`` of a mapped array from the disk, all at once: one after the other takes some
+    times as long. Nothing happens for an array in memory, or where the system takes no such advice."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    owner = owner.obj if isinstance(owner, memoryview) else owner
+    if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_WILLNEED"):
+        return
+    size = array.strides[0]
+    begins = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data + rows * size
+    first = begins // mmap.PAGESIZE * mmap.PAGESIZE
+    for start, length in zip(first.tolist(), (begins + size - first).tolist(), strict=True):
+        owner.madvise(mmap.MADV_WILLNEED, start, length)
+
+
+def load_strings(folder: Path, name: str) -> Strings:
+    """Memory-mapped strings. ManifestError naming the file that is damaged."""
+    offsets, path = load_array(folder / f"{name}.npy"), folder / f"{name}.bin"
+    try:
+        with path.open("rb") as handle:
+            size = path.stat().st_size
+            mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    except (OSError, ValueError) as error:
+        raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
+    return Strings(np.frombuffer(mapped, np.uint8), offsets)
+
+
+def name_of(files: Files) -> str:
+    """Of what holds these files: the same bytes, the same name."""
+    listed = "".join(f"{name} {size} {digest}\n" for name, (size, digest) in sorted(files.items()))
+    return hashlib.sha256(listed.encode()).hexdigest()[:12]
+
+
+def write_header(handle: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    told = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(handle, told)
+
+
+def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where sets of these lengths begin and end, side by side: int64 (n + 1,)."""
+    found: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return found
+
+
+def spans(counts: NDArray[np.integer[Any]], most: int) -> Iterator[tuple[int, int]]:
+    """Ranges of lists of lengths ``counts`` with at most ``most`` entries in all, or of a single longer list."""
+    ends, first = np.cumsum(counts), 0
+    while first < len(counts):
+        before = ends[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + most, "right")))
+        yield first, last
+        first = last

@@ -1,0 +1,258 @@
+"""Posting lists in blocks of rows, and the k best scores of a query over them.
+
+Rows are cut into B blocks of 65,536, so that a list holds 16-bit rows and the scores of a block stay in the cache
+while all lists of a query are added to them (term-at-a-time evaluation). Term j's postings lie side by side, block
+after block. ``_topk.c`` does the search; where it was not built, or a score may reach 2**32, numpy does the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from boc.errors import BackendError
+from boc.types import TermMatrix
+
+try:
+    from ._topk import top as _kernel_top
+except ImportError:  # no C compiler where it was installed
+    _kernel_top = None  # type: ignore[assignment]
+
+Best: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""Rows and their scores."""
+
+BLOCK = 65536
+FREQUENCIES = (np.uint8, np.uint16, np.int32)
+SHARE = 1 << 19  # postings worth a thread
+BATCH = 256  # queries answered by one call of the kernel, between which Ctrl-C is heard
+ROOM = 1 << 20  # results that one call has room for, if it answers more than one query
+
+
+@dataclass(frozen=True, eq=False)
+class Postings:
+    """The term frequencies of n rows over V terms, by term.
+
+    ``starts`` is uint32 (V * B + 1,): the list of term j in block b is ``[starts[j * B + b], starts[j * B + b + 1])``.
+    ``rows`` is uint16 (P,), row - 65,536 b, ascending in a list. ``frequencies`` is (P,) of the smallest of uint8,
+    uint16 and int32 that holds the largest; (0,) if all are 1. The arrays may be memory maps: ValueError if they do
+    not fit each other, here or, for a list that goes astray, where it is read.
+    """
+
+    starts: NDArray[np.uint32]
+    rows: NDArray[np.uint16]
+    frequencies: NDArray[Any]
+    n: int
+    n_terms: int
+    _peaks: NDArray[np.uint32] = field(init=False, repr=False)  # largest frequency of each term; 0: not known yet
+
+    def __post_init__(self) -> None:
+        arrays: tuple[NDArray[Any], ...] = self.starts, self.rows, self.frequencies
+        sizes = self.n_terms * self.blocks + 1, len(self.rows), len(self.frequencies)
+        if (
+            self.starts.dtype != np.uint32
+            or self.rows.dtype != np.uint16
+            or self.frequencies.dtype not in FREQUENCIES
+            or any(a.shape != (size,) or not a.flags.c_contiguous for a, size in zip(arrays, sizes, strict=True))
+            or len(self.frequencies) not in (0, len(self.rows))
+            or (self.starts[0], self.starts[-1]) != (0, len(self.rows))
+        ):
+            found = ", ".join(f"{a.dtype} {a.shape}" for a in arrays)
+            raise ValueError(f"postings of {self.n} rows and {self.n_terms} terms do not fit each other: {found}")
+        object.__setattr__(self, "_peaks", np.zeros(self.n_terms, np.uint32))
+
+    @property
+    def blocks(self) -> int:
+        return max(1, -(-self.n // BLOCK))
+
+    @classmethod
+    def from_matrix(cls, terms: TermMatrix) -> Postings:
+        """Postings of a term matrix (n, V); BackendError if it holds 2**32 values."""
+        n, n_terms = terms.shape
+        if terms.nnz >= 1 << 32:
+            raise BackendError(f"{terms.nnz} postings do not go into one segment; index at most {2**32 - 1} at a time")
+        largest = int(terms.data.max(initial=1))
+        dtype = next(t for t in FREQUENCIES if largest <= np.iinfo(t).max)
+        parts = [terms[first : first + BLOCK].tocsc() for first in range(0, n, BLOCK)] or [terms.tocsc()]
+        starts = np.zeros(n_terms * len(parts) + 1, np.uint32)
+        np.cumsum(np.stack([np.diff(part.indptr) for part in parts], axis=1), out=starts[1:], dtype=np.uint32)
+        rows = np.empty(terms.nnz, np.uint16)
+        frequencies = np.empty(terms.nnz if largest > 1 else 0, dtype)
+        for b, part in enumerate(parts):
+            moved = starts[b : -1 : len(parts)] - part.indptr[:-1]
+            places = np.arange(part.nnz) + np.repeat(moved, np.diff(part.indptr))
+            rows[places] = part.indices
+            if largest > 1:
+                frequencies[places] = part.data
+        return cls(starts, rows, frequencies, n, n_terms)
+
+    def top(
+        self, queries: TermMatrix, k: int, mask: NDArray[np.uint8] | None = None, by_row: bool = False
+    ) -> list[Best]:
+        """Rows and scores of the at most k largest positive scores of each query, ties to the lower row: the best
+        first, or in the order of rows.
+
+        The score of a row is the sum over the terms of the query, ``queries`` (q, V), of weight times frequency: exact
+        up to 2**53. A row whose ``mask`` (n,) is 0 is left out. Batches are answered by several threads.
+        """
+        n_queries, n_terms = queries.shape
+        if n_terms != self.n_terms:
+            raise ValueError(f"queries have {n_terms} terms, the postings {self.n_terms}")
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        if mask is not None and (mask.shape != (self.n,) or mask.dtype != np.uint8 or not mask.flags.c_contiguous):
+            raise ValueError(f"the mask must be uint8 ({self.n},), got {mask.dtype} {mask.shape}")
+        width = max(1, min(k, self.n))
+        if n_queries == 1:
+            return self._answer(queries, range(1), width, mask, by_row)
+        workers = self._workers(queries)
+        step = max(1, min(-(-n_queries // workers), BATCH, ROOM // width))
+        parts = [range(first, min(first + step, n_queries)) for first in range(0, n_queries, step)]
+        if workers == 1:
+            return [best for part in parts for best in self._answer(queries, part, width, mask, by_row)]
+        with ThreadPoolExecutor(workers) as pool:
+            answers = pool.map(lambda part: self._answer(queries, part, width, mask, by_row), parts)
+            return [best for answer in answers for best in answer]
+
+    def _workers(self, queries: TermMatrix) -> int:
+        """Threads worth starting for the queries."""
+        lengths = self.starts[(queries.indices + 1) * self.blocks] - self.starts[queries.indices * self.blocks]
+        return int(np.clip(lengths.sum(dtype=np.int64) // SHARE, 1, os.cpu_count() or 1))
+
+    def _answer(
+        self, queries: TermMatrix, part: range, k: int, mask: NDArray[np.uint8] | None, by_row: bool
+    ) -> list[Best]:
+        """Answer some of the queries."""
+        if _kernel_top is None or queries.data.dtype != np.int32:
+            return [self._twin(queries, i, k, mask, by_row) for i in part]
+        rows, scores = np.empty((len(part), k), np.int64), np.empty((len(part), k))
+        offsets = queries.indptr[part.start : part.stop + 1].astype(np.int64)
+        terms = queries.indices.astype(np.int32, copy=False)
+        arrays = self.starts, self.rows, self.frequencies, self._peaks, offsets, terms, queries.data
+        return [
+            (rows[i, :count], scores[i, :count]) if count >= 0 else self._twin(queries, part[i], k, mask, by_row)
+            for i, count in enumerate(_kernel_top(*arrays, rows, scores, mask, self.n, k, by_row))
+        ]
+
+    def _twin(self, queries: TermMatrix, i: int, k: int, mask: NDArray[np.uint8] | None, by_row: bool) -> Best:
+        """Answer query number i by numpy."""
+        span = slice(queries.indptr[i], queries.indptr[i + 1])
+        scores = self.scores(queries.indices[span], queries.data[span])
+        if mask is not None:
+            scores[mask == 0] = 0
+        rows = np.sort(top_k(scores, k)) if by_row else top_k(scores, k)
+        return rows, scores[rows]
+
+    def scores(self, terms: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.float64]:
+        """Scores (n,) of all rows for one query; whole numbers, hence exact up to 2**53."""
+        if not len(terms):
+            return np.zeros(self.n)
+        if weights.min() < 0:
+            raise ValueError(f"the weights of a query must not be negative, got {weights.min()}")
+        rows, lengths, spans = self._lists(np.asarray(terms, dtype=np.int64))
+        products = np.repeat(weights.astype(np.float64), lengths)
+        if len(self.frequencies):
+            products *= np.concatenate([self.frequencies[span] for span in spans])
+        return np.bincount(rows, products, self.n).astype(np.float64, copy=False)
+
+    def lists(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
+        """The lists of terms ``first`` to ``last`` - 1: offsets, and rows and frequencies side by side."""
+        bounds = self.starts[first * self.blocks : last * self.blocks + 1].astype(np.int64)
+        span = slice(int(bounds[0]), int(bounds[-1]))
+        rows = self._absolute(self.rows[span], np.diff(bounds))
+        return bounds[:: self.blocks] - bounds[0], rows, self._frequencies(span)
+
+    def matrix(self) -> TermMatrix:
+        """The term matrix (n, V) that ``from_matrix`` was given; reads every posting."""
+        offsets, rows, frequencies = self.lists(0, self.n_terms)
+        return sparse.csc_array((frequencies, rows, offsets), shape=(self.n, self.n_terms)).tocsr()
+
+    def matrix_of(self, chosen: NDArray[np.int64]) -> TermMatrix:
+        """The ``chosen`` rows (len(chosen), V) of the term matrix, in the order asked.
+
+        Reads the blocks in which they lie.
+        """
+        wanted, places = np.unique(chosen, return_inverse=True)
+        parts = [sparse.csr_array((0, self.n_terms), dtype=np.int32)]
+        parts += [self._of_block(b, wanted[wanted // BLOCK == b]) for b in np.unique(wanted // BLOCK).tolist()]
+        return sparse.vstack(parts, format="csr")[places]
+
+    def _of_block(self, b: int, wanted: NDArray[np.int64]) -> TermMatrix:
+        """The rows ``wanted``, ascending and all in block b, of the term matrix."""
+        begins, ends = (self.starts[b + i :: self.blocks][: self.n_terms].astype(np.int64) for i in (0, 1))
+        spans = zip(begins.tolist(), ends.tolist(), strict=True)
+        rows = np.concatenate([self.rows[:0], *(self.rows[begin:end] for begin, end in spans)])
+        listed = self._absolute(rows, ends - begins, b)
+        found = np.flatnonzero(np.isin(listed, wanted))
+        lasts = np.cumsum(ends - begins)  # of the lists as they lie here; in the file other blocks lie between
+        terms = np.searchsorted(lasts, found, side="right")
+        places = found + (ends - lasts)[terms]
+        data = self.frequencies[places].astype(np.int32) if len(self.frequencies) else np.ones(len(found), np.int32)
+        values = data, (np.searchsorted(wanted, listed[found]), terms)
+        return sparse.csr_array(values, shape=(len(wanted), self.n_terms))
+
+    def lookup(self, chosen: NDArray[np.int64], among: Sequence[int]) -> TermMatrix:
+        """Frequencies (len(chosen), V) of the terms ``among`` in the ``chosen`` rows, in the order asked.
+
+        Reads the lists of those terms only.
+        """
+        indptr, indices, data = [0], [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+        wanted = sorted(set(among))
+        for term in wanted:
+            _, listed, frequencies = self.lists(term, term + 1)
+            places = np.searchsorted(listed, chosen)
+            inside = np.flatnonzero(places < len(listed))
+            inside = inside[listed[places[inside]] == chosen[inside]]
+            indices.append(inside)
+            data.append(frequencies[places[inside]])
+            indptr.append(indptr[-1] + len(inside))
+        columns = np.repeat(wanted, np.diff(indptr)).astype(np.int64)
+        values = np.concatenate(data), (np.concatenate(indices), columns)
+        return sparse.csr_array(values, shape=(len(chosen), self.n_terms))
+
+    def document_frequencies(self) -> NDArray[np.int64]:
+        """How many rows (V,) hold each term."""
+        bounds = self.starts[:: self.blocks].astype(np.int64)
+        return bounds[1:] - bounds[:-1]
+
+    def _lists(self, terms: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64], list[slice]]:
+        """Rows in the lists of ``terms``, side by side, the length of each list, and where it lies."""
+        bounds = self.starts[terms[:, None] * self.blocks + np.arange(self.blocks + 1)].astype(np.int64)
+        spans = [slice(begin, end) for begin, end in bounds[:, [0, -1]].tolist()]
+        rows = np.concatenate([self.rows[span] for span in spans])
+        return self._absolute(rows, np.diff(bounds).ravel()), bounds[:, -1] - bounds[:, 0], spans
+
+    def _absolute(
+        self, rows: NDArray[np.uint16], lengths: NDArray[np.int64], block: int | None = None
+    ) -> NDArray[np.int32]:
+        """Rows of whole lists, each list cut into blocks of those ``lengths``, as rows of the segment; with ``block``
+        rows of what lists have in that one."""
+        if lengths.min(initial=0) < 0 or lengths.sum() != len(rows):
+            raise ValueError("the postings are damaged: a list does not end where it should; index again")
+        blocks = np.arange(self.blocks) if block is None else np.array([block])
+        firsts = (blocks * BLOCK).astype(np.int32)
+        absolute = np.repeat(np.tile(firsts, len(lengths) // len(firsts)), lengths)
+        absolute += rows
+        if absolute.max(initial=-1) >= self.n:
+            raise ValueError(f"the postings are damaged: row {absolute.max()} of {self.n}; index again")
+        return absolute
+
+    def _frequencies(self, span: slice) -> NDArray[np.int32]:
+        if len(self.frequencies):
+            return self.frequencies[span].astype(np.int32)
+        return np.ones(span.stop - span.start, np.int32)
+
+
+def top_k(scores: NDArray[np.float64], k: int) -> NDArray[np.int64]:
+    """Rows of the at most k largest positive scores, best first, ties to the lower row."""
+    found = np.flatnonzero(scores > 0)
+    if len(found) > k:
+        threshold = np.partition(scores[found], -k)[-k]
+        found = found[scores[found] >= threshold]
+    return found[np.lexsort((found, -scores[found]))][:k]

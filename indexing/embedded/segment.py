@@ -1,0 +1,401 @@
+"""Segments: some items of an index with all that is stored of them, as arrays that never change.
+
+A folder holds, over n rows sorted by id and V terms::
+
+    starts, rows, frequencies .npy   the posting lists, see ``_postings``
+    vectors.npy          (n, d)      the dense vectors, for re-ranking
+    concepts.npy         (N, d)      concept sets, if the index holds them: float16 or int8 rows of all items,
+    concept_offsets.npy  int64 (n + 1,)  where those of each item begin,
+    concept_scales.npy   float32 (N,)    and what int8 rows are to be multiplied by
+    modality.npy         uint8 (n,)  0 picture, 1 sentence
+    ids, content, group              each .bin (UTF-8) and .npy (int64 offsets (n + 1,))
+    fields                           the same, if the manifest declares metadata: JSON of each item's
+    words.sqlite                     the same metadata and the words of sentences, to search by, see ``_words``
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.atomic_files import sha256
+from boc.errors import BackendError, ManifestError
+from boc.instances import instances
+from boc.manifest import Manifest
+from boc.types import MODALITIES, FieldType, Item, Modality, StoredConcepts, TermMatrix
+
+from . import fs, text_index_writer
+from .npy_files import DAMAGED, Files, Output, Sets, load_array, load_strings, offsets_of, spans, write_header
+from .postings import BLOCK as ROWS
+from .postings import Postings
+from .string_column import Strings, taken
+from .text_index import Words
+
+_Lists: TypeAlias = tuple[int, int, NDArray[np.int64], NDArray[np.int32]]
+"""All postings of the terms from one to before another: keys, ``term << TERM | row``, ascending, and frequencies."""
+
+BLOCK = 16384  # rows copied at a time
+POSTINGS = 1 << 22  # merged at a time
+TERM = 32  # bits of a key below those of its term
+MOST_POSTINGS = 1 << 32  # of a segment: they are counted by uint32
+TEXTS = ("ids", "content", "group", "fields")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The arrays of some items, in memory or memory-mapped; rows are sorted by id."""
+
+    postings: Postings
+    vectors: NDArray[Any]
+    concepts: StoredConcepts | None
+    modality: NDArray[np.uint8]
+    texts: Mapping[str, Strings]
+    words: Words | None = None
+    held: Sequence[Item] | None = None
+    """The items of all rows, of a segment that was just made of them."""
+
+    def __len__(self) -> int:
+        return len(self.modality)
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """How many rows are of each modality."""
+        found = np.bincount(self.modality, minlength=len(MODALITIES)).tolist()
+        return dict(zip(MODALITIES, found, strict=True))
+
+    def find(self, key: str) -> int | None:
+        """The row of an id."""
+        return self.texts["ids"].find(key)
+
+    def item(self, row: int) -> Item:
+        return self.items(np.array([row]))[0]
+
+    def items(self, rows: NDArray[np.int64]) -> list[Item]:
+        """The items of some rows, in the order asked."""
+        ids, content, group, *metadata = taken(list(self.texts.values()), rows)
+        modalities = self._modalities(rows)
+        fields = [json.loads(text) for text in metadata[0]] if metadata else [{} for _ in ids]
+        return instances(Item, ids, modalities, content, group, fields)
+
+    def _modalities(self, rows: NDArray[np.int64]) -> list[Modality]:
+        if self._one is not None:
+            return [self._one] * len(rows)
+        return [MODALITIES[number] for number in self.modality[rows].tolist()]
+
+    @cached_property
+    def _one(self) -> Modality | None:
+        """The modality of all rows, if they have the same."""
+        return next((each for each in MODALITIES if self.counts[each] == len(self)), None)
+
+    def all_items(self) -> Iterator[Item]:
+        """The items of all rows; if they are not held, a block of them in memory at a time."""
+        if self.held is not None:
+            return iter(self.held)
+        blocks = (np.arange(i, min(i + BLOCK, len(self))) for i in range(0, len(self), BLOCK))
+        return (item for rows in blocks for item in self.items(rows))
+
+    def count(self, live: NDArray[np.uint8] | None) -> NDArray[np.int64]:
+        """How many rows have each term (V,), without those that are not ``live``."""
+        if live is None:
+            return self.postings.document_frequencies()
+        found = [np.zeros(0, np.int64)]
+        for first, last in spans(self.postings.document_frequencies(), POSTINGS):
+            indptr, rows, _ = self.postings.lists(first, last)
+            sums = np.concatenate([[0], np.cumsum(live[rows], dtype=np.int64)])
+            found.append(sums[indptr[1:]] - sums[indptr[:-1]])
+        return np.concatenate(found)
+
+
+def gathered(
+    items: Sequence[Item],
+    terms: TermMatrix,
+    vectors: list[NDArray[Any]],
+    concepts: StoredConcepts | None,
+    types: Mapping[str, FieldType],
+    rows: Iterable[int],
+) -> Segment:
+    """A segment in memory of some ``rows`` of what is given: ``vectors`` one below the other, and let go of."""
+    ordered = sorted(rows, key=[item.id for item in items].__getitem__)
+    order, chosen = np.array(ordered, dtype=np.int64), [items[row] for row in ordered]
+    texts = {
+        "ids": Strings.of([item.id for item in chosen]),
+        "content": Strings.of([item.content for item in chosen]),
+        "group": Strings.of([item.group for item in chosen]),
+    }
+    if types:
+        texts["fields"] = Strings.of(json.dumps(dict(item.fields), ensure_ascii=False) for item in chosen)
+    modality = np.array([MODALITIES.index(item.modality) for item in chosen], dtype=np.uint8)
+    sets = None if concepts is None else take_sets(concepts, order)
+    return Segment(Postings.from_matrix(terms[order]), _picked(vectors, order), sets, modality, texts, held=chosen)
+
+
+def _picked(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[Any]:
+    """Some rows of blocks one below the other, in that order; a block is let go of when it is copied."""
+    found = np.empty((len(order), blocks[0].shape[1]), blocks[0].dtype)
+    places = np.argsort(order, kind="stable")
+    first = 0
+    while blocks:
+        block = blocks.pop(0)
+        begin, end = np.searchsorted(order, [first, first + len(block)], sorter=places)
+        found[places[begin:end]] = block[order[places[begin:end]] - first]
+        first += len(block)
+    return found
+
+
+def take_sets(concepts: StoredConcepts, chosen: NDArray[np.int64]) -> StoredConcepts:
+    """Some concept sets, in that order."""
+    places = _places(concepts.offsets, chosen)
+    ends = offsets_of(concepts.offsets[chosen + 1] - concepts.offsets[chosen])
+    return StoredConcepts(concepts.values[places], ends, None if concepts.scales is None else concepts.scales[places])
+
+
+def side_by_side(parts: Sequence[StoredConcepts]) -> StoredConcepts:
+    """The concept sets of all parts, those of the first part first."""
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    scales = [part.scales for part in parts if part.scales is not None]
+    values = np.concatenate([part.values for part in parts])
+    return StoredConcepts(values, offsets_of(lengths), np.concatenate(scales) if scales else None)
+
+
+def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segment:
+    """The segment in ``folder``, memory-mapped. ManifestError naming the file that is damaged.
+
+    ``scattered`` tells the system that vectors and concepts will not be read from end to end.
+    """
+
+    def mapped(name: str) -> NDArray[Any]:
+        return load_array(folder / f"{name}.npy", scattered=scattered and name in ("vectors", "concepts"))
+
+    n = len(mapped("modality"))
+    try:
+        postings = Postings(mapped("starts"), mapped("rows"), mapped("frequencies"), n, manifest.codec["n_terms"])
+    except ValueError as error:
+        raise ManifestError(f"{folder / 'starts.npy'}: damaged ({error}); {DAMAGED}") from error
+    concepts = None
+    if manifest.concept_dtype is not None:
+        scales = mapped("concept_scales") if manifest.concept_dtype == "int8" else None
+        concepts = StoredConcepts(mapped("concepts"), mapped("concept_offsets"), scales)
+    names = TEXTS if manifest.fields else TEXTS[:-1]
+    texts = {name: load_strings(folder, name) for name in names}
+    words = folder / "words.sqlite"
+    searched = Words(words, n) if words.exists() else None
+    return Segment(postings, mapped("vectors"), concepts, mapped("modality"), texts, searched)
+
+
+def write(folder: Path, segment: Segment, types: Mapping[str, FieldType]) -> Files:
+    """Write a segment that is in memory into the empty ``folder``; its files."""
+    out = _Output(folder)
+    arrays: dict[str, NDArray[Any]] = {"modality": segment.modality, "vectors": segment.vectors}
+    postings, concepts = segment.postings, segment.concepts
+    arrays |= {"starts": postings.starts, "rows": postings.rows, "frequencies": postings.frequencies}
+    if concepts is not None:
+        arrays |= {"concepts": concepts.values, "concept_offsets": concepts.offsets}
+        if concepts.scales is not None:
+            arrays["concept_scales"] = concepts.scales
+    jobs = [partial(out.words, partial(text_index_writer.write, items=segment.all_items(), types=types))]
+    jobs += [partial(out.array, name, array.dtype, array.shape, [array]) for name, array in arrays.items()]
+    jobs += [partial(out.strings, name, [(s.data, np.diff(s.offsets))]) for name, s in segment.texts.items()]
+    _together(jobs)
+    fs.sync(folder)
+    return out.files
+
+
+def merge(
+    folder: Path,
+    parts: Sequence[Segment],
+    live: Sequence[NDArray[np.uint8] | None],
+    types: Mapping[str, FieldType],
+) -> tuple[Files, list[NDArray[np.int64]]]:
+    """Write the live rows of parts as one segment into the empty ``folder``: its files, and where rows went.
+
+    For each part that is an array (n,): the row of each of its rows in the new segment, -1 for those left out. Beside
+    blocks of rows and of posting lists, ids are in memory.
+    """
+    merged = _Merged(parts, live)
+    out = _Output(folder)
+
+    def make(path: Path) -> bool:
+        return text_index_writer.merge(
+            path, [_words_of(part, types) for part in parts], merged.moved, len(merged), types
+        )
+
+    jobs = [partial(out.words, make), partial(out.postings, merged, parts, live)]
+    _together([*jobs, partial(_write_rows, out, merged, parts[0])])
+    fs.sync(folder)
+    return out.files, merged.moved
+
+
+def _words_of(part: Segment, types: Mapping[str, FieldType]) -> Words | text_index_writer.Found | None:
+    """What a part has, in its file, or found now: it is in memory, or was written before there were such files."""
+    if part.words is not None or not (types or part.counts["text"]):
+        return part.words
+    return text_index_writer.Found(part.all_items(), types)
+
+
+def _together(jobs: Sequence[Callable[[], None]]) -> None:
+    """Do all jobs, two at a time: most of each is writing and hashing, or sorting."""
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(job) for job in jobs]:
+            done.result()
+
+
+def _write_rows(out: _Output, merged: _Merged, like: Segment) -> None:
+    """All of the segment but its postings and words."""
+    out.array("modality", np.uint8, (len(merged),), merged.column(lambda part: part.modality))
+    vectors = like.vectors
+    out.array("vectors", vectors.dtype, (len(merged), vectors.shape[1]), merged.column(lambda part: part.vectors))
+    for name in like.texts:
+        out.strings(name, merged.strings(name))
+    if like.concepts is not None:
+        out.concepts(like.concepts, merged)
+
+
+class _Merged:
+    """The live rows of some segments, in the order of their ids."""
+
+    def __init__(self, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]) -> None:
+        self._parts = parts
+        kept = [
+            np.arange(len(part)) if alive is None else np.flatnonzero(alive)
+            for part, alive in zip(parts, live, strict=True)
+        ]
+        keys = [key for part, rows in zip(parts, kept, strict=True) for key in part.texts["ids"].take(rows)]
+        # Sorted runs side by side are what Python's sort merges best.
+        order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+        self._part = np.repeat(np.arange(len(parts)), [len(rows) for rows in kept])[order]
+        self._row = np.concatenate(kept)[order]
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        self.moved = [np.full(len(part), -1, np.int64) for part in parts]
+        starts = offsets_of([len(rows) for rows in kept]).tolist()
+        for moved, rows, start in zip(self.moved, kept, starts, strict=False):
+            moved[rows] = place[start : start + len(rows)]
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def blocks(self) -> Iterator[list[tuple[Segment, NDArray[np.intp], NDArray[np.int64]]]]:
+        """Of each block of rows: the parts they come from, their places in the block, their rows there."""
+        for start in range(0, len(self), BLOCK):
+            part, row = self._part[start : start + BLOCK], self._row[start : start + BLOCK]
+            places = [(each, np.flatnonzero(part == i)) for i, each in enumerate(self._parts)]
+            yield [(each, found, row[found]) for each, found in places if len(found)]
+
+    def column(self, of: Callable[[Segment], NDArray[Any]]) -> Iterator[NDArray[Any]]:
+        """Blocks of an array with an entry a row."""
+        for block in self.blocks():
+            first = of(block[0][0])
+            out = np.empty((sum(len(places) for _, places, _ in block), *first.shape[1:]), first.dtype)
+            for part, places, rows in block:
+                out[_run(places)] = of(part)[_run(rows)]
+            yield out
+
+    def sets(self, of: Callable[[Segment], tuple[NDArray[Any], NDArray[np.int64]]]) -> Iterator[Sets]:
+        """Blocks of an array with several entries a row, with their lengths."""
+        for block in self.blocks():
+            lengths = np.empty(sum(len(places) for _, places, _ in block), np.int64)
+            for part, places, rows in block:
+                offsets = of(part)[1]
+                lengths[places] = offsets[rows + 1] - offsets[rows]
+            ends = offsets_of(lengths)
+            first = of(block[0][0])[0]
+            out = np.empty((int(ends[-1]), *first.shape[1:]), first.dtype)
+            for part, places, rows in block:
+                values, offsets = of(part)
+                out[_entries(ends, places)] = values[_entries(offsets, rows)]
+            yield out, lengths
+
+    def strings(self, name: str) -> Iterator[Sets]:
+        return self.sets(lambda part: (part.texts[name].data, part.texts[name].offsets))
+
+    def postings(self, counts: NDArray[np.int64]) -> Iterator[_Lists]:
+        """All postings, list by list, many at a time: their terms and rows, and their frequencies."""
+        for first, last in spans(counts, POSTINGS):
+            keys, frequencies = [], []
+            for part, moved in zip(self._parts, self.moved, strict=True):
+                indptr, rows, found = part.postings.lists(first, last)
+                key = moved[rows]
+                kept = None if moved.min(initial=0) == 0 else key >= 0
+                key += np.repeat(np.arange(first, last) << TERM, np.diff(indptr))
+                keys.append(key if kept is None else key[kept])
+                frequencies.append(found if kept is None else found[kept])
+            key = np.concatenate(keys)
+            order = np.argsort(key, kind="stable")  # merges what ascends already, as the keys of each part do
+            yield first, last, key[order], np.concatenate(frequencies)[order]
+
+
+class _Output(Output):
+    """The files of a segment."""
+
+    def concepts(self, first: StoredConcepts, merged: _Merged) -> None:
+        def column(of: Callable[[StoredConcepts], Any]) -> Iterator[Sets]:
+            return merged.sets(lambda part: (of(_concepts(part)), _concepts(part).offsets))
+
+        lengths = merged.column(lambda part: np.diff(_concepts(part).offsets))
+        offsets = offsets_of(np.concatenate([np.zeros(0, np.int64), *lengths]))
+        self.array("concept_offsets", np.int64, offsets.shape, [offsets])
+        shape = int(offsets[-1]), first.values.shape[1]
+        self.array("concepts", first.values.dtype, shape, (values for values, _ in column(lambda sets: sets.values)))
+        if first.scales is not None:
+            scales = (values for values, _ in column(lambda sets: sets.scales))
+            self.array("concept_scales", np.float32, shape[:1], scales)
+
+    def postings(self, merged: _Merged, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]) -> None:
+        counts = np.sum([part.count(alive) for part, alive in zip(parts, live, strict=True)], axis=0)
+        widest = max((part.postings.frequencies for part in parts), key=lambda found: found.itemsize * bool(len(found)))
+        dtype = widest.dtype if len(widest) else None  # without frequencies all are 1
+        total, blocks = int(counts.sum()), max(1, -(-len(merged) // ROWS))
+        lengths = np.zeros(len(counts) * blocks, np.int64)
+        if total >= MOST_POSTINGS:
+            raise BackendError(f"{total} postings are too many for a segment, which holds {MOST_POSTINGS}; keep fewer")
+        with self.file("rows.npy") as rows, self.file("frequencies.npy") as frequencies:
+            write_header(rows, np.dtype(np.uint16), (total,))
+            write_header(frequencies, dtype or np.dtype(np.uint8), (total if dtype else 0,))
+            for first, last, keys, found in merged.postings(counts):
+                lists = np.arange(first, last)[:, None] << TERM | np.arange(blocks) * ROWS
+                begins = np.searchsorted(keys, lists.ravel())
+                lengths[first * blocks : last * blocks] = np.diff(begins, append=len(keys))
+                rows.write(keys.astype(np.uint16).data)  # the row in its block: blocks have as many
+                if dtype:
+                    frequencies.write(found.astype(dtype).data)
+        starts = offsets_of(lengths).astype(np.uint32)
+        self.array("starts", np.uint32, starts.shape, [starts])
+
+    def words(self, make: Callable[[Path], bool]) -> None:
+        path = self.folder / "words.sqlite"
+        if make(path):
+            fs.adopt(path)
+            self.files[path.name] = (path.stat().st_size, sha256(path))
+
+
+def _concepts(part: Segment) -> StoredConcepts:
+    assert part.concepts is not None  # as in all segments of its index
+    return part.concepts
+
+
+def _run(rows: NDArray[Any]) -> NDArray[Any] | slice:
+    """Ascending rows, as a slice where each follows the one before: it is copied many times as fast."""
+    first, last = int(rows[0]), int(rows[-1])
+    return slice(first, last + 1) if last - first + 1 == len(rows) else rows
+
+
+def _entries(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64] | slice:
+    """The places of all entries of the sets of ascending rows."""
+    run = _run(rows)
+    return slice(offsets[run.start], offsets[run.stop]) if isinstance(run, slice) else _places(offsets, rows)
+
+
+def _places(offsets: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64]:
+    """The places of all entries of some sets, side by side."""
+    lengths = offsets[rows + 1] - offsets[rows]
+    ends = offsets_of(lengths)
+    places: NDArray[np.int64] = np.arange(ends[-1]) + np.repeat(offsets[rows] - ends[:-1], lengths)
+    return places

@@ -1,0 +1,62 @@
+"""n UTF-8 strings side by side in one array of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+try:
+    from . import _strings
+except ImportError:  # no C compiler where it was installed
+    _strings = None  # type: ignore[assignment]
+
+
+class Strings:
+    """String i is ``data[offsets[i]:offsets[i + 1]]``, found by its number, or by its value where they are sorted.
+
+    ``data`` is uint8, ``offsets`` int64 (n + 1,); both may be memory-mapped.
+    """
+
+    def __init__(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
+        self.data = data
+        self.offsets = offsets
+        # Views: slicing an array costs ten times the slice.
+        self._bytes = data.data
+        self._ends = offsets.data
+
+    @classmethod
+    def of(cls, values: Iterable[str]) -> Strings:
+        encoded = [value.encode("utf-8") for value in values]
+        offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        return cls(np.frombuffer(b"".join(encoded), np.uint8), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, i: int) -> str:
+        return str(self._bytes[self._ends[i] : self._ends[i + 1]], "utf-8")
+
+    def take(self, rows: NDArray[np.int64]) -> list[str]:
+        """Some strings, in the order asked."""
+        return taken([self], rows)[0]
+
+    def find(self, value: str) -> int | None:
+        """The number of a value among sorted strings."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self[middle] < value:
+                low = middle + 1
+            else:
+                high = middle
+        return low if low < len(self) and self[low] == value else None
+
+
+def taken(columns: Sequence[Strings], rows: NDArray[np.int64]) -> list[list[str]]:
+    """Of each column the strings of some rows, in the order asked."""
+    if _strings is None:
+        return [[column[row] for row in rows.tolist()] for column in columns]
+    arrays = [array for column in columns for array in (column.data, column.offsets)]
+    return _strings.strings(np.ascontiguousarray(rows, np.int64), *arrays)

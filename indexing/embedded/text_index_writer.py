@@ -1,0 +1,263 @@
+"""Making the file of words and metadata values of a segment: of its items, or of what segments have that it merges.
+
+What the file holds is in ``_words``. Both ways give the same bytes, as far as equal values are written alike.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import chain, count, islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.errors import BackendError
+from boc.types import FieldType, Item
+
+from .bm25 import spaced
+from .npy_files import spans
+from .text_index import Words, encoded, packed
+
+try:
+    from . import _strings
+except ImportError:  # no C compiler where it was installed
+    _strings = None  # type: ignore[assignment]
+
+Ints: TypeAlias = NDArray[np.int64]
+_Rows: TypeAlias = "defaultdict[Any, array[int]]"
+
+ITEMS = 1024  # whose words are found at a time
+OCCURRENCES = 1 << 20  # of words, sorted at a time
+MOST_TEXT = (1 << 32) - 1  # bytes of it, less than which are numbered in C
+ROW = 32  # bits of a key that hold a row, below those of a word or value
+_SIZES = [1 << 8, 1 << 16, 1 << 32]  # numbers from there on take 2, 4 and 8 bytes
+
+_SETTINGS = ("page_size = 4096", "auto_vacuum = NONE", "journal_mode = OFF", "synchronous = OFF")
+_TABLES = (
+    "words (word TEXT PRIMARY KEY, documents INTEGER, gaps BLOB, frequencies BLOB) WITHOUT ROWID",
+    "lengths (words BLOB)",
+    "fields (field INTEGER PRIMARY KEY, name TEXT, rows BLOB)",
+    "edges (field INTEGER, value, stop INTEGER, PRIMARY KEY (field, value)) WITHOUT ROWID",
+)
+
+
+class _Lists(NamedTuple):
+    """The posting lists of some words, one list behind the other: how many rows each word has, these rows, ascending,
+    and how often each has it."""
+
+    words: Sequence[str]
+    documents: Ints
+    rows: Ints
+    frequencies: Ints
+
+
+class _Values(NamedTuple):
+    """The values of a field, ascending, the rows of all of them in this order, and where those of each end."""
+
+    values: Sequence[Any]
+    rows: Ints
+    stops: Ints
+
+
+class Found:
+    """The words and values of some items, in memory, as ``Words`` has those of a file.
+
+    Full text is sentences and the fields of type text; ``types`` are those of all fields. Each item is looked at once.
+    """
+
+    def __init__(self, items: Iterable[Item], types: Mapping[str, FieldType]) -> None:
+        full = [name for name, kind in types.items() if kind == "text"]
+        fields: dict[str, _Rows] = {name: defaultdict(lambda: array("I")) for name in _filtered(types)}
+        lines = []
+        rows_and_items = enumerate(items)
+        while some := list(islice(rows_and_items, ITEMS)):
+            lines.append(spaced([" ".join(_texts(item, full)) for _, item in some]).encode("utf-8", "surrogatepass"))
+            for name, rows in fields.items():
+                for row, item in some:
+                    for value in _values(item, name):
+                        if value == value:  # NaN equals nothing
+                            rows[encoded(value)].append(row)
+        words, numbers, self.lengths = _numbered(lines)
+        self._fields = fields
+        order = sorted(range(len(words)), key=words.__getitem__)
+        self._words = [words[i] for i in order]
+        rank = np.empty(len(words), np.uint32)
+        rank[order] = np.arange(len(words))
+        self._ranks = rank[numbers]  # of the words of all rows, one row behind the other
+        self._ends = np.cumsum(self.lengths)
+
+    def vocabulary(self) -> dict[str, int]:
+        """How often each word occurs."""
+        return dict(zip(self._words, np.bincount(self._ranks, minlength=len(self._words)).tolist(), strict=True))
+
+    def lists(self, first: str, last: str) -> _Lists:
+        """The posting lists of the words from ``first`` to ``last``."""
+        low, high = bisect_left(self._words, first), bisect_right(self._words, last)
+        places = np.flatnonzero((self._ranks >= low) & (self._ranks < high))
+        keys = self._ranks[places].astype(np.int64) << ROW | np.searchsorted(self._ends, places, "right")
+        pairs, frequencies = np.unique(keys, return_counts=True)
+        documents = np.bincount(pairs >> ROW, minlength=high)[low:]
+        return _Lists(self._words[low:high], documents, pairs & (1 << ROW) - 1, frequencies)
+
+    def values(self, name: str) -> _Values:
+        """The values of a field that filters ask for."""
+        rows = self._fields[name]
+        values = sorted(rows)
+        stops = np.cumsum([len(rows[value]) for value in values], dtype=np.int64)
+        return _Values(values, np.fromiter(chain.from_iterable(map(rows.__getitem__, values)), np.int64), stops)
+
+
+def write(path: Path, items: Iterable[Item], types: Mapping[str, FieldType]) -> bool:
+    """Make the file of ``items``, whose fields are of ``types``; False, and no file, if there is nothing to write.
+
+    The same items give the same bytes, not yet synced. BackendError if the file cannot be written, or for an integer
+    beyond 64 bits.
+    """
+    found = Found(items, types)
+    counts = found.vocabulary()
+    words = list(counts)
+    lists = (found.lists(words[a], words[b - 1]) for a, b in spans(np.array(list(counts.values())), OCCURRENCES))
+    return _store(path, lists, found.lengths, {name: found.values(name) for name in _filtered(types)})
+
+
+def merge(
+    path: Path, parts: Sequence[Words | Found | None], moved: Sequence[Ints], n: int, types: Mapping[str, FieldType]
+) -> bool:
+    """Make the file of ``n`` rows out of what ``parts`` have; False, and no file, if there is nothing to write.
+
+    ``moved`` is, for each part, the new row of each of its rows, or -1 for those left out. None is a part without words
+    and values. BackendError if the file cannot be written, or for an integer beyond 64 bits.
+    """
+    held = [(part, places) for part, places in zip(parts, moved, strict=True) if part is not None]
+    lengths = np.zeros(n, np.int64)
+    for part, places in held:
+        kept = places >= 0
+        lengths[places[kept]] = part.lengths[kept]
+    return _store(path, _merged(held), lengths, {name: _merged_values(held, name) for name in _filtered(types)})
+
+
+def _store(path: Path, lists: Iterable[_Lists], lengths: Ints, fields: Mapping[str, _Values]) -> bool:
+    if not lengths.any() and not any(len(field.rows) for field in fields.values()):
+        return False
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as file:
+            for setting in _SETTINGS:
+                file.execute(f"PRAGMA {setting}")
+            file.execute("BEGIN")
+            for table in _TABLES:
+                file.execute(f"CREATE TABLE {table}")
+            for some in lists:
+                file.executemany("INSERT INTO words VALUES (?, ?, ?, ?)", _rows_of(some))
+            file.execute("INSERT INTO lengths VALUES (?)", (packed(lengths, int(lengths.max())),))
+            for number, (name, (values, rows, stops)) in enumerate(fields.items()):
+                data = packed(rows, len(lengths) - 1)
+                file.execute("INSERT INTO fields VALUES (?, ?, ?)", (number, name, data))
+                edges = ((number, value, stop) for value, stop in zip(values, stops.tolist(), strict=True))
+                file.executemany("INSERT INTO edges VALUES (?, ?, ?)", edges)
+            file.execute("COMMIT")
+    except OverflowError as error:
+        raise BackendError("a metadata value is beyond 64 bits; give it as a float or a keyword") from error
+    except sqlite3.Error as error:
+        raise BackendError(f"{path}: cannot be written ({error}); choose another place with --at") from error
+    return True
+
+
+def _numbered(lines: Sequence[bytes]) -> tuple[list[str], NDArray[np.uint32], Ints]:
+    """The distinct words of blocks of lines, the numbers of all words, and how many each line has."""
+    if not lines:
+        return [], np.zeros(0, np.uint32), np.zeros(0, np.int64)
+    text = b"\n".join(lines)
+    if _strings is not None and len(text) < MOST_TEXT:
+        numbers, lengths, distinct = _strings.words(text)
+        found = distinct.decode("utf-8", "surrogatepass").split(" ") if distinct else []
+        return found, np.frombuffer(numbers, np.uint32), np.frombuffer(lengths, np.uint32).astype(np.int64)
+    rows = [line.split() for line in text.decode("utf-8", "surrogatepass").split("\n")]
+    known: defaultdict[str, int] = defaultdict(count().__next__)  # as they come
+    numbered = np.fromiter(map(known.__getitem__, chain.from_iterable(rows)), np.uint32)
+    return list(known), numbered, np.array([len(row) for row in rows], np.int64)
+
+
+def _filtered(types: Mapping[str, FieldType]) -> list[str]:
+    """The fields that filters ask for."""
+    return sorted(name for name, kind in types.items() if kind != "text")
+
+
+def _texts(item: Item, full: Sequence[str]) -> Iterator[str]:
+    if item.modality == "text":
+        yield item.content
+    for name in full:
+        yield from _values(item, name)
+
+
+def _values(item: Item, name: str) -> Sequence[Any]:
+    found = item.fields.get(name, [])
+    return found if isinstance(found, (list, tuple)) else [found]
+
+
+def _merged(parts: Sequence[tuple[Words | Found, Ints]]) -> Iterator[_Lists]:
+    """The posting lists of all words of some parts, sorted, many at a time."""
+    counts: Counter[str] = Counter()
+    for part, _ in parts:
+        counts.update(part.vocabulary())
+    ordered = sorted(counts)
+    rank = {word: i for i, word in enumerate(ordered)}
+    for first, last in spans(np.array([counts[word] for word in ordered], np.int64), OCCURRENCES):
+        keys, frequencies = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for part, moved in parts:
+            words, documents, rows, found = part.lists(ordered[first], ordered[last - 1])
+            places = moved[rows]
+            key = np.repeat(np.array([rank[word] for word in words], np.int64) << ROW, documents) | places
+            keys.append(key[places >= 0])
+            frequencies.append(found[places >= 0])
+        key = np.concatenate(keys)
+        order = np.argsort(key, kind="stable")  # merges what ascends already
+        documents = np.bincount(key >> ROW, minlength=last)[first:]
+        there = np.flatnonzero(documents)
+        if len(there):
+            words = [ordered[first + i] for i in there.tolist()]
+            yield _Lists(words, documents[there], key[order] & (1 << ROW) - 1, np.concatenate(frequencies)[order])
+
+
+def _merged_values(parts: Sequence[tuple[Words | Found, Ints]], name: str) -> _Values:
+    found = [(part.values(name), moved) for part, moved in parts]
+    ordered = sorted(set(chain.from_iterable(values for (values, _, _), _ in found)))
+    rank = {value: i for i, value in enumerate(ordered)}
+    keys = [np.zeros(0, np.int64)]
+    for (values, rows, stops), moved in found:
+        ranks = np.array([rank[value] for value in values], np.int64) << ROW
+        places = moved[rows]
+        keys.append((np.repeat(ranks, np.diff(stops, prepend=0)) | places)[places >= 0])
+    key = np.sort(np.concatenate(keys), kind="stable")
+    counts = np.bincount(key >> ROW, minlength=len(ordered))
+    there = np.flatnonzero(counts)
+    return _Values([ordered[i] for i in there.tolist()], key & (1 << ROW) - 1, np.cumsum(counts[there]))
+
+
+def _rows_of(lists: _Lists) -> Iterator[tuple[str, int, bytes, bytes]]:
+    """What the file holds of some words, each of which occurs."""
+    starts = np.cumsum(lists.documents) - lists.documents
+    gaps = np.diff(lists.rows, prepend=0)
+    gaps[starts] = lists.rows[starts]
+    several = np.maximum.reduceat(lists.frequencies, starts) > 1
+    frequencies = (data if some else b"" for data, some in zip(_cut(lists.frequencies, starts), several, strict=True))
+    return zip(lists.words, lists.documents.tolist(), _cut(gaps, starts), frequencies, strict=True)
+
+
+def _cut(values: Ints, starts: Ints) -> list[bytes]:
+    """Each of the lists in ``values``, which begin at ``starts``, in the fewest bytes that hold its largest value."""
+    ends = np.append(starts[1:], len(values))
+    sizes = 1 << np.searchsorted(_SIZES, np.maximum.reduceat(values, starts), "right")
+    found = [b""] * len(starts)
+    for size in np.unique(sizes).tolist():
+        data, chosen = values.astype(f"<u{size}").tobytes(), np.flatnonzero(sizes == size)
+        bounds = zip((size * starts[chosen]).tolist(), (size * ends[chosen]).tolist(), strict=True)
+        for i, (begin, end) in zip(chosen.tolist(), bounds, strict=True):
+            found[i] = data[begin:end]
+    return found

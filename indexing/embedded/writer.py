@@ -1,0 +1,329 @@
+"""Writers of the embedded index: new rows wait in memory, become segments, and count when a commit names them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from boc.atomic_files import sole_writer
+from boc.errors import BackendError, ManifestError
+from boc.manifest import FORMAT, Manifest
+from boc.rerank.storage import stored
+from boc.types import MODALITIES, Item, StoredConcepts, TermMatrix
+
+from .._validate import check_rows, not_unique
+from . import commits, fs
+from .commits import LOADING, Commit
+from .live_segments import Part, listed, open_current, open_parts
+from .merge import Merger
+from .segment import Segment, gathered, side_by_side
+
+FEW = 4  # times the last rows of a load: with so many others they are merged from memory
+WAITING = 48 << 20  # bytes of rows that wait; while they become a segment they take twice that, and more come in
+
+
+class _Buffer:
+    """Rows that wait; of an id that comes again the last row counts."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._items: list[Item] = []
+        self._terms: list[TermMatrix] = []
+        self._vectors: list[NDArray[np.floating[Any]]] = []
+        self._concepts: list[StoredConcepts] = []
+        self.place: dict[str, int] = {}
+        self.size = 0
+
+    def add(
+        self,
+        items: Sequence[Item],
+        terms: TermMatrix,
+        vectors: NDArray[np.float32],
+        concepts: StoredConcepts | None,
+    ) -> None:
+        self.place.update(zip([item.id for item in items], count(len(self._items)), strict=False))
+        self._items += items
+        self._terms.append(terms)
+        rows = stored(vectors, self._manifest.vector_dtype)
+        self._vectors.append(rows.copy() if rows is vectors else rows)
+        if concepts is not None:
+            self._concepts.append(concepts)
+            self.size += concepts.values.nbytes
+        self.size += 8 * terms.nnz + self._vectors[-1].nbytes + 100 * len(items)
+        self.size += sum([len(item.content) for item in items])
+
+    def segment(self) -> Segment:
+        """The rows that count, in memory."""
+        terms = sparse.vstack(self._terms, format="csr")
+        concepts = side_by_side(self._concepts) if self._concepts else None
+        self._terms.clear()  # now, or all is in memory three times
+        self._concepts.clear()
+        return gathered(self._items, terms, self._vectors, concepts, self._manifest.fields, self.place.values())
+
+
+class _Writing:
+    """What writers share: the lock, rows that wait, parts, and the commit at the end."""
+
+    _manifest: Manifest
+    _arrays: Mapping[str, NDArray[Any]]
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._held = ExitStack()
+
+    def _begin(self) -> None:
+        """Hold the folder, and start from what is there."""
+        try:
+            self._held.enter_context(sole_writer(self._home))
+        except OSError as error:
+            raise BackendError(
+                f"{self._home}: cannot be written ({error.strerror or error}); choose another place with --at"
+            ) from error
+        with ExitStack() as held:
+            held.enter_context(self._held)
+            parts = self._found()
+            self._buffer = _Buffer(self._manifest)
+            self._merger = self._held.enter_context(Merger(self._home, self._manifest, parts))
+            sets = next((part.segment.concepts for part in parts), None)
+            self._concept_dim = None if sets is None else sets.values.shape[1]
+            held.pop_all()
+
+    def _found(self) -> list[Part]:
+        """The parts to go on from."""
+        raise NotImplementedError
+
+    def _store(
+        self,
+        items: Sequence[Item],
+        terms: TermMatrix,
+        vectors: NDArray[np.float32],
+        concepts: StoredConcepts | None,
+    ) -> None:
+        self._buffer.add(items, terms, vectors, concepts)
+        if self._buffer.size >= WAITING:
+            self._flush()
+
+    def _check(
+        self,
+        items: Sequence[Item],
+        terms: TermMatrix,
+        vectors: NDArray[np.float32],
+        concepts: StoredConcepts | None,
+    ) -> None:
+        check_rows(self._manifest, items, terms, vectors, concepts, self._concept_dim)
+        if concepts is not None:
+            self._concept_dim = concepts.values.shape[1]
+
+    def _flush(self) -> None:
+        """Make a segment of the rows that wait."""
+        if self._buffer.place:
+            self._merger.add(self._buffer.segment())
+        self._buffer = _Buffer(self._manifest)
+
+    def _commit(self) -> Commit:
+        """What the parts are, with files for the rows of theirs that do not count."""
+        parts = self._merger.parts
+        codec, files = commits.keep_codec(self._home, self._arrays)
+        entries, named = listed(self._home, parts)
+        counts: dict[str, int] = {m: sum(part.counts()[m] for part in parts) for m in MODALITIES}
+        postings = sum(int(part.segment.count(part.live).sum()) for part in parts)
+        manifest = replace(self._manifest, items=counts, postings=postings, format=FORMAT)
+        return Commit(manifest, codec, entries, files | named)
+
+    def _publish(self) -> None:
+        commits.publish(self._home, self._commit())
+        _sweep(self._home)
+
+
+class EmbeddedWriter(_Writing):
+    """Writes an index of what is added, in place of an older one.
+
+    What became a segment before the process was killed is found again by the next load of the same contents.
+    """
+
+    def __init__(self, home: Path, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> None:
+        super().__init__(home)
+        self._manifest = manifest
+        self._arrays = arrays
+        self._hashes = np.empty(0, np.int64)  # of the ids that became segments, sorted
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="flush")
+        self._left: Future[None] | None = None  # rows that become a segment
+        self._goes_on = False  # with what an earlier load has left
+        self._committed = False
+
+    def __enter__(self) -> EmbeddedWriter:
+        self._begin()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        with self._held:
+            self._pool.shutdown()
+            if self._committed or kind is None or issubclass(kind, Exception):  # else the load is to go on
+                self._merger.close()
+                fs.remove(self._home / LOADING)
+                _sweep(self._home)
+
+    def has(self, ids: Sequence[str]) -> bool:
+        return self._goes_on and len(self._known(ids)) == len(ids)
+
+    def add(
+        self,
+        items: Sequence[Item],
+        terms: TermMatrix,
+        vectors: NDArray[np.float32],
+        concepts: StoredConcepts | None = None,
+    ) -> None:
+        self._check(items, terms, vectors, concepts)
+        for known in self._known([item.id for item in items]):
+            raise not_unique(known)
+        self._store(items, terms, vectors, concepts)
+
+    def commit(self) -> None:
+        self._wait()
+        others = sum(map(len, self._merger.parts))
+        if 0 < others <= FEW * len(self._buffer.place):
+            self._merger.hold(self._buffer.segment())  # much of what is merged at once need not be stored before
+        else:
+            super()._flush()  # or it would take memory beside what merging many rows takes
+        self._merger.compact()
+        if not self._merger.parts:
+            raise BackendError(f"nothing was added to {self._home}; an index needs at least one item")
+        self._publish()
+        self._committed = True
+
+    def _found(self) -> list[Part]:
+        load = commits.broken_load(self._home)
+        parts = []
+        if load is not None and load.manifest.same_contents(self._manifest):
+            self._manifest = load.manifest
+            parts = open_parts(self._home, load)
+            self._goes_on = True
+            for part in parts:
+                self._remember(part.segment.texts["ids"][row] for row in range(len(part.segment)))
+        else:
+            fs.remove(self._home / LOADING)
+        _sweep(self._home)
+        return parts
+
+    def _flush(self) -> None:
+        """Begin to make a segment of the rows that wait, while others are added."""
+        self._wait()
+        self._remember(self._buffer.place)
+        leaving, self._buffer = self._buffer, _Buffer(self._manifest)
+        self._left = self._pool.submit(self._leave, leaving)
+
+    def _leave(self, rows: _Buffer) -> None:
+        self._merger.add(rows.segment())
+        commits.note_load(self._home, self._commit())
+
+    def _wait(self) -> None:
+        """Until what was flushed is a segment."""
+        if self._left is not None:
+            self._left.result()
+            self._left = None
+
+    def _remember(self, ids: Iterable[str]) -> None:
+        self._hashes = np.sort(np.concatenate([self._hashes, [hash(key) for key in ids]]).astype(np.int64))
+
+    def _known(self, ids: Sequence[str]) -> list[str]:
+        """Those of some ids that are there already."""
+        asked = np.array([hash(key) for key in ids], dtype=np.int64)
+        places = np.searchsorted(self._hashes, asked)
+        near = places < len(self._hashes)
+        near[near] = self._hashes[places[near]] == asked[near]
+        if not near.any() and self._buffer.place.keys().isdisjoint(ids):
+            return []
+        return [
+            key
+            for key, maybe in zip(ids, near.tolist(), strict=True)
+            if key in self._buffer.place or (maybe and self._stored(key))
+        ]
+
+    def _stored(self, key: str) -> bool:
+        self._wait()
+        return any(part.find(key) is not None for part in self._merger.parts)
+
+
+class EmbeddedEditor(_Writing):
+    """Adds segments to an index, and lets rows of the others count no longer."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        opened = open_current(home)
+        self._manifest, self._arrays = opened.manifest, opened.arrays
+
+    def __enter__(self) -> EmbeddedEditor:
+        self._begin()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with self._held:
+            self._merger.close()
+            _sweep(self._home)
+
+    def put(
+        self,
+        items: Sequence[Item],
+        terms: TermMatrix,
+        vectors: NDArray[np.float32],
+        concepts: StoredConcepts | None = None,
+    ) -> None:
+        self._check(items, terms, vectors, concepts)
+        for item in items:
+            self._remove(item.id)
+        self._store(items, terms, vectors, concepts)
+
+    def delete(self, ids: Sequence[str]) -> int:
+        return sum(self._remove(key) for key in dict.fromkeys(ids))
+
+    def commit(self, source: str) -> None:
+        self._flush()
+        self._merger.settle()
+        self._finish(source)
+
+    def compact(self) -> None:
+        """Make one segment of all, of nothing but what counts."""
+        self._merger.compact()
+        self._finish(self._manifest.source)
+
+    def _finish(self, source: str) -> None:
+        if not self._merger.parts:
+            name = self._home.name
+            raise BackendError(f"nothing would be left in {name}; to remove all of it: boc delete {name} --all")
+        self._manifest = replace(self._manifest, source=source)
+        self._publish()
+
+    def _found(self) -> list[Part]:
+        opened = open_current(self._home)  # anew: nobody can replace it from here on
+        self._manifest, self._arrays = opened.manifest, opened.arrays
+        commits.forget_done_load(self._home, opened.manifest)
+        _sweep(self._home)
+        return opened.parts
+
+    def _remove(self, key: str) -> bool:
+        waiting = self._buffer.place.pop(key, None) is not None
+        return waiting or any(part.remove(key) for part in self._merger.parts)
+
+
+def _sweep(home: Path) -> None:
+    """Remove what neither the index that is there now needs, nor a load that was broken off."""
+    names, kept = {"CURRENT", LOADING}, []
+    try:
+        if (home / "CURRENT").is_file():
+            names.add(commits.current(home))
+        if any(name.startswith("commit-") for name in names):
+            kept.append(commits.read_current(home)[1])
+        if (home / LOADING).is_file():
+            kept.append(commits.read(home / LOADING))
+    except ManifestError:
+        return  # what a damaged index needs is not known
+    commits.sweep(home, kept, names)

@@ -1,0 +1,17 @@
+"""The embedded engine: ``file:DIR``, indexes in a folder of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from boc.errors import BackendError
+
+from .embedded.backend import EmbeddedBackend
+
+
+def connect(url: str) -> EmbeddedBackend:
+    """Back end for ``file:DIR``. The folder is made when the first index is."""
+    folder = url.partition(":")[2]
+    if not folder:
+        raise BackendError(f"{url!r} names no folder; write file:DIR, for example file:boc-data")
+    return EmbeddedBackend(Path(folder).expanduser())

@@ -1,0 +1,1 @@
+"""What back ends of search servers share."""

@@ -1,0 +1,441 @@
+"""An index on a server, opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from boc.errors import BackendError
+from boc.manifest import Manifest
+from boc.rerank.dot import dot, reorder
+from boc.types import Filter, Hit, Item, Modality, Rescore, Stages, StoredConcepts, TermMatrix, Words
+
+from . import requests
+from .aliases import Generation
+from .clause_limit import SAFE, Budget
+from .term_fields import EXACT
+from .transport import Json, RefusedError, Transport, refusal
+
+PAGE = 1000  # documents asked for at a time, with vectors or concepts
+SCAN = 5000  # and without
+BATCH = 64  # queries sent at a time
+CANDIDATES = 4096  # and hits with vectors
+KEEP_ALIVE = "2m"
+READ_DENSE = {"vector": {"script": {"source": requests.READ_DENSE}}}
+PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}  # of the size, by field
+POSTING_FILES = {"doc", "pos", "psm", "tim", "tip", "tmd"}  # of Lucene, by the ends of their names
+WHOLE = {"allow_partial_search_results": False}
+"""A shard that cannot answer makes an error of the answer, not a gap in it."""
+
+ALL_SHARDS = {"search_type": "dfs_query_then_fetch"}
+"""Word statistics of all shards together, so that a score does not depend on the shard."""
+
+
+class ServerIndex:
+    """One generation of an index. Thread-safe."""
+
+    def __init__(self, transport: Transport, generation: Generation) -> None:
+        self.manifest: Manifest = generation.manifest
+        self.generation = generation
+        self._transport = transport
+        self._strategy = generation.strategy
+        self._n_terms = int(generation.manifest.codec["n_terms"])
+        self._budget = Budget(self._takes, transport.shown)
+        self._mixed = all(generation.manifest.items.values())  # whether there are items of both modalities
+        self._scripts = generation.state.unit  # whether the server scores candidates anew
+
+    @property
+    def exact_vectors(self) -> bool:
+        return self.generation.state.vectors != "bfloat16"
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Codec arrays; ManifestError if they are not those the index was made with."""
+        data: dict[str, list[bytes]] = {name: [] for name in self.manifest.arrays}
+        for number in range(self.generation.state.blocks):
+            query = {"ids": {"values": [f"boc:block:{number}"]}}
+            hits = self._ask({"query": query, "_source": ["array"], "docvalue_fields": ["block"]})["hits"]["hits"]
+            for hit in hits:
+                data.setdefault(hit["_source"]["array"], []).append(requests.decoded(hit["fields"]["block"][0]))
+        arrays = {}
+        for name, told in self.manifest.arrays.items():
+            flat = np.frombuffer(b"".join(data[name]), dtype=told["dtype"])
+            if flat.size == np.prod(told["shape"], dtype=np.int64):
+                arrays[name] = flat.reshape(told["shape"])
+        self.manifest.check_arrays(arrays, where=f"{self._transport.shown}: {self.generation.physical}")
+        return arrays
+
+    def search(
+        self,
+        queries: TermMatrix,
+        k: int,
+        modality: Modality | None = None,
+        *,
+        filters: Sequence[Filter] = (),
+        rescore: Rescore | None = None,
+        words: Words | None = None,
+        stages: Stages | None = None,
+    ) -> list[list[Hit]]:
+        if k < 1:
+            raise BackendError(f"k must be at least 1, got {k}")
+        if queries.shape[1] != self._n_terms:
+            raise BackendError(f"queries have {queries.shape[1]} terms, the index has {self._n_terms}")
+        asked, bodies = [], []
+        only = self._only(modality)
+        for i in range(queries.shape[0]):
+            features = self._features(queries, i, len(filters))
+            if features:
+                by_words = None if words is None else requests.match_body(words.texts[i], words.weight)
+                query = self._strategy.query(features)
+                bodies.append(requests.search_body(query, k, only, filters, by_words))
+                asked.append(i)
+        stages = Stages() if stages is None else stages
+        found: list[list[Hit]] = [[] for _ in range(queries.shape[0])]
+        if modality is None or self.manifest.items[modality]:
+            size = BATCH if rescore is None or self._scripts else max(1, CANDIDATES // k)
+            for start in range(0, len(bodies), size):
+                part = slice(start, start + size)
+                answers = self._hits(bodies[part], k, asked[part], rescore, stages, exact=words is None)
+                for i, hits in zip(asked[part], answers, strict=True):
+                    found[i] = hits
+        if modality is not None and only is None and any(h.item.modality != modality for hits in found for h in hits):
+            self._mixed = True  # since this index was opened somebody has added the first of the others
+            return self.search(queries, k, modality, filters=filters, rescore=rescore, words=words, stages=stages)
+        return found
+
+    def _hits(
+        self,
+        bodies: list[Json],
+        k: int,
+        numbers: list[int],
+        rescore: Rescore | None,
+        stages: Stages,
+        *,
+        exact: bool,
+    ) -> list[list[Hit]]:
+        if rescore is None:
+            shown = [{**body, "_source": requests.ITEM} for body in bodies]
+            begun = perf_counter()
+            answers = self._searched(shown, k) if exact else self._searched(shown, k, **ALL_SHARDS)
+            begun = stages.took("postings_ms", begun)
+            if exact:
+                self._check_exact(answers)
+            found = [[Hit(_item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
+            stages.took("content_ms", begun)
+            return found
+        queries = [rescore.vectors[i] for i in numbers]
+        if self._scripts and rescore.k <= requests.WINDOW:
+            try:
+                return self._rescored(bodies, k, queries, rescore.k, stages)
+            except RefusedError as error:
+                if "script" not in f"{error.kind} {error.reason}":
+                    raise
+                self._scripts = False  # the server has no scripts, or its owner forbids them
+        return self._fetched(bodies, k, queries, rescore.k, stages)
+
+    def _rescored(
+        self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
+    ) -> list[list[Hit]]:
+        """Candidates scored anew by the server, which sends the best of them only."""
+        state, dtype = self.generation.state, self.manifest.vector_dtype
+        shown = {"_source": requests.ITEM, "size": min(k, candidates)}
+        asked = [
+            requests.rescored({**body, **shown}, query, candidates, state.vectors, dtype)
+            for body, query in zip(bodies, queries, strict=True)
+        ]
+        begun = perf_counter()
+        answers = self._searched(asked, k)
+        begun = stages.took("postings_ms", begun)
+        stages.rerank_ms = None
+        stages.candidates += candidates * len(bodies)
+        found = []
+        for query, hits in zip(queries, answers, strict=True):
+            scores = np.array([hit["_score"] for hit in hits], np.float32) - np.float32(requests.offset(query))
+            found.append(reorder([Hit(_item(hit["_source"]), 0.0) for hit in hits], scores, k))
+        stages.took("content_ms", begun)
+        return found
+
+    def _fetched(
+        self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
+    ) -> list[list[Hit]]:
+        """Candidates fetched with their vectors, and scored here."""
+        if self.generation.state.vectors == "binary":
+            shown = {"_source": False, "stored_fields": "_none_", "docvalue_fields": ["vector"]}
+        else:
+            shown = {"_source": False, "script_fields": READ_DENSE}
+        ranked = []
+        begun = perf_counter()
+        answers = self._searched([{**body, **shown} for body in bodies], candidates)
+        begun = stages.took("postings_ms", begun)
+        self._check_exact(answers)
+        for query, hits in zip(queries, answers, strict=True):
+            rows = [Hit(Item(hit["sort"][1], "image", ""), 0.0) for hit in hits]
+            scores = dot(query, self._decoded(hits)) if hits else np.empty(0, np.float32)
+            ranked.append(reorder(rows, scores, k))
+            stages.candidates += len(rows)
+        begun = stages.took("rerank_ms", begun)
+        items = iter(self.find([hit.item.id for hits in ranked for hit in hits]))
+        found = [[Hit(next(items), hit.score) for hit in hits] for hits in ranked]
+        stages.took("content_ms", begun)
+        return found
+
+    def match(
+        self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
+    ) -> list[list[Hit]]:
+        if k < 1:
+            raise BackendError(f"k must be at least 1, got {k}")
+        if not texts or (modality is not None and not self.manifest.items[modality]):
+            return [[] for _ in texts]
+        only = self._only(modality)
+        bodies = [requests.search_body(requests.match_body(text), k, only, filters) for text in texts]
+        shown = [{**body, "_source": requests.ITEM} for body in bodies]
+        answers = self._searched(shown, k, **ALL_SHARDS)
+        found = [[Hit(_item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
+        if modality is not None and only is None and any(h.item.modality != modality for hits in found for h in hits):
+            self._mixed = True
+            return self.match(texts, k, modality, filters)
+        return found
+
+    def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
+        return self._decoded([{"fields": {"vector": value}} for value in self._fields(ids, "vector")])
+
+    def concepts(self, ids: Sequence[str]) -> StoredConcepts:
+        dtype, width = self.manifest.concept_dtype, self.generation.state.concept_dim or 0
+        if dtype is None:
+            raise BackendError(
+                f"the index {self.generation.name} holds no concept sets; make it anew with boc index --concepts "
+                "float16, or re-rank by dot"
+            )
+        raw = [requests.decoded(value[0]) if value else b"" for value in self._fields(ids, "concepts")]
+        scaled = dtype == "int8"
+        lengths = [len(row) // (width * np.dtype(dtype).itemsize + 4 * scaled) if width else 0 for row in raw]
+        offsets = np.cumsum([0, *lengths], dtype=np.int64)
+        values = [
+            np.frombuffer(row, dtype, offset=4 * n * scaled).reshape(n, width)
+            for row, n in zip(raw, lengths, strict=True)
+            if n
+        ]
+        scales = [np.frombuffer(row, np.float32, n) for row, n in zip(raw, lengths, strict=True)] if scaled else None
+        return StoredConcepts(
+            np.concatenate([np.empty((0, width), dtype), *values]),
+            offsets,
+            None if scales is None else np.concatenate([np.empty(0, np.float32), *scales]),
+        )
+
+    def items(self) -> Iterator[Item]:
+        body = {"query": {"exists": {"field": "modality"}}, "sort": [{"id": "asc"}], "_source": requests.ITEM}
+        return (_item(hit["_source"]) for hit in scan(self._transport, self.generation.physical, body))
+
+    def find(self, ids: Sequence[str]) -> list[Item]:
+        distinct = list(dict.fromkeys(ids))
+        found: dict[str, Item] = {}
+        for start in range(0, len(distinct), PAGE):
+            part = distinct[start : start + PAGE]
+            for key, source in zip(part, self._get(list(map(requests.document_id, part)), requests.ITEM), strict=True):
+                if source is None:
+                    raise KeyError(key)
+                found[key] = _item(source)
+        return [found[key] for key in ids]
+
+    def sizes(self) -> dict[str, int]:
+        found = dict.fromkeys(("postings", "vectors", "concepts", "other"), 0)
+        # Not of _stats, which servers keep for some seconds.
+        told = self._transport.request("GET", f"/{self.generation.physical}/_segments")
+        copies = [copy for shard in told["indices"][self.generation.physical]["shards"].values() for copy in shard]
+        segments = [s for copy in copies if copy["routing"]["primary"] for s in copy["segments"].values()]
+        stored = sum(int(segment["size_in_bytes"]) for segment in segments if segment["search"])
+        for name, size in self._disk_usage().items():
+            found[name] += size
+        found["other"] = max(0, stored - sum(found.values()))
+        return found
+
+    def _disk_usage(self) -> dict[str, int]:
+        """Bytes by part: as the server analyses its fields, or else its files."""
+        physical = self.generation.physical
+        try:
+            # OpenSearch has no such thing, and a user may lack the right to it.
+            answer = self._transport.request(
+                "POST", f"/{physical}/_disk_usage", run_expensive_tasks="true", timeout=600
+            )
+        except RefusedError:
+            answer = self._transport.request("GET", f"/{physical}/_stats/segments", include_segment_file_sizes="true")
+            files = answer["_all"]["primaries"]["segments"]["file_sizes"]
+            postings = sum(int(entry["size_in_bytes"]) for kind, entry in files.items() if kind in POSTING_FILES)
+            row = self.manifest.identity.dim * np.dtype(self.manifest.vector_dtype).itemsize
+            return {"postings": postings, "vectors": row * sum(self.manifest.items.values())}
+        found = dict.fromkeys(PARTS.values(), 0)
+        for name, entry in answer[physical]["fields"].items():
+            head = name.partition(".")[0]
+            if head in PARTS:
+                found[PARTS[head]] += int(entry["total_in_bytes"])
+        return found
+
+    def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
+        """Asks for each term by name, some hundred at a time."""
+        columns = range(self._n_terms) if among is None else [int(column) for column in among]
+        digits = self.generation.state.digits
+        distinct = list(dict.fromkeys(ids))
+        found: dict[str, dict[str, float]] = {item.id: {} for item in self.find(distinct)}
+        step = SAFE // digits - 1
+        for start in range(0, len(columns), step):
+            part = columns[start : start + step]
+            features = self._strategy.features(part, [1] * len(part), digits)
+            clauses = [_named(self._strategy.clause(feature, 1), feature) for feature in features]
+            for first in range(0, len(distinct), PAGE):
+                wanted = [requests.document_id(key) for key in distinct[first : first + PAGE]]
+                query = {"bool": {"should": clauses, "filter": [{"ids": {"values": wanted}}]}}
+                body = {"query": query, "size": len(wanted), "sort": [{"_score": "desc"}, {"id": "asc"}]}
+                answer = self._ask(body, include_named_queries_score=True)
+                for hit in answer["hits"]["hits"]:
+                    found[hit["sort"][1]].update(hit.get("matched_queries", {}))
+        return requests.decode_terms([found[key] for key in ids], self._strategy.base, self._n_terms)
+
+    def document_frequencies(self) -> NDArray[np.int64]:
+        found = np.zeros(self._n_terms, np.int64)
+        digits = self.generation.state.digits
+        for start in range(0, self._n_terms, SAFE):
+            columns = range(start, min(start + SAFE, self._n_terms))
+            filters = [self._strategy.query(self._strategy.features([c], [1], digits)) for c in columns]
+            body = {"size": 0, "aggs": {"n": {"filters": {"filters": filters}}}}
+            buckets = self._ask(body)["aggregations"]["n"]["buckets"]
+            found[start : start + len(columns)] = [bucket["doc_count"] for bucket in buckets]
+        return found
+
+    def damaged(self) -> list[str]:
+        """None: Lucene keeps checksums of its files."""
+        return []
+
+    def _only(self, modality: Modality | None) -> Modality | None:
+        """None where the index holds nothing else: a condition that all documents fulfil costs time."""
+        return modality if self._mixed else None
+
+    def _takes(self, clauses: int) -> bool:
+        """Whether the server takes a query of so many clauses; asked with terms that no item has."""
+        unknown = self._strategy.query({f"t{self._n_terms + j}": 1 for j in range(clauses)})
+        try:
+            self._ask({"query": unknown, "size": 0})
+        except RefusedError as error:
+            if "clause" not in str(error).lower():
+                raise
+            return False
+        return True
+
+    def _features(self, queries: TermMatrix, i: int, filters: int) -> dict[str, int]:
+        span = slice(queries.indptr[i], queries.indptr[i + 1])
+        columns, weights = queries.indices[span].tolist(), queries.data[span].tolist()
+        features = self._strategy.features(columns, weights, self.generation.state.digits)
+        return self._budget.kept(features, filters + 1)
+
+    def _check_exact(self, answers: Iterable[Sequence[Json]]) -> None:
+        if any(hits and hits[0]["_score"] >= EXACT for hits in answers):
+            raise BackendError(
+                f"scores reach 2^24, from where {self._transport.shown} rounds them; use a code of smaller frequencies "
+                "(--code bits, or fewer terms by --z and --query-z)"
+            )
+
+    def _searched(self, bodies: list[Json], k: int, **params: Any) -> list[list[Json]]:
+        """The hits of each body, k at most."""
+        if k > requests.WINDOW:
+            return [list(scan(self._transport, self.generation.physical, body, k)) for body in bodies]
+        if len(bodies) == 1:
+            return [self._ask(bodies[0], **params)["hits"]["hits"]]
+        head = orjson.dumps({**WHOLE, **params})
+        lines = b"".join(head + b"\n" + requests.dumps(body) + b"\n" for body in bodies)
+        answer = self._transport.request("POST", f"/{self.generation.physical}/_msearch", lines)
+        return [self._answered(each)["hits"]["hits"] for each in answer["responses"]]
+
+    def _ask(self, body: Json, **params: Any) -> Json:
+        path = f"/{self.generation.physical}/_search"
+        return self._answered(self._transport.request("POST", path, body, **_lower({**WHOLE, **params})))
+
+    def _answered(self, answer: Json) -> Json:
+        if "error" in answer:  # one of several
+            raise refusal(self._transport.shown, answer["status"], answer)
+        if answer.get("timed_out"):
+            raise BackendError(f"{self._transport.shown} took too long; give it more with ?request_timeout=SECONDS")
+        return answer
+
+    def _get(self, ids: Sequence[str], fields: Sequence[str]) -> list[Json | None]:
+        """The _source of documents, None for those that are not there."""
+        asked = [key for key in ids if key]  # an empty one is an error to servers
+        if not asked:
+            return [None] * len(ids)
+        path = f"/{self.generation.physical}/_mget"
+        answer = self._transport.request(
+            "POST", path, {"ids": asked}, realtime="false", _source_includes=",".join(fields)
+        )
+        found = {doc["_id"]: doc["_source"] for doc in answer["docs"] if doc.get("found")}
+        return [found.get(key) for key in ids]
+
+    def _fields(self, ids: Sequence[str], field: str) -> list[list[Any]]:
+        """The values of a field of some items, in the order asked; KeyError for an unknown id."""
+        found: dict[str, list[Any]] = {}
+        distinct = list(dict.fromkeys(ids))
+        dense = field == "vector" and self.generation.state.vectors != "binary"
+        shown: Json = {"script_fields": READ_DENSE} if dense else {"docvalue_fields": [field]}
+        for start in range(0, len(distinct), PAGE):
+            part = [key for key in distinct[start : start + PAGE] if key]  # an empty one is an error to servers
+            wanted = {"ids": {"values": list(map(requests.document_id, part))}}
+            body = {"query": wanted, "size": len(part), "_source": False, "sort": [{"id": "asc"}], **shown}
+            for hit in self._ask(body)["hits"]["hits"]:
+                found[hit["sort"][0]] = hit.get("fields", {}).get(field, [])
+        return [found[key] for key in ids]
+
+    def _decoded(self, hits: Sequence[Json]) -> NDArray[np.floating[Any]]:
+        """The vectors (n, d) of hits that were asked for them."""
+        dtype, shape = self.manifest.vector_dtype, (len(hits), self.manifest.identity.dim)
+        rows = [hit.get("fields", {}).get("vector") for hit in hits]
+        if not all(rows):
+            where = f"{self._transport.shown}: {self.generation.name}"
+            raise BackendError(f"{where} holds a document without a vector; boc verify tells more")
+        if self.generation.state.vectors == "binary":
+            return np.frombuffer(b"".join([requests.decoded(row[0]) for row in rows]), dtype).reshape(shape)
+        flat = [row[0] if isinstance(row[0], list) else row for row in rows]
+        return np.array(flat, np.float32).astype(dtype).reshape(shape)
+
+
+def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> Iterator[Json]:
+    """All hits of ``body``, or the first k, page by page at one point in time. ``body`` says the order."""
+    pit = transport.open_pit(index, KEEP_ALIVE)
+    try:
+        after: Json = {}
+        left = k
+        while left is None or left > 0:
+            size = SCAN if left is None else min(SCAN, left)
+            here = {"pit": {"id": pit, "keep_alive": KEEP_ALIVE}, "size": size, "track_total_hits": False}
+            answer = transport.request("POST", "/_search", {**body, **here, **after}, **_lower(WHOLE))
+            hits = answer["hits"]["hits"]
+            yield from hits
+            if len(hits) < size:
+                return
+            pit = answer.get("pit_id", pit)
+            after = {"search_after": hits[-1]["sort"]}
+            left = None if left is None else left - len(hits)
+    finally:
+        transport.close_pit(pit)
+
+
+def _lower(params: Mapping[str, Any]) -> dict[str, Any]:
+    """As they stand in a URL."""
+    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in params.items()}
+
+
+def _named(clause: Json, name: str) -> Json:
+    kind, body = next(iter(clause.items()))
+    if kind == "term":
+        ((field, inner),) = body.items()
+        return {"term": {field: {**inner, "_name": name}}}
+    return {kind: {**body, "_name": name}}
+
+
+def _item(source: Json) -> Item:
+    try:
+        return Item(source["id"], source["modality"], source["content"], source["group"], source.get("meta", {}))
+    except KeyError as missing:
+        raise BackendError(
+            f"the document {source.get('id', source)} has no {missing}: boc did not write it; remove it from the index"
+        ) from None

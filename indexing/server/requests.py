@@ -1,0 +1,231 @@
+"""What servers are sent: mappings, documents and queries, as plain data. Nothing here speaks to anybody.
+
+A document holds one item::
+
+    id        keyword    the item's id, which orders ties
+    modality  keyword    image or text
+    size      integer    how many terms it has, digits how many digits the largest of its frequencies has
+    terms                term frequencies, as a ``Strategy`` writes them
+    vector               for re-ranking, as ``VECTORS`` has it
+    concepts             binary: base64 of the rows of its concept set
+    words     text       what full-text search reads: a sentence, text fields of the metadata
+    meta.*               metadata, typed as the manifest declares
+    content, group       only kept in _source
+    block     binary     of documents that are no items: a piece of the codec's arrays, in order
+
+Codes, vectors and concepts are left out of ``_source``, which would double them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from scipy import sparse
+
+from boc.manifest import Manifest
+from boc.types import FieldType, Filter, Modality, TermMatrix
+
+from .term_fields import DIGITS, Strategy
+from .transport import Json
+
+ITEM = ["id", "modality", "content", "group", "meta"]
+HIDDEN = ["terms", "vector", "concepts", "block"]
+LONGEST = 512  # bytes of an _id
+WINDOW = 10_000  # hits that a server ranks without paging, index.max_result_window, or scores anew
+
+TYPES: dict[FieldType, Json] = {
+    "keyword": {"type": "keyword"},
+    "integer": {"type": "long"},
+    "float": {"type": "double"},
+    "boolean": {"type": "boolean"},
+    "date": {"type": "date", "format": "strict_date_optional_time"},
+    "text": {"type": "text", "index": False, "copy_to": "words"},
+}
+
+
+FLOAT16 = """
+List query = params.query; BytesRef vector = doc['vector'].value; byte[] data = vector.bytes; int at = vector.offset;
+double sum = 0; int n = query.size();
+for (int i = 0; i < n; ++i) {
+  int low = data[at]; int bits = data[at + 1] * 256 + (low & 255); at += 2;
+  double value = ((Number) query.get(i)).doubleValue() * Float.intBitsToFloat((bits & 32767) << 13);
+  sum += bits < 0 ? -value : value;
+}
+return sum * 5.192296858534828E33 + params.offset;
+"""
+"""The dot product with a float16 vector in a binary field: its bits moved to where float32 has exponent and fraction
+make a number 2**112 times too small, subnormal ones too."""
+FLOAT32 = """
+List query = params.query; BytesRef vector = doc['vector'].value; byte[] data = vector.bytes; int at = vector.offset;
+double sum = 0; int n = query.size();
+for (int i = 0; i < n; ++i) {
+  int a = data[at]; int b = data[at + 1]; int c = data[at + 2]; int d = data[at + 3]; at += 4;
+  int bits = (d << 24) | ((c & 255) << 16) | ((b & 255) << 8) | (a & 255);
+  sum += ((Number) query.get(i)).doubleValue() * Float.intBitsToFloat(bits);
+}
+return sum + params.offset;
+"""
+DENSE = "dotProduct(params.query, 'vector') + params.offset"
+READ_DENSE = """
+float[] vector = doc['vector'].vectorValue; List found = new ArrayList();
+for (float value : vector) { found.add(value); }
+return found;
+"""
+"""The components of a dense_vector, copied: the server fills the same array for the next document."""
+SLACK = 1.01
+"""Norm that no vector reaches: scores must not be negative, so this much of the query's norm is added to them."""
+VECTORS = ("binary", "float", "bfloat16")
+"""Layouts of the vectors for re-ranking: bytes of float16 or float32, exactly as given, which every server has; or
+Elasticsearch's dense_vector, twice the size of float16 but scored by compiled code; or that in 16 bits, 8 of which are
+the number's."""
+
+
+def document_id(id: str) -> str:
+    """The _id of an item: its own id, as far as servers take it."""
+    if id.startswith("boc:") or len(id.encode()) > LONGEST:
+        return f"boc:sha256:{hashlib.sha256(id.encode()).hexdigest()}"
+    return id
+
+
+def index_body(strategy: Strategy, manifest: Manifest, vectors: str, state: Json, *, shards: int) -> Json:
+    """What creates an index that is being loaded: nothing refreshed, no copies."""
+    return {
+        "settings": {
+            "number_of_shards": shards,
+            "number_of_replicas": 0,
+            "refresh_interval": "-1",
+            "sort.field": "id",  # once merged, equal scores are in the order of ids without asking for it
+            **strategy.settings,
+        },
+        "mappings": {
+            "dynamic": False,
+            "_source": {"excludes": HIDDEN},
+            "_meta": state,
+            "properties": {
+                "id": {"type": "keyword", "index": False},
+                "modality": {"type": "keyword"},
+                "size": {"type": "integer", "index": False},
+                "digits": {"type": "byte", "index": False},
+                "terms": strategy.mapping,
+                "vector": vector_mapping(vectors, manifest.identity.dim),
+                "concepts": {"type": "binary", "doc_values": True},
+                "words": {"type": "text"},
+                "block": {"type": "binary", "doc_values": True},
+                "meta": {"properties": {name: TYPES[kind] for name, kind in manifest.fields.items()}},
+            },
+        },
+    }
+
+
+def vector_mapping(layout: str, dim: int) -> Json:
+    """Of the field ``vector``."""
+    if layout == "binary":
+        return {"type": "binary", "doc_values": True}
+    return {"type": "dense_vector", "dims": dim, "index": False, "element_type": layout}
+
+
+def rescored(body: Json, vector: NDArray[np.float32], candidates: int, layout: str, dtype: str) -> Json:
+    """The search ``body`` with its best ``candidates`` of each shard scored anew: dot product + ``offset(vector)``.
+
+    Where that is more than a server ranks at a time, all that share a term with the query are scored so.
+    """
+    source = DENSE if layout != "binary" else FLOAT16 if dtype == "float16" else FLOAT32
+    script = {"source": source, "params": {"query": vector, "offset": offset(vector)}}
+    kept = {name: value for name, value in body.items() if name != "sort"}  # a sort would win over it
+    if candidates > WINDOW:
+        return {**kept, "query": {"script_score": {"query": body["query"], "script": script}}}
+    again = {"script_score": {"query": {"match_all": {}}, "script": script}}
+    query = {"rescore_query": again, "query_weight": 0, "rescore_query_weight": 1}
+    return {**kept, "rescore": {"window_size": candidates, "query": query}}
+
+
+def offset(vector: NDArray[np.float32]) -> float:
+    """What is added to a dot product with ``vector`` so that it is not negative."""
+    return SLACK * float(np.linalg.norm(vector))
+
+
+def search_body(
+    query: Json,
+    k: int,
+    modality: Modality | None = None,
+    filters: Sequence[Filter] = (),
+    words: Json | None = None,
+) -> Json:
+    """The k best by ``query`` (and ``words``, whose score is added), ties by id."""
+    conditions = [condition(f) for f in filters]
+    if modality is not None:
+        conditions.append({"term": {"modality": modality}})
+    must_not = [c["bool"]["must_not"] for c in conditions if "bool" in c]
+    clauses: Json = {"must": [query]}
+    if words is not None:
+        clauses["should"] = [words]
+    if conditions:
+        clauses["filter"] = [c for c in conditions if "bool" not in c]
+    if must_not:
+        clauses["must_not"] = must_not
+    whole = query if clauses == {"must": [query]} else {"bool": clauses}
+    return {"query": whole, "size": k, "sort": [{"_score": "desc"}, {"id": "asc"}], "track_total_hits": True}
+
+
+def condition(wanted: Filter) -> Json:
+    """The filter clause of a condition on metadata."""
+    name = f"meta.{wanted.field}"
+    if wanted.op == "=":
+        return {"term": {name: wanted.value}}
+    if wanted.op == "!=":
+        return {"bool": {"must_not": {"term": {name: wanted.value}}}}
+    bound = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}[wanted.op]
+    return {"range": {name: {bound: wanted.value}}}
+
+
+def match_body(text: str, boost: float = 1.0) -> Json:
+    """The query by words, under the server's own BM25."""
+    return {"match": {"words": {"query": text, "boost": boost}}}
+
+
+def strongest(features: Mapping[str, int], limit: int) -> dict[str, int]:
+    """At most ``limit`` features, those of largest weight, ties to the earlier one."""
+    kept = sorted(features, key=lambda feature: -features[feature])[:limit]
+    return {feature: features[feature] for feature in kept}
+
+
+def decode_terms(found: Sequence[Mapping[str, float]], base: int, n_terms: int) -> TermMatrix:
+    """Term frequencies of rows of {feature: value}: digits put together."""
+    rows, columns, values = [], [], []
+    for row, features in enumerate(found):
+        for feature, value in features.items():
+            number = feature[1:].rstrip(DIGITS)
+            suffix = feature[1 + len(number) :]
+            rows.append(row)
+            columns.append(int(number))
+            values.append(int(value) * base ** (DIGITS.index(suffix) + 1 if suffix else 0))
+    shape = (len(found), n_terms)
+    terms = sparse.coo_array((np.array(values, np.int64), (rows, columns)), shape=shape).tocsr()
+    terms.sort_indices()
+    return sparse.csr_array((terms.data.astype(np.int32), terms.indices, terms.indptr), shape=shape)
+
+
+def dumps(body: Json) -> bytes:
+    """JSON. float32 is written as such: half the digits of the float64 that it would become."""
+    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def raw(values: NDArray[Any]) -> bytes:
+    """The bytes of an array, row by row."""
+    return np.ascontiguousarray(values).tobytes()
+
+
+def encoded(data: bytes) -> str:
+    """Base64, as binary fields take it."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def decoded(text: str) -> bytes:
+    """The bytes of a binary field: OpenSearch answers in the alphabet of URLs, and without padding."""
+    return base64.b64decode(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4))

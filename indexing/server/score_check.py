@@ -1,0 +1,218 @@
+"""Does an index score as it should? Asked before anything is loaded into it.
+
+First what the server says of the field is held against what it must be, for faults that no score shows; then a dozen
+documents are indexed whose scores are known, asked for, and removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from scipy import sparse
+
+from boc.errors import BackendError
+from boc.types import TermMatrix
+
+from .bulk import Bulk
+from .term_fields import Strategy
+from .transport import Json, RefusedError, Transport
+
+COMMON = [1, 2, 3, 5, 7, 9, 12, 15, 100, 300, 511, 70_000]
+"""Frequencies of term 0, which every document has: the smallest and the largest that are stored as one number, and
+more."""
+ONE_DIGIT = 8  # of them are one number under every strategy
+OWN = 4
+"""Terms that a document has alone. So many, and a term that all have, make a server that prunes show it: it leaves out
+what is five times as frequent as the average term, and weighs at most 0.4 of the heaviest."""
+QUERIES = [{0: 1}, {0: 1, 21: 511}, {0: 127, 1: 1, 6: 64, 13: 511, 48: 3}]
+MUST: dict[str, Json] = {
+    "text": {"norms": False, "index_options": "freqs"},
+    "rank_features": {"positive_score_impact": True},
+}
+"""Of a field of each type, whatever else is asked."""
+WHY = {
+    "similarity": "BM25 and its like do not give the dot product",
+    "norms": "norms on: the length of a document would count",
+    "index_options": "positions are not needed, and refuse counted words",
+    "positive_score_impact": "larger frequencies would score less",
+}
+PATIENCE = 30.0  # seconds: nothing is lost by beginning another time
+ROUTING = "boc"  # to one shard: pruning counts by shard
+
+
+def self_test(transport: Transport, index: str, strategy: Strategy) -> str | None:
+    """None if ``index``, made for ``strategy``, scores exactly; what the server lacks, if it cannot store or ask so.
+
+    BackendError if it scores otherwise, naming the setting at fault. Leaves no document behind if all is well.
+    """
+    terms, queries = _documents(), _queries()
+    documents = list(strategy.documents(terms))
+    asked = list(_features(strategy, queries, strategy.digits(int(terms.data.max()))))
+    faults = [*_dots([*documents, *asked]), *_mapping(transport, index, strategy)]
+    if faults:
+        raise BackendError(f"{transport.shown} would score wrongly ({strategy.name}): {'; '.join(faults)}")
+    lack = _bulk(transport, index, ({"terms": strategy.field(document)} for document in documents))
+    if lack is not None:
+        return lack
+    expected = (queries @ terms.T).toarray().astype(np.float64)
+    try:
+        found = [_scores(transport, index, strategy.query(query), len(documents)) for query in asked]
+    except RefusedError as error:
+        if error.status != 400:
+            raise
+        return error.reason or error.kind
+    for query, got, wanted in zip(asked, found, expected, strict=True):
+        if not np.array_equal(got, wanted):
+            fault = _pruned(query, documents, got) or _saturated(strategy, found[0])
+            row = int(np.flatnonzero(got != wanted)[0])
+            raise BackendError(
+                f"{transport.shown} scores wrongly ({strategy.name}), {fault or 'for no known reason'}: test document "
+                f"{row} has {got[row]:g}, not {wanted[row]:g}"
+            )
+    _bulk(transport, index, [None] * len(documents))
+    return None
+
+
+def _documents() -> TermMatrix:
+    """One row a document: int32 (12, V)."""
+    n = len(COMMON)
+    rows = np.zeros((n, 1 + OWN * n), np.int32)
+    rows[:, 0] = COMMON
+    for i in range(n):
+        rows[i, 1 + OWN * i : 1 + OWN * (i + 1)] = [1 + i, 8, 15, 2]
+    return sparse.csr_array(rows)
+
+
+def _queries() -> TermMatrix:
+    """One row a query, of ``QUERIES``."""
+    rows = np.zeros((len(QUERIES), _documents().shape[1]), np.int32)
+    for row, query in zip(rows, QUERIES, strict=True):
+        row[list(query)] = list(query.values())
+    return sparse.csr_array(rows)
+
+
+def _features(strategy: Strategy, queries: TermMatrix, digits: int) -> Iterator[dict[str, int]]:
+    for start, stop in zip(queries.indptr[:-1], queries.indptr[1:], strict=True):
+        yield strategy.features(queries.indices[start:stop].tolist(), queries.data[start:stop].tolist(), digits)
+
+
+def _dots(named: Sequence[Mapping[str, int]]) -> Iterator[str]:
+    dotted = next((feature for features in named for feature in features if "." in feature), None)
+    if dotted is not None:
+        yield f"dots in term names ({dotted!r}), which a server takes for a path; names must be letters and digits"
+
+
+def _mapping(transport: Transport, index: str, strategy: Strategy) -> Iterator[str]:
+    """What of the field is otherwise than asked, or than it must be."""
+    answer = transport.request("GET", f"/{index}/_mapping/field/terms", include_defaults="true")
+    mapped = next(iter(answer.values()))["mappings"].get("terms", {}).get("mapping", {}).get("terms", {})
+    kind = mapped.get("type")
+    if kind != strategy.mapping["type"]:
+        yield f"the field terms is of type {kind}, must be {strategy.mapping['type']}"
+        return
+    must = {**strategy.mapping, **MUST.get(kind, {})}
+    for name, wanted in must.items():
+        if mapped.get(name) != wanted and name not in ("analyzer", "search_analyzer"):
+            found = "BM25" if name == "similarity" and mapped.get(name) is None else mapped.get(name)
+            reason = f" ({WHY[name]})" if name in WHY else ""
+            yield f"{name} is {_json(found)}, must be {_json(wanted)}{reason}"
+    yield from _settings(transport, index, strategy)
+    if kind == "text":
+        yield from _analysis(transport, index, strategy, mapped)
+
+
+def _settings(transport: Transport, index: str, strategy: Strategy) -> Iterator[str]:
+    """What of the index is otherwise than asked; servers answer in strings."""
+    answer = transport.request("GET", f"/{index}/_settings", flat_settings="true")
+    found = next(iter(answer.values()))["settings"]
+    for name, wanted in _flat(strategy.settings, "index"):
+        if found.get(name) != wanted:
+            yield f"{name} is {_json(found.get(name))}, must be {_json(wanted)}"
+
+
+def _flat(settings: Json, path: str) -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{path}.{name}")
+        else:
+            yield f"{path}.{name}", value
+
+
+def _analysis(transport: Transport, index: str, strategy: Strategy, mapped: Json) -> Iterator[str]:
+    """Words are to be read once: counts where documents are, nothing where queries are."""
+    features = {"t0": 3, "t1a": 2}
+    for side, text, wanted in (
+        ("analyzer", strategy.field(features), list(features)),
+        ("search_analyzer", "t0|3 t1a", ["t0|3", "t1a"]),
+    ):
+        name = mapped.get(side, "default")
+        answer = transport.request("POST", f"/{index}/_analyze", {"analyzer": name, "text": text})
+        found = list(dict.fromkeys(token["token"] for token in answer["tokens"]))
+        if found != wanted:
+            yield (
+                f"double analysis: {side} is {_json(name)}, which reads {_json(text)} as {_json(found)}; must be "
+                f"{_json(strategy.mapping.get(side, 'boc_words'))}, which reads {_json(wanted)}"
+            )
+
+
+def _bulk(transport: Transport, index: str, documents: Iterable[Json | None]) -> str | None:
+    """Index test documents, or delete them where they are None; why one is refused, if any is."""
+    try:
+        with Bulk(transport, index, routing=ROUTING, patience=PATIENCE) as bulk:
+            for i, document in enumerate(documents):
+                key = f"boc:test:{i}"
+                bulk.delete(key) if document is None else bulk.index(key, orjson.dumps(document))
+    except RefusedError as error:
+        if error.status != 400:
+            raise
+        return error.reason or error.kind
+    transport.request("POST", f"/{index}/_refresh")
+    return None
+
+
+def _scores(transport: Transport, index: str, query: Json, n: int) -> NDArray[np.float64]:
+    """Of test documents 0 to n - 1, 0 for those that are not found."""
+    answer = transport.request(
+        "POST",
+        f"/{index}/_search",
+        {"query": query, "size": n, "_source": False},
+        routing=ROUTING,
+        allow_partial_search_results="false",
+    )
+    scores = np.zeros(n)
+    for hit in answer["hits"]["hits"]:
+        scores[int(hit["_id"].rpartition(":")[2])] = hit["_score"]
+    return scores
+
+
+def _pruned(query: Mapping[str, int], documents: Sequence[Mapping[str, int]], got: NDArray[np.float64]) -> str | None:
+    """Whether the scores are those without the frequent terms of low weight."""
+    heavy = 0.4 * max(query.values())
+    kept = {f: w for f, w in query.items() if w > heavy or not all(f in document for document in documents)}
+    left = [sum(weight * document.get(f, 0) for f, weight in kept.items()) for document in documents]
+    if kept != query and got.tolist() == left:
+        return (
+            'by pruning: it leaves frequent terms of low weight out of the score; every query must say "prune": false'
+        )
+    return None
+
+
+def _saturated(strategy: Strategy, got: NDArray[np.float64]) -> str | None:
+    """Whether ``got``, the scores of term 0 alone, are a * f / (f + p) of its frequency f: f / score is a line then."""
+    f, s = np.array(COMMON[:ONE_DIGIT], np.float64), got[:ONE_DIGIT]
+    if not (s > 0).all():
+        return None
+    slope, start = np.polyfit(f, f / s, 1)
+    if slope < 1e-3 * start or not np.allclose(slope * f + start, f / s, rtol=0.02):
+        return None
+    if strategy.mapping["type"] == "text":
+        return "since the similarity is BM25, which saturates; it must be scripted: query.boost * doc.freq"
+    return f'by saturation (half of the score is reached at {start / slope:.3g}); every query must say "linear": {{}}'
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()

@@ -1,0 +1,371 @@
+"""Making an index on a server, and changing one that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from boc.errors import BackendError
+from boc.manifest import Manifest
+from boc.types import MODALITIES, Item, StoredConcepts, TermMatrix
+
+from .._validate import check_rows
+from . import requests, term_fields
+from .address import Address
+from .aliases import Generation, State, check_free, digest_of, drop, generations, meta, publish, published, remember
+from .bulk import Bulk, Ledger
+from .force_merge import compact, refresh, reopen
+from .index import scan
+from .score_check import self_test
+from .transport import Json, RefusedError, Transport, UnfinishedError, UnreachableError
+
+BLOCK = 3 << 20  # bytes of a codec array in one document
+EVERYTHING = {"query": {"exists": {"field": "modality"}}, "sort": [{"id": "asc"}], "_source": False}
+
+
+OF_VECTORS = ("[vector]", "dense_vector", "element_type")
+"""What servers say when the mapping of the field ``vector`` is not theirs."""
+FOR_NOW = (UnreachableError, RefusedError, UnfinishedError)
+"""After which a load can go on another time."""
+
+
+class ServerWriter:
+    """Loads a generation that nobody sees, then points the name to it.
+
+    What is acknowledged stays if this process, or its connection, dies; a load of the same contents goes on from there.
+    Left by an error of the caller, nothing stays.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        address: Address,
+        order: Sequence[str],
+        name: str,
+        manifest: Manifest,
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> None:
+        self._transport = transport
+        self._address = address
+        self._order = [address.field] if address.field is not None else order
+        self._name = name
+        self._manifest = manifest
+        self._arrays = arrays
+        self._committed = False
+
+    def __enter__(self) -> ServerWriter:
+        self._digest = digest_of(self._manifest, self._address.layout)
+        there = generations(self._transport, self._name)
+        if not any(g.live for g in there):
+            check_free(self._transport, self._name)
+        live = max((g.number for g in there if g.live), default=0)
+        left = [g for g in there if g.digest == self._digest and g.number > live][-1:]
+        drop(self._transport, [g for g in there if g.number != live and g not in left])
+        self._before = [g for g in there if g.live]
+        self._number = max((g.number for g in there), default=0) + 1
+        self._ledger = Ledger()
+        self._load = _Load(self._transport, left[0], self._address.patience) if left else None
+        for generation in left:
+            reopen(self._transport, generation.physical)  # it may have ended while it was compacted
+            refresh(self._transport, generation.physical)
+            self._ledger.found(hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING))
+        if left and next(self._ledger.strays(), None) is None:  # without a row: it may have ended amid its test
+            drop(self._transport, left)
+            self._load = None
+        return self
+
+    def has(self, ids: Sequence[str]) -> bool:
+        return self._ledger.has(ids)
+
+    def add(
+        self,
+        items: Sequence[Item],
+        terms: TermMatrix,
+        vectors: NDArray[np.float32],
+        concepts: StoredConcepts | None = None,
+    ) -> None:
+        known = None if self._load is None else self._load.generation.state.concept_dim
+        check_rows(self._manifest, items, terms, vectors, concepts, known)
+        self._ledger.add([item.id for item in items])
+        if self._load is None:
+            generation = self._create(int(terms.data.max(initial=0)))
+            self._load = _Load(self._transport, generation, self._address.patience)
+        self._load.put(items, terms, vectors, concepts)
+
+    def commit(self) -> None:
+        if self._load is None or not len(self._ledger):
+            raise BackendError(f"nothing was added to {self._name}; an index needs at least one item")
+        bulk, physical = self._load.rows.bulk, self._load.generation.physical
+        for stray in self._ledger.strays():
+            bulk.delete(requests.document_id(stray))
+        blocks = self._load.rows.put_arrays(self._arrays)
+        bulk.flush()
+        refresh(self._transport, physical)
+        counts, postings, digits = _counts(self._transport, physical)
+        self._audit(physical, sum(counts.values()))
+        compact(self._transport, physical, self._load.generation.loading_alias)
+        settings = {"refresh_interval": None, "number_of_replicas": self._address.replicas}
+        self._transport.request("PUT", f"/{physical}/_settings", {"index": settings})
+        loaded = replace(
+            self._load.generation,
+            manifest=replace(self._manifest, items=counts, postings=postings),
+            state=replace(self._load.generation.state, state="complete", digits=digits, blocks=blocks),
+        )
+        remember(self._transport, loaded)
+        publish(self._transport, loaded, self._before)
+        self._committed = True
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        resumable = isinstance(error, (KeyboardInterrupt, *FOR_NOW)) and len(self._ledger) > 0
+        try:
+            if self._load is not None:
+                self._load.rows.bulk.__exit__(kind or GeneratorExit, error, trace)
+                if not self._committed and not resumable:
+                    drop(self._transport, [self._load.generation])
+        finally:
+            self._ledger.close()
+
+    def _create(self, largest: int) -> Generation:
+        """An empty generation under the first way to store codes that the server has; refused if it scores wrongly."""
+        lacking = []
+        physical = f"{self._name}-boc-{self._digest}-{self._number}"
+        for field in term_fields.preferred(self._order, largest):
+            state = State("loading", field, self._address.vectors)
+            generation = Generation(physical, self._name, self._digest, self._number, False, self._manifest, state)
+            told = meta(self._manifest, state)
+            shards = self._address.shards
+            body = requests.index_body(generation.strategy, self._manifest, state.vectors, told, shards=shards)
+            body["aliases"] = {generation.loading_alias: {}}
+            try:
+                self._transport.request("PUT", f"/{physical}", body)
+            except RefusedError as error:
+                if error.status != 400 or error.kind == "resource_already_exists_exception":
+                    raise
+                self._check_layout(not any(word in error.reason for word in OF_VECTORS))
+                lacking.append(f"{field} ({error.reason or error.kind})")
+                continue
+            try:
+                lack = self_test(self._transport, physical, generation.strategy)
+                self._check_layout(lack is not None or _takes(self._transport, generation))
+            except BackendError:
+                drop(self._transport, [generation])
+                raise
+            if lack is None:
+                return generation
+            drop(self._transport, [generation])
+            lacking.append(f"{field} ({lack})")
+        raise BackendError(
+            f"{self._transport.shown} can hold no codes: {'; '.join(lacking)}; boc needs sparse_vector, rank_features, "
+            "or text with a scripted similarity"
+        )
+
+    def _check_layout(self, fine: bool) -> None:
+        if not fine and self._address.vectors != "binary":
+            raise BackendError(
+                f"{self._transport.shown} does not store vectors as {self._address.vectors}, which Elasticsearch does "
+                "from 9.3 on; leave out ?vectors= in the address"
+            )
+
+    def _audit(self, physical: str, found: int) -> None:
+        """All that was acknowledged is there, and nothing else. BackendError tells what is not."""
+        wanted = len(self._ledger)
+        if found != wanted:
+            missing = self._ledger.missing(hit["sort"][0] for hit in scan(self._transport, physical, EVERYTHING))
+            raise UnfinishedError(
+                f"{self._transport.shown} holds {found} documents of {wanted} that it acknowledged"
+                + (f", without {', '.join(map(repr, missing))}" if missing else "")
+                + "; repeat the command to load what is missing"
+            )
+
+
+class _Load:
+    """A generation being filled; its state is written down before the rows that change it."""
+
+    def __init__(self, transport: Transport, generation: Generation, patience: float) -> None:
+        self._transport = transport
+        self.generation = generation
+        self.rows = _Rows(transport, generation, generation.loading_alias, patience)
+
+    def put(
+        self, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[np.float32], concepts: StoredConcepts | None
+    ) -> None:
+        state = self.generation.state
+        if concepts is not None:
+            state = replace(state, concept_dim=concepts.values.shape[1])
+        if state.unit and not _unit(vectors):
+            state = replace(state, unit=False)
+        if state != self.generation.state:
+            self.generation = replace(self.generation, state=state)
+            remember(self._transport, self.generation)
+        self.rows.put(items, terms, vectors, concepts)
+
+
+class ServerEditor:
+    """Changes the published generation in place. Searches see rows as the server takes them."""
+
+    def __init__(self, transport: Transport, address: Address, name: str) -> None:
+        self._transport = transport
+        self._patience = address.patience
+        self._generation = published(transport, name)
+
+    def __enter__(self) -> ServerEditor:
+        self._rows = _Rows(self._transport, self._generation, self._generation.name, self._patience)
+        return self
+
+    def put(
+        self,
+        items: Sequence[Item],
+        terms: TermMatrix,
+        vectors: NDArray[np.float32],
+        concepts: StoredConcepts | None = None,
+    ) -> None:
+        state = self._generation.state
+        check_rows(self._generation.manifest, items, terms, vectors, concepts, state.concept_dim)
+        digits = self._generation.strategy.digits(int(terms.data.max(initial=0)))
+        if digits > state.digits:
+            raise BackendError(
+                f"a term frequency of {terms.data.max()} is more than {self._generation.name} was made for; make it "
+                "anew with boc index --replace"
+            )
+        if state.unit and not _unit(vectors):
+            raise BackendError(f"vectors longer than 1, those of {self._generation.name} are not; make it anew")
+        self._begin()
+        self._rows.put(items, terms, vectors, concepts)
+
+    def delete(self, ids: Sequence[str]) -> int:
+        unwanted = list(dict.fromkeys(map(requests.document_id, ids)))
+        self._rows.bulk.flush()
+        self._check_left(unwanted)
+        self._begin()
+        for key in unwanted:
+            self._rows.bulk.delete(key)
+        return self._rows.bulk.flush()
+
+    def _begin(self) -> None:
+        """Note on the server that the counts of the manifest do not hold until ``commit``."""
+        if self._generation.state.state != "editing":
+            self._remember(replace(self._generation.state, state="editing"))
+
+    def _check_left(self, unwanted: list[str]) -> None:
+        """BackendError, before anything is deleted, if nothing would be left."""
+        index, name = self._generation.physical, self._generation.name
+        refresh(self._transport, index)
+        total = sum(_counts(self._transport, index)[0].values())
+        if len(unwanted) >= total:
+            there = (hit["sort"][0] for hit in scan(self._transport, index, EVERYTHING))
+            if {requests.document_id(key) for key in there} <= set(unwanted):
+                raise BackendError(f"nothing would be left in {name}; to remove all of it: boc delete {name} --all")
+
+    def commit(self, source: str) -> None:
+        self._rows.bulk.flush()
+        physical = self._generation.physical
+        refresh(self._transport, physical)
+        counts, postings, _ = _counts(self._transport, physical)
+        manifest = replace(self._generation.manifest, items=counts, postings=postings, source=source)
+        self._remember(replace(self._generation.state, state="complete"), manifest)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._rows.bulk.__exit__(kind or GeneratorExit, error, trace)
+
+    def _remember(self, state: State, manifest: Manifest | None = None) -> None:
+        self._generation = replace(self._generation, state=state, manifest=manifest or self._generation.manifest)
+        remember(self._transport, self._generation)
+
+
+class _Rows:
+    """Items with their arrays as documents on their way to the server."""
+
+    def __init__(self, transport: Transport, generation: Generation, target: str, patience: float) -> None:
+        self.bulk = Bulk(transport, target, require_alias=True, patience=patience)
+        self._strategy = generation.strategy
+        self._layout = generation.state.vectors
+        self._manifest = generation.manifest
+        self._texts = [name for name, kind in generation.manifest.fields.items() if kind == "text"]
+
+    def put(
+        self, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[np.float32], concepts: StoredConcepts | None
+    ) -> None:
+        stored = vectors.astype(self._manifest.vector_dtype)
+        if self._layout != "binary":
+            stored = stored.astype(">f4")  # the byte order that a dense_vector is read in
+        sizes = np.diff(terms.indptr).tolist()
+        largest = np.maximum.reduceat(np.append(terms.data, 0), terms.indptr[:-1]) * (np.diff(terms.indptr) > 0)
+        documents = self._strategy.documents(terms)
+        for i, (item, features) in enumerate(zip(items, documents, strict=True)):
+            document: Json = {
+                "id": item.id,
+                "modality": item.modality,
+                "content": item.content,
+                "group": item.group,
+                "size": sizes[i],
+                "digits": self._strategy.digits(int(largest[i])),
+                "vector": requests.encoded(requests.raw(stored[i])),
+            }
+            if features:
+                document["terms"] = self._strategy.field(features)
+            if concepts is not None:
+                document["concepts"] = _concepts(concepts, i)
+            if item.fields:
+                document["meta"] = dict(item.fields)
+            if item.modality == "text":
+                document["words"] = item.content
+            self.bulk.index(requests.document_id(item.id), orjson.dumps(document))
+
+    def put_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> int:
+        """Store the arrays as documents of their own; how many."""
+        numbers = count()
+        for name, array in arrays.items():
+            data = requests.raw(array)
+            for start in range(0, max(1, len(data)), BLOCK):
+                block = {"array": name, "block": requests.encoded(data[start : start + BLOCK])}
+                self.bulk.index(f"boc:block:{next(numbers)}", orjson.dumps(block))
+        return next(numbers)
+
+
+def _takes(transport: Transport, generation: Generation) -> bool:
+    """Whether the server stores a vector in the layout of ``generation``."""
+    if generation.state.vectors == "binary":
+        return True
+    path = f"/{generation.physical}/_doc/boc:test:vector"
+    value = requests.encoded(requests.raw(np.ones(generation.manifest.identity.dim, ">f4")))
+    try:
+        transport.request("PUT", path, {"vector": value})
+    except RefusedError as error:
+        if error.status != 400:
+            raise
+        return False
+    transport.request("DELETE", path)
+    return True
+
+
+def _unit(vectors: NDArray[np.float32]) -> bool:
+    """Whether no vector is longer than 1, roundings apart."""
+    return bool((np.einsum("ij,ij->i", vectors, vectors) < (1 + requests.SLACK) / 2).all())
+
+
+def _concepts(concepts: StoredConcepts, i: int) -> str:
+    rows = slice(concepts.offsets[i], concepts.offsets[i + 1])
+    scales = b"" if concepts.scales is None else requests.raw(concepts.scales[rows])
+    return requests.encoded(scales + requests.raw(concepts.values[rows]))
+
+
+def _counts(transport: Transport, physical: str) -> tuple[dict[str, int], int, int]:
+    """Items by modality, postings, and digits of the largest frequency, as the server counts them."""
+    body = {
+        "size": 0,
+        "aggs": {
+            "modality": {"terms": {"field": "modality"}},
+            "postings": {"sum": {"field": "size"}},
+            "digits": {"max": {"field": "digits"}},
+        },
+    }
+    found = transport.request("POST", f"/{physical}/_search", body, allow_partial_search_results="false")
+    told = found["aggregations"]
+    counts = {bucket["key"]: int(bucket["doc_count"]) for bucket in told["modality"]["buckets"]}
+    return {m: counts.get(m, 0) for m in MODALITIES}, int(told["postings"]["value"]), int(told["digits"]["value"] or 1)

@@ -1,0 +1,320 @@
+"""Published files become tables and feature files; broken ones are refused with the place and the next step."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.datasets import captions, make
+from boc.inputs.features import FeatureFile
+from boc.inputs.sources import open_source
+
+Convert = Callable[..., Result]
+
+
+@pytest.fixture
+def convert() -> Convert:
+    """Runs bench/datasets/make.py in this process."""
+
+    def run(*arguments: object) -> Result:
+        return CliRunner().invoke(make.main, [str(part) for part in arguments])
+
+    return run
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"")
+
+
+def table(out: Path) -> list[tuple[str, str]]:
+    rows = list(csv.reader(StringIO((out / "captions.csv").read_text(encoding="utf-8"))))
+    assert rows[0] == ["image", "caption"]
+    return [(image, caption) for image, caption in rows[1:]]
+
+
+def ids(out: Path, split: str) -> list[str]:
+    return (out / f"{split}.ids.txt").read_text(encoding="utf-8").split()
+
+
+def coco(name: str, first: int) -> dict[str, Any]:
+    names = {key: f"COCO_{name}_{key:012d}.jpg" for key in (first, first + 1)}
+    return {
+        "info": {"year": 2014},
+        "images": [{"id": key, "file_name": file, "license": 3} for key, file in names.items()],
+        "licenses": [{"id": 3, "name": "some"}],
+        "annotations": [
+            {"image_id": first + 1, "id": 2, "caption": "A bicycle, a clock \n"},
+            {"image_id": first, "id": 1, "caption": 'A "room" with blue walls'},
+            {"image_id": first + 1, "id": 3, "caption": "  "},
+        ],
+    }
+
+
+def test_cocos_own_files_are_a_split_each_with_the_folder_of_its_pictures(convert: Convert, tmp_path: Path) -> None:
+    (tmp_path / "annotations").mkdir()
+    for name, first in (("train2014", 10), ("val2014", 20)):
+        (tmp_path / "annotations" / f"captions_{name}.json").write_text(json.dumps(coco(name, first)))
+    pictures = [f"{n}/COCO_{n}_{i:012d}.jpg" for n, i in (("train2014", 10), ("train2014", 11), ("val2014", 21))]
+    touch(tmp_path, *pictures)  # that of 20 is missing
+    out = tmp_path / "out"
+    done = convert("coco", tmp_path, "-o", out)
+    assert done.exit_code == 0, done.output
+    assert table(out) == [
+        (pictures[1], "A bicycle, a clock"),
+        (pictures[0], 'A "room" with blue walls'),
+        (pictures[2], "A bicycle, a clock"),
+    ]
+    assert set(ids(out, "train2014")) == set(pictures[:2])
+    assert ids(out, "val2014") == [pictures[2]]
+    assert (out / "missing.txt").read_text() == "val2014/COCO_val2014_000000000020.jpg\n"
+    assert "1 pictures are missing, such as val2014/COCO_val2014_000000000020.jpg" in done.stderr
+    assert "2 captions without a word" in done.stderr
+    source = open_source(out / "captions.csv", out / "train2014.ids.txt", tmp_path)
+    assert [item.content for item in source.items if item.modality == "text"] == [
+        "A bicycle, a clock", 'A "room" with blue walls',
+    ]  # fmt: skip
+
+
+def karpathy(*images: tuple[str, str, list[str]], folder: str = "") -> dict[str, Any]:
+    where = {"filepath": folder} if folder else {}
+    listed = [
+        {"filename": name, "split": split, "sentences": [{"raw": raw, "tokens": raw.split()} for raw in raws], **where}
+        for name, split, raws in images
+    ]
+    return {"dataset": "some", "images": listed}
+
+
+def test_karpathys_splits_are_kept_restval_among_them(convert: Convert, tmp_path: Path) -> None:
+    images = [("a.jpg", "train", ["one dog", "a dog"]), ("b.jpg", "restval", ["a cat"]), ("c.jpg", "val", ["sea"])]
+    for corpus, folder, file in (("coco", "val2014", "dataset_coco.json"), ("flickr30k", "", "dataset_flickr30k.json")):
+        home = tmp_path / corpus
+        place = home / "flickr30k-images" if corpus == "flickr30k" else home
+        names = [f"{folder}/{name}".lstrip("/") for name, _, _ in images]
+        touch(place, *names)
+        (home / file).write_text(json.dumps(karpathy(*images, ("d.jpg", "test", ["gone"]), folder=folder)))
+        done = convert(corpus, home, "-o", home / "out")
+        assert done.exit_code == 0, done.output
+        assert table(home / "out") == [
+            (names[0], "one dog"), (names[0], "a dog"), (names[1], "a cat"), (names[2], "sea"),
+        ]  # fmt: skip
+        assert [ids(home / "out", split) for split in ("train", "restval", "val", "test")] == [
+            [names[0]], [names[1]], [names[2]], [],
+        ]  # fmt: skip
+
+
+def test_token_files_of_flickr30k_and_flickr8k_with_their_lists(convert: Convert, tmp_path: Path) -> None:
+    (tmp_path / "results_20130124.token").write_text("1.jpg#0\tTwo men #1 talk .\n1.jpg#1\tMen .\n2.jpg#0\tA dog .\n")
+    done = convert("flickr30k", tmp_path, "-o", tmp_path / "out", "--no-images")
+    assert done.exit_code == 0, done.output
+    assert table(tmp_path / "out") == [("1.jpg", "Two men #1 talk ."), ("1.jpg", "Men ."), ("2.jpg", "A dog .")]
+    eight = tmp_path / "eight"
+    touch(eight, "Flicker8k_Dataset/1.jpg", "Flicker8k_Dataset/2.jpg")
+    (eight / "Flickr8k.token.txt").write_text("1.jpg#0\tA child\n2.jpg#0\tA girl\n3.jpg.1#0\tNobody has this\n")
+    (eight / "Flickr_8k.trainImages.txt").write_text("1.jpg\n9.jpg\n")
+    (eight / "Flickr_8k.devImages.txt").write_text("2.jpg\r\n")
+    done = convert("flickr8k", eight, "-o", eight / "out")
+    assert done.exit_code == 0, done.output
+    assert (ids(eight / "out", "train"), ids(eight / "out", "dev")) == (["1.jpg"], ["2.jpg"])
+    assert (eight / "out" / "missing.txt").read_text().split() == ["3.jpg.1", "9.jpg"]
+
+
+def test_our_own_folder_of_flickr8k_comes_out_as_it_went_in(convert: Convert, tmp_path: Path) -> None:
+    touch(tmp_path, "images/1.jpg", "images/2.jpg")
+    (tmp_path / "captions.csv").write_text('image,caption\n1.jpg,"a, b"\n2.jpg,c\n1.jpg,d\n')
+    (tmp_path / "dev.ids.txt").write_text("2.jpg\n")
+    done = convert("flickr8k", tmp_path, "-o", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "out" / "captions.csv").read_bytes() == (tmp_path / "captions.csv").read_bytes()
+    assert (tmp_path / "out" / "dev.ids.txt").read_bytes() == (tmp_path / "dev.ids.txt").read_bytes()
+
+
+def test_multi30k_as_a_table_and_as_in_its_repository(convert: Convert, tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "captions.en.tsv.gz", "wt", encoding="utf-8") as file:
+        file.write("1.jpg\t0\tTwo young guys\n1.jpg\t1\tMen\n")
+    done = convert("multi30k", tmp_path, "-o", tmp_path / "out", "--no-images")
+    assert done.exit_code == 0, done.output
+    assert table(tmp_path / "out") == [("1.jpg", "Two young guys"), ("1.jpg", "Men")]
+    task = tmp_path / "task2"
+    (task / "raw").mkdir(parents=True)
+    (task / "image_splits").mkdir()
+    (task / "image_splits" / "val_images.txt").write_text("1.jpg\n2.jpg#3\n")
+    for number, lines in ((1, "a\nb\n"), (2, "c\nd\n")):
+        with gzip.open(task / "raw" / f"val.{number}.en.gz", "wt") as file:
+            file.write(lines)
+    done = convert("multi30k", task, "-o", task / "out", "--no-images")
+    assert done.exit_code == 0, done.output
+    assert table(task / "out") == [("1.jpg", "a"), ("1.jpg", "c"), ("2.jpg", "b"), ("2.jpg", "d")]
+    assert ids(task / "out", "val") == ["1.jpg", "2.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("captions_val2014.json", '{"images": [{"id": 1, "file_name": "a.jpg"}, {"id"', "broken JSON"),
+        ("captions_val2014.json", "not json", "broken JSON near 'not json' ('{' expected)"),
+        ("captions_val2014.json", '{"images": [], "annotations": []}', "no images or no annotations"),
+        ("captions_val2014.json", '{"images": [{"id": 1}], "annotations": []}', "an element without 'file_name'"),
+        (
+            "captions_val2014.json",
+            '{"images": [{"id": 1, "file_name": "a"}], "annotations": [{"image_id": 2, "caption": "b"}]}',
+            "a caption is of image 2, which the file does not list",
+        ),
+        ("dataset_coco.json", '{"images": [{"filename": "a.jpg", "sentences": []}]}', "an element without 'split'"),
+        ("dataset_coco.json", '{"images": [{"filename": 7, "split": "val"}]}', "another type of it"),
+        ("dataset_coco.json", '{"other": []}', "no images in it"),
+        ("results_20130124.token", "1.jpg#0\tfine\n1.jpg 1 no tab\n", "line 2: not IMAGE#NUMBER<TAB>CAPTION"),
+        ("results_20130124.token", "\n", "no captions in it"),
+        ("captions.csv", "picture,text\na,b\n", "must name the columns image,caption"),
+        ("captions.csv", "image,caption\na.jpg\n", "line 2: image and caption must both be there"),
+        ("captions.en.tsv", "1.jpg\t0\n", "line 1: not IMAGE<TAB>NUMBER<TAB>CAPTION"),
+        ("captions.en.tsv.gz", "not gzipped", "not a readable UTF-8 text"),
+        ("strange.bin", "", "no known name"),
+    ],
+)
+def test_broken_files_are_refused_by_name(
+    convert: Convert, tmp_path: Path, name: str, text: str, told: str
+) -> None:  # fmt: skip
+    path = tmp_path / name
+    path.write_text(text)
+    done = convert("coco", path, "-o", tmp_path / "out", "--no-images")
+    assert done.exit_code == 1
+    assert isinstance(done.exception, SystemExit)
+    assert str(path) in done.stderr
+    assert told in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_without_the_files_or_the_pictures_says_what_was_looked_for(convert: Convert, tmp_path: Path) -> None:
+    done = convert("coco", tmp_path, "-o", tmp_path / "out")
+    assert "none of dataset_coco.json, captions_*.json is in it" in done.stderr
+    (tmp_path / "dataset_coco.json").write_text(json.dumps(karpathy(("a.jpg", "val", ["sea"]))))
+    done = convert("coco", tmp_path, "-o", tmp_path / "out")
+    assert done.exit_code == 1
+    assert "the picture a.jpg is not in" in done.stderr
+    assert "--no-images" in done.stderr
+
+
+def test_parallel_files_of_other_lengths_are_refused(convert: Convert, tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "image_splits").mkdir()
+    (tmp_path / "image_splits" / "val.txt").write_text("1.jpg\n2.jpg\n")
+    done = convert("multi30k", tmp_path, "-o", tmp_path / "out", "--no-images")
+    assert "neither val.en.gz nor val.1.en.gz" in done.stderr
+    (tmp_path / "raw" / "val.en").write_text("a\n")
+    done = convert("multi30k", tmp_path, "-o", tmp_path / "out", "--no-images")
+    assert "1 lines for the 2 images of val.txt" in done.stderr
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=4), st.sampled_from([None, 2]), st.integers(1, 7))
+def test_lists_of_an_object_are_read_as_json_reads_them(value: dict[str, Any], indent: int | None, chunk: int) -> None:
+    text = json.dumps(value, indent=indent)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(captions, "CHUNK", chunk)  # values, numbers and escapes are cut anywhere
+        found = {key: list(elements) for key, elements in captions.Json(Path("x"), StringIO(text)).lists()}
+    assert found == {key: element for key, element in value.items() if isinstance(element, list)}
+
+
+def ann(path: Path, distance: str = "angular", n: int = 400, **changed: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """A file in the layout of ann-benchmarks, and what is in it; the neighbours by a plain sort."""
+    rng = np.random.default_rng(0)
+    train, test = (rng.standard_normal((rows, 12)).astype(np.float32) for rows in (n, 20))
+    train *= rng.uniform(0.5, 3, (n, 1)).astype(np.float32)
+    lengths = np.linalg.norm(train, axis=1) if distance == "angular" else np.ones(n)
+    near = test.astype(np.float64) @ train.T.astype(np.float64) / lengths
+    order = np.argsort(-near, axis=1)[:, :30]
+    made = {"train": train, "test": test, "neighbors": order.astype(np.int32)}
+    made |= {"distances": (1 - np.take_along_axis(near, order, 1)).astype(np.float32)} | changed
+    with h5py.File(path, "w") as file:
+        file.attrs["distance"] = distance
+        for name, array in made.items():
+            if array is not None:
+                file[name] = array
+    return made
+
+
+@pytest.mark.parametrize("distance", ["angular", "dot"])
+def test_ann_benchmarks_become_a_gallery_queries_and_the_truth(
+    convert: Convert, tmp_path: Path, distance: str
+) -> None:  # fmt: skip
+    made, out = ann(tmp_path / "some.hdf5", distance), tmp_path / "out"
+    for _ in range(2):  # what is there is left
+        done = convert("ann", tmp_path / "some.hdf5", "-o", out)
+        assert done.exit_code == 0, done.output
+        assert done.stdout.split() == [str(out / name) for name in ("gallery.h5", "queries.h5", "truth.npy")]
+    lengths = np.linalg.norm(made["train"], axis=1, keepdims=True) if distance == "angular" else 1
+    with FeatureFile(out / "gallery.h5") as file:
+        np.testing.assert_allclose(file.vectors("image"), made["train"] / lengths, rtol=1e-6)
+    with FeatureFile(out / "queries.h5") as file:
+        assert file.count("image") == 20
+    np.testing.assert_array_equal(np.load(out / "truth.npy"), made["neighbors"][:, :10])
+
+
+def test_without_neighbours_the_truth_is_left_to_be_computed(convert: Convert, tmp_path: Path) -> None:
+    ann(tmp_path / "some.hdf5", neighbors=None, distances=None)
+    done = convert("ann", tmp_path / "some.hdf5", "-o", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert not (tmp_path / "out" / "truth.npy").exists()
+
+
+@pytest.mark.parametrize(
+    ("distance", "changed", "told"),
+    [
+        ("euclidean", {}, "its distance is 'euclidean'; only angular, cosine, dot, ip are inner products"),
+        ("angular", {"train": None}, "no matrix of numbers 'train'"),
+        ("angular", {"test": np.zeros((20, 5), np.float32)}, "train has 12 components and test 5"),
+        ("angular", {"test": np.zeros((20, 12), np.float32)}, "row 0 of test is zero or not finite"),
+        ("angular", {"train": np.full((400, 12), np.nan, np.float32)}, "row 0 of train is zero or not finite"),
+        ("angular", {"neighbors": np.zeros((20, 3), np.int32), "distances": None}, "at least 10 a query"),
+        ("angular", {"neighbors": np.zeros((19, 30), np.int32), "distances": None}, "for 20 queries"),
+        ("angular", {"distances": np.zeros((20, 3))}, "distances is (20, 3), neighbors (20, 30)"),
+        ("angular", {"neighbors": np.full((20, 30), 400)}, "rows that train does not have"),
+        ("angular", {"neighbors": np.tile(np.arange(30), (20, 1))}, "neighbors of query 0 are not the nearest"),
+        ("dot", {"neighbors": np.zeros((20, 30), np.int32)}, "neighbors of query 0 are not the nearest"),
+    ],
+)
+def test_other_distances_and_wrong_neighbours_are_refused(
+    convert: Convert, tmp_path: Path, distance: str, changed: dict[str, Any], told: str
+) -> None:
+    ann(tmp_path / "some.hdf5", distance, **changed)
+    done = convert("ann", tmp_path / "some.hdf5", "-o", tmp_path / "out")
+    assert done.exit_code == 1
+    assert told in done.stderr
+
+
+def test_what_is_no_hdf5_and_what_was_made_of_other_data_is_refused(convert: Convert, tmp_path: Path) -> None:
+    (tmp_path / "some.hdf5").write_text("no")
+    assert "not a readable HDF5 file" in convert("ann", tmp_path / "some.hdf5", "-o", tmp_path / "out").stderr
+    ann(tmp_path / "one.hdf5")
+    ann(tmp_path / "two.hdf5", n=300)
+    assert convert("ann", tmp_path / "one.hdf5", "-o", tmp_path / "out").exit_code == 0
+    assert "was made from other data" in convert("ann", tmp_path / "two.hdf5", "-o", tmp_path / "out").stderr
+
+
+def test_the_real_flickr8k_comes_out_whole(convert: Convert, photos: Path, tmp_path: Path) -> None:
+    done = convert("flickr8k", photos, "-o", tmp_path)
+    assert done.exit_code == 0, done.output
+    with (photos / "captions.csv").open(encoding="utf-8") as file:
+        expected = [(row["image"], " ".join(row["caption"].split())) for row in csv.DictReader(file)]
+    assert table(tmp_path) == expected
+    assert ids(tmp_path, "dev") == (photos / "dev.ids.txt").read_text().split()

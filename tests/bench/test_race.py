@@ -1,0 +1,434 @@
+"""The race on miniatures whose answers and bytes are known beforehand, and on tiny random data."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import h5py
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from boc import plugins
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import Header
+from boc.types import Item, Rows
+from tests.bench.scripts import run_script
+from tests.servers.fixtures import kinds
+
+GROUPS, MEMBERS = 100, 10
+SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
+
+
+@pytest.fixture
+def bench() -> SimpleNamespace:
+    """The modules of the race."""
+    from bench.race import codes, data, engine, engines, race, ratios, timing
+    from bench.report import rows
+
+    return SimpleNamespace(
+        race=race, codes=codes, data=data, engine=engine, engines=engines, ratios=ratios, timing=timing, rows=rows
+    )
+
+
+def miniature() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """1,000 documents, ten around each of 100 directions, and the first 40 directions as queries.
+
+    Document 10 g + m is e_g + 0.3 e_(g + m + 1) at unit length: its cosine with query g is 1 / sqrt(1.09) = .958, that
+    of any other document at most 0.3 / sqrt(1.09) = .287. So the exact top ten of query g are rows 10 g to 10 g + 9.
+    """
+    axes = np.eye(GROUPS, dtype=np.float32)
+    rows = [axes[g] + np.float32(0.3) * axes[(g + m + 1) % GROUPS] for g in range(GROUPS) for m in range(MEMBERS)]
+    gallery = np.stack(rows) / np.float32(1.09**0.5)
+    return gallery, axes[:40]
+
+
+def write(path: Path, vectors: NDArray[np.float32], modality: Any = "text") -> None:
+    """Sentences, or pictures, with these vectors."""
+    digest = path.stem.encode().hex().rjust(64, "0")
+    items = [Item(f"{i:04d}", modality, f"sentence number {i}", f"{i:04d}") for i in range(len(vectors))]
+    with FeatureWriter(path, Header("embeddings", "mini", "m" * 64, vectors.shape[1], "float32", digest)) as writer:
+        writer.append(len(items), [Rows(items, {"vectors": vectors})])
+        writer.finish()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """Feature files of the miniature: gallery and queries."""
+    gallery, queries = miniature()
+    write(tmp_path / "gallery.h5", gallery)
+    write(tmp_path / "queries.h5", queries)
+    return tmp_path / "gallery.h5", tmp_path / "queries.h5"
+
+
+def run(bench: SimpleNamespace, folder: Path, script: str, *arguments: object) -> Any:
+    """The rows that a script prints, kept in ``folder``/rows.csv; they are all there."""
+    done = run_script(script, *arguments)
+    assert done.returncode == 0, done.stderr
+    path = folder / "rows.csv"
+    path.write_text(done.stdout, encoding="utf-8")
+    found = bench.rows.read(path)
+    assert found.done
+    return found
+
+
+def test_the_exact_answers_of_the_miniature_are_those_known(
+    bench: SimpleNamespace, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    data = bench.data.Data(tmp_path, *files, None, None, 0)
+    known = [set(range(10 * g, 10 * g + 10)) for g in range(40)]
+    assert data.top == (known[::2], known[1::2])  # every other query chooses settings
+    given = np.array([sorted(rows) for rows in known])[:, ::-1]
+    np.save(tmp_path / "given.npy", given)
+    (tmp_path / "other").mkdir()
+    assert bench.data.Data(tmp_path / "other", *files, None, None, 0, tmp_path / "given.npy").top == data.top
+
+
+@pytest.mark.slow
+def test_the_miniature_has_the_rows_that_are_known_beforehand(
+    bench: SimpleNamespace, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    names = ("boc dictionary:2", "scipy dictionary:2", "flat", "brute", "hnsw32")
+    options = [part for name in names for part in ("--index", name)]
+    work = tmp_path / "work"
+    found = run(
+        bench, tmp_path, "race.py", *files, "--work", work, "--terms", 100, "--rounds", 3, "--threads", 1, *options
+    )
+    assert found.columns == bench.race.HEAD
+    told = {"gallery": "gallery.h5", "items": 1000, "dim": 100, "queries": 20, "chosen_by": 20, "rounds": 3}
+    assert told.items() <= found.head["settings"].items()
+    engines = ("boc dictionary:2", "scipy dictionary:2", "faiss Flat", "numpy brute force", "faiss HNSW32")
+    by_name = {kind: [r for r in found.table if f"{r['engine']} {r['index']}" == kind] for kind in engines}
+    assert sum(map(len, by_name.values())) == len(found.table)
+    ours, scipy, flat, brute, graph = by_name.values()
+    for exact in (flat, brute):
+        (only,) = exact
+        assert (only["setting"], only["at"], only["ours"]) == ("-", "0.90 0.95 0.98", "0")
+        assert (only["recall"], only["validation"]) == ("1.0000", "1.0000")
+        # 1,000 vectors of 100 float32, and nothing else
+        assert (only["disk_mb"], only["vectors_mb"], only["million_disk_gb"]) == ("0.400", "0.400", "0.4000")
+        assert (only["fit_s"], only["encode_s"]) == ("0.00", "0.00")
+    assert all(row["vectors_mb"] == "0.400" for row in graph)
+    assert all(float(row["index_mb"]) > 1000 * 64 * 4 / 1e6 for row in graph)  # 64 neighbours of 4 bytes a node
+    # Queries are nearest to the centroids of their own group's ten, and 50 candidates hold all of them.
+    assert all(row["recall"] == "1.0000" for row in ours + scipy if float(row["validation"]) == 1)
+    assert {row["ours"] for row in ours} == {"1"}
+    assert {row["ours"] for row in scipy} == {"0"}
+    for row in ours:
+        parts = [float(row[name]) for name in ("index_mb", "vectors_mb", "codec_mb", "rest_mb")]
+        assert float(row["disk_mb"]) == pytest.approx(sum(parts), abs=0.002)
+        # 2,000 postings of two bytes and one, 101 starts of four; float16; 100 centroids in bytes, scales, a mean
+        assert parts[:3] == [0.007, 0.2, 0.011]
+    assert all(row["vectors_mb"] == "0.200" for row in scipy)
+    for row in found.table:
+        rounds = [float(part) for part in row["p50_rounds"].split()]
+        assert len(rounds) == 3
+        assert float(row["p50_least"]) == pytest.approx(min(rounds), abs=0.001)
+        assert float(row["p50_least"]) <= float(row["p50_ms"]) <= float(row["p50_most"])
+        assert bool(row["at"]) == bool(row["qps_1"]) == bool(row["anon_mb"])
+    table = run(bench, work, "ratios.py", tmp_path / "rows.csv").table
+    assert {row["ours"] for row in table} == {"boc dictionary:2"}
+    assert {row["theirs"] for row in table} == {*engines} - {"boc dictionary:2"}
+
+
+@pytest.mark.slow
+def test_a_file_of_ann_benchmarks_is_raced_by_its_own_neighbours(bench: SimpleNamespace, tmp_path: Path) -> None:
+    gallery, queries = miniature()
+    with h5py.File(tmp_path / "some.hdf5", "w") as file:
+        file.attrs["distance"] = "angular"
+        file["train"], file["test"] = 3 * gallery, 2 * queries
+        file["neighbors"] = np.argsort(-(queries @ gallery.T), axis=1, kind="stable")[:, :10]
+    work = tmp_path / "work"
+    found = run(bench, tmp_path, "race.py", tmp_path / "some.hdf5", "--work", work, "--index", "brute", "--rounds", 2)
+    (only,) = found.table
+    assert (only["recall"], only["vectors_mb"]) == ("1.0000", "0.400")
+    given, order = np.load(work / "data" / "truth.npy"), [*range(0, 40, 2), *range(1, 40, 2)]
+    np.testing.assert_array_equal(np.load(work / "truth.npy"), given[order])
+
+
+class Known:
+    """Answers with the first rows of the exact top ten, as many as its setting says."""
+
+    library, kind, knobs, ours, took = "some", "graph", ("rows",), False, None
+    grid = ((2,), (5,), (10,))
+
+    def __init__(self, top: dict[bytes, list[int]]) -> None:
+        self.top, self.asked = top, 0
+
+    def choose(self, setting: tuple[int, ...]) -> None:
+        (self.count,) = setting
+
+    def ask(self, query: NDArray[np.float32]) -> list[int]:
+        self.asked += 1
+        return self.top[query.tobytes()][: self.count]
+
+    def rows(self, answer: list[int]) -> list[int]:
+        return answer
+
+    def batch(self, queries: NDArray[np.float32], threads: int) -> list[list[int]]:
+        return [self.ask(query[None]) for query in queries]
+
+
+def test_recall_is_the_share_of_the_exact_ten_and_every_round_asks_all(
+    bench: SimpleNamespace, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.timing, "CLEAR", 0.0)  # no setting beats another by time
+    data = bench.data.Data(tmp_path, *files, None, None, 0)
+    engine = Known({q[None].tobytes(): list(range(10 * g, 10 * g + 10)) for g, q in enumerate(miniature()[1])})
+    found = bench.timing.variants_of(data, "some graph", engine)
+    assert [v.setting for v in found] == [(2,), (5,), (10,)]
+    assert [v.validation for v in found] == pytest.approx([0.2, 0.5, 1.0])
+    engine.asked = 0
+    bench.timing.measure(found, data, 4, seed=0)
+    warm = bench.timing.WARM
+    assert engine.asked == 3 * (4 * (20 + min(warm, 20)) + 20)  # each round after some warm ones; once for the recall
+    assert [v.recall for v in found] == pytest.approx([0.2, 0.5, 1.0])
+    assert all(v.times.shape == (4, 20) and (v.times > 0).all() for v in found)
+    assert [v.label for v in found] == ["rows=2", "rows=5", "rows=10"]
+
+
+def test_at_each_recall_the_fastest_setting_that_reached_it_is_picked(bench: SimpleNamespace) -> None:
+    def variant(validation: float, *rounds: float) -> Any:
+        return bench.timing.Variant("x", None, (), validation, times=np.array(rounds)[:, None])
+
+    slow, quick, low = variant(0.99, 3, 4, 5), variant(0.96, 1, 9, 2), variant(0.91, 1, 1, 1)
+    none = variant(0.5, 0, 0, 0)
+    at = bench.timing.picked({"one": [slow, quick, low], "other": [none]})
+    assert at == {id(low): [0.90], id(quick): [0.95], id(slow): [0.98]}
+
+
+def test_the_cells_of_a_row_are_those_worked_out_by_hand(bench: SimpleNamespace) -> None:
+    engine = Known({})
+    times = np.array([[1.0, 2.0, 3.0], [2.0, 3.0, 4.0], [3.0, 4.0, 5.0]])
+    variant = bench.timing.Variant("some graph", engine, (5,), 0.95, 0.94, times, 1.25, np.array([[10, 30, 20]] * 2))
+    sizes = {"index": 1_000_000, "vectors": 2_000_000, "codec": 500_000, "rest": 500_000}
+    facts = bench.engine.Facts(1.0, 2.0, 3.0, 7.2, 8_000_000, sizes)
+    row = dict(zip(bench.race.HEAD, bench.race.row(variant, facts, (1_000_000, 3_000_000), [0.9], 2000), strict=True))
+    known = {
+        "engine": "some", "index": "graph", "setting": "rows=5", "ours": "0", "at": "0.90",
+        "recall": "0.9400", "validation": "0.9500", "took_ms": "1.25",
+        "p50_ms": "3.000", "p50_least": "2.000", "p50_most": "4.000", "p95_ms": "3.900",
+        "qps_1": "20", "qps_1_least": "10", "qps_1_most": "30",
+        "fit_s": "1.00", "encode_s": "2.00", "build_s": "3.00", "cpu_s": "7.20", "build_peak_mb": "8.000",
+        "disk_mb": "4.000", "index_mb": "1.000", "vectors_mb": "2.000", "codec_mb": "0.500", "rest_mb": "0.500",
+        "anon_mb": "1.000", "file_mb": "3.000",
+        # 2,000 bytes an item on disk and in memory are 2 GB a million; 3.6 ms an item are one hour
+        "million_disk_gb": "2.0000", "million_memory_gb": "2.0000", "million_core_h": "1.0000",
+        "p50_rounds": "2.0000 3.0000 4.0000", "qps_1_rounds": "10.0 30.0 20.0",
+    }  # fmt: skip
+    assert known.items() <= row.items()
+
+
+def race_row(**cells: object) -> dict[str, str]:
+    """Cells of a row of a race, the rest empty."""
+    names = (
+        "engine index setting ours at recall p50_rounds qps_1_rounds qps_2_rounds fit_s encode_s build_s cpu_s disk_mb "
+        "vectors_mb anon_mb file_mb"
+    )
+    return dict.fromkeys(names.split(), "") | {name: str(value) for name, value in cells.items()}
+
+
+OURS = race_row(
+    engine="boc", index="bits:64", setting="z=32", ours=1, at="0.90 0.95", recall=0.96, p50_rounds="2 3 8",
+    qps_1_rounds="10 20 30", fit_s=6, encode_s=2, build_s=1, cpu_s=4, disk_mb=10, vectors_mb=8, anon_mb=0, file_mb=10,
+)  # fmt: skip
+THEIRS = race_row(
+    engine="faiss", index="HNSW32", setting="ef=16", ours=0, at="0.95 0.98", recall=0.95, p50_rounds="1 1 2",
+    qps_1_rounds="20 10 30", fit_s=0, encode_s=0, build_s=12, cpu_s=16, disk_mb=20, vectors_mb=16, anon_mb=20,
+    file_mb=5,
+)  # fmt: skip
+
+
+def test_ratios_are_ours_over_theirs_round_by_round(bench: SimpleNamespace) -> None:
+    ((recall, one, other),) = bench.ratios.pairs([OURS, THEIRS])
+    cells = dict(zip(bench.ratios.HEAD[1:], bench.ratios.compared(recall, one, other), strict=True))
+    assert cells == {
+        "at": "0.95", "ours": "boc bits:64", "setting": "z=32", "recall": "0.96",
+        "theirs": "faiss HNSW32", "their_setting": "ef=16", "their_recall": "0.95",
+        "p50": "3.000", "p50_least": "2.000", "p50_most": "4.000", "p50_verdict": "theirs",
+        "qps_1": "1.000", "qps_1_least": "0.500", "qps_1_most": "2.000", "qps_1_verdict": "even",
+        "qps_2": "", "qps_2_least": "", "qps_2_most": "", "qps_2_verdict": "",
+        "build": "0.250", "with_fit": "0.750", "cpu": "0.250", "disk": "0.500", "without_vectors": "0.100",
+        "anon": "0.000", "anon_file": "0.400",
+    }  # fmt: skip
+
+
+def test_only_what_reached_the_same_recall_over_the_same_code_or_vectors_is_compared(bench: SimpleNamespace) -> None:
+    same = race_row(engine="tantivy", index="bits:64", ours=0, at="0.90 0.98")
+    other = race_row(engine="scipy", index="dictionary:2", ours=0, at="0.90 0.95 0.98")
+    too = race_row(engine="elasticsearch-9", index="bits:64 text", ours=1, at="0.98")
+    found = [(at, a["engine"], b["engine"]) for at, a, b in bench.ratios.pairs([OURS, THEIRS, same, other, too])]
+    assert found == [
+        ("0.90", "boc", "tantivy"), ("0.95", "boc", "faiss"),
+        ("0.98", "elasticsearch-9", "faiss"), ("0.98", "elasticsearch-9", "tantivy"),
+    ]  # fmt: skip
+
+
+def test_rows_of_a_race_that_was_stopped_are_not_compared(bench: SimpleNamespace, tmp_path: Path) -> None:
+    with bench.rows.Writer(out := io.StringIO(), "race.py", {}, bench.race.HEAD):
+        pass
+    text = out.getvalue()
+    (tmp_path / "cut.csv").write_text(text[: text.index("# done")])
+    done = run_script("ratios.py", tmp_path / "cut.csv")
+    assert done.returncode == 2
+    assert "cut.csv: not all rows of a race" in done.stderr
+
+
+def test_fewer_drawn_items_than_queries_are_refused_before_any_is_drawn(bench: SimpleNamespace, tmp_path: Path) -> None:
+    with pytest.raises(click.UsageError, match="20 queries are drawn of 19 items; ask for more items"):
+        bench.data.synthetic(tmp_path, 19, 16, 10, 0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_engine_is_built_once_and_finds_the_exact_top_ten_at_its_widest_setting(
+    bench: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for library in ("faiss", "tantivy", "usearch"):  # faiss crashes in index_factory if usearch was there first
+        pytest.importorskip(library)
+    engines = bench.engines.ENGINES
+    data = bench.data.Data(tmp_path, *bench.data.synthetic(tmp_path, 300, 16, 10, 0), None, 0)
+    queries, top = data.asked[0], data.top[0]
+    cosines = queries.astype(np.float64) @ data.stored.astype(np.float64).T
+    assert top == [set(row) for row in np.argsort(-cosines, axis=1)[:, :10].tolist()]
+    coded = bench.codes.Coded
+    names = [name + " bits:16" * issubclass(engine, coded) for name, engine in engines.items()]
+    tasks = []
+
+    def here(_: object, threads: int, task: Callable[..., Any], *arguments: object) -> tuple[Any, float, int]:
+        tasks.append(task)
+        return task(*arguments), 2.0, 1
+
+    monkeypatch.setattr(bench.engine, "child", here)
+    for _ in range(2):
+        facts = {name: bench.engines.built(data, name, 1) for name in names}
+        assert tasks == [bench.codes.fit, *(engine.build for engine in engines.values())]
+    for name in names:
+        assert facts[name].cpu == 2 + 2 * name.endswith("bits:16")  # of the code, and of the index
+        assert facts[name].sizes["vectors"] >= 2 * 300 * 16  # float16 at the least
+        assert facts[name].disk == sum(facts[name].sizes.values())
+        assert all(size >= 0 for size in facts[name].sizes.values()), name
+        engine = bench.engines.opened(data, name)
+        engine.choose(engine.grid[-1])
+        found = [set(engine.rows(engine.ask(queries[i : i + 1]))) for i in range(len(queries))]
+        assert np.mean([len(rows & best) for rows, best in zip(found, top, strict=True)]) >= 9, name
+        assert len(engine.batch(queries, 2)) in (2, len(queries))  # those of faiss are scores and rows
+
+
+def test_another_process_gets_the_paths_of_the_data_and_no_copy_of_its_vectors(
+    bench: SimpleNamespace, tmp_path: Path
+) -> None:
+    data = bench.data.Data(tmp_path, *bench.data.synthetic(tmp_path, 300, 16, 10, 0), None, 0)
+    fresh = pickle.dumps(data)
+    assert data.halves is data.stored
+    assert len(data.rows) == 300
+    assert pickle.dumps(data) == fresh
+    there = pickle.loads(fresh)  # noqa: S301
+    assert there == data
+    np.testing.assert_array_equal(there.halves, data.halves)
+
+
+def test_the_first_items_of_a_gallery_are_a_gallery(
+    bench: SimpleNamespace, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    assert bench.data.first(files[0], tmp_path, 1000) == files[0]
+    cut = bench.data.Data(tmp_path, bench.data.first(files[0], tmp_path, 30), files[1], None, None, 0)
+    np.testing.assert_array_equal(cut.stored, miniature()[0][:30])
+    assert list(cut.rows) == [f"{i:04d}" for i in range(30)]
+
+
+@pytest.mark.parametrize("name", ["hnsw", "boc", "boc bits", "boc hard:3", "flat bits:3", "boc bits:x"])
+def test_an_index_that_is_none_is_refused_with_those_there_are(bench: SimpleNamespace, name: str) -> None:
+    with pytest.raises(Exception, match=rf"no index '{name}'; known: boc bits:32, "):
+        bench.engines.check_name(name)
+
+
+@pytest.mark.slow
+def test_growth_holds_the_recall(bench: SimpleNamespace, tmp_path: Path) -> None:
+    sizes = ("--n", 400, "--n", 100, "--dim", 16, "--asked", 20, "--rounds", 2, "--threads", 1)
+    found = run(
+        bench,
+        tmp_path,
+        "embedded_growth.py",
+        "--work",
+        tmp_path,
+        "--recall",
+        0.9,
+        "--code",
+        "bits:16",
+        "--terms",
+        9,
+        *sizes,
+    )
+    assert [row["n"] for row in found.table] == ["100", "400"]
+    assert all(float(row["validation"]) >= 0.9 for row in found.table)
+    assert (found.head["settings"]["n"], found.head["settings"]["recall"]) == ([100, 400], 0.9)
+    small, large = (float(row["disk_mb"]) for row in found.table)
+    assert 300 * 16 * 2 / 1e6 < large - small < 1  # float16 vectors at the least
+
+
+@pytest.mark.slow
+def test_the_kernel_reads_the_postings_of_a_query(bench: SimpleNamespace, tmp_path: Path) -> None:
+    gallery, queries = miniature()
+    write(tmp_path / "gallery.h5", gallery)
+    write(tmp_path / "queries.h5", queries)
+    files = (tmp_path / "gallery.h5", tmp_path / "queries.h5")
+    options = ("--index", "boc bits:200", "--rounds", 2, "--threads", 1, "--starts", 0)
+    (only,) = run(bench, tmp_path, "embedded_kernel.py", *files, "--work", tmp_path / "work", *options).table
+    # 200 of the 200 terms of a document are kept, as far as they are positive: one of two, so 100 lists of 1,000
+    z = int(only["setting"].split()[0].removeprefix("z="))
+    assert 0.3 * z * 500 < float(only["postings"]) <= z * 1000
+    assert float(only["ns"]) > 0
+    assert 0 < float(only["encode_ms"]) < 1000
+    assert only["cold_s"] == ""
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("server", kinds("elasticsearch-9"), indirect=True)
+def test_codes_and_the_graphs_of_a_server_are_raced_and_nothing_is_left_behind(
+    bench: SimpleNamespace, server: Any, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    check_server(bench, server, files, tmp_path, ("dictionary:2", "bits:48", "scalar:48"), ("hnsw", "int8_hnsw"))
+
+
+@pytest.mark.parametrize("server", kinds("opensearch-3"), indirect=True)
+def test_codes_are_raced_where_a_server_has_no_graphs(
+    bench: SimpleNamespace, server: Any, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    check_server(bench, server, files, tmp_path, ("dictionary:2",), ())
+
+
+def check_server(
+    bench: SimpleNamespace,
+    server: Any,
+    files: tuple[Path, Path],
+    tmp_path: Path,
+    codes: tuple[str, ...],
+    graphs: tuple[str, ...],
+) -> None:
+    """The rows of the miniature on a server; ``graphs`` are types that it has."""
+    scheme = SCHEMES[server.kind.engine]
+    at, missing = f"{scheme}+{server.url}", () if graphs else ("fp32",)
+    options = [part for name in (*codes, *graphs, *missing) for part in ("--index", f"{scheme} {name}")]
+    fixed = ("--work", tmp_path / "work", "--server", at, "--terms", 100, "--rounds", 2, "--limit", 2000)
+    found = run(bench, tmp_path, "race.py", *files, *fixed, *options)
+    assert found.head["settings"]["items"] == 1000
+    assert {row["index"] for row in found.table} == {*codes, *graphs}
+    assert {(row["engine"], row["ours"]) for row in found.table} == {
+        (scheme, "1"), *([(scheme, "0")] if graphs else []),
+    }  # fmt: skip
+    for row in found.table:
+        assert float(row["took_ms"]) >= 0
+        assert float(row["disk_mb"]) == pytest.approx(
+            sum(float(row[f"{part}_mb"]) for part in ("index", "vectors", "codec", "rest")), abs=0.003
+        )
+    best = {row["index"]: row for row in found.table if row["at"]}
+    assert set(best) == {*codes, *graphs}
+    assert all(row["recall"] == "1.0000" for row in best.values())  # 300 candidates, of which ten are far nearer
+    assert all(best[graph]["vectors_mb"] == "0.400" for graph in graphs)  # 1,000 of 100 float32
+    assert not any(name.startswith("boc-bench") for name in plugins.backend(at).names())

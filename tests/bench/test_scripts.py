@@ -1,0 +1,103 @@
+"""Benchmarks that need more than random data run on the tiny library, and print what they promise."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from tests.bench.scripts import run_script
+from tests.helpers import boc
+
+
+def run(script: str, *arguments: object) -> list[dict[str, str]]:
+    done = run_script(script, *arguments)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1].startswith("# done: ")
+    return list(csv.DictReader(line for line in lines if not line.startswith("# ")))
+
+
+def test_table_one_has_the_rows_of_the_paper_and_their_differences_which_decide_its_claims(
+    library: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("spellchecker")
+    alone, plain = tmp_path / "alone.h5", library / "photos.h5"
+    encoder = f"tern:{library / 'model'}?alone"
+    assert boc("extract", library / "captions.csv", "-o", alone, "--encoder", encoder).exit_code == 0
+    options = ("--fit", plain, "--clusters", 9, "--codebooks", tmp_path / "books")
+    rows = run("table1.py", plain, *options, "--alone-train", alone, "--alone-dev", alone)
+    assert [row["model"] for row in rows][:13] == [
+        "TERN", "Deep Permutation", "Scalar Quantization",
+        "No context", "With context", "No cont., no stop-words", "With cont., no stop-words",
+        "No cont., no stop-words (inference)", "English dict.",
+        "MAX-aggr No-cont.", "SUM-aggr No-cont.", "MAX-aggr W-cont.", "SUM-aggr W-cont.",
+    ]  # fmt: skip
+    dense = boc("evaluate", plain).stdout
+    assert f"R@10 {float(rows[0]['image R@10']):5.1f}" in dense.splitlines()[1]
+    total = {row["model"]: float(row["sum"]) for row in rows if not row["minus"]}
+    differences = [row for row in rows if row["minus"]]
+    assert len(differences) == 21
+    for row in differences:
+        assert float(row["sum"]) == pytest.approx(total[row["model"]] - total[row["minus"]], abs=0.02)
+
+    sparsity = run("sparsity_recall.py", plain, *options, "--alone", alone, "--terms", 9, "--sparsity", 0.99)
+    kinds = {"scalar", "permutation", "bits", "dictionary", "soft sum", "soft max", "hard", "mixed"}
+    assert kinds == {row["code"] for row in sparsity if " minus " not in row["code"]}
+    judged = claims(tmp_path, library / "photos.h5", options, alone)
+    assert {row["verdict"] for row in judged} <= {"held", "not held", "tie", "cannot be checked here"}
+    known = [row for row in judged if row["verdict"] != "cannot be checked here"]
+    assert len(known) == 18 + 2 * 5  # a code that keeps half of the components was not measured
+    assert len(judged) == len(known) + 1
+
+
+def claims(folder: Path, plain: Path, options: tuple[object, ...], alone: Path) -> list[dict[str, str]]:
+    """What ``claims.py`` makes of the rows of both scripts."""
+    files = []
+    for script, more in (
+        ("table1.py", ("--alone-train", alone)),
+        ("sparsity_recall.py", ("--alone", alone, "--terms", 9, "--sparsity", 0.99)),
+    ):
+        files.append(folder / f"{script}.csv")
+        files[-1].write_text(run_script(script, plain, *options, *more).stdout, encoding="utf-8")
+    return run("claims.py", *files)
+
+
+def test_labels_are_judged_for_every_kind(library: Path) -> None:
+    plain = library / "photos.h5"
+    rows = run("labels.py", plain, plain, "--clusters", 4, "--pictures", 3)
+    assert [row["labels"] for row in rows] == ["scalar", "dictionary", "concepts", "codebook"]
+    assert all(0 <= float(row["hits"]) <= 1 for row in rows if int(row["with words"]))
+
+
+def test_recall_and_postings_of_the_codes_over_concepts(library: Path, tmp_path: Path) -> None:
+    book = tmp_path / "book.npz"
+    assert boc("build-codebook", library / "photos.h5", "-o", book, "--clusters", 9).exit_code == 0
+    rows = run("recall_postings.py", library / "photos.h5", "--only", "none", "--codebook", book)
+    assert {row["code"] for row in rows} == {"hard", "soft", "mixed"}
+    everything = [row for row in rows if row["setting"] == "all of 9"]
+    assert everything
+    assert all(float(row["recall"]) == 1 for row in everything)  # 40 pictures, all of them re-ranked
+
+
+def test_alignment_over_an_index_has_a_row_for_each_metric(library: Path) -> None:
+    plain = library / "photos.h5"
+    rows = run("alignment_rerank.py", plain, "--fit", plain, "--rm", 1, "--rm", 4, "--timed", 2)
+    assert len(rows) == 2 * 2 * (6 + 5)
+    everything = next(r for r in rows if (r["metric"], r["Rm"], r["direction"]) == ("dot", "4", "text to image"))
+    assert f"R@10 {float(everything['R@10']):5.1f}" in boc("evaluate", plain).stdout.splitlines()[1]
+
+
+def test_models_agree_with_the_command(library: Path, tmp_path: Path) -> None:
+    plain, ids = library / "photos.h5", tmp_path / "ids.txt"
+    ids.write_text("".join(f"{i:03d}.png\n" for i in range(30)), encoding="utf-8")
+    floor = ("--floor", library / "regions.h5", "--train", ids)
+    rows = run("models.py", f"one={plain}", f"two={plain}+{plain}", f"words={plain},mrsw", *floor)
+    assert [row["model"] for row in rows[::2]] == ["closed form", "one", "two", "words"]
+    assert [row["direction"] for row in rows] == ["text to image", "image to text"] * 4
+    one, two = ([list(row.values())[1:] for row in rows if row["model"] == name] for name in ("one", "two"))
+    assert one == two
+    told = boc("evaluate", plain, "--ndcg").stdout.splitlines()
+    assert f"R@10 {float(one[0][4]):5.1f}" in told[1]
+    assert f"{float(one[0][7]):.3f}" in told[1]

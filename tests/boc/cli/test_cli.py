@@ -1,0 +1,510 @@
+"""The commands as they are meant to be used: what stands on stdout, what on the disk, what is done twice."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from boc.cli import main
+from boc.errors import BocWarning
+from boc.inputs.features import FeatureFile, embeddings
+from boc.manifest import Manifest
+from boc.rerank.storage import store
+from boc.search import Searcher
+from boc.types import MODALITIES
+from indexing.embedded.writer import EmbeddedWriter
+from tests.helpers import boc, draw_pictures
+
+TRAIN = ("--epochs", 2, "--batch-size", 8, "--set=held_out=8", "--set=visual_width=16", "--set=joint_width=16",
+         "--set=feedforward=16", "--set=heads=2", "--set=text_layers=1")  # fmt: skip
+LINE = re.compile(r" *(\d+) +(-?\d\.\d{4})  (\S+)(?:  (.*))?")
+
+
+def ok(*arguments: object) -> Result:
+    result = boc(*arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def answers(*arguments: object) -> list[dict[str, Any]]:
+    """What ``boc search ... --json`` prints, an object a line."""
+    result = ok("search", *arguments, "--json")
+    assert result.stderr == ""
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, but for what is only remembered of them."""
+    found = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != ".checked"]
+    return {str(p.relative_to(folder)): p.read_bytes() for p in found}
+
+
+def at(home: Path) -> str:
+    return f"--at=file:{home / 'index'}"
+
+
+def encoder(home: Path) -> str:
+    return f"--encoder=tern:{home / 'model'}"
+
+
+@pytest.fixture
+def home(library: Path, tmp_path: Path) -> Path:
+    """A copy of the library, to write in. Its index knows the encoder of the original."""
+    shutil.copytree(library, tmp_path / "home")
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("name", sorted(main.commands))
+def test_every_command_has_help_with_examples_that_it_understands(name: str) -> None:
+    command = main.commands[name]
+    shown = ok(name, "--help").stdout
+    assert f"  {name} " in ok("--help").stdout
+    assert command.help is not None
+    examples = re.findall(r"^ *(?:Examples?:)? *boc (.+)$", command.help, re.MULTILINE)
+    assert examples
+    for example in examples:
+        assert f"boc {example}" in shown
+        first, *arguments = shlex.split(example)
+        assert first == name
+        command.make_context(name, arguments)
+
+
+QUERIES = {
+    "sentence": (["a red box at the left"], ["a red box at the left"]),
+    "picture": (["--image", "{home}/images/003.png"], ["{home}/images/003.png"]),
+    "vector of a picture": (["--features", "{home}/photos.h5", "--id", "003.png"], ["003.png"]),
+    "vector of a caption": (["--features", "{home}/photos.h5", "--id", "001.png#1"], ["left: something green"]),
+    "sentences": (["--queries", "{home}/queries.txt"], ["a blue box", "on the right: ü 猫"]),
+}
+
+
+@pytest.mark.parametrize(("options", "queries"), QUERIES.values(), ids=QUERIES.keys())
+@pytest.mark.parametrize("find", MODALITIES)
+def test_search_prints_hits_for_people_and_for_machines(
+    library: Path, tmp_path: Path, options: list[str], queries: list[str], find: str
+) -> None:
+    (tmp_path / "queries.txt").write_text("a blue box\n\n  on the right: ü 猫 \n", encoding="utf-8")
+    places = {"{home}/queries.txt": str(tmp_path / "queries.txt")}
+    given = [places.get(option, option.format(home=library)) for option in options]
+    found = answers("photos", *given, "--find", find, "-k", 7, at(library))
+    assert [answer["query"] for answer in found] == [query.format(home=library) for query in queries]
+    for answer in found:
+        assert set(answer) == {"query", "hits"}
+        assert len(answer["hits"]) == 7
+        scores = [hit["score"] for hit in answer["hits"]]
+        assert scores == sorted(scores, reverse=True)
+        for hit in answer["hits"]:
+            assert set(hit) == {"id", "modality", "score", "content"}
+            assert hit["modality"] == find
+    shown = ok("search", "photos", *given, "--find", find, "-k", 7, at(library))
+    assert shown.stderr == ""
+    lines = shown.stdout.splitlines()
+    for answer in found:
+        if len(found) > 1:
+            assert lines.pop(0) == answer["query"]
+        for rank, hit in enumerate(answer["hits"], 1):
+            match = LINE.fullmatch(lines.pop(0))
+            assert match is not None
+            content = hit["content"] if find == "text" else None
+            assert match.groups() == (str(rank), f"{hit['score']:.4f}", hit["id"], content)
+    assert not lines
+
+
+def test_a_feature_file_asks_by_all_its_items_as_one_by_one(library: Path) -> None:
+    features = ("photos", "--features", library / "photos.h5")
+    found = answers(*features, at(library))
+    with FeatureFile(library / "photos.h5") as file:
+        items = file.items("image") + file.items("text")
+    assert [answer["query"] for answer in found] == [i.content if i.modality == "text" else i.id for i in items]
+    for number in (0, 39, 40, 119):
+        assert answers(*features, "--id", items[number].id, at(library)) == [found[number]]
+
+
+def test_queries_may_come_from_a_pipe(library: Path) -> None:
+    arguments = ["search", "photos", "--queries", "-", "--json", at(library)]
+    piped = CliRunner().invoke(main, arguments, input="a red box\nsomething green\n")
+    found = [json.loads(line) for line in piped.stdout.splitlines()]
+    for answer, text in zip(found, ("a red box", "something green"), strict=True):
+        [alone] = answers("photos", text, at(library))
+        assert answer["query"] == text
+        assert [hit["id"] for hit in answer["hits"]] == [hit["id"] for hit in alone["hits"]]
+        # Sentences that are encoded together are rounded otherwise.
+        scores = [hit["score"] for hit in alone["hits"]]
+        assert [hit["score"] for hit in answer["hits"]] == pytest.approx(scores, abs=1e-5)
+
+
+def test_pictures_are_found_unless_told_otherwise_and_never_more_than_there_are(library: Path) -> None:
+    hits = answers("photos", "a red box", at(library))[0]["hits"]
+    assert len(hits) == 10
+    assert {hit["modality"] for hit in hits} == {"image"}
+    everything = answers("photos", "a red box", "-k", 1000, at(library))[0]["hits"]
+    assert everything[:10] == hits
+    assert sorted(hit["id"] for hit in everything) == [f"{i:03d}.png" for i in range(40)]
+
+
+def test_html_is_written_beside_what_is_printed(library: Path, tmp_path: Path) -> None:
+    plain = ok("search", "photos", "a red box", "-k", 5, at(library))
+    page = tmp_path / "new" / "hits.html"
+    shown = ok("search", "photos", "a red box", "-k", 5, "--html", page, at(library))
+    assert shown.stdout == plain.stdout
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<img src=") == 5
+    assert "a red box" in text
+
+
+def test_info_tells_the_manifest(library: Path) -> None:
+    told = Manifest.from_json(ok("info", "photos", at(library), "--json").stdout, where="stdout")
+    assert told.items == {"image": 40, "text": 80}
+    shown = ok("info", "photos", at(library)).stdout
+    lines = dict(line.split(maxsplit=1) for line in shown.splitlines())
+    assert lines["items"] == "40 pictures, 80 captions"
+    assert lines["encoder"] == told.identity.spec == f"tern:{library / 'model'}"
+    assert lines["weights"].startswith(f"SHA-256 {told.identity.digest[:16]}")
+    assert lines["postings"].startswith(f"{told.postings} (")
+    assert lines["vectors"] == "16 x float16"
+    index = library / "index" / "photos"
+    sizes = {p.name: p.stat().st_size / 120 for p in index.glob("*-*/*")}
+    assert lines["bytes"].startswith(f"{sum(sizes.values()):.0f} an item (postings ")
+    assert f"vectors {sizes['vectors.npy']:.0f}, " in lines["bytes"]
+    assert lines["re-rank"] == "dot, 10 candidates for each hit"
+
+
+def test_indexing_again_does_nothing(home: Path) -> None:
+    before = files(home / "index")
+    result = ok("index", "photos", home / "photos.h5", at(home))
+    assert result.stdout == "photos is up to date: 40 pictures and 80 captions\n"
+    assert result.stderr == ""
+    assert files(home / "index") == before
+
+
+def test_another_code_replaces_the_index_only_when_told(home: Path) -> None:
+    before = files(home / "index")
+    again = ("index", "photos", home / "photos.h5", "--z", 3, at(home))
+    assert boc(*again).exit_code == 1
+    assert files(home / "index") == before
+    assert ok(*again, "--replace").stdout == "photos: 40 pictures and 80 captions\n"
+    told = json.loads(ok("info", "photos", at(home), "--json").stdout)
+    assert 0 < told["postings"] <= 3 * 120
+    assert ok(*again).stdout.startswith("photos is up to date")
+
+
+@pytest.mark.parametrize("source", ["captions.csv", "images", "regions.h5"])
+def test_indexing_pictures_equals_extracting_and_indexing(library: Path, tmp_path: Path, source: str) -> None:
+    place = f"--at=file:{tmp_path / 'index'}"
+    ok("extract", library / source, "-o", tmp_path / "f.h5", encoder(library))
+    ok("index", "two", tmp_path / "f.h5", place)
+    result = ok("index", "one", library / source, encoder(library), place)
+    captions = 0 if source == "images" else 80
+    assert result.stdout == f"one: 40 pictures and {captions} captions\n"
+    assert "encoding" in result.stderr
+    assert "indexing" in result.stderr
+    assert sorted(p.name for p in (tmp_path / "index").iterdir()) == ["one", "two"]
+    for find in MODALITIES[: 2 if captions else 1]:
+        asked = ("--features", library / "photos.h5", "--find", find, "-k", 100, place)
+        assert answers("one", *asked) == answers("two", *asked)
+    assert ok("index", "one", library / source, encoder(library), place).stdout.startswith("one is up to date")
+
+
+def test_a_place_under_the_home_folder_is_found(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    ok("index", "photos", library / "captions.csv", encoder(library), "--at", "file:~/data")
+    assert (tmp_path / "user" / "data" / "photos" / "CURRENT").exists()
+    assert not list((tmp_path / "work").iterdir())
+
+
+@pytest.mark.parametrize("option", ["--regions=grid", "--encoder"])
+def test_extracting_again_gives_the_same_bytes(library: Path, tmp_path: Path, option: str) -> None:
+    path = tmp_path / "new" / "f.h5"
+    arguments = ("extract", library / "captions.csv", "-o", path, encoder(library) if "enc" in option else option)
+    result = ok(*arguments)
+    assert result.stdout == f"40 pictures and 80 captions in {path}\n"
+    assert "extracting" in result.stderr
+    first = path.read_bytes()
+    assert ok(*arguments).stdout == result.stdout
+    assert path.read_bytes() == first
+    assert [p.name for p in path.parent.iterdir()] == ["f.h5"]
+
+
+def test_extracting_from_regions_equals_extracting_from_pictures(library: Path, tmp_path: Path) -> None:
+    """To the bit where regions are stored as they are; halves of them change little."""
+    whole, direct, through = (tmp_path / name for name in ("regions.h5", "direct.h5", "through.h5"))
+    ok("extract", library / "captions.csv", "-o", whole, "--regions", "grid", "--dtype", "float32")
+    ok("extract", library / "captions.csv", "-o", direct, encoder(library))
+    ok("extract", whole, "-o", through, encoder(library))
+    assert through.read_bytes() == direct.read_bytes()
+    ok("extract", library / "regions.h5", "-o", tmp_path / "half.h5", encoder(library))
+    with FeatureFile(direct) as one, FeatureFile(tmp_path / "half.h5") as other:
+        assert np.abs(one.vectors("image") - other.vectors("image")).max() <= 0.01
+        assert np.array_equal(one.vectors("text"), other.vectors("text"))
+
+
+def test_options_of_extract_decide_what_is_stored(library: Path, tmp_path: Path) -> None:
+    path = tmp_path / "f.h5"
+    ok("extract", library / "regions.h5", "-o", path, encoder(library), "--dtype", "float32", "--no-concepts")
+    with FeatureFile(path) as file, FeatureFile(library / "photos.h5") as full:
+        assert file.header.dtype == "float32"
+        assert file.mapped("image", "dense/vectors").dtype == np.float32
+        assert not file.rows("image", 0, 1).ragged
+        assert set(full.rows("image", 0, 1).ragged) == {"concepts", "boxes"}
+        assert file.rows("text", 0, 1).words is None
+        assert full.rows("text", 0, 1).words == [["a", "red", "box", "at", "the", "left"]]
+
+
+def test_ids_keep_the_pictures_listed_with_their_captions(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("007.png\n002.png\n")
+    narrowed = (library / "captions.csv", "--ids", tmp_path / "ids.txt")
+    ok("extract", *narrowed, "-o", tmp_path / "f.h5", encoder(library))
+    with FeatureFile(tmp_path / "f.h5") as file, FeatureFile(library / "photos.h5") as full:
+        assert [item.id for item in file.items("image")] == ["002.png", "007.png"]
+        assert [item.id for item in file.items("text")] == ["002.png#0", "002.png#1", "007.png#0", "007.png#1"]
+        assert np.allclose(file.vectors("image"), full.vectors("image")[[2, 7]], atol=1e-3)
+    ok("index", "few", *narrowed, encoder(library), f"--at=file:{tmp_path}")
+    assert len(answers("few", "a box", f"--at=file:{tmp_path}")[0]["hits"]) == 2
+
+
+def test_training_a_finished_folder_again_does_nothing_but_say_how_good_it_is(home: Path) -> None:
+    before = {name: data for name, data in files(home / "model").items() if name != ".lock"}
+    result = ok("train", home / "regions.h5", "-o", home / "model", *TRAIN)
+    assert result.stderr == ""
+    history = json.loads((home / "model" / "history.json").read_text())
+    best = next(entry for entry in history["history"] if entry["step"] == history["best_step"])
+    for line, side in zip(result.stdout.splitlines(), ("text_to_image", "image_to_text"), strict=False):
+        assert f"R@1 {best[side]['r1']:.1f}  R@5 {best[side]['r5']:.1f}  R@10 {best[side]['r10']:.1f}" in line
+    assert result.stdout.splitlines()[2:] == [f"model in {home / 'model'}; use it with --encoder tern:{home / 'model'}"]
+    assert {name: data for name, data in files(home / "model").items() if name != ".lock"} == before
+
+
+def test_training_from_a_table_equals_training_from_its_regions(library: Path, tmp_path: Path) -> None:
+    result = ok("train", library / "captions.csv", "-o", tmp_path / "model", *TRAIN)
+    assert [line.partition(":")[0] for line in result.stdout.splitlines()[:2]] == [
+        "sentence to picture",
+        "picture to sentence",
+    ]
+    assert len(result.stdout.splitlines()) == 3
+    for word in ("cutting regions", "reading captions", "training", "epoch 1:", "epoch 2:"):
+        assert word in result.stderr
+    assert files(tmp_path / "model") == files(library / "model")
+
+
+def test_a_model_that_was_moved_is_found_where_told(library: Path, tmp_path: Path) -> None:
+    shutil.copytree(library / "model", tmp_path / "model")
+    place = f"--at=file:{tmp_path / 'index'}"
+    ok("index", "photos", library / "captions.csv", f"--encoder=tern:{tmp_path / 'model'}", place)
+    before = answers("photos", "a red box", place)
+    (tmp_path / "model").rename(tmp_path / "moved")
+    lost = boc("search", "photos", "a red box", place)
+    assert lost.exit_code == 1
+    assert str(tmp_path / "model") in lost.stderr
+    assert answers("photos", "a red box", place, "--encoder", f"tern:{tmp_path / 'moved'}") == before
+    again = ok("index", "photos", library / "captions.csv", f"--encoder=tern:{tmp_path / 'moved'}", place, "--replace")
+    assert again.stdout.startswith("photos: 40 pictures")  # the manifest names the place of the encoder
+
+
+def test_evaluating_through_an_index_that_re_scores_everything_equals_the_dense_ranking(
+    library: Path, tmp_path: Path
+) -> None:
+    # Pictures 20 to 39 have the captions of 0 to 19 again; without them no two scores are equal.
+    (tmp_path / "ids.txt").write_text("".join(f"{i:03d}.png\n" for i in range(20)))
+    ok("extract", library / "captions.csv", "--ids", tmp_path / "ids.txt", "-o", tmp_path / "f.h5", encoder(library))
+    place = f"--at=file:{tmp_path / 'index'}"
+    ok("index", "all", tmp_path / "f.h5", "--z", 32, "--query-z", 32, place)
+    dense = json.loads(ok("evaluate", tmp_path / "f.h5", "--json").stdout)
+    index = json.loads(ok("evaluate", tmp_path / "f.h5", "--json", "--name", "all", "--rm", 40, place).stdout)
+    assert list(dense) == ["all 20 pictures"]
+    for side in ("text_to_image", "image_to_text"):
+        for measure in ("r1", "r5", "r10"):
+            assert index["index"][side][measure] == dense["all 20 pictures"][side][measure]
+    folds = ok("evaluate", tmp_path / "f.h5", "--fold", 10)
+    assert folds.stderr == ""
+    lines = folds.stdout.splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == [
+        "all 20 pictures",
+        "mean over folds of 10 pictures",
+    ]
+    told = dense["all 20 pictures"]["text_to_image"]
+    assert f"R@10 {told['r10']:5.1f}  median rank {told['median_rank']:g}" in lines[1]
+
+
+def test_a_gallery_is_drawn_with_its_table(tmp_path: Path) -> None:
+    result = ok("gallery", tmp_path / "scenes", "--count", 2, "--seed", 3)
+    assert result.stdout == f"2 pictures with captions: {tmp_path / 'scenes' / 'captions.csv'}\n"
+    assert "drawing" in result.stderr
+    ok("extract", tmp_path / "scenes" / "captions.csv", "-o", tmp_path / "f.h5", "--regions", "grid")
+
+
+METADATA = "id,year:integer,tag,title:text\n000.png,2019,box|red,A box\n001.png,2020,box,\n002.png#0,2021,,\n"
+
+
+@pytest.fixture
+def described(home: Path) -> Path:
+    """The library with the index ``described``, whose first three pictures have metadata."""
+    (home / "metadata.csv").write_text(METADATA)
+    result = ok("index", "described", home / "photos.h5", "--metadata", home / "metadata.csv", at(home))
+    assert result.stdout == "described: 40 pictures and 80 captions\n"
+    return home
+
+
+def test_filters_keep_what_the_table_says(described: Path) -> None:
+    def found(*conditions: str, find: str = "text") -> dict[str, Any]:
+        options = [f"--filter={condition}" for condition in conditions]
+        hits = answers("described", "a box", "-k", 200, "--find", find, *options, at(described))[0]["hits"]
+        return {hit["id"]: hit.get("fields") for hit in hits}
+
+    first = {"year": 2019, "tag": ["box", "red"], "title": "A box"}
+    assert found("year<=2019", find="image") == {"000.png": first}
+    assert found("tag=box") == {
+        f"00{i}.png#{j}": [first, {"year": 2020, "tag": "box"}][i] for i in (0, 1) for j in (0, 1)
+    }
+    assert found("tag=box", "year>2019", find="image") == {"001.png": {"year": 2020, "tag": "box"}}
+    assert found("year=2021") == {"002.png#0": {"year": 2021}}
+    assert len(found("tag!=box")) == 76
+    assert found("year=1999") == {}
+    assert ok("info", "described", at(described)).stdout.count("tag:keyword, title:text, year:integer") == 1
+
+
+def test_other_metadata_is_another_index(described: Path) -> None:
+    again = ("index", "described", described / "photos.h5", "--metadata", described / "metadata.csv", at(described))
+    assert ok(*again).stdout.startswith("described is up to date")
+    (described / "metadata.csv").write_text(METADATA.replace("2019", "2018"))
+    assert boc(*again).exit_code == 1
+    assert ok(*again, "--replace").stdout.startswith("described: 40 pictures")
+    assert answers("described", "a box", "--filter=year=2018", at(described))[0]["hits"][0]["id"] == "000.png"
+
+
+def test_lines_of_no_item_are_noted(home: Path) -> None:
+    (home / "metadata.csv").write_text("id,year:integer\n000.png,2019\nlost.png,2020\n")
+    result = ok("index", "other", home / "photos.h5", "--metadata", home / "metadata.csv", at(home))
+    assert "note: 1 lines of the metadata are of no item here (such as 'lost.png')" in result.stderr.splitlines()
+
+
+@pytest.mark.parametrize("code", [[], ["--code=dictionary"], ["--code=mixed"], ["--concepts=int8"]])
+def test_appending_gives_what_one_load_under_that_code_gives(home: Path, code: list[str]) -> None:
+    """Half the pictures are indexed, then the other half is put to them, and some of the first again."""
+    ids = [f"{i:03d}.png" for i in range(40)]
+    for part, chosen in (("first", ids[:20]), ("second", ids[15:])):
+        (home / f"{part}.txt").write_text("\n".join(chosen))
+        ok("extract", home / "regions.h5", "--ids", home / f"{part}.txt", "-o", home / f"{part}.h5", encoder(home))
+    if code == ["--code=mixed"]:
+        ok("build-codebook", home / "photos.h5", "-o", home / "book.npz", "--clusters", 9)
+        code = [*code, f"--codebook={home / 'book.npz'}"]
+    ok("index", "grown", home / "first.h5", *code, at(home))
+    before = Searcher.open("grown", f"file:{home / 'index'}")
+    result = ok("index", "grown", home / "second.h5", "--append", at(home))
+    assert result.stdout == "grown: 25 pictures and 50 captions put into it\n"
+    grown = Searcher.open("grown", f"file:{home / 'index'}").index
+    assert grown.manifest.items == {"image": 40, "text": 80}
+    assert grown.manifest.source != before.index.manifest.source
+    seen: set[str] = set()
+    for part in ("second", "first"):
+        for modality in MODALITIES:
+            with FeatureFile(home / f"{part}.h5") as file:
+                rows = file.rows(modality, 0, 80)
+            keys = [item.id for item in rows.items]
+            new = [i for i, key in enumerate(keys) if key not in seen]
+            assert grown.find(keys) == rows.items
+            expected = before.codec.encode_documents(embeddings(rows, modality))
+            assert np.array_equal(grown.terms(keys).toarray()[new], expected.toarray()[new])
+            assert np.array_equal(grown.vectors(keys)[new], rows.dense["vectors"][new])
+            if "--concepts=int8" in code:
+                sets = store(rows.ragged["concepts"], "int8")
+                for i in new:
+                    stored = sets.values[sets.offsets[i] : sets.offsets[i + 1]]
+                    assert np.array_equal(grown.concepts([keys[i]]).values, stored)
+            seen.update(keys)
+    assert len(seen) == 120
+
+
+def test_appending_pictures_takes_the_encoder_and_the_fields_of_the_index(described: Path, tmp_path: Path) -> None:
+    draw_pictures(tmp_path / "new", 3)
+    for path in (tmp_path / "new" / "images").iterdir():
+        path.rename(path.with_name(f"new-{path.name}"))
+    (tmp_path / "metadata.csv").write_text("id,year:integer\nnew-000.png,2030\n")
+    appended = ("index", "described", tmp_path / "new" / "images", "--append", at(described))
+    result = ok(*appended, "--metadata", tmp_path / "metadata.csv")
+    assert result.stdout == "described: 3 pictures and 0 captions put into it\n"
+    hits = answers("described", "a box", "--filter=year>=2020", at(described))[0]["hits"]
+    assert {hit["id"]: hit["fields"]["year"] for hit in hits} == {"001.png": 2020, "new-000.png": 2030}
+    assert ok("info", "described", at(described)).stdout.splitlines()[0].endswith("43 pictures, 80 captions")
+    ok(*appended)
+    assert {hit["id"] for hit in answers("described", "a box", "--filter=year>2020", at(described))[0]["hits"]} == set()
+
+
+def test_what_an_earlier_load_has_left_is_not_added_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EmbeddedWriter, "has", lambda self, ids: "#" in ids[0])
+    ok("index", "rest", home / "photos.h5", at(home))
+    assert ok("info", "rest", at(home)).stdout.splitlines()[0].endswith("40 pictures, 0 captions")
+
+
+def test_deleting_takes_items_away(home: Path) -> None:
+    result = ok("delete", "photos", "000.png", "000.png#0", "000.png", at(home))
+    assert result.stdout == "photos: 2 items deleted\n"
+    (home / "gone.txt").write_text("001.png\n\nnope\n002.png\nnor this\n")
+    result = boc("delete", "photos", "--ids", home / "gone.txt", at(home))
+    assert result.exit_code == 1
+    assert result.stdout == "photos: 2 items deleted\n"
+    assert result.stderr.splitlines() == ["no item 'nope' in photos", "no item 'nor this' in photos"]
+    found = {hit["id"] for hit in answers("photos", "a box", "-k", 200, at(home))[0]["hits"]}
+    assert found == {f"{i:03d}.png" for i in range(3, 40)}
+    assert ok("info", "photos", at(home)).stdout.splitlines()[0].endswith("37 pictures, 79 captions")
+    before = files(home / "index")
+    assert boc("delete", "photos", "nope", at(home)).stdout == "photos: 0 items deleted\n"
+    assert files(home / "index") == before
+    assert ok("index", "photos", home / "photos.h5", "--replace", at(home)).stdout.startswith("photos: 40")
+
+
+def test_compacting_tells_the_bytes_and_keeps_the_answers(home: Path) -> None:
+    search = ("search", "photos", "--features", home / "photos.h5", "--id", "003.png", "--json", at(home))
+    ok("delete", "photos", "000.png", "001.png", at(home))
+    before = ok(*search).stdout
+    told = json.loads(ok("compact", "photos", "--json", at(home)).stdout)
+    assert told["name"] == "photos"
+    assert told["bytes"] < told["bytes_before"]
+    assert ok(*search).stdout == before
+    assert ok("compact", "photos", at(home)).stdout.endswith(" MB now\n")
+    ok("verify", "photos", at(home))
+
+
+def test_deleting_all_removes_the_index(home: Path) -> None:
+    ok("index", "other", home / "photos.h5", at(home))
+    assert ok("delete", "photos", "--all", at(home)).stdout == "photos: 120 items deleted, the index is removed\n"
+    assert ok("info", at(home)).stdout.splitlines()[-1].split() == ["indexes", "other"]
+    next((home / "index" / "other").glob("segment-*/rows.npy")).unlink()
+    assert ok("delete", "other", "--all", at(home)).stdout == "other: everything deleted, the index is removed\n"
+    assert ok("info", at(home)).stdout.splitlines()[-1].split() == ["indexes", "none"]
+
+
+def test_info_tells_what_a_place_is(library: Path) -> None:
+    told = json.loads(ok("info", "--json", at(library)).stdout)
+    assert told["indexes"] == ["photos"]
+    assert told["engine"].startswith("embedded")
+    lines = ok("info", at(library)).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(told)
+
+
+def test_warnings_of_the_library_are_notes_and_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn() -> None:
+        warnings.warn(BocWarning("cut\nshort"), stacklevel=2)
+        with pytest.warns(UserWarning, match="stranger"):
+            warnings.warn("a stranger", UserWarning, stacklevel=2)
+
+    monkeypatch.setitem(main.commands, "warn", click.Command("warn", callback=warn))
+    for _ in range(2):
+        assert ok("warn").stderr == "note: cut short\n"
+
+
+def test_the_version_is_told() -> None:
+    first, *others = ok("--version").stdout.splitlines()
+    assert re.fullmatch(r"boc, version \d+\.\d+\.\d+", first)
+    assert any(line.startswith("numpy") for line in others)

@@ -1,0 +1,121 @@
+"""The contact sheet: whatever a caption or a name holds, one page that needs no other file."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from boc.cli.contact_sheet import write_sheet
+from boc.errors import BocError
+from boc.types import Hit, Item
+
+NASTY = "<script>alert('x')</script> \"quoted\" & <b>bold</b>"
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, in order, and all text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.open: list[str] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in {"meta", "img"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in {"style", "title"}:
+            self.text += data
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.tags)
+
+
+def page(path: Path) -> Page:
+    found = Page(path.read_text(encoding="utf-8"))
+    assert found.open == []
+    return found
+
+
+@pytest.fixture
+def dog(tmp_path: Path) -> Path:
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "dog.png")
+    return tmp_path / "dog.png"
+
+
+def test_every_query_has_its_hits_in_order(tmp_path: Path, dog: Path) -> None:
+    hits = [Hit(Item("dog.png", "image", str(dog), "dog.png"), 0.9), Hit(Item("x#0", "text", "a cat", "x"), 0.25)]
+    write_sheet(tmp_path / "a.html", [("first", hits), ("second", hits[::-1]), ("third", [])])
+    found = page(tmp_path / "a.html")
+    assert [found.count(tag) for tag in ("h1", "ol", "li", "img")] == [3, 3, 4, 2]
+    words = found.text.split()
+    assert [w for w in words if w in {"first", "second", "third"}] == ["first", "second", "third"]
+    assert re.findall(r"0\.\d{3}", found.text) == ["0.900", "0.250", "0.250", "0.900"]
+    assert "a cat" in found.text
+
+
+def test_the_page_needs_no_other_file(tmp_path: Path, dog: Path) -> None:
+    write_sheet(tmp_path / "a.html", [("a dog", [Hit(Item("dog.png", "image", str(dog), "dog.png"), 1.0)])])
+    text = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert "http" not in text.replace("http-equiv", "")
+    assert "url(" not in text
+    found = page(tmp_path / "a.html")
+    assert {"link", "script", "iframe"}.isdisjoint(tag for tag, _ in found.tags)
+    addresses = [a[name] for _, a in found.tags for name in ("src", "href", "srcset") if name in a]
+    assert len(addresses) == 1
+    assert all(str(address).startswith("data:image/jpeg;base64,") for address in addresses)
+
+
+def test_markup_in_queries_captions_and_names_is_shown_not_run(tmp_path: Path, dog: Path) -> None:
+    hits = [Hit(Item(NASTY, "text", NASTY, ""), 1.0), Hit(Item(NASTY, "image", str(dog), ""), 1.0)]
+    write_sheet(tmp_path / "a.html", [(NASTY, hits)])
+    found = page(tmp_path / "a.html")
+    assert found.count("script") == found.count("b") == 0
+    assert found.text.count(NASTY) == 4  # heading, name and caption of the sentence, name of the picture
+    assert [a["alt"] for tag, a in found.tags if tag == "img"] == [f"hit 2: {NASTY}"]
+
+
+@settings(max_examples=30)
+@given(text=st.text(st.sampled_from("<>&\"'/=- a;#x0"), min_size=1, max_size=12))
+def test_any_text_comes_back_from_the_page(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.html"
+    write_sheet(path, [("q", [Hit(Item("i", "text", f"[{text}]", ""), 1.0)])])
+    assert f"[{text}]" in page(path).text
+
+
+def test_a_missing_picture_is_named_and_the_page_is_written(tmp_path: Path, dog: Path) -> None:
+    gone = str(tmp_path / "gone <1>.png")
+    hits = [Hit(Item("gone", "image", gone, "gone"), 1.0), Hit(Item("dog", "image", str(dog), "dog"), 0.5)]
+    write_sheet(tmp_path / "a.html", [("a dog", hits)])
+    found = page(tmp_path / "a.html")
+    assert f"{gone}: cannot be read" in found.text
+    assert (found.count("li"), found.count("img")) == (2, 1)
+
+
+def test_a_page_of_no_queries_is_a_page(tmp_path: Path) -> None:
+    write_sheet(tmp_path / "new" / "a.html", [])
+    assert page(tmp_path / "new" / "a.html").count("h1") == 0
+
+
+def test_a_page_is_replaced_whole_and_never_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("old")
+    write_sheet(tmp_path / "a.html", [])
+    assert "old" not in (tmp_path / "a.html").read_text()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.html"]
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(BocError, match="is a folder"):
+        write_sheet(tmp_path / "folder", [])

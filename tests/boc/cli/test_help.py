@@ -1,0 +1,137 @@
+"""What the command line tells of itself: sections, examples, versions, and what may be meant by a typing error."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+from importlib import import_module, metadata
+from pathlib import Path
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boc import __version__
+from boc.cli import SECTIONS, main
+from boc.manifest import FORMAT
+from tests.helpers import boc
+
+ROOT = Path(__file__).resolve().parents[3]
+ONE_WAY = {"gallery", "convert"}
+"""Commands that there is one way to call."""
+
+
+def examples(name: str) -> list[str]:
+    """The lines of the block of examples of a command, at the end of its help."""
+    command = main.commands[name]
+    text = inspect.cleandoc(command.help or "").replace("\x08\n", "\b\n")
+    block = text.rpartition("\b\n")[2]
+    first, *others = block.splitlines()
+    start = re.match(r"Examples?: ", first)
+    assert start, f"{name}: the help does not end with Examples"
+    for line in others:
+        assert line[: start.end()].isspace(), f"{name}: {line!r} is not below the first example"
+    return [line[start.end() :] for line in (first, *others)]
+
+
+@pytest.mark.parametrize("name", sorted(main.commands))
+def test_help_ends_with_examples_that_parse(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = examples(name)
+    assert len(lines) >= (1 if name in ONE_WAY else 2)
+    assert len(set(lines)) == len(lines)
+    shown = boc(name, "--help").stdout
+    for line in lines:
+        assert line in shown
+        variables, program, called = re.match(r"((?:[A-Z_]+=(?:\$\([^)]*\)|\S+) )*)(\S+) (.*)", line).groups()
+        assert program == "boc", line
+        first, *arguments = shlex.split(called)
+        assert first == name
+        context = main.commands[name].make_context(name, arguments)
+        assert not context.args
+        for variable in re.findall(r"([A-Z_]+)=", variables):
+            assert variable in {known for p in main.commands[name].params for known in p.envvar or ()}
+
+
+@pytest.mark.parametrize("name", sorted(main.commands))
+def test_every_option_says_what_it_is(name: str) -> None:
+    for parameter in main.commands[name].params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"boc {name} {parameter.opts[-1]}"
+            assert parameter.help.endswith((".", "]")), f"boc {name} {parameter.opts[-1]}: {parameter.help}"
+
+
+def test_every_command_stands_in_one_section() -> None:
+    listed = [module.command.name for modules in SECTIONS.values() for module in modules]
+    assert sorted(listed) == sorted(main.commands)
+    shown = boc("--help").stdout
+    places = [shown.index(f"\n{title}:") for title in SECTIONS]
+    assert places == sorted(places)
+    for name in main.commands:
+        [line] = re.findall(rf"^  {name}  +(.+)$", shown, re.MULTILINE)
+        assert len(line) > 10
+
+
+def test_no_arguments_show_the_commands() -> None:
+    result = boc()
+    for title in SECTIONS:
+        assert f"\n{title}:" in result.output
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("searhc", "search"), ("serach", "search"), ("Search", "search"), ("idnex", "index"),
+     ("codebook", "build-codebook"), ("docter", "doctor"), ("server", "serve"),
+     ("complete", "completion"), ("align", "show-alignment")],
+)  # fmt: skip
+def test_a_typing_error_is_answered_with_what_is_meant(typed: str, meant: str) -> None:
+    result = boc(typed)
+    assert result.exit_code == 2
+    assert f"Did you mean {meant}?" in result.stderr
+
+
+@given(typed=st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=15))
+def test_whatever_is_typed_is_told_in_words(typed: str) -> None:
+    if typed in main.commands or typed.startswith("-"):
+        return
+    result = boc(typed)
+    assert result.exit_code == 2
+    assert f"No such command {typed!r}. " in result.stderr
+    assert result.stderr.rstrip().endswith(("?", "boc --help lists them."))
+
+
+def test_the_version_is_told_with_those_that_matter() -> None:
+    lines = boc("--version").stdout.splitlines()
+    assert lines[0] == f"boc, version {__version__}"
+    told = {line[:14].strip(): line[15:] for line in lines[1:]}
+    assert told["numpy"] == metadata.version("numpy")
+    assert told["Python"] == ".".join(map(str, sys.version_info[:3]))
+    for name in ("scipy", "faiss-cpu", "torch", "transformers", "elasticsearch", "opensearch-py"):
+        try:
+            assert told[name] == metadata.version(name)
+        except metadata.PackageNotFoundError:
+            assert told[name] == "not installed"
+    assert told["index format"] == str(FORMAT)
+    compiled = {
+        name for name in ("indexing.embedded._topk", "indexing.embedded._strings", "boc._dots") if _is_compiled(name)
+    }
+    assert compiled == set(told["C modules"].split(", ")) - {"none compiled in"}
+
+
+def _is_compiled(name: str) -> bool:
+    try:
+        import_module(name)
+    except ImportError:
+        return False
+    return True
+
+
+def test_the_version_is_told_without_torch() -> None:
+    code = "import sys; from boc.cli import main; main(['--version'], standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = {name.split(".")[0] for name in done.stdout.splitlines()[-1].split()}
+    assert "boc" in loaded
+    assert loaded.isdisjoint({"torch", "transformers", "sklearn", "elasticsearch", "opensearchpy", "faiss"})

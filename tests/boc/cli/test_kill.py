@@ -1,0 +1,210 @@
+"""kill -9 at random moments: going on ends with what an undisturbed run gives, and nothing half-made is ever opened.
+
+BOC_KILLS sets the number of kills a command (default 2).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.helpers import boc, draw_pictures
+
+KILLS = int(os.environ.get("BOC_KILLS", "2"))
+BOC = [sys.executable, "-c", "from boc.cli import main; main()"]
+TINY = ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2", "text_layers=1", "text_lr=0", "held_out=8")
+
+
+def start(arguments: Sequence[object]) -> subprocess.Popen[bytes]:
+    command = [*BOC, *(str(a) for a in arguments)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def disturb(arguments: Sequence[object], begun: Path, check: Callable[[], None]) -> int:
+    """Run a command to its end through KILLS kills at random moments after ``begun`` appeared; how many hit."""
+    rng = np.random.default_rng(KILLS)
+    hits = 0
+    for _ in range(KILLS):
+        process = start(arguments)
+        while not begun.exists() and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(float(rng.uniform(0, 1.0)))
+        process.send_signal(signal.SIGKILL)
+        hits += process.wait() == -signal.SIGKILL
+        check()
+    assert start(arguments).wait() == 0
+    return hits
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_pictures(tmp_path_factory.mktemp("many"), 600)
+
+
+@pytest.fixture(scope="module")
+def long_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Enough pictures that a run is busy with them whenever somebody comes to look."""
+    return draw_pictures(tmp_path_factory.mktemp("long"), 3000)
+
+
+@pytest.fixture(scope="module")
+def calm(table: Path) -> Path:
+    """Regions of all pictures, of a run that nobody disturbed."""
+    path = table.parent / "calm.h5"
+    assert boc("extract", table, "-o", path, "--regions", "grid").exit_code == 0
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_extraction(table: Path, calm: Path, tmp_path: Path, workers: int) -> None:
+    wild = tmp_path / "wild.h5"
+
+    def never_half() -> None:
+        assert not wild.exists() or wild.read_bytes() == calm.read_bytes()
+
+    arguments = ("extract", table, "-o", wild, "--regions", "grid", "--workers", workers)
+    hits = disturb(arguments, tmp_path / "wild.h5.parts", never_half)
+    assert hits
+    assert wild.read_bytes() == calm.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["wild.h5"]
+
+
+@dataclass
+class Run:
+    """An extraction on two workers in a process group of its own, busy at its pictures."""
+
+    process: subprocess.Popen[str]
+    workers: list[int]
+    others: list[int]
+
+    def end(self) -> tuple[int, str]:
+        """Its status and what it said, once none of its processes is left."""
+        said = self.process.communicate(timeout=600)[1]
+        deadline = time.monotonic() + 600
+        while any(running(pid) for pid in self.workers + self.others):
+            assert time.monotonic() < deadline, "processes stay behind"
+            time.sleep(0.05)
+        return self.process.returncode, said
+
+
+def run_busy(table: Path, output: Path) -> Run:
+    arguments = ("extract", table, "-o", output, "--regions", "grid", "--workers", 2)
+    # Started in the background, this process may ignore interrupts, and so would its children.
+    heeding = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = [*BOC[:-1], heeding + BOC[-1], *(str(a) for a in arguments)]
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, start_new_session=True, **pipes)
+    while not list(output.with_name(f"{output.name}.parts").glob("[0-9]*.h5")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    children = {int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()}
+    workers = {pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    assert len(workers) == 2
+    return Run(process, sorted(workers), sorted(children - workers))
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+PROC = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in Linux' /proc only")
+
+
+@PROC
+@pytest.mark.slow
+def test_a_killed_worker_ends_the_run_and_the_same_command_goes_on(table: Path, calm: Path, tmp_path: Path) -> None:
+    run = run_busy(table, tmp_path / "wild.h5")
+    os.kill(run.workers[0], signal.SIGKILL)
+    code, said = run.end()
+    assert code == 1
+    assert "Error: a worker process was killed by SIGKILL at " in said
+    assert "Traceback" not in said
+    assert [p.name for p in tmp_path.iterdir()] == ["wild.h5.parts"]
+    assert start(("extract", table, "-o", tmp_path / "wild.h5", "--regions", "grid", "--workers", 2)).wait() == 0
+    assert (tmp_path / "wild.h5").read_bytes() == calm.read_bytes()
+
+
+@PROC
+@pytest.mark.slow
+def test_a_killed_run_takes_its_workers_with_it(long_table: Path, tmp_path: Path) -> None:
+    run = run_busy(long_table, tmp_path / "wild.h5")
+    run.process.kill()
+    assert run.end()[0] == -signal.SIGKILL
+
+
+@PROC
+@pytest.mark.slow
+def test_ctrl_c_ends_all_processes_with_one_line(long_table: Path, tmp_path: Path) -> None:
+    """A terminal sends it to the whole group."""
+    run = run_busy(long_table, tmp_path / "wild.h5")
+    os.killpg(run.process.pid, signal.SIGINT)
+    code, said = run.end()
+    assert code == 130
+    assert said.endswith("Stopped. Repeat the command to go on where it stopped.\n")
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_training(table: Path, tmp_path: Path) -> None:
+    regions = tmp_path / "regions.h5"
+    assert boc("extract", table, "-o", regions, "--regions", "grid").exit_code == 0
+    arguments = ["train", regions, "--epochs", 3, "--batch-size", 16, *(f"--set={s}" for s in TINY)]
+    calm, wild = tmp_path / "calm", tmp_path / "wild"
+    assert start([*arguments, "-o", calm]).wait() == 0
+    disturb([*arguments, "-o", wild], wild / "training" / "state.safetensors", lambda: None)
+    for name in ("model.safetensors", "config.json", "tokenizer.json", "history.json"):
+        assert (wild / name).read_bytes() == (calm / name).read_bytes(), name
+    assert not (wild / "training").exists()
+
+
+@pytest.mark.slow
+def test_indexing(library: Path, table: Path, tmp_path: Path) -> None:
+    """From pictures, concept sets and a dictionary: both halves, encoding and building, are hit."""
+    encoder = f"tern:{library / 'model'}"
+    arguments = ["index", "many", table, "--encoder", encoder, "--code", "dictionary", "--concepts", "int8", "--at"]
+    assert start([*arguments, f"file:{tmp_path / 'calm'}"]).wait() == 0
+
+    def never_half() -> None:
+        result = boc("info", "many", "--at", f"file:{tmp_path / 'wild'}", "--json")
+        assert result.exit_code == 1 or json.loads(result.stdout)["items"] == {"image": 600, "text": 1200}
+
+    disturb([*arguments, f"file:{tmp_path / 'wild'}"], tmp_path / "wild" / "many.concepts.h5.parts", never_half)
+    assert contents(tmp_path / "wild" / "many") == contents(tmp_path / "calm" / "many")
+
+
+@pytest.mark.slow
+def test_building(library: Path, tmp_path: Path) -> None:
+    """From a feature file, killed while the arrays are written: an older index of the name stays whole."""
+    at = f"file:{tmp_path}"
+    assert boc("index", "photos", library / "photos.h5", "--z", 3, "--at", at).exit_code == 0
+    old = contents(tmp_path / "photos")
+    new = contents(library / "index" / "photos")
+
+    def never_half() -> None:
+        assert contents(tmp_path / "photos") in (old, new)
+
+    arguments = ("index", "photos", library / "photos.h5", "--replace", "--at", at)
+    disturb(arguments, tmp_path / "photos" / ".lock", never_half)
+    assert contents(tmp_path / "photos") == new
+    assert len(list((tmp_path / "photos").glob("segment-*"))) == 1
+
+
+def contents(index: Path) -> dict[str, bytes]:
+    """Every file of the index that is there now, and its commit without the time."""
+    commit = json.loads((index / (index / "CURRENT").read_text()).read_text())
+    del commit["manifest"]["created"]
+    return {**{name: (index / name).read_bytes() for name in commit["files"]}, "commit": json.dumps(commit).encode()}

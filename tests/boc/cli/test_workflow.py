@@ -1,0 +1,279 @@
+"""The library as a program uses it: pictures to regions, a model, vectors, an index, and hits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from boc import build, plugins
+from boc.build import build_index, fit_code, new_manifest
+from boc.codecs import global_code
+from boc.errors import BackendError, BocError, EncoderError, FeatureFileError
+from boc.inputs.extraction import Extraction
+from boc.inputs.features import FeatureFile, embeddings
+from boc.inputs.query_files import read_queries
+from boc.inputs.sources import open_source
+from boc.rerank.dot import METRICS
+from boc.search import Searcher
+from boc.types import MODALITIES, Embeddings, Hit, ImageRef, Modality
+from tests.helpers import boc, draw_pictures
+
+
+@pytest.fixture(scope="module")
+def searcher(library: Path) -> Searcher:
+    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def stored(library: Path) -> dict[Modality, tuple[list[str], NDArray[np.float32]]]:
+    """Ids and vectors of the feature file behind the index."""
+    with FeatureFile(library / "photos.h5") as file:
+        return {m: ([item.id for item in file.items(m)], file.vectors(m)) for m in MODALITIES}
+
+
+def assert_ranked_by(hits: list[Hit], query: NDArray[np.float32], ids: list[str], vectors: NDArray[np.float32]) -> None:
+    """All hits carry their dot product with the query, and are the best of all items."""
+    scores = dict(zip(ids, (vectors @ query).tolist(), strict=True))
+    for hit in hits:
+        assert hit.score == pytest.approx(scores[hit.item.id], abs=1e-6)
+    best = sorted(scores.values(), reverse=True)[: len(hits)]
+    assert [hit.score for hit in hits] == pytest.approx(best, abs=1e-6)
+
+
+@pytest.mark.parametrize("find", MODALITIES)
+def test_scores_are_dot_products_of_the_stored_vectors(
+    searcher: Searcher, stored: dict[Modality, tuple[list[str], NDArray[np.float32]]], library: Path, find: Modality
+) -> None:
+    path = library / "images" / "011.png"
+    text, image = "a green box at the top", searcher.encoder.prepare(ImageRef(path.name, path))
+    for hits, queries in (
+        (searcher.search(text, k=8, rm=20, find=find), searcher.encoder.encode_texts([text])),
+        (searcher.search(image=path, k=8, rm=20, find=find), searcher.encoder.encode_images([image])),
+    ):
+        assert len(hits) == 8
+        assert {hit.item.modality for hit in hits} == {find}
+        assert_ranked_by(hits, queries.vectors[0], *stored[find])
+
+
+def test_pictures_are_found_unless_sentences_are_asked_for(searcher: Searcher) -> None:
+    assert searcher.search("a red box") == searcher.search("a red box", find="image", k=10)
+
+
+def test_a_picture_finds_itself_first(searcher: Searcher, library: Path) -> None:
+    for path in sorted((library / "images").iterdir()):
+        first = searcher.search(image=path, k=1)[0]
+        assert first.item.id == path.name
+        assert first.score == pytest.approx(1, abs=2e-3)
+
+
+def test_a_batch_equals_its_queries_one_by_one(
+    searcher: Searcher, stored: dict[Modality, tuple[list[str], NDArray[np.float32]]]
+) -> None:
+    for modality, (_, vectors) in stored.items():
+        for find in MODALITIES:
+            batch = searcher.search_vectors(Embeddings(modality, vectors), k=5, find=find)
+            alone = [searcher.search_vectors(Embeddings(modality, row[None]), k=5, find=find)[0] for row in vectors]
+            assert batch == alone
+    assert searcher.search_vectors(Embeddings("text", np.empty((0, 16), np.float32))) == []
+
+
+def test_without_spare_candidates_the_engine_chooses_and_the_vectors_order(
+    searcher: Searcher, stored: dict[Modality, tuple[list[str], NDArray[np.float32]]]
+) -> None:
+    queries = Embeddings("text", stored["text"][1])
+    engine = searcher.index.search(searcher.codec.encode_queries(queries), 5, "image")
+    for hits, chosen, query in zip(searcher.search_vectors(queries, k=5, rm=1), engine, queries.vectors, strict=True):
+        assert {hit.item.id for hit in hits} == {hit.item.id for hit in chosen}
+        exact = searcher.index.vectors([hit.item.id for hit in hits]) @ query
+        assert [hit.score for hit in hits] == pytest.approx(exact.tolist(), abs=1e-6)
+        assert sorted(exact, reverse=True) == exact.tolist()
+
+
+def test_more_candidates_never_find_worse(
+    searcher: Searcher, stored: dict[Modality, tuple[list[str], NDArray[np.float32]]]
+) -> None:
+    queries = Embeddings("text", stored["text"][1])
+    sums = [
+        [sum(hit.score for hit in hits) for hits in searcher.search_vectors(queries, k=5, rm=rm)] for rm in (1, 2, 8)
+    ]
+    for few, some, all_ in zip(*sums, strict=True):
+        assert few <= some + 1e-6
+        assert some <= all_ + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({}, "either"), ({"text": "a", "image": "a.png"}, "either"), ({"text": "a", "k": 0}, "k must be at least 1"),
+     ({"text": "a", "rm": float("nan")}, "rm"), ({"text": "a", "rm": float("inf")}, "rm"), ({"text": "\n"}, "empty")],
+)  # fmt: skip
+def test_a_question_that_makes_no_sense_is_refused(searcher: Searcher, options: dict[str, object], words: str) -> None:
+    with pytest.raises(BocError, match=words):
+        searcher.search(**options)  # type: ignore[arg-type]
+
+
+def test_vectors_of_another_width_are_refused(searcher: Searcher) -> None:
+    with pytest.raises(BocError, match="dimension 8 for a code of dimension 16"):
+        searcher.search_vectors(Embeddings("text", np.ones((1, 8), np.float32)))
+
+
+@pytest.fixture(scope="module")
+def aligned(library: Path) -> Searcher:
+    """An index that is re-ranked by mrsw."""
+    at = f"file:{library / 'aligned'}"
+    made = boc("index", "photos", library / "photos.h5", "--at", at, "--rerank", "mrsw", "--rm", 20)
+    assert made.exit_code == 0, made.output
+    return Searcher.open("photos", at, device="cpu")
+
+
+def pooled(query: NDArray[np.float32], item: NDArray[np.float32], metric: str, *, asks_by_words: bool) -> float:
+    A = (item / np.linalg.norm(item, axis=1)[:, None]) @ (query / np.linalg.norm(query, axis=1)[:, None]).T
+    if not asks_by_words:
+        A = A.T
+    mrsw, mwsr = A.max(axis=0).sum(), A.max(axis=1).sum()  # A is regions x words
+    return float({"mrsw": mrsw, "mwsr": mwsr, "symm": mrsw + mwsr, "mravgw": mrsw / A.shape[1]}[metric])
+
+
+@pytest.mark.parametrize("metric", METRICS[1:])
+@pytest.mark.parametrize("find", MODALITIES)
+@pytest.mark.parametrize("asking", MODALITIES)
+def test_words_and_regions_are_those_of_sentences_and_pictures_whoever_asks(
+    aligned: Searcher, library: Path, asking: Modality, find: Modality, metric: str
+) -> None:
+    with FeatureFile(library / "photos.h5") as file:
+        queries = embeddings(file.rows(asking, 0, 3), asking)
+        rows = file.rows(find, 0, file.count(find))
+    sets = {item.id: rows.ragged["concepts"][i] for i, item in enumerate(rows.items)}
+    by_words = asking == "text" or find == "image"
+    assert queries.concepts is not None
+    for i, hits in enumerate(aligned.search_vectors(queries, k=5, find=find, rerank=metric)):
+        expected = {key: pooled(queries.concepts[i], one, metric, asks_by_words=by_words) for key, one in sets.items()}
+        assert len(hits) == 5
+        for hit in hits:
+            assert hit.score == pytest.approx(expected[hit.item.id], abs=0.03)
+        best = sorted(expected.values(), reverse=True)[:5]
+        assert [hit.score for hit in hits] == pytest.approx(best, abs=0.03)
+
+
+def test_the_index_says_what_re_ranks_unless_the_search_does(aligned: Searcher, library: Path) -> None:
+    assert (aligned.index.manifest.rerank, aligned.index.manifest.concept_dtype) == ("mrsw", "float16")
+    text = "a green box at the top"
+    assert aligned.search(text) == aligned.search(text, rerank="mrsw") != aligned.search(text, rerank="dot")
+    path = library / "images" / "011.png"
+    assert aligned.search(image=path) == aligned.search(image=path, rerank="mrsw")
+    asked = aligned.encoder.encode_texts([text])
+    assert aligned.search_vectors(asked, find="text")[0] == aligned.search(text, find="text")
+
+
+def test_a_re_ranking_that_cannot_be_is_refused(searcher: Searcher, aligned: Searcher, tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="holds no concept sets"):
+        searcher.search("a red box", rerank="symm")
+    with pytest.raises(BocError, match="the queries hold no concept sets, which mrsw compares; re-rank by dot"):
+        aligned.search_vectors(Embeddings("text", np.ones((1, 16), np.float32)))
+    with pytest.raises(BocError, match="no re-rank metric 'max'"):
+        aligned.search("a red box", rerank="max")
+
+
+def test_the_command_line_stores_and_compares_concept_sets(library: Path, tmp_path: Path) -> None:
+    at = f"file:{tmp_path / 'int8'}"
+    stored = boc("index", "photos", library / "photos.h5", "--at", at, "--concepts", "int8")
+    assert stored.exit_code == 0, stored.output
+    made_for = Searcher.open("photos", at)
+    asked = ("search", "photos", "--at", at, "--features", library / "photos.h5", "--id", "003.png", "--json")
+    (_, query), *rest = read_queries(library / "photos.h5", made_for.index.manifest.identity, "003.png")
+    assert not rest
+    scores = []
+    for metric in METRICS:
+        found = boc(*asked, "--rerank", metric)
+        assert found.exit_code == 0, found.output
+        scores.append([hit["score"] for hit in json.loads(found.stdout)["hits"]])
+        assert scores[-1] == [hit.score for hit in made_for.search_vectors(query, rerank=metric)[0]]
+    assert scores[0][0] == pytest.approx(1, abs=1e-3)  # the item itself
+    assert scores[0] == sorted(scores[0], reverse=True)
+    assert scores[0][-1] >= -1.001
+    assert np.allclose(np.array(scores[1]) / scores[4], len(query.concepts[0]))
+    bare, table = tmp_path / "bare.h5", library / "captions.csv"
+    encoder = f"tern:{library / 'model'}"
+    assert boc("extract", table, "-o", bare, "--encoder", encoder, "--no-concepts").exit_code == 0
+    refused = boc("index", "other", bare, "--at", at, "--rerank", "symm")
+    assert refused.exit_code == 1
+    assert "holds no concept sets of its image items; make it with boc extract" in refused.stderr
+    made = boc("index", "other", table, "--at", at, "--encoder", encoder, "--rerank", "symm", "--concepts", "int8")
+    assert made.exit_code == 0, made.output
+    assert Searcher.open("other", at).index.manifest.rerank == "symm"
+    repeated = boc("index", "photos", library / "photos.h5", "--at", at, "--concepts", "float16")
+    assert repeated.exit_code == 1
+    assert "add --replace" in repeated.stderr
+
+
+def test_a_file_without_concept_sets_makes_no_index_that_needs_them(library: Path, tmp_path: Path) -> None:
+    encoder = plugins.encoder(f"tern:{library / 'model'}", "cpu")
+    source = open_source(library / "captions.csv")
+    assert list(Extraction(source, tmp_path / "f.h5", encoder=encoder, concepts=False).run())
+    with FeatureFile(tmp_path / "f.h5") as file:
+        codec = fit_code(file, global_code(z=16))
+        with pytest.raises(FeatureFileError, match="holds no concept sets"):
+            new_manifest(file, codec, concepts="int8")
+
+
+def test_what_to_extract_must_be_named(library: Path, tmp_path: Path) -> None:
+    with pytest.raises(EncoderError, match="name what to extract"):
+        Extraction(open_source(library / "captions.csv"), tmp_path / "f.h5")
+
+
+def test_the_sample_a_code_is_fitted_on_is_bounded_and_spread(
+    library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(build, "FIT_SAMPLE", 25)
+    seen: list[Embeddings] = []
+    codec = global_code(z=4)
+    monkeypatch.setattr(codec, "fit", lambda *samples: seen.extend(samples) or codec)
+    with FeatureFile(library / "photos.h5") as file:
+        fit_code(file, codec)
+        assert [len(sample) for sample in seen] == [20, 20]
+        assert np.array_equal(seen[1].vectors, file.vectors("text")[::4])
+
+
+def test_regions_from_files_make_a_model_and_an_index_even_where_a_picture_has_none(tmp_path: Path) -> None:
+    table = draw_pictures(tmp_path / "made", 12)
+    rng = np.random.default_rng(0)
+    for name in ("bu_att", "bu_box"):
+        (tmp_path / "features" / name).mkdir(parents=True)
+    for i in range(12):
+        n = i % 4  # pictures 0, 4 and 8 have no region
+        corners = np.sort(rng.random((n, 2, 2)), axis=1) * 64
+        np.savez(tmp_path / "features" / "bu_att" / f"{i:03d}.npz", feat=rng.random((n, 6), dtype=np.float32))
+        np.save(tmp_path / "features" / "bu_box" / f"{i:03d}.npy", corners.reshape(n, 4))
+    regions = plugins.region_source(f"files:{tmp_path / 'features'}")
+    source = open_source(table)
+    assert list(Extraction(source, tmp_path / "regions.h5", regions=regions).run()) == [0, 36]
+
+    trainer = plugins.trainer()
+    sizes = {"visual_width": 8, "joint_width": 8, "feedforward": 8, "heads": 2, "text_layers": 1}
+    plan = {"epochs": 1, "batch_size": 4, "held_out": 4}
+    recipe = trainer.Recipe.of("small", {name: str(value) for name, value in (sizes | plan).items()})
+    run = trainer.describe(recipe, source.digest, regions)
+    folder = tmp_path / "model"
+    assert not trainer.finished(folder, run)
+    training = trainer.Training(folder, tmp_path / "regions.h5", regions, recipe, run, ids=None, device="cpu")
+    assert list(training.prepare())[-1] == training.captions == 24
+    assert [now.step for now in training.run()] == [1, 2, 2]
+    assert trainer.finished(folder, run)
+
+    encoder = plugins.encoder(f"tern:{folder}", "cpu")
+    assert list(Extraction(source, tmp_path / "f.h5", encoder=encoder, dtype="float32").run()) == [0, 36]
+    at = f"file:{tmp_path / 'index'}"
+    with FeatureFile(tmp_path / "f.h5") as file:
+        assert file.failed == []
+        assert [len(file.rows("image", i, i + 1).ragged["concepts"][0]) for i in range(5)] == [0, 1, 2, 3, 0]
+        codec = fit_code(file, global_code(z=16))
+        assert list(build_index(file, at, "files", codec, new_manifest(file, codec))) == [12, 36]
+        vectors = file.vectors("image")
+    found = Searcher.open("files", at, device="cpu").search(image=tmp_path / "made" / "images" / "004.png", k=12)
+    bare = {"000.png", "004.png", "008.png"}  # alike: none has anything to tell it by
+    assert {hit.item.id for hit in found[:3]} == bare
+    assert np.array_equal(vectors[0], vectors[4])
+    assert [hit.item.id for hit in found[:3]] == sorted(bare)

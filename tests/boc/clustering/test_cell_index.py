@@ -1,0 +1,296 @@
+"""Centroids: the search against a full comparison, and what training promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from boc.clustering import cell_index
+from boc.clustering.cell_index import FLAT, Centroids, rounded, spherical_kmeans, unit
+
+PATHS = ["numpy"] if cell_index._dots is None else [*cell_index._dots.paths(), "numpy"]
+
+
+@contextmanager
+def computing_by(path: str) -> Iterator[None]:
+    """By one of the instruction sets of ``boc._dots``, or "numpy", without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if path == "numpy":
+            patch.setattr(cell_index, "_dots", None)
+            yield
+        else:
+            cell_index._dots.use(path)
+            try:
+                yield
+            finally:
+                cell_index._dots.use(PATHS[0])
+
+
+def clustered(seed: int, clusters: int, rows: int, width: int, noise: float = 0.3) -> NDArray[np.float32]:
+    """Unit vectors around random directions."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((clusters, width))
+    return unit(centres[rng.integers(clusters, size=rows)] + noise * rng.standard_normal((rows, width)))
+
+
+def slow_rounded(row: list[float]) -> tuple[list[int], np.float32]:
+    """Whole numbers to 127, and one over their length."""
+    most = max(map(abs, row))
+    whole = [round(value * (127 / most)) if most else 0 for value in row]
+    length = sum(value * value for value in whole) ** 0.5
+    return whole, np.float32(1 / length if length else 0)
+
+
+def slow_scores(query: list[int], rows: NDArray[np.int8], scales: NDArray[np.float32]) -> list[np.float32]:
+    return [
+        np.float32(sum(a * b for a, b in zip(query, row, strict=True))) * scale
+        for row, scale in zip(rows.tolist(), scales, strict=True)
+    ]
+
+
+@st.composite
+def in_cells(draw: st.DrawFn) -> Centroids:
+    """Centroids in cells of all sizes, drawn, not learned; some of them the same."""
+    sizes = draw(st.lists(st.integers(1, 12), min_size=1, max_size=12))
+    width, steps = draw(st.integers(1, 140)), draw(st.sampled_from([1, 2, 100]))
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    vectors, heads = (rng.integers(-steps, steps + 1, (n, width)).astype(np.float32) for n in (sum(sizes), len(sizes)))
+    return Centroids(*rounded(vectors), *rounded(heads), np.concatenate([[0], np.cumsum(sizes)]))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(
+    centroids=in_cells(), z=st.integers(1, 60), cells=st.integers(1, 14), n=st.integers(1, 9), seed=st.integers(0, 99)
+)
+def test_nearest_is_a_loop_over_the_cells_of_the_nearest_heads(
+    path: str, centroids: Centroids, z: int, cells: int, n: int, seed: int
+) -> None:
+    """To the last bit, and of equal ones those of lower number; whatever is beside a row."""
+    X = np.random.default_rng(seed).standard_normal((n, centroids.vectors.shape[1])).astype(np.float32)
+    with computing_by(path):
+        numbers, cosines = centroids.nearest(X, z, cells)
+    sizes = sorted(np.diff(centroids.starts).tolist())
+    while sum(sizes[:cells]) < min(z, len(centroids)):
+        cells += 1
+    assert numbers.shape == cosines.shape == (n, min(z, len(centroids)))
+    for x, row, found in zip(X.tolist(), numbers.tolist(), cosines.tolist(), strict=True):
+        query, length = slow_rounded(x)
+        heads = slow_scores(query, centroids.heads, centroids.head_scales)
+        asked = sorted(range(len(heads)), key=lambda i: (-heads[i], i))[:cells]
+        scores = slow_scores(query, centroids.vectors, centroids.scales)
+        seen = [j for i in asked for j in range(centroids.starts[i], centroids.starts[i + 1])]
+        expected = sorted(seen, key=lambda j: (-scores[j], j))[: min(z, len(centroids))]
+        assert row == expected
+        assert found == [scores[j] * length for j in expected]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(
+    rows=arrays(
+        np.float32,
+        st.tuples(st.integers(1, 4), st.integers(1, 90)),
+        elements=st.floats(-(2.0**60), 2.0**60, width=32) | st.sampled_from([1e-44, 0.5, -254.0, 254.0]),
+    )
+)
+def test_rounding_keeps_directions_whatever_their_size(path: str, rows: NDArray[np.float32]) -> None:
+    with computing_by(path):
+        whole, scales = rounded(rows)
+        again = rounded(whole.astype(np.float32) * scales[:, None])[0]
+    assert [slow_rounded(row) for row in rows.tolist()] == list(zip(whole.tolist(), scales, strict=True))
+    assert np.array_equal(again, whole)
+    filled = rows.any(axis=1)
+    assert (np.abs(whole[filled]).max(axis=1) == 127).all()
+    lengths = np.linalg.norm(whole[filled] * scales[filled, None], axis=1)
+    np.testing.assert_allclose(lengths, 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_row_with_what_is_no_number_has_no_direction(path: str, value: float) -> None:
+    rows = np.ones((2, 70), np.float32)
+    rows[0, 69] = value
+    with computing_by(path):
+        whole, scales = rounded(rows)
+    assert not whole[0].any()
+    assert scales.tolist() == [0, slow_rounded([1.0] * 70)[1]]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_vector_that_is_no_number_finds_some_centroids_all_the_same(path: str) -> None:
+    centroids = spherical_kmeans(clustered(0, 30, 500, 8), 100, 0)
+    for value in (np.nan, np.inf, -np.inf):
+        with computing_by(path), np.errstate(invalid="ignore"):
+            numbers, _ = centroids.nearest(np.full((2, 8), value, np.float32), 10, 5)
+        assert ((numbers >= 0) & (numbers < len(centroids))).all()
+
+
+@pytest.mark.skipif(cell_index._dots is None, reason="not built here")
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"starts": [0, 2, 9]}, "do not rise within 5 vectors"),
+        ({"starts": [0, 4, 2]}, "do not rise"),
+        ({"starts": [-1, 2, 5]}, "do not rise"),
+        ({"starts": [0, 5]}, "starts for another number of heads"),
+        ({"cells": 0}, "cells: 0 of 2"),
+        ({"cells": 3}, "cells: 3 of 2"),
+        ({"cells": 1, "numbers": np.empty((1, 4), np.int64), "cosines": np.empty((1, 4), np.float32)}, "search more"),
+        ({"numbers": np.empty((2, 1), np.int64)}, "numbers for another"),
+        ({"cosines": np.empty((1, 2), np.float32)}, "cosines for another"),
+        ({"numbers": np.empty((1, 1), np.int32)}, "numbers must have"),
+        ({"heads": np.ones((2, 2), np.int8)}, "heads for queries of another width"),
+        ({"head_scales": np.ones(3, np.float32)}, "head_scales for another"),
+        ({"vectors": np.ones((5, 4), np.int8)}, "vectors for queries of another width"),
+        ({"vectors": np.ones((5, 3))}, "vectors must have"),
+        ({"scales": np.ones(4, np.float32)}, "scales for another"),
+        ({"queries": np.ones((1, 65537), np.float32)}, "rows of 65537 numbers; at most 65536"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(wrong: dict[str, Any], message: str) -> None:
+    given = {
+        "queries": np.ones((1, 3), np.float32),
+        "heads": np.ones((2, 3), np.int8),
+        "head_scales": np.ones(2, np.float32),
+        "starts": [0, 2, 5],
+        "vectors": np.ones((5, 3), np.int8),
+        "scales": np.ones(5, np.float32),
+        "cells": 2,
+        "numbers": np.empty((1, 1), np.int64),
+        "cosines": np.empty((1, 1), np.float32),
+    } | wrong
+    given["starts"] = np.array(given["starts"])
+    with pytest.raises(ValueError, match=message):
+        cell_index._dots.nearest(*given.values())
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(n=st.integers(0, 4), m=st.integers(1, 9), d=st.integers(1, 140), seed=st.integers(0, 99))
+def test_gram_is_the_cosines_of_the_chosen_with_each_other(path: str, n: int, m: int, d: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    vectors, scales = rounded(rng.standard_normal((9, d)).astype(np.float32))
+    centroids = Centroids(vectors, scales, vectors[:1], scales[:1], np.array([0, 9]))
+    numbers = rng.integers(9, size=(n, m))
+    with computing_by(path):
+        found = centroids.gram(numbers)
+    for cosines, chosen in zip(found, numbers.tolist(), strict=True):
+        assert np.array_equal(cosines, cosines.T)
+        for i, a in enumerate(chosen):
+            expected = np.array(slow_scores(vectors[a].tolist(), vectors[chosen], scales[chosen])) * scales[a]
+            assert np.array_equal(cosines[i, i:], expected[i:])
+
+
+@pytest.mark.skipif(cell_index._dots is None, reason="not built here")
+def test_the_others_refuse_arrays_that_do_not_fit() -> None:
+    rows, scales, sets = np.ones((3, 2), np.int8), np.ones(3, np.float32), np.zeros((2, 2), np.int64)
+    with pytest.raises(IndexError, match="no row 3 among 3"):
+        cell_index._dots.gram(rows, scales, sets + 3, np.empty((2, 2, 2), np.float32))
+    with pytest.raises(ValueError, match="sets of another size"):
+        cell_index._dots.gram(rows, scales, sets, np.empty((2, 2, 3), np.float32))
+    with pytest.raises(ValueError, match="another number of sets"):
+        cell_index._dots.gram(rows, scales, sets, np.empty((1, 2, 2), np.float32))
+    with pytest.raises(ValueError, match="scales for another number"):
+        cell_index._dots.gram(rows, scales[:2], sets, np.empty((2, 2, 2), np.float32))
+    with pytest.raises(ValueError, match="out for rows of another width"):
+        cell_index._dots.rounded(np.ones((3, 2), np.float32), np.empty((3, 1), np.int8), scales)
+    with pytest.raises(ValueError, match="terms: 3 for 2"):
+        cell_index._dots.terms(sets, np.ones((2, 3), np.float32), 0, 9, *np.empty((2, 2, 2), np.int32))
+    for places in (0, 3):
+        with pytest.raises(ValueError, match=f"{places} places in rows of 2"):
+            cell_index._dots.largest(np.ones((1, 2), np.float32), np.empty((1, places), np.int32))
+    with pytest.raises(ValueError, match="places for another number"):
+        cell_index._dots.largest(np.ones((1, 2), np.float32), np.empty((2, 1), np.int32))
+
+
+@pytest.fixture(scope="module")
+def points() -> NDArray[np.float32]:
+    return clustered(0, 300, 12_000, 16)
+
+
+@pytest.fixture(scope="module")
+def many(points: NDArray[np.float32]) -> Centroids:
+    """More centroids than lie in one cell."""
+    return spherical_kmeans(points, 2 * FLAT, seed=0)
+
+
+def test_centroids_are_distinct_unit_vectors_in_cells(many: Centroids) -> None:
+    assert len(np.unique(many.vectors, axis=0)) == len(many) <= 2 * FLAT
+    assert len(many) > 1.9 * FLAT
+    np.testing.assert_allclose(np.linalg.norm(many.units, axis=1), 1, rtol=1e-5)
+    assert many.starts[0] == 0
+    assert many.starts[-1] == len(many)
+    assert (np.diff(many.starts) > 0).all()
+    assert len(many.heads) == len(many.starts) - 1 > 1
+
+
+def test_with_all_cells_no_centroid_is_missed(many: Centroids, points: NDArray[np.float32]) -> None:
+    """And 8 bits hardly show in a cosine."""
+    numbers, cosines = many.nearest(points[:200], 10, len(many.heads))
+    products = points[:200] @ many.units.T
+    np.testing.assert_allclose(cosines, -np.sort(-products, axis=1)[:, :10], atol=5e-3)
+    np.testing.assert_allclose(np.take_along_axis(products, numbers, axis=1), cosines, atol=5e-3)
+
+
+def test_a_few_cells_give_nearly_the_exact_answer(many: Centroids, points: NDArray[np.float32]) -> None:
+    some, all_ = (many.nearest(points[:500], 10, cells)[0] for cells in (16, len(many.heads)))
+    shared = [len(set(a) & set(b)) for a, b in zip(some.tolist(), all_.tolist(), strict=True)]
+    assert np.mean(shared) > 9.5
+
+
+def test_what_is_beside_a_row_changes_no_bit_of_its_answer(many: Centroids, points: NDArray[np.float32]) -> None:
+    together = many.nearest(points[:50], 5, 8)
+    alone = [many.nearest(point[None], 5, 8) for point in points[:50]]
+    for i, found in enumerate(together):
+        assert found.tobytes() == np.concatenate([one[i] for one in alone]).tobytes()
+
+
+def test_rows_too_many_to_be_held_together_are_all_answered() -> None:
+    rows = np.eye(2, dtype=np.float32)[np.arange(40_000) % 2]  # some fifty searches of so many are held at a time
+    centroids = Centroids(*rounded(rows), *rounded(rows[:1]), np.array([0, 40_000]))
+    numbers, cosines = centroids.nearest(rows[:150], 1, 1)
+    assert numbers.ravel().tolist() == [0, 1] * 75
+    assert cosines.ravel().tolist() == pytest.approx([1] * 150)
+
+
+def test_a_seed_gives_one_result_and_another_seed_another(points: NDArray[np.float32]) -> None:
+    first, again, other = (spherical_kmeans(points[:2000], 200, seed).vectors for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@settings(max_examples=20)
+@given(n=st.integers(1, 30), k=st.integers(1, 40), copies=st.integers(1, 3), seed=st.integers(0, 2**32))
+def test_never_more_centroids_than_asked_for_or_than_distinct_rows(n: int, k: int, copies: int, seed: int) -> None:
+    X = np.repeat(unit(np.random.default_rng(n).standard_normal((n, 3))), copies, axis=0)
+    found = spherical_kmeans(X, k, seed)
+    assert 1 <= len(found) <= k
+    if k >= n * copies:
+        assert np.unique(found.vectors, axis=0).tolist() == np.unique(rounded(X)[0], axis=0).tolist()
+
+
+def test_training_gains_on_random_members(points: NDArray[np.float32]) -> None:
+    learned = spherical_kmeans(points, 500, 0)
+    drawn = points[np.random.default_rng(0).choice(len(points), 500, replace=False)]
+    similarity = [(points @ vectors.T).max(axis=1).mean() for vectors in (learned.units, drawn)]
+    assert similarity[0] > similarity[1] + 0.02
+
+
+def test_no_centroid_is_left_with_a_crowd() -> None:
+    """Half of all points lie in one narrow cone, and get about half of the centroids."""
+    rng = np.random.default_rng(0)
+    narrow = np.eye(8)[0] + 0.02 * rng.standard_normal((4000, 8))
+    X = unit(np.concatenate([narrow, rng.standard_normal((4000, 8))]))
+    found = spherical_kmeans(X, 400, 0)
+    lengths = np.bincount((X @ found.units.T).argmax(axis=1), minlength=len(found))
+    assert lengths.max() < 4 * len(X) / len(found)
+
+
+def test_unit_rows() -> None:
+    assert unit(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist() == [[np.float32(0.6), np.float32(0.8)], [0, 0]]

@@ -1,0 +1,352 @@
+"""Codebooks: what is sampled, which words are taken, and the file."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from boc.cli import Group
+from boc.cli.commands.build_codebook import command
+from boc.clustering.codebook import Codebook, check_alone, check_files, cluster, dictionary, sample_concepts
+from boc.codecs import SurrogateCodec
+from boc.codecs.bag_of_concepts import concept_steps
+from boc.errors import BocError, FeatureFileError
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header, embeddings
+from boc.types import MODALITIES, Identity, Item, Modality, Ragged, Rows
+
+DIM = 2
+IDENTITY = Identity("tern:somewhere", "ab" * 32, DIM)
+
+
+def write(
+    path: Path,
+    pictures: list[list[list[float]]],
+    captions: list[tuple[list[str], list[list[float]]]],
+    identity: Identity = IDENTITY,
+    *,
+    concepts: bool = True,
+    words: bool = True,
+) -> Path:
+    """An embeddings file of the given concept vectors; captions come with their word-pieces."""
+    with FeatureWriter(path, Header("embeddings", identity.spec, identity.digest, DIM, "float32", path.name)) as writer:
+        sets: dict[Modality, list[Any]] = {"image": pictures, "text": [vectors for _, vectors in captions]}
+        batches = []
+        for modality, values in sets.items():
+            items = [Item(f"{modality}{i}", modality, "", "image0") for i in range(len(values))]
+            ragged = {"concepts": Ragged.from_sets(values, DIM)} if concepts else {}
+            pieces = [p for p, _ in captions] if modality == "text" and words and concepts else None
+            batches.append(Rows(items, {"vectors": np.ones((len(values), DIM), np.float32)}, ragged, pieces))
+        writer.append(len(pictures) + len(captions), [rows for rows in batches if rows.items])
+        writer.finish()
+    return path
+
+
+def numbered(modality: Modality, count: int, start: int = 0) -> list[list[float]]:
+    """Concepts that say what they are: 0 or 1 for the modality, and a number."""
+    return [[float(modality == "text"), float(start + i)] for i in range(count)]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Two files with 6 + 3 regions and 4 + 2 words, of which "the" and "is" are stop-words."""
+    place = tmp_path_factory.mktemp("two")
+    one = write(
+        place / "one.h5",
+        [numbered("image", 4), [], numbered("image", 2, 4)],
+        [(["the", "dog", "is", "wet"], numbered("text", 4))],
+    )
+    other = write(
+        place / "other.h5", [numbered("image", 3, 6)], [([], []), (["snow", "##board"], numbered("text", 2, 4))]
+    )
+    with ExitStack() as stack:
+        yield [stack.enter_context(FeatureFile(path)) for path in (one, other)]
+
+
+def names(sample: NDArray[np.float32]) -> list[tuple[int, int]]:
+    """(0 or 1, number) of sampled concepts."""
+    return [(int(a), int(b)) for a, b in sample]
+
+
+ALL = [(0, i) for i in range(9)] + [(1, i) for i in range(6)]
+
+
+@settings(max_examples=40)
+@given(size=st.integers(1, 20), seed=st.integers(0, 99), balanced=st.booleans())
+def test_a_sample_is_of_the_union_without_repetition(two: Any, size: int, seed: int, balanced: bool) -> None:
+    found = names(sample_concepts(two, size, seed=seed, balanced=balanced))
+    assert len(found) == len(set(found)) == min(size, len(ALL))
+    assert set(found) <= set(ALL)
+    assert found == names(sample_concepts(two, size, seed=seed, balanced=balanced))
+
+
+def test_every_concept_is_equally_likely(two: Any) -> None:
+    times = 200
+    counts = Counter(name for seed in range(times) for name in names(sample_concepts(two, 5, seed=seed)))
+    expected, deviation = times / 3, np.sqrt(times / 3 * 2 / 3)
+    assert set(counts) == set(ALL)
+    assert max(abs(count - expected) for count in counts.values()) < 4 * deviation
+
+
+def test_a_balanced_sample_has_equally_many_of_both_as_far_as_there_are(two: Any) -> None:
+    for size, regions, words in ((4, 2, 2), (12, 6, 6), (14, 8, 6), (5, 3, 2), (1, 1, 0)):
+        found = Counter(kind for kind, _ in names(sample_concepts(two, size, balanced=True)))
+        assert (found[0], found[1]) == (regions, words)
+
+
+def test_one_modality_or_no_stop_words(two: Any) -> None:
+    assert sorted(names(sample_concepts(two, 99, modalities=("text",)))) == ALL[9:]
+    without = [(1, i) for i in (1, 3, 4, 5)]
+    assert sorted(names(sample_concepts(two, 99, drop_stopwords=True))) == ALL[:9] + without
+    assert sorted(names(sample_concepts(two, 99, modalities=("text",), drop_stopwords=True))) == without
+
+
+def test_nothing_to_sample_is_an_error(tmp_path: Path, two: Any) -> None:
+    with pytest.raises(BocError, match="at least 1 concept, got 0"):
+        sample_concepts(two, 0)
+    stop = write(tmp_path / "stop.h5", [], [(["the"], numbered("text", 1))])
+    with FeatureFile(stop) as file, pytest.raises(FeatureFileError, match="no concepts to choose from"):
+        sample_concepts([file], drop_stopwords=True)
+
+
+def test_files_of_half_precision_are_read_row_by_row(library: Path) -> None:
+    with FeatureFile(library / "photos.h5") as file:
+        assert file.header.dtype == "float16"
+        every = {
+            tuple(row)
+            for m in MODALITIES
+            for rows in file.batches(m)
+            for row in rows.ragged["concepts"].values.tolist()
+        }
+        found = sample_concepts([file], 200, seed=1)
+    assert found.dtype == np.float32
+    assert {tuple(row) for row in found.tolist()} <= every
+
+
+CAPTIONS = [
+    (["the", "dog", "jump", "##s"], [[9, 9], [1, 0], [2, 2], [4, 4]]),
+    (["dog", "dog", "xq", "##zv", "is"], [[3, 0], [2, 0], [7, 7], [7, 7], [9, 9]]),
+    (["jump", "a", "jump", "##s", "cat"], [[5, 5], [9, 9], [0, 0], [2, 2], [6, 1]]),
+]
+
+
+def test_the_dictionary_is_of_frequent_english_words(tmp_path: Path) -> None:
+    pytest.importorskip("spellchecker")
+    captions = [(pieces, [[float(x) for x in v] for v in vectors]) for pieces, vectors in CAPTIONS]
+    with FeatureFile(write(tmp_path / "a.h5", [], captions)) as file:
+        book = dictionary([file], 10)
+        assert book.words == ("dog", "jumps", "cat", "jump")
+        assert book.centroids.tolist() == [[2, 0], [2, 2], [6, 1], [5, 5]]
+        assert book.concepts == 3 + 4 + 1 + 1
+        assert dictionary([file], 2).words == ("dog", "jumps")
+
+
+def test_captions_without_english_or_without_words_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("spellchecker")
+    odd = write(tmp_path / "a.h5", [], [(["xqq", "the"], numbered("text", 2))])
+    with FeatureFile(odd) as file, pytest.raises(FeatureFileError, match="no English words"):
+        dictionary([file])
+    with FeatureFile(write(tmp_path / "b.h5", [], [(["dog"], numbered("text", 1))], words=False)) as file:
+        with pytest.raises(FeatureFileError, match="which words"):
+            dictionary([file])
+        with pytest.raises(FeatureFileError, match="which words"):
+            sample_concepts([file], drop_stopwords=True)
+
+
+def test_files_must_hold_concepts_of_one_encoder(tmp_path: Path, library: Path) -> None:
+    bare = write(tmp_path / "bare.h5", [[]], [], concepts=False)
+    mine = write(tmp_path / "mine.h5", [numbered("image", 1)], [])
+    other = write(tmp_path / "other.h5", [numbered("image", 1)], [], replace(IDENTITY, spec="tern:b", digest="cd" * 32))
+    with pytest.raises(FeatureFileError, match="holds regions"), FeatureFile(library / "regions.h5") as file:
+        check_files([file])
+    with pytest.raises(FeatureFileError, match="no concept vectors of regions or words"), FeatureFile(bare) as file:
+        check_files([file])
+    with FeatureFile(mine) as one, FeatureFile(other) as another:
+        assert check_files([one]) == IDENTITY
+        with pytest.raises(FeatureFileError, match=r"tern:b, but .*mine\.h5 by tern:somewhere"):
+            cluster([one, another])
+        with pytest.raises(FeatureFileError, match="no concept vectors of words"):
+            cluster([one], modalities=("text",))
+        with pytest.raises(FeatureFileError, match=r"--encoder 'tern:somewhere\?alone'"):
+            check_alone([one])
+    with pytest.raises(FeatureFileError, match="no feature file"):
+        check_files([])
+
+
+def made(words: tuple[str, ...] | None = None) -> Codebook:
+    centroids = np.random.default_rng(0).standard_normal((3, DIM)).astype(np.float32)
+    return Codebook(centroids, IDENTITY, ("cd", "ef"), {"seed": 3, "spherical": True}, 17, 0.25, words)
+
+
+@pytest.mark.parametrize("words", [None, ("dog", "naïve", "日本")])
+def test_a_codebook_comes_back_from_its_file(tmp_path: Path, words: tuple[str, ...] | None) -> None:
+    book, path = made(words), tmp_path / "deep" / "book.npz"
+    book.save(path)
+    found = Codebook.load(path)
+    assert np.array_equal(found.centroids, book.centroids)
+    assert replace(found, centroids=book.centroids) == book
+    assert found.spherical
+    assert len(found) == 3
+    assert {"boc", "numpy"} <= set(found.versions)
+    assert [p.name for p in path.parent.iterdir()] == ["book.npz"]
+
+
+def archive(path: Path, **entries: NDArray[Any]) -> Path:
+    made(("a", "b", "c")).save(path)
+    with np.load(path, allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files} | entries
+    with path.open("wb") as handle:
+        np.savez(handle, **{name: array for name, array in arrays.items() if array is not MISSING})
+    return path
+
+
+MISSING = np.empty(0)
+
+
+def about(**changes: Any) -> NDArray[np.uint8]:
+    """The JSON of a codebook with entries changed, or left out where the change is MISSING."""
+    entries = {
+        "kind": "codebook", "format": 1, "identity": {"spec": "tern:x", "digest": "0", "dim": DIM}, "sources": [],
+        "options": {}, "concepts": 1, "spread": 1.0, "versions": {},
+    } | changes  # fmt: skip
+    kept = {key: value for key, value in entries.items() if value is not MISSING}
+    return np.frombuffer(json.dumps(kept).encode(), np.uint8)
+
+
+HOSTILE: dict[str, dict[str, NDArray[Any]]] = {
+    "no-about": {"about": MISSING},
+    "no-centroids": {"centroids": MISSING},
+    "about-is-no-json": {"about": np.frombuffer(b"{", np.uint8)},
+    "about-is-no-text": {"about": np.frombuffer(b"\xff\xfe\xfd", np.uint8)},
+    "about-is-a-list": {"about": np.frombuffer(b"[1]", np.uint8)},
+    "another-kind": {"about": about(kind="regions")},
+    "no-identity": {"about": about(identity=MISSING)},
+    "odd-identity": {"about": about(identity={"spec": "x"})},
+    "entry-missing": {"about": about(sources=MISSING)},
+    "entry-unknown": {"about": about(extra=1)},
+    "spread-is-nan": {"about": about(spread=float("nan"))},
+    "spread-is-text": {"about": about(spread="wide")},
+    "options-are-a-list": {"about": about(options=[])},
+    "concepts-are-text": {"about": about(concepts="many")},
+    "sources-are-a-number": {"about": about(sources=7)},
+    "versions-are-a-list": {"about": about(versions=[])},
+    "pickle": {"centroids": np.array([object()], dtype=object)},
+    "doubles": {"centroids": np.ones((3, DIM))},
+    "another-width": {"centroids": np.ones((3, DIM + 1), np.float32)},
+    "flat": {"centroids": np.ones(3 * DIM, np.float32)},
+    "empty": {"centroids": np.ones((0, DIM), np.float32), "words": MISSING},
+    "not-finite": {"centroids": np.full((3, DIM), np.nan, np.float32)},
+    "words-too-few": {"words": np.array(["a", "b"])},
+    "words-are-numbers": {"words": np.arange(3)},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_file_that_is_no_codebook_is_refused(tmp_path: Path, name: str) -> None:
+    path = archive(tmp_path / "book.npz", **HOSTILE[name])
+    with pytest.raises(BocError, match=r"book\.npz: .*boc build-codebook"):
+        Codebook.load(path)
+
+
+def test_a_damaged_or_foreign_or_missing_file_is_refused(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.npz"
+    made().save(whole)
+    data = whole.read_bytes()
+    stored = data.index(made().centroids.tobytes())
+    flipped = bytearray(data)
+    flipped[stored] ^= 1
+    array = io.BytesIO()
+    np.save(array, np.ones(3), allow_pickle=False)
+    for content in (b"", b"PK\x03\x04", b"hello", data[:-30], data[: len(data) // 2], bytes(flipped), array.getvalue()):
+        path = tmp_path / "book.npz"
+        path.write_bytes(content)
+        with pytest.raises(BocError, match="not a codebook of boc, or damaged"):
+            Codebook.load(path)
+    with pytest.raises(BocError, match="not a codebook"):
+        Codebook.load(tmp_path)
+    with pytest.raises(BocError, match="no such file; make a codebook"):
+        Codebook.load(tmp_path / "none.npz")
+
+
+def test_a_newer_format_asks_for_a_newer_boc(tmp_path: Path) -> None:
+    path = archive(tmp_path / "book.npz", about=about(format=2, novelty="x"))
+    with pytest.raises(BocError, match="codebook format 2, this boc reads up to 1; upgrade boc"):
+        Codebook.load(path)
+
+
+def test_a_codebook_serves_the_variants_of_its_encoder_and_no_other() -> None:
+    plain = made()
+    alone = replace(plain, identity=Identity("tern:somewhere?alone", f"alone:{IDENTITY.digest}", DIM))
+    for book in (plain, alone):
+        for identity in (plain.identity, alone.identity):
+            book.check(identity)
+        with pytest.raises(BocError, match=r"for concepts of tern:b, which has other weights"):
+            book.check(Identity("tern:b", "cd" * 32, DIM))
+
+
+def run(*arguments: object) -> Result:
+    """The command, under the group that turns errors into lines."""
+    group = Group("boc", commands={"build-codebook": command})
+    assert isinstance(group, click.Group)
+    return CliRunner().invoke(group, ["build-codebook", *map(str, arguments)])
+
+
+def test_the_command_makes_codebooks_that_encode(library: Path, tmp_path: Path) -> None:
+    features, output = library / "photos.h5", tmp_path / "book.npz"
+    result = run(features, "-o", output, "--clusters", 12, "--sample", 300, "--seed", 5, "--stopwords", "drop")
+    assert result.exit_code == 0, result.output
+    assert "12 centroids of 300 concepts" in result.stdout
+    assert "clustering" in result.stderr
+    book = Codebook.load(output)
+    assert book.options["seed"] == 5
+    assert book.options["drop_stopwords"]
+    again = tmp_path / "again.npz"
+    run(features, "-o", again, "--clusters", 12, "--sample", 300, "--seed", 5, "--stopwords", "drop")
+    assert again.read_bytes() == output.read_bytes()
+    with FeatureFile(features) as file:
+        book.check(file.header.identity)
+        assert book.sources == (file.header.source,)
+        items = embeddings(file.rows("text", 0, 5), "text")
+        terms = SurrogateCodec(concept_steps(book, z=3)).fit(items).encode_documents(items)
+    assert terms.shape == (5, 12)
+    assert (np.diff(terms.indptr) > 0).all()
+
+
+def test_the_command_makes_dictionaries(library: Path, tmp_path: Path) -> None:
+    pytest.importorskip("spellchecker")
+    result = run(library / "photos.h5", "-o", tmp_path / "words.npz", "--dictionary", "--clusters", 3)
+    assert result.exit_code == 0, result.output
+    words = Codebook.load(tmp_path / "words.npz").words
+    assert words is not None
+    assert set(words) <= {"box", "left", "right", "red", "green", "blue", "yellow", "purple"}
+    assert words[0] == "box"
+
+
+def test_the_command_complains_before_it_works(library: Path, tmp_path: Path) -> None:
+    features, output = library / "photos.h5", tmp_path / "book.npz"
+    for arguments, message in (
+        ((tmp_path / "none.h5", "-o", output), "no such file"),
+        ((library / "regions.h5", "-o", output), "holds regions"),
+        ((features, "-o", tmp_path), "is a folder"),
+        ((features, "-o", output, "--decontextualized"), "?alone'"),
+        ((features, "-o", output, "--dictionary", "--spherical"), "leave the other choices out"),
+        ((features, "-o", output, "--words-only", "--balanced"), "nothing to balance"),
+    ):
+        result = run(*arguments)
+        assert result.exit_code != 0
+        assert message in " ".join(result.output.split())
+        assert "clustering" not in result.output
+    assert not output.exists()

@@ -1,0 +1,417 @@
+"""The codec steps against slow loops, and whole codes against the papers' text."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.exceptions import NotFittedError
+
+from boc.codecs import (
+    BitQuantizer,
+    Center,
+    CReLU,
+    DeepPermutation,
+    RandomRotation,
+    ScalarQuantizer,
+    ShiftedCReLU,
+    SurrogateCodec,
+    TopZ,
+    UnitNorm,
+    global_code,
+    topz,
+)
+from boc.codecs.permutation import permutation
+from boc.codecs.topz import BLOCK
+from boc.errors import BocError
+from boc.types import MODALITIES, Embeddings
+from tests.oracles import assert_canonical, dense, same_matrix, tied_vectors
+
+VECTORS = tied_vectors((1, 6))
+
+
+def rectified(x: NDArray[np.float32]) -> list[float]:
+    return [max(float(c), 0.0) for c in [*x, *-x]]
+
+
+def largest(x: list[float], z: int) -> list[int]:
+    """Columns of the at most z largest positive entries, ties to the lower column."""
+    return [j for j in sorted(range(len(x)), key=lambda j: (-x[j], j))[:z] if x[j] > 0]
+
+
+@settings(max_examples=50)
+@given(images=tied_vectors((1, 6), 4), texts=tied_vectors((1, 6), 4))
+def test_center_subtracts_the_mean_of_the_modality(images: NDArray[np.float32], texts: NDArray[np.float32]) -> None:
+    labels = ["image"] * len(images) + ["text"] * len(texts)
+    step = Center().fit(np.concatenate([images, texts]), labels)
+    means = {"image": slow_mean(images), "text": slow_mean(texts)}
+    means["neither"] = [(a + b) / 2 for a, b in zip(means["image"], means["text"], strict=True)]
+    for modality, mean in means.items():
+        centred = step.transform(images, modality)
+        assert centred.dtype == np.float32
+        for row, x in zip(centred, images, strict=True):
+            np.testing.assert_allclose(row, [float(a) - b for a, b in zip(x, mean, strict=True)], atol=1e-6)
+
+
+def slow_mean(X: NDArray[np.float32]) -> list[float]:
+    return [math.fsum(float(x[j]) for x in X) / len(X) for j in range(X.shape[1])]
+
+
+@given(X=tied_vectors((2, 6)))
+def test_centred_rows_have_mean_zero(X: NDArray[np.float32]) -> None:
+    np.testing.assert_allclose(Center().fit_transform(X).sum(axis=0), 0, atol=1e-5)
+
+
+def test_center_wants_one_label_a_row() -> None:
+    with pytest.raises(ValueError, match=r"each of the 3 rows, got shape \(2,\)"):
+        Center().fit(np.ones((3, 2)), ["image", "text"])
+
+
+@given(width=st.integers(1, 12), seed=st.integers(0, 2**32))
+def test_a_rotation_is_orthogonal_and_follows_from_its_seed(width: int, seed: int) -> None:
+    X = np.zeros((1, width))
+    R = RandomRotation(seed).fit(X).rotation_
+    np.testing.assert_allclose(R @ R.T, np.eye(width), atol=1e-5)
+    assert np.array_equal(R, RandomRotation(seed).fit(X + 1).rotation_)
+    if width > 1:
+        assert not np.allclose(R, RandomRotation(seed + 1).fit(X).rotation_)
+
+
+@given(X=tied_vectors((1, 4), 5))
+def test_rotating_is_the_product_with_the_matrix_and_keeps_dot_products(X: NDArray[np.float32]) -> None:
+    step = RandomRotation(3).fit(X)
+    rotated = step.transform(X)
+    for row, x in zip(rotated, X, strict=True):
+        slow = [sum(float(x[i]) * float(step.rotation_[i, j]) for i in range(5)) for j in range(5)]
+        np.testing.assert_allclose(row, slow, atol=1e-5)
+    np.testing.assert_allclose(rotated @ rotated.T, X @ X.T, atol=1e-4)
+
+
+def test_a_rotation_is_uniform_over_directions() -> None:
+    first = np.array([RandomRotation(seed).fit(np.zeros((1, 3))).rotation_[0] for seed in range(2000)])
+    np.testing.assert_allclose(first.mean(axis=0), 0, atol=0.06)
+    np.testing.assert_allclose(first.T @ first / len(first), np.eye(3) / 3, atol=0.04)
+
+
+@given(X=VECTORS)
+def test_crelu_is_the_pair_of_clipped_halves(X: NDArray[np.float32]) -> None:
+    found = CReLU().fit_transform(X)
+    assert found.dtype == np.float32
+    assert found.tolist() == [rectified(x) for x in X]
+
+
+@settings(max_examples=50)
+@given(X=VECTORS, data=st.data())
+def test_topz_keeps_the_largest_positive_components(X: NDArray[np.float32], data: st.DataObject) -> None:
+    z, query_z = (data.draw(st.none() | st.integers(1, X.shape[1])) for _ in "dq")
+    for rows in (X, sparse.csr_array(X)):
+        step = TopZ(z, query_z).fit(rows)
+        budgets = {"documents": z or X.shape[1], "queries": query_z or z or X.shape[1]}
+        for side, budget in budgets.items():
+            kept = getattr(step, f"encode_{side}")(rows, "image")
+            for i, x in enumerate(X.tolist()):
+                expected = {j: x[j] for j in largest(x, budget)}
+                row = slice(kept.indptr[i], kept.indptr[i + 1])
+                assert dict(zip(kept.indices[row].tolist(), kept.data[row].tolist(), strict=True)) == expected
+        assert same_matrix(step.transform(rows), step.encode_documents(rows, "text"))
+
+
+@pytest.mark.parametrize("built", [True, False])
+@given(X=VECTORS, data=st.data())
+def test_largest_are_those_of_a_stable_sort(built: bool, X: NDArray[np.float32], data: st.DataObject) -> None:
+    """Equal entries among them; with the extension, where it was built, and without."""
+    z = data.draw(st.integers(1, X.shape[1]))
+    X = np.where(X == 0, 0, X)  # -0.0 is below 0.0 to one and equal to the other
+    with pytest.MonkeyPatch.context() as patch:
+        if not built:
+            patch.setattr(topz, "_dots", None)
+        found = topz.largest(X, z)
+    for x, columns in zip(X.tolist(), found.tolist(), strict=True):
+        assert columns == sorted(sorted(range(len(x)), key=lambda j: -x[j])[:z])
+
+
+def test_topz_works_across_its_blocks() -> None:
+    X = np.random.default_rng(0).integers(-3, 4, (BLOCK + 5, 4)).astype(np.float32)
+    kept = TopZ(2).fit(X).transform(X).toarray()
+    for i in [0, BLOCK - 1, BLOCK, BLOCK + 4]:
+        assert np.flatnonzero(kept[i]).tolist() == sorted(largest(X[i].tolist(), 2))
+    assert kept.shape == X.shape
+
+
+@pytest.mark.parametrize(("name", "z", "query_z"), [("z", 0, None), ("z", 7, 2), ("query_z", 2, 0), ("query_z", 1, 7)])
+def test_budgets_out_of_range_are_named_with_the_rule(name: str, z: int, query_z: int | None) -> None:
+    value = z if name == "z" else query_z
+    with pytest.raises(ValueError, match=f"^{name} must be between 1 and the number of terms, 6; got {value}$"):
+        TopZ(z, query_z).fit(np.ones((2, 6)))
+
+
+@given(X=VECTORS)
+def test_unit_norm_divides_by_the_length(X: NDArray[np.float32]) -> None:
+    for rows in (X, sparse.csr_array(X)):
+        for row, x in zip(UnitNorm().fit_transform(rows).toarray(), X.tolist(), strict=True):
+            length = math.sqrt(sum(c * c for c in x)) or 1.0
+            np.testing.assert_allclose(row, [c / length for c in x], rtol=1e-6)
+
+
+@given(X=VECTORS, scale=st.integers(1, 5000) | st.floats(0.25, 5000))
+@example(X=np.array([[0.29, 1.0, -0.5, 0.0]], np.float32), scale=100)
+def test_scalar_frequencies_are_floors(X: NDArray[np.float32], scale: float) -> None:
+    for rows in (X, sparse.csr_array(X)):
+        terms = ScalarQuantizer(scale).fit_transform(rows)
+        assert_canonical(terms, X.shape)
+        assert terms.toarray().tolist() == [[max(math.floor(scale * float(c)), 0) for c in x] for x in X]
+
+
+@pytest.mark.parametrize("scale", [0, -1, math.inf, math.nan])
+def test_a_scale_must_be_positive_and_finite(scale: float) -> None:
+    with pytest.raises(ValueError, match=f"scale must be a number greater than 0, got {scale}"):
+        ScalarQuantizer(scale).fit(np.ones((2, 2)))
+
+
+def test_a_frequency_beyond_int32_is_refused_not_wrapped() -> None:
+    step = ScalarQuantizer(2.0**31).fit(np.ones((1, 1)))
+    with pytest.raises(ValueError, match=r"2\.15e\+09 exceeds 2\*\*31 - 1"):
+        step.transform(np.ones((1, 1)))
+    assert step.transform(np.full((1, 1), 0.5)).toarray().tolist() == [[2**30]]
+
+
+@settings(max_examples=50)
+@given(X=VECTORS, later=VECTORS, bits=st.integers(1, 15))
+def test_bit_frequencies_are_shares_of_the_peak(X: NDArray[np.float32], later: NDArray[np.float32], bits: int) -> None:
+    for rows in (X, sparse.csr_array(X)):
+        step = BitQuantizer(bits).fit(rows)
+        top, peak = 2**bits - 1, max(float(X.max()), 0.0)
+        terms = step.transform(rows)
+        assert_canonical(terms, X.shape)
+        for tf, v in zip(terms.toarray().ravel().tolist(), X.ravel().tolist(), strict=True):
+            if v <= 0:
+                assert tf == 0
+            else:
+                assert 1 <= tf <= top
+                assert tf - 1 - 1e-6 <= top * v / peak <= tf + 1e-6
+                assert tf == top or v < peak
+    if later.shape[1] == X.shape[1]:
+        found = step.transform(later)
+        assert_canonical(found, later.shape)
+        assert np.array_equal(found.toarray() > 0, later > 0)
+        assert found.data.max(initial=0) <= top
+
+
+@pytest.mark.parametrize("bits", [0, 16, -1])
+def test_bits_out_of_range_are_named_with_the_rule(bits: int) -> None:
+    with pytest.raises(ValueError, match=f"bits must be between 1 and 15, got {bits}"):
+        BitQuantizer(bits).fit(np.ones((2, 2)))
+
+
+@given(X=VECTORS)
+def test_permutation_frequencies_of_full_rows_are_ranks_counted_by_hand(X: NDArray[np.float32]) -> None:
+    m = X.shape[1]
+    terms = DeepPermutation().fit_transform(X)
+    assert_canonical(terms, X.shape)
+    for row, x in zip(terms.toarray(), X.tolist(), strict=True):
+        order = sorted(range(m), key=lambda j: (-x[j], j))
+        assert permutation(np.array(x)).tolist() == order
+        for rank, j in enumerate(order):
+            assert row[j] == m - rank
+
+
+@settings(max_examples=50)
+@given(X=VECTORS, data=st.data())
+def test_permutation_frequencies_behind_topz_run_from_z_to_one(X: NDArray[np.float32], data: st.DataObject) -> None:
+    z = data.draw(st.integers(1, X.shape[1]))
+    terms = DeepPermutation().fit_transform(TopZ(z).fit_transform(X))
+    assert_canonical(terms, X.shape)
+    for row, x in zip(terms.toarray(), X.tolist(), strict=True):
+        kept = largest(x, z)
+        assert {int(j): int(row[j]) for j in np.flatnonzero(row)} == {j: len(kept) - r for r, j in enumerate(kept)}
+
+
+def test_the_example_of_the_paper() -> None:
+    v = np.array([0.2, 0.4, 0.1, 0.3, 0.6])
+    assert (permutation(v) + 1).tolist() == [5, 2, 4, 1, 3]
+    assert DeepPermutation().fit_transform(v[None]).toarray().tolist() == [[2, 4, 1, 3, 5]]
+
+
+@given(orders=st.integers(2, 8).flatmap(lambda m: st.tuples(*[st.permutations(range(m))] * 2)))
+def test_the_dot_product_of_permutations_is_an_affine_map_of_spearmans_rho(orders: tuple[list[int], list[int]]) -> None:
+    a, b = (np.array(order, dtype=np.float64) for order in orders)
+    tf = DeepPermutation().fit_transform(np.stack([a, b])).toarray().astype(int)
+    m = len(a)
+    rho = 1 - 6 * float(((a - b) ** 2).sum()) / (m * (m * m - 1))
+    squares = m * (m + 1) * (2 * m + 1) / 6
+    assert tf[0] @ tf[1] == pytest.approx(squares - (1 - rho) * m * (m * m - 1) / 12)
+
+
+@settings(max_examples=50)
+@given(X=tied_vectors((1, 6)), data=st.data())
+def test_the_scalar_code_is_what_the_paper_writes(X: NDArray[np.float32], data: st.DataObject) -> None:
+    width = 2 * X.shape[1]
+    z, query_z = (data.draw(st.integers(1, width)) for _ in "dq")
+    codec = global_code("scalar", z=z, query_z=query_z, center=False, rotate=False).fit(Embeddings("image", X))
+    assert codec.n_terms == width
+    for budget, encode in ((z, codec.encode_documents), (query_z, codec.encode_queries)):
+        terms = encode(Embeddings("text", X))
+        assert_canonical(terms, (len(X), width))
+        for row, x in zip(terms.toarray().tolist(), X, strict=True):
+            v = rectified(x)
+            kept = largest(v, budget)
+            length = math.sqrt(sum(v[j] ** 2 for j in kept))
+            for j in range(width):
+                share = 1000 * v[j] / length if j in kept else 0.0
+                # The library normalises in float32: at a whole number the floor may fall to either side.
+                assert math.floor(share - 1e-3 * (share > 0)) <= row[j] <= math.floor(share + 1e-3 * (share > 0))
+
+
+@settings(max_examples=50)
+@given(X=tied_vectors((1, 6)), data=st.data())
+def test_the_permutation_code_is_what_the_paper_writes(X: NDArray[np.float32], data: st.DataObject) -> None:
+    z = data.draw(st.integers(1, 2 * X.shape[1]))
+    codec = global_code("permutation", z=z, center=False, rotate=False).fit(Embeddings("image", X))
+    terms = codec.encode_documents(Embeddings("image", X))
+    for row, x in zip(terms.toarray(), X, strict=True):
+        kept = largest(rectified(x), z)
+        assert {int(j): int(row[j]) for j in np.flatnonzero(row)} == {j: len(kept) - r for r, j in enumerate(kept)}
+
+
+SIGNED = ("scalar", "bits", "permutation")  # codes whose terms are signed components
+
+
+def unit(seed: int, rows: int, width: int = 8) -> NDArray[np.float32]:
+    X = np.random.default_rng(seed).standard_normal((rows, width)).astype(np.float32)
+    return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("rotate", [True, False])
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("code", SIGNED)
+def test_a_code_is_its_steps_one_after_another(code: str, center: bool, rotate: bool) -> None:
+    samples = [Embeddings("image", unit(0, 20)), Embeddings("text", unit(1, 30) + 0.2)]
+    codec = global_code(code, z=5, query_z=9, center=center, rotate=rotate, seed=4, bits=3).fit(*samples)
+    quantiser = {"scalar": ScalarQuantizer(), "bits": BitQuantizer(3), "permutation": DeepPermutation()}[code]
+    for modality, fresh in zip(MODALITIES, (unit(2, 6), unit(3, 6)), strict=True):
+        for encode, budget in ((codec.encode_documents, 5), (codec.encode_queries, 9)):
+            X: Any = fresh
+            if center:
+                X = X - samples[MODALITIES.index(modality)].vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
+            if rotate:
+                X = X @ RandomRotation(4).fit(fresh).rotation_
+            X = TopZ(budget).fit_transform(CReLU().fit_transform(X))
+            X = X if code == "permutation" else UnitNorm().fit_transform(X)
+            if code == "bits":
+                quantiser.fit(X)
+                quantiser.peak_ = codec.steps[-1].peak_
+                X = quantiser.transform(X)
+            else:
+                X = quantiser.fit_transform(X)
+            found = encode(Embeddings(modality, fresh))
+            assert_canonical(found, (6, 16))
+            assert np.abs(dense(found) - dense(X)).max() <= 1
+            assert (np.diff(found.indptr) <= budget).all()
+
+
+@pytest.mark.parametrize("code", SIGNED)
+def test_a_vector_finds_itself_and_its_opposite_shares_no_term(code: str) -> None:
+    X = unit(5, 40)
+    codec = global_code(code, z=16, center=False).fit(Embeddings("image", X))
+    D = codec.encode_documents(Embeddings("image", X)).toarray().astype(int)
+    Q = codec.encode_queries(Embeddings("text", X)).toarray().astype(int)
+    scores = Q @ D.T
+    assert (scores.argmax(axis=1) == np.arange(40)).all()
+    opposite = codec.encode_queries(Embeddings("text", -X)).toarray().astype(int)
+    assert ((opposite * D).sum(axis=1) == 0).all()
+
+
+@given(X=tied_vectors((1, 6), 5), Q=tied_vectors((1, 4), 5))
+def test_shifting_adds_the_same_to_all_documents(X: NDArray[np.float32], Q: NDArray[np.float32]) -> None:
+    step = ShiftedCReLU().fit(X)
+    found = step.encode_queries(Q, "text") @ step.encode_documents(X, "image").T
+    shift = max(abs(float(x)) for x in X.ravel())
+    for i, q in enumerate(Q):
+        for j, x in enumerate(X):
+            wanted = sum(float(a) * float(b) for a, b in zip(q, x, strict=True)) + shift * sum(abs(float(a)) for a in q)
+            assert found[i, j] == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("rotate", [True, False])
+def test_a_shifted_scalar_code_keeps_the_order_of_the_vectors(rotate: bool) -> None:
+    X, Q = unit(8, 60, 32), unit(9, 30, 32)
+    codec = global_code("scalar", shift=True, rotate=rotate).fit(Embeddings("image", X))
+    documents, queries = codec.encode_documents(Embeddings("image", X)), codec.encode_queries(Embeddings("text", Q))
+    scores, dots = (queries @ documents.T).toarray(), Q @ X.T
+    clear = np.abs(dots[:, :, None] - dots[:, None, :]) > 32 * 2 / 10_000  # the most that rounding down can add up to
+    assert clear.mean() > 0.9
+    risen = np.sign(scores[:, :, None] - scores[:, None, :]) == np.sign(dots[:, :, None] - dots[:, None, :])
+    assert risen[clear].all()
+
+
+def test_a_shifted_permutation_keeps_the_order_better_than_a_plain_one() -> None:
+    X, Q = unit(8, 60, 32), unit(9, 30, 32)
+    dots = Q @ X.T
+    likeness = []
+    for shift in (False, True):
+        codec = global_code("permutation", shift=shift, center=False, expand=8).fit(Embeddings("image", X))
+        scores = codec.encode_queries(Embeddings("text", Q)) @ codec.encode_documents(Embeddings("image", X)).T
+        likeness.append(np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(scores.toarray(), dots, strict=True)]))
+    assert likeness[1] > max(likeness[0], 0.99)
+
+
+def test_a_shifted_code_takes_no_budget() -> None:
+    with pytest.raises(BocError, match="a shifted code keeps every term; leave out --z"):
+        global_code("scalar", shift=True, z=5)
+
+
+def test_chains_stand_side_by_side_and_their_scores_add_up() -> None:
+    samples = [Embeddings("image", unit(0, 20)), Embeddings("text", unit(1, 30))]
+    one, other = (global_code(code, z=4, query_z=7) for code in ("scalar", "permutation"))
+    both = SurrogateCodec(one.steps, other.steps).fit(*samples)
+    restored = SurrogateCodec.restore(json.loads(json.dumps(both.config())), both.arrays())
+    one.fit(*samples)
+    other.fit(*samples)
+    for codec in (both, restored):
+        assert codec.n_terms == one.n_terms + other.n_terms
+        scores = [c.encode_queries(samples[1]) @ c.encode_documents(samples[0]).T for c in (codec, one, other)]
+        assert_canonical(codec.encode_documents(samples[0]), (20, codec.n_terms))
+        assert np.array_equal(scores[0].toarray(), scores[1].toarray() + scores[2].toarray())
+
+
+def test_unknown_codes_and_steps_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(BocError, match="no code 'magic'; known: scalar, bits, permutation, dictionary"):
+        global_code("magic")
+    config = {"steps": [{"name": "Magic", "params": {}}], "n_terms": 4}
+    with pytest.raises(BocError, match=r"unknown codec step 'Magic' \(known: Center, .*\); upgrade boc"):
+        SurrogateCodec.restore(config, {"widths": np.array([4])})
+    config = {"steps": [{"name": "Center", "params": {}}], "n_terms": 4}
+    with pytest.raises(BocError, match=r"codec array 0\.\w+ of Center is missing; make the index anew"):
+        SurrogateCodec.restore(config, {"widths": np.array([4])})
+
+
+def test_a_code_must_be_fitted_on_something_before_it_encodes() -> None:
+    with pytest.raises(NotFittedError, match="call fit before encoding"):
+        global_code().encode_documents(Embeddings("image", unit(0, 1)))
+    with pytest.raises(BocError, match="no vectors to fit a code on"):
+        global_code().fit(Embeddings("image", np.empty((0, 4), np.float32)))
+
+
+@pytest.mark.parametrize("code", SIGNED)
+def test_no_rows_give_a_term_matrix_of_no_rows(code: str) -> None:
+    nothing = Embeddings("text", np.empty((0, 8), np.float32))
+    images = Embeddings("image", unit(3, 9))
+    codec = global_code(code, z=4, query_z=6).fit(nothing, images)
+    for terms in (codec.encode_documents(nothing), codec.encode_queries(nothing)):
+        assert_canonical(terms, (0, 16))
+    alone = global_code(code, z=4, query_z=6).fit(images)
+    assert same_matrix(codec.encode_documents(images), alone.encode_documents(images))
+
+
+def test_fitting_does_not_depend_on_which_modality_comes_first() -> None:
+    images, texts = Embeddings("image", unit(6, 9)), Embeddings("text", unit(7, 11))
+    one, other = global_code(z=4).fit(images, texts), global_code(z=4).fit(texts, images)
+    for name, array in one.arrays().items():
+        assert np.array_equal(array, other.arrays()[name]), name

@@ -1,0 +1,277 @@
+"""The dictionary code against slow loops, and what it is for: few postings at high recall."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from boc.clustering.cell_index import FLAT, rounded, unit
+from boc.codecs import SurrogateCodec, dictionary, global_code
+from boc.codecs.center import Center
+from boc.codecs.dictionary import CHOICE, Dictionary, dictionary_steps, pursuit, quantized, vocabulary_size
+from boc.types import Embeddings
+from tests.oracles import assert_canonical, same_matrix
+
+
+def gaussian(seed: int, n: int, width: int = 5) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal((n, width)).astype(np.float32)
+
+
+def clustered(seed: int, clusters: int, n: int, width: int = 16) -> NDArray[np.float32]:
+    """Vectors of one common space: the centres do not depend on the seed."""
+    rng = np.random.default_rng(seed)
+    centres = gaussian(99, clusters, width)
+    return (centres[rng.integers(clusters, size=n)] + 0.5 * rng.standard_normal((n, width))).astype(np.float32)
+
+
+def as_held(X: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The directions of rows as they are in 8 bits."""
+    rows, scales = rounded(X)
+    held: NDArray[np.float64] = rows * scales[:, None].astype(np.float64)
+    return held
+
+
+def slow_document(x: NDArray[np.float64], centroids: NDArray[np.float64], z: int) -> dict[int, float]:
+    """Orthogonal matching pursuit in float64, among the centroids nearest to ``x``."""
+    near = sorted(range(len(centroids)), key=lambda j: -float(centroids[j] @ x))[: CHOICE * z]
+    chosen: list[int] = []
+    remainder, weights = x, np.empty(0)
+    for _ in range(min(z, len(near))):
+        rest = [j for j in near if j not in chosen]
+        chosen.append(max(rest, key=lambda j: float(centroids[j] @ remainder)))
+        weights = np.linalg.lstsq(centroids[chosen].T, x, rcond=None)[0]
+        remainder = x - weights @ centroids[chosen]
+    return dict(zip(chosen, weights.tolist(), strict=True))
+
+
+@given(
+    n=st.integers(1, 30), terms=st.integers(1, 40), z=st.integers(1, 4), bits=st.integers(1, 9), seed=st.integers(0, 99)
+)
+def test_documents_are_matching_pursuits(n: int, terms: int, z: int, bits: int, seed: int) -> None:
+    X = gaussian(seed, n)
+    step = Dictionary(terms, z=z, bits=bits).fit(gaussian(seed + 1, 40))
+    terms_of = step.transform(X)
+    assert_canonical(terms_of, (n, len(step.centroids_)))
+    top = 2**bits - 1
+    for row, x in zip(terms_of.toarray(), as_held(X), strict=True):
+        expected = slow_document(x, step.centroids_ * step.scales_[:, None].astype(np.float64), z)
+        assert set(np.flatnonzero(row)) == set(expected)
+        for j, weight in expected.items():
+            assert abs(row[j] - min(max(weight * top, 1), top)) <= 0.5 + 0.02 * top
+
+
+@given(
+    n=st.integers(1, 30),
+    terms=st.integers(1, 40),
+    z=st.integers(1, 50),
+    bits=st.integers(1, 9),
+    seed=st.integers(0, 99),
+)
+def test_queries_ask_for_their_nearest_centroids(n: int, terms: int, z: int, bits: int, seed: int) -> None:
+    X = gaussian(seed, n)
+    step = Dictionary(terms, query_z=z, bits=bits, temperature=0.3).fit(gaussian(seed + 1, 40))
+    found = step.encode_queries(X, "text")
+    assert_canonical(found, (n, len(step.centroids_)))
+    top = 2**bits - 1
+    for row, x in zip(found.toarray(), as_held(X), strict=True):
+        cosines = [float(c @ x) * scale for c, scale in zip(step.centroids_, step.scales_.tolist(), strict=True)]
+        nearest = sorted(range(len(cosines)), key=lambda j: -cosines[j])[:z]
+        assert set(np.flatnonzero(row)) == set(nearest)
+        for j in nearest:
+            weight = math.exp((cosines[j] - max(cosines)) / 0.3)
+            assert abs(row[j] - max(weight * top, 1)) <= 0.5 + 1e-3
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@given(n=st.integers(0, 4), z=st.integers(1, 40), top=st.integers(1, 300), seed=st.integers(0, 99))
+def test_quantized_terms_ascend_with_their_weights(compiled: bool, n: int, z: int, top: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    numbers = np.array([rng.permutation(1 << 18)[:z] for _ in range(n)], np.int64).reshape(n, z)
+    weights = rng.choice(np.float32([0, -1, 0.5 / top, 1.5 / top, 0.3, 1, 2, 1e9]), (n, z))
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:
+            patch.setattr(dictionary, "_dots", None)
+        columns, frequencies = quantized(numbers, weights, top)
+    for i in range(n):
+        products = [float(weight * np.float32(top)) for weight in weights[i]]
+        whole = [min(max(round(product), 1), top) for product in products]
+        expected = sorted(zip(numbers[i].tolist(), whole, strict=True))
+        assert list(zip(columns[i].tolist(), frequencies[i].tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@given(
+    n=st.integers(0, 4), z=st.integers(1, 40), top=st.integers(1, 511), heat=st.floats(0.01, 2), seed=st.integers(0, 99)
+)
+def test_weights_of_a_temperature(compiled: bool, n: int, z: int, top: int, heat: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    numbers = np.tile(np.arange(z), (n, 1))
+    cosines = -np.sort(-rng.uniform(-1, 1, (n, z)).astype(np.float32), axis=1)
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:
+            patch.setattr(dictionary, "_dots", None)
+        _, frequencies = quantized(numbers, cosines, top, heat)
+    for row, found in zip(cosines.tolist(), frequencies.tolist(), strict=True):
+        weights = [np.float32(math.exp((cosine - row[0]) / heat)) for cosine in row]
+        assert found == [max(round(float(weight * np.float32(top))), 1) for weight in weights]
+
+
+def pursued(
+    X: NDArray[np.float32], candidates: NDArray[np.float32], z: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    return pursuit(np.einsum("nmd,nd->nm", candidates, X), candidates @ candidates.transpose(0, 2, 1), z)
+
+
+@given(n=st.integers(1, 6), m=st.integers(1, 8), z=st.integers(1, 8), seed=st.integers(0, 99))
+def test_the_remainder_is_orthogonal_to_what_was_chosen(n: int, m: int, z: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    z = min(z, m)
+    X, candidates = unit(gaussian(seed, n, 20)), unit(rng.standard_normal((n * m, 20))).reshape(n, m, 20)
+    chosen, weights = pursued(X, candidates, z)
+    for x, atoms, picks, w in zip(X, candidates, chosen, weights, strict=True):
+        assert len(set(picks.tolist())) == z
+        np.testing.assert_allclose(atoms[picks] @ (x - w @ atoms[picks]), 0, atol=2e-3)
+
+
+def test_a_second_centroid_covers_what_the_first_one_misses() -> None:
+    """The second nearest is nearly the first again; pursuit takes the one across."""
+    candidates = unit(np.array([[1, 0.5], [1, 0.4], [0, 1]]))
+    chosen, weights = pursued(unit(np.array([[1.0, 0.8]])), candidates[None], 2)
+    assert chosen.tolist() == [[0, 2]]
+    np.testing.assert_allclose(weights[0] @ candidates[chosen[0]], unit(np.array([[1.0, 0.8]]))[0], atol=1e-3)
+
+
+def test_two_equal_candidates_do_not_break_it() -> None:
+    candidates = unit(np.array([[1.0, 1.0], [1.0, 1.0]]))
+    _, weights = pursued(unit(np.array([[1.0, 0.0]])), candidates[None], 2)
+    assert np.isfinite(weights).all()
+
+
+@pytest.mark.parametrize("factor", [1e-100, 1e-30, 1e30, 1e100])
+def test_rows_beyond_float32_keep_their_direction(factor: float) -> None:
+    X = gaussian(3, 8).astype(np.float64)
+    step = Dictionary(6, bits=4).fit(X)
+    assert abs(step.transform(X) - step.transform(factor * X)).max() <= 1
+    assert abs(step.encode_queries(X, "text") - step.encode_queries(factor * X, "text")).max() <= 1
+
+
+@given(seed=st.integers(0, 99), factor=st.floats(0.01, 100))
+def test_only_directions_count(seed: int, factor: float) -> None:
+    X = gaussian(seed, 8)
+    step = Dictionary(6, bits=4).fit(X)
+    for a, b in ((step.transform(X), step.transform(factor * X)),
+                 (step.encode_queries(X, "image"), step.encode_queries(factor * X, "image"))):  # fmt: skip
+        assert abs(a - b).max() <= 1
+
+
+def test_a_vector_without_direction_has_no_terms() -> None:
+    step = Dictionary(4).fit(gaussian(0, 10))
+    X = np.stack([np.zeros(5, np.float32), gaussian(1, 1)[0]])
+    assert np.diff(step.transform(X).indptr).tolist() == [0, 2]
+    assert np.diff(step.encode_queries(X, "text").indptr).tolist() == [0, 4]
+    assert step.encode_queries(X[:1], "text").nnz == 0
+    assert step.encode_queries(X[1:], "text").nnz == 4
+
+
+def test_vocabularies_grow_with_the_collection() -> None:
+    sizes = [vocabulary_size(n) for n in (1, 12, 1000, 100_000, 10**6, 10**9)]
+    assert sizes == [1, 4, 256, 16_384, 65_536, 262_144]
+    assert len(Dictionary().fit(gaussian(0, 1000)).centroids_) == 256
+
+
+def test_never_more_terms_than_distinct_directions() -> None:
+    X = np.repeat(gaussian(0, 7), 5, axis=0)
+    assert len(Dictionary(1000).fit(X).centroids_) == 7
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"terms": 0}, "terms must be between 1 and 262144, got 0"),
+        ({"terms": 2**18 + 1}, "terms must be between 1 and 262144, got 262145"),
+        ({"z": 0}, "z must be between 1 and 16, got 0"),
+        ({"z": 17}, "z must be between 1 and 16, got 17"),
+        ({"query_z": 0}, "query_z must be at least 1, got 0"),
+        ({"bits": 16}, "bits must be between 1 and 15, got 16"),
+        ({"temperature": 0}, "temperature must be a number greater than 0, got 0"),
+        ({"temperature": math.nan}, "temperature must be a number greater than 0, got nan"),
+    ],
+)
+def test_parameters_out_of_range_are_named(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Dictionary(**wrong).fit(gaussian(0, 10))
+
+
+@pytest.fixture(scope="module")
+def learned() -> Dictionary:
+    """A vocabulary in many cells."""
+    return Dictionary(2 * FLAT, z=2, query_z=64).fit(clustered(0, 400, 12_000))
+
+
+def test_a_seed_gives_one_code_and_another_seed_another() -> None:
+    X = clustered(1, 50, 500)
+    first, again, other = (Dictionary(64, seed=seed).fit(X) for seed in (1, 1, 2))
+    assert same_matrix(first.transform(X), again.transform(X))
+    assert not np.array_equal(first.centroids_, other.centroids_)
+
+
+def test_restored_from_its_parameters_and_arrays_it_is_the_same(learned: Dictionary) -> None:
+    X = clustered(2, 400, 300)
+    twin = Dictionary(**json.loads(json.dumps(learned.get_params())))
+    twin.n_features_in_ = learned.n_features_in_
+    for name in learned.learned:
+        setattr(twin, name, getattr(learned, name).copy())
+    assert same_matrix(twin.transform(X), learned.transform(X))
+    assert same_matrix(twin.encode_queries(X, "image"), learned.encode_queries(X, "image"))
+
+
+def test_few_postings_hold_the_nearest_neighbours(learned: Dictionary) -> None:
+    """Of 12,000 vectors a query reads some hundred postings; its true ten are nearly all among the items it meets."""
+    X, Q = clustered(0, 400, 12_000), clustered(3, 400, 200)
+    documents, queries = learned.transform(X), learned.encode_queries(Q, "image")
+    lengths = np.bincount(documents.indices, minlength=documents.shape[1])
+    assert lengths[queries.indices].sum() / len(Q) < 0.1 * len(X)
+    truth = np.argsort(-(unit(Q) @ unit(X).T), axis=1)[:, :10]
+    scores = (queries @ documents.T).toarray()
+    first = np.argsort(-scores, axis=1, kind="stable")[:, :300]
+    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(first.tolist(), truth.tolist(), strict=True)])
+    assert recall > 0.9
+
+
+def test_the_chain_centres_each_modality_first() -> None:
+    X = np.concatenate([gaussian(0, 40) + 3, gaussian(1, 40) - 3])
+    labels = np.repeat(["image", "text"], 40)
+    center, dictionary = dictionary_steps(8, z=1, query_z=4, seed=5)
+    assert isinstance(center, Center)
+    assert dictionary.get_params() == Dictionary(8, z=1, query_z=4, seed=5).get_params()
+    centred = np.concatenate([center.fit(X, labels).encode_documents(X[labels == m], m) for m in ("image", "text")])
+    lengths = np.bincount(dictionary.fit(centred).transform(centred[:40]).indices, minlength=8)
+    assert (lengths > 0).sum() >= 6
+    assert [type(step) for step in dictionary_steps(center=False)] == [Dictionary]
+
+
+def test_the_vocabulary_follows_from_the_collection_not_from_the_sample() -> None:
+    step = Dictionary()
+    assert step.prepare(1_000_000) == 16 * 65_536
+    assert step.terms == 65_536
+    chosen = Dictionary(terms=7)
+    assert chosen.prepare(1_000_000) == 16 * 7
+    assert chosen.terms == 7
+
+
+def test_centroids_are_stored_in_bytes_without_a_loss() -> None:
+    codec = global_code("dictionary", terms=16).fit(Embeddings("image", gaussian(0, 200)))
+    arrays = codec.arrays()
+    assert [arrays[f"1.{name}"].dtype for name in Dictionary.learned] == [
+        np.int8, np.float32, np.int8, np.float32, np.int64,
+    ]  # fmt: skip
+    restored = SurrogateCodec.restore(codec.config(), arrays).steps[1]
+    for name in Dictionary.learned:
+        assert same_matrix(getattr(restored, name), getattr(codec.steps[1], name))

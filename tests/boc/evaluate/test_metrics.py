@@ -1,0 +1,411 @@
+"""Recall, median rank and NDCG against slow stable sorts, others' libraries, and worked by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from boc.errors import BocError
+from boc.evaluate.metrics import (
+    BLOCK,
+    Gain,
+    Recall,
+    Recalls,
+    evaluate,
+    evaluate_ndcg,
+    evaluate_recall,
+    exact_recall,
+    exact_top_k,
+    image_to_text_ranks,
+    ndcg,
+    owners_of,
+    ranks,
+    text_to_image_ranks,
+)
+from boc.evaluate.relevance import rouge_l_matrix, write_relevance
+from boc.inputs.features import FeatureFile
+from tests.helpers import boc
+
+Gallery = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]
+
+
+@st.composite
+def galleries(draw: st.DrawFn, most: int = 6) -> Gallery:
+    """Pictures, sentences and owners; small whole numbers, so that scores are exact and many are equal."""
+    n = draw(st.integers(1, most))
+    spare = draw(st.lists(st.integers(0, n - 1), max_size=6))
+    owners = np.array(draw(st.permutations([*range(n), *spare])), dtype=np.int64)
+    whole = st.integers(-1, 1).map(np.float32)
+    images, texts = (draw(arrays(np.float32, (count, 2), elements=whole)) for count in (n, len(owners)))
+    return images, texts, owners
+
+
+def slow_rank(query: NDArray[np.float32], gallery: NDArray[np.float32], right: set[int]) -> int:
+    """Place (from 0) of the first right answer when all are sorted by falling score, equal ones by position."""
+    scores = [sum(float(a) * float(b) for a, b in zip(query, row, strict=True)) for row in gallery]
+    order = sorted(range(len(gallery)), key=lambda i: -scores[i])
+    return next(place for place, i in enumerate(order) if i in right)
+
+
+def own_texts(owners: NDArray[np.int64], picture: int) -> set[int]:
+    return {j for j, owner in enumerate(owners.tolist()) if owner == picture}
+
+
+@given(gallery=galleries(), data=st.data())
+def test_ranks_are_of_the_scores_whatever_made_them(gallery: Gallery, data: st.DataObject) -> None:
+    images, _, owners = gallery
+    n = len(images)
+    scores = data.draw(arrays(np.float32, (len(owners), n), elements=st.integers(-2, 2).map(np.float32)))
+    places = []
+    for row, owner in zip(scores.tolist(), owners.tolist(), strict=True):
+        places.append(sorted(range(n), key=lambda i, row=row: -row[i]).index(owner))
+    assert ranks(scores, owners, np.arange(n)).tolist() == places
+    places = []
+    for picture, column in enumerate(scores.T.tolist()):
+        order = sorted(range(len(owners)), key=lambda j, column=column: -column[j])
+        places.append(min(order.index(j) for j in own_texts(owners, picture)))
+    assert ranks(scores.T, np.arange(n), owners).tolist() == places
+    found = evaluate_recall(scores, owners)
+    assert found.image_to_text == Recall.of(np.array(places))
+    # A strictly rising function of the scores changes no rank.
+    assert evaluate_recall(np.exp(scores), owners) == found
+
+
+@given(gallery=galleries())
+def test_ranks_equal_those_of_a_stable_sort(gallery: Gallery) -> None:
+    images, texts, owners = gallery
+    found = text_to_image_ranks(images, texts, owners)
+    assert found.tolist() == [slow_rank(t, images, {o}) for t, o in zip(texts, owners.tolist(), strict=True)]
+    found = image_to_text_ranks(images, texts, owners)
+    assert found.tolist() == [slow_rank(v, texts, own_texts(owners, i)) for i, v in enumerate(images)]
+
+
+def test_ranks_are_right_across_blocks() -> None:
+    rng = np.random.default_rng(0)
+    n = BLOCK + 20
+    images = rng.integers(-2, 3, (n, 3)).astype(np.float32)
+    owners = rng.permutation(np.arange(2 * n) % n)
+    texts = rng.integers(-2, 3, (2 * n, 3)).astype(np.float32)
+    to_image, to_text = text_to_image_ranks(images, texts, owners), image_to_text_ranks(images, texts, owners)
+    for j in (0, BLOCK - 1, BLOCK, 2 * BLOCK, 2 * n - 1):
+        assert to_image[j] == slow_rank(texts[j], images, {int(owners[j])})
+    for i in (0, BLOCK - 1, BLOCK, n - 1):
+        assert to_text[i] == slow_rank(images[i], texts, own_texts(owners, i))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "r1", "r5", "r10", "median"),
+    [
+        ([0], 100, 100, 100, 1),
+        ([10], 0, 0, 0, 11),
+        ([0, 0, 4, 9], 50, 75, 100, 3),
+        ([0, 1, 5, 20], 25, 50, 75, 4),
+        ([3, 4], 0, 100, 100, 4),
+        ([9, 0, 5], 100 / 3, 100 / 3, 100, 6),
+    ],
+)
+def test_recalls_worked_by_hand(ranks: list[int], r1: float, r5: float, r10: float, median: float) -> None:
+    found = Recall.of(np.array(ranks, dtype=np.int64))
+    assert found == Recall(pytest.approx(r1), pytest.approx(r5), pytest.approx(r10), median)
+    assert found.total == pytest.approx(r1 + r5 + r10)
+
+
+def test_a_gallery_worked_by_hand() -> None:
+    images = np.eye(3, dtype=np.float32)
+    texts = np.array([[1, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 0]], dtype=np.float32)
+    owners = np.array([0, 1, 2, 2])
+    # Sentence 1 scores picture 1 zero, behind picture 2 and picture 0 (equal, but earlier); sentence 3 its own last.
+    assert text_to_image_ranks(images, texts, owners).tolist() == [0, 2, 0, 2]
+    # Picture 0: sentences 0 and 3 are equal. Picture 1: its sentence 1 scores 0, behind 3, 2, 0.
+    assert image_to_text_ranks(images, texts, owners).tolist() == [0, 3, 0]
+    found = evaluate(images, texts, owners)
+    assert found.text_to_image == Recall(50, 100, 100, 2)
+    assert found.image_to_text == Recall(pytest.approx(200 / 3), 100, 100, 1)
+    assert found.total == pytest.approx(250 + 200 + 200 / 3)
+
+
+@given(gallery=galleries(), fold=st.integers(1, 6))
+def test_folds_are_means_over_whole_folds(gallery: Gallery, fold: int) -> None:
+    images, texts, owners = gallery
+    fold = min(fold, len(images))
+    parts = []
+    for start in range(0, len(images) - fold + 1, fold):
+        mine = [j for j, owner in enumerate(owners.tolist()) if start <= owner < start + fold]
+        parts.append(evaluate(images[start : start + fold], texts[mine], owners[mine] - start))
+    found = evaluate(images, texts, owners, fold)
+    assert found == evaluate_recall(texts @ images.T, owners, fold)
+    for side in ("text_to_image", "image_to_text"):
+        for measure in ("r1", "r5", "r10", "median_rank"):
+            values = [getattr(getattr(part, side), measure) for part in parts]
+            assert getattr(getattr(found, side), measure) == pytest.approx(sum(values) / len(values))
+    if fold == len(images):
+        assert found == evaluate(images, texts, owners)
+
+
+@pytest.mark.parametrize("fold", [0, 4])
+def test_a_fold_that_does_not_fit_is_refused_with_both_numbers(fold: int) -> None:
+    rows = np.eye(3, dtype=np.float32)
+    with pytest.raises(BocError, match=f"fold must be between 1 and the number of pictures, 3; got {fold}"):
+        evaluate(rows, rows, np.arange(3), fold)
+
+
+def test_a_fold_is_an_easier_gallery() -> None:
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((40, 8)).astype(np.float32)
+    texts = images + rng.standard_normal((40, 8)).astype(np.float32)
+    owners = np.arange(40)
+    whole, folds = evaluate(images, texts, owners), evaluate(images, texts, owners, 10)
+    assert isinstance(folds, Recalls)
+    assert folds.total > whole.total
+
+
+@given(order=st.permutations(["a", "b", "c"]), spare=st.lists(st.sampled_from("abc"), max_size=4))
+def test_owners_are_positions(order: list[str], spare: list[str]) -> None:
+    groups = [*spare, "c", "a", "b"]
+    assert [order[i] for i in owners_of(order, groups)] == groups
+
+
+def test_items_without_a_right_answer_are_named() -> None:
+    with pytest.raises(BocError, match="a caption belongs to 'x', which is not among the pictures"):
+        owners_of(["a"], ["a", "x"])
+    with pytest.raises(BocError, match=r"2 pictures have no caption \(such as 'b'\)"):
+        owners_of(["a", "b", "c"], ["a"])
+
+
+def relevances(shape: tuple[int, int]) -> st.SearchStrategy[NDArray[np.float32]]:
+    return arrays(np.float32, shape, elements=st.integers(0, 8).map(lambda i: np.float32(i / 8)))
+
+
+def slow_ndcg(scores: list[float], relevance: list[float], p: int, gain: Gain) -> float:
+    """The definition, rank by rank."""
+
+    def dcg(order: list[int]) -> float:
+        gains = [2 ** relevance[i] - 1 if gain == "exponential" else relevance[i] for i in order[:p]]
+        return sum(g / math.log2(rank + 1) for rank, g in enumerate(gains, start=1))
+
+    ideal = dcg(sorted(range(len(relevance)), key=lambda i: -relevance[i]))
+    return dcg(sorted(range(len(scores)), key=lambda i: -scores[i])) / ideal if ideal else 0.0
+
+
+def dots(queries: NDArray[np.float32], items: NDArray[np.float32]) -> list[list[float]]:
+    return [[sum(float(a) * float(b) for a, b in zip(q, x, strict=True)) for x in items] for q in queries]
+
+
+@pytest.mark.parametrize("gain", ["exponential", "linear"])
+@given(gallery=galleries(), p=st.integers(1, 8), data=st.data())
+def test_ndcg_is_its_definition(gain: Gain, gallery: Gallery, p: int, data: st.DataObject) -> None:
+    images, texts, owners = gallery
+    R = data.draw(relevances((len(texts), len(images))))
+    to_image = [slow_ndcg(s, r, p, gain) for s, r in zip(dots(texts, images), R.tolist(), strict=True)]
+    to_text = [slow_ndcg(s, r, p, gain) for s, r in zip(dots(images, texts), R.T.tolist(), strict=True)]
+    assert ndcg(texts @ images.T, R, p=p, gain=gain).tolist() == pytest.approx(to_image)
+    assert ndcg(images @ texts.T, R.T, p=p, gain=gain).tolist() == pytest.approx(to_text)
+    found = evaluate_ndcg(texts @ images.T, owners, R, p=p, gain=gain)
+    assert found.text_to_image == pytest.approx(sum(to_image) / len(to_image))
+    positive = [value for value in to_text if value > 0]
+    assert found.image_to_text == pytest.approx(sum(positive) / len(positive) if positive else 0)
+
+
+@given(gallery=galleries(), fold=st.integers(1, 6), data=st.data())
+def test_ndcg_of_folds_has_the_ideals_of_the_fold(gallery: Gallery, fold: int, data: st.DataObject) -> None:
+    images, texts, owners = gallery
+    fold = min(fold, len(images))
+    R = data.draw(relevances((len(texts), len(images))))
+    parts = []
+    for start in range(0, len(images) - fold + 1, fold):
+        mine = [j for j, owner in enumerate(owners.tolist()) if start <= owner < start + fold]
+        scores = texts[mine] @ images[start : start + fold].T
+        parts.append(evaluate_ndcg(scores, owners[mine] - start, R[mine, start : start + fold]))
+    found = evaluate_ndcg(texts @ images.T, owners, R, fold)
+    assert found.text_to_image == pytest.approx(np.mean([part.text_to_image for part in parts]))
+    assert found.image_to_text == pytest.approx(np.mean([part.image_to_text for part in parts]))
+
+
+def test_ndcg_worked_by_hand() -> None:
+    scores = np.array([[3, 2, 1, 0]], dtype=np.float32)
+    relevance = np.array([[0, 1, 0.5, 1]], dtype=np.float32)
+    assert ndcg(scores, relevance, p=1).tolist() == [0]
+    # Rank 2 holds gain 1; the ideal has 1 at ranks 1 and 2.
+    two = 1 / math.log2(3)
+    assert ndcg(scores, relevance, p=2).tolist() == pytest.approx([two / (1 + two)])
+    half = math.sqrt(2) - 1
+    assert ndcg(scores, relevance, p=3).tolist() == pytest.approx([(two + half / 2) / (1 + two + half / 2)])
+    linear = ndcg(scores, relevance, p=3, gain="linear")
+    assert linear.tolist() == pytest.approx([(two + 0.5 / 2) / (1 + two + 0.5 / 2)])
+
+
+def random_ranking(n: int = 60, queries: int = 20) -> tuple[Gallery, NDArray[np.int64]]:
+    """Unequal scores with grades 0 to 3."""
+    rng = np.random.default_rng(0)
+    items = rng.standard_normal((n, 8)).astype(np.float32)
+    asked = rng.standard_normal((queries, 8)).astype(np.float32)
+    return (items, asked, np.arange(queries)), rng.integers(0, 4, (queries, n))
+
+
+@pytest.mark.parametrize("p", [1, 5, 25, 60])
+@pytest.mark.parametrize("gain", ["exponential", "linear"])
+def test_ndcg_is_that_of_scikit_learn(p: int, gain: Gain) -> None:
+    from sklearn.metrics import ndcg_score
+
+    (items, asked, _), grades = random_ranking()
+    relevance = np.random.default_rng(1).random(grades.shape).astype(np.float32)
+    gains = relevance if gain == "linear" else 2 ** relevance.astype(np.float64) - 1
+    expected = ndcg_score(gains, asked @ items.T, k=p)
+    assert ndcg(asked @ items.T, relevance, p=p, gain=gain).mean() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("gain", ["exponential", "linear"])
+def test_ndcg_and_recall_are_those_of_trec_eval(gain: Gain) -> None:
+    ir_measures = pytest.importorskip("ir_measures", reason="ir-measures, trec_eval in Python, is not installed")
+    pytest.importorskip("pytrec_eval", reason="the trec_eval of ir-measures is not installed")
+    (items, asked, owners), grades = random_ranking()
+    run = {
+        str(q): {str(i): float(score) for i, score in enumerate(row)}
+        for q, row in enumerate((asked @ items.T).tolist())
+    }
+    # trec_eval takes whole grades as gains; the exponential ones are told it as such.
+    given_gains = grades if gain == "linear" else 2**grades - 1
+    qrels = {str(q): {str(i): g for i, g in enumerate(row)} for q, row in enumerate(given_gains.tolist())}
+    for p in (5, 25):
+        values = {v.query_id: v.value for v in ir_measures.iter_calc([ir_measures.nDCG @ p], qrels, run)}
+        found = ndcg(asked @ items.T, grades.astype(np.float32), p=p, gain=gain)
+        assert found.tolist() == pytest.approx([values[str(q)] for q in range(len(asked))])
+    own = {str(q): {str(owner): 1} for q, owner in enumerate(owners.tolist())}
+    recall = Recall.of(text_to_image_ranks(items, asked, owners))
+    for k, value in ((1, recall.r1), (5, recall.r5), (10, recall.r10)):
+        measure = ir_measures.Success @ k
+        assert value == pytest.approx(100 * ir_measures.calc_aggregate([measure], own, run)[measure])
+
+
+def test_a_relevance_that_is_not_known_counts_nothing() -> None:
+    rows = np.eye(3, dtype=np.float32)
+    R = np.array([[1, np.nan, 0], [0, np.nan, 0], [0, 0, 1]], dtype=np.float32)
+    found = evaluate_ndcg(rows, np.arange(3), R)
+    assert found.text_to_image == pytest.approx(2 / 3)  # over all
+    assert found.image_to_text == 1  # over those that are not 0
+
+
+def test_a_matrix_of_other_items_or_a_depth_of_0_is_refused() -> None:
+    rows = np.eye(3, dtype=np.float32)
+    with pytest.raises(BocError, match="for 3 captions and 2 pictures, there are 3 and 3"):
+        evaluate_ndcg(rows, np.arange(3), rows[:, :2])
+    with pytest.raises(BocError, match="p must be at least 1, got 0"):
+        ndcg(rows, rows, p=0)
+
+
+@given(gallery=galleries(), k=st.integers(1, 6), block=st.integers(1, 4))
+def test_the_exact_top_k_is_that_of_a_stable_sort(gallery: Gallery, k: int, block: int) -> None:
+    images, texts, _ = gallery
+    k = min(k, len(images))
+    rows, scores = exact_top_k(texts, images, k, block=block)
+    for row, score, full in zip(rows.tolist(), scores.tolist(), dots(texts, images), strict=True):
+        assert row == sorted(range(len(full)), key=lambda i: -full[i])[:k]
+        assert score == [full[i] for i in row]
+
+
+def test_the_exact_top_k_across_blocks_of_queries_and_items() -> None:
+    rng = np.random.default_rng(0)
+    queries, items = (rng.standard_normal((n, 4)).astype(np.float32) for n in (BLOCK + 7, 500))
+    rows, scores = exact_top_k(queries, items, 10, block=64)
+    full = queries @ items.T
+    np.testing.assert_array_equal(rows, np.argsort(-full, axis=1, kind="stable")[:, :10])
+    np.testing.assert_allclose(scores, np.take_along_axis(full, rows, axis=1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_a_k_that_does_not_fit_is_refused_with_both_numbers(k: int) -> None:
+    rows = np.eye(3, dtype=np.float32)
+    with pytest.raises(BocError, match=f"k must be between 1 and the number of items, 3; got {k}"):
+        exact_top_k(rows, rows, k)
+
+
+@given(gallery=galleries(), k=st.integers(1, 6), data=st.data())
+def test_exact_recall_counts_what_is_as_similar_as_the_kth(gallery: Gallery, k: int, data: st.DataObject) -> None:
+    images, texts, _ = gallery
+    k = min(k, len(images))
+    exact, _ = exact_top_k(texts, images, k)
+    some = st.lists(st.integers(-1, len(images) - 1), max_size=k + 1)
+    found = data.draw(st.lists(some, min_size=len(texts), max_size=len(texts)))
+    shares = []
+    for rows, full in zip(found, dots(texts, images), strict=True):
+        least = sorted(full)[-k]
+        shares.append(len({i for i in rows[:k] if i >= 0 and full[i] >= least}) / k)
+    assert exact_recall(found, exact, texts, images) == pytest.approx(sum(shares) / len(shares))
+    assert exact_recall(exact, exact, texts, images) == 1
+
+
+def test_exact_recall_worked_by_hand() -> None:
+    items = np.array([[3], [2], [2], [1]], dtype=np.float32)
+    query = np.ones((1, 1), dtype=np.float32)
+    exact, _ = exact_top_k(query, items, 2)
+    assert exact.tolist() == [[0, 1]]
+    for found, share in (([0, 2], 1), ([1, 2], 1), ([0, 3], 0.5), ([0, 0], 0.5), ([], 0), ([3, -1, 0], 0)):
+        assert exact_recall([found], exact, query, items) == share
+
+
+@pytest.fixture(scope="module")
+def gallery_file(library: Path) -> tuple[Path, Gallery, NDArray[np.float32]]:
+    """A feature file, what is in it, and the ROUGE-L of its captions."""
+    with FeatureFile(library / "photos.h5") as file:
+        captions = file.items("text")
+        owners = owners_of([item.id for item in file.items("image")], [item.group for item in captions])
+        gallery = file.vectors("image"), file.vectors("text"), owners
+    return library / "photos.h5", gallery, rouge_l_matrix([item.content for item in captions], owners)
+
+
+@pytest.mark.parametrize("gain", ["exponential", "linear"])
+def test_the_command_prints_ndcg_beside_the_recalls(
+    gallery_file: tuple[Path, Gallery, NDArray[np.float32]], gain: Gain
+) -> None:
+    path, gallery, relevance = gallery_file
+    options = ("--ndcg", "--gain", gain, "--fold", 10)
+    tables = json.loads(boc("evaluate", path, *options, "--json").stdout)
+    plain = json.loads(boc("evaluate", path, "--fold", 10, "--json").stdout)
+    lines = boc("evaluate", path, *options).stdout.splitlines()
+    for number, (label, fold) in enumerate({"all 40 pictures": None, "mean over folds of 10 pictures": 10}.items()):
+        images, texts, owners = gallery
+        expected = evaluate_ndcg(texts @ images.T, owners, relevance, fold, gain=gain)
+        for row, (side, value) in enumerate(vars(expected).items(), start=1):
+            assert tables[label].pop(side) == plain[label][side] | {"ndcg": pytest.approx(value)}
+            assert lines[3 * number + row].endswith(f"  NDCG@25 {value:.3f}")
+        assert not tables[label]
+
+
+def test_the_command_takes_a_matrix_of_these_items_only(
+    gallery_file: tuple[Path, Gallery, NDArray[np.float32]], tmp_path: Path
+) -> None:
+    path, _, relevance = gallery_file
+    write_relevance(tmp_path / "rouge.f32", relevance)
+    own = boc("evaluate", path, "--ndcg", "--json").stdout
+    assert boc("evaluate", path, "--ndcg", "--json", "--relevance", tmp_path / "rouge.f32").stdout == own
+    write_relevance(tmp_path / "other.f32", relevance[:, :-1])
+    refused = boc("evaluate", path, "--ndcg", "--relevance", tmp_path / "other.f32")
+    assert refused.exit_code == 1
+    assert "the relevance matrix is for 80 captions and 39 pictures, there are 80 and 40" in refused.stderr
+    refused = boc("evaluate", path, "--ndcg", "--relevance", tmp_path / "spice.f32", "--spice", "false")
+    assert refused.exit_code == 1
+    assert "SPICE: 'false' ended with status 1" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--ndcg", "--name", "x"), "leave out --name"),
+        (("--score", "symm", "--name", "x"), "leave out --name"),
+        (("other.h5", "--name", "x"), "leave out --name"),
+        (("--relevance", "x"), "--relevance goes with --ndcg"),
+        (("--ndcg", "--spice", "x"), "--spice with --relevance FILE"),
+    ],
+)
+def test_options_that_need_others_say_which(library: Path, options: tuple[str, ...], message: str) -> None:
+    refused = boc("evaluate", library / "photos.h5", *options)
+    assert refused.exit_code == 2
+    assert message in " ".join(refused.stderr.split())

@@ -1,0 +1,213 @@
+"""ROUGE-L against the quadratic dynamic programme; relevance files; SPICE by a script in its place."""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from boc.errors import BocError
+from boc.evaluate.relevance import lcs, read_relevance, rouge_l, rouge_l_matrix, spice_file, tokens, write_relevance
+
+# Spaces, so that empty tokens occur; capitals, to be lowered; few letters, so that much is common.
+SENTENCE = st.text("ab AB", max_size=9) | st.lists(st.sampled_from("abcdeA"), max_size=150).map(" ".join)
+
+
+def slow_lcs(a: list[str], b: list[str]) -> int:
+    """The dynamic programme over prefixes."""
+    rows = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            rows[i + 1][j + 1] = rows[i][j] + 1 if x == y else max(rows[i][j + 1], rows[i + 1][j])
+    return rows[-1][-1]
+
+
+def slow_rouge_l(candidate: str, references: list[str]) -> float:
+    c = candidate.lower().split(" ")
+    refs = [r.lower().split(" ") for r in references]
+    precision = max(slow_lcs(c, r) / len(c) for r in refs)
+    recall = max(slow_lcs(c, r) / len(r) for r in refs)
+    if precision == 0 or recall == 0:
+        return 0.0
+    return (1 + 1.2**2) * precision * recall / (recall + 1.2**2 * precision)
+
+
+@given(a=SENTENCE, b=SENTENCE)
+def test_common_subsequences_are_those_of_the_dynamic_programme(a: str, b: str) -> None:
+    assert lcs(tokens(a), tokens(b)) == slow_lcs(tokens(a), tokens(b))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "references", "expected"),
+    [
+        ("a dog runs", ["A Dog runs"], 1),
+        ("a dog runs", ["cats sit"], 0),
+        # P = 2/3 from the first, R = 1 from the second: maxima of different references.
+        ("a dog runs", ["a dog sits on grass", "runs"], 2.44 * (2 / 3) / (1 + 1.44 * 2 / 3)),
+        ("dog runs a", ["a dog runs"], 2 / 3),  # order counts
+        ("a dog.", ["a dog ."], 2.44 * (1 / 2) * (1 / 3) / (1 / 3 + 1.44 / 2)),  # the point belongs to its word
+        ("a ", ["a"], 2.44 * (1 / 2) / (1 + 1.44 / 2)),  # the empty token behind the space counts
+        ("a  b", ["c  d"], 1 / 3),  # and is common to both
+        ("", [""], 1),
+    ],
+)
+def test_rouge_l_worked_by_hand(candidate: str, references: list[str], expected: float) -> None:
+    assert rouge_l(candidate, references) == pytest.approx(expected)
+
+
+@given(data=st.data(), block=st.integers(1, 3), n=st.integers(1, 4))
+def test_the_matrix_is_rouge_l_cell_by_cell(data: st.DataObject, block: int, n: int) -> None:
+    owners = np.array([*range(n), *data.draw(st.lists(st.integers(0, n - 1), max_size=4))])
+    owners = owners[data.draw(st.permutations(range(len(owners))))]
+    texts = data.draw(st.lists(SENTENCE, min_size=len(owners), max_size=len(owners)))
+    cells: list[int] = []
+    found = rouge_l_matrix(texts, owners, block=block, tick=cells.append)
+    assert found.dtype == np.float32
+    assert found.shape == (len(texts), n)
+    assert sum(cells) == found.size
+    for c, text in enumerate(texts):
+        for i in range(n):
+            references = [t for t, owner in zip(texts, owners.tolist(), strict=True) if owner == i]
+            assert found[c, i] == np.float32(slow_rouge_l(text, references))
+            assert found[c, i] == np.float32(rouge_l(text, references))
+    assert (found[np.arange(len(texts)), owners] == 1).all()
+
+
+def test_long_captions_beside_short_ones_in_one_block() -> None:
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(list("abc"), size)) for size in (1, 63, 64, 65, 127, 128, 129, 300)]
+    texts += ["y x", " ".join(["x", *"z" * 128, "y"])]  # carried through a word of 64 that nothing matches
+    found = rouge_l_matrix(texts, np.arange(len(texts)))
+    expected = [[slow_rouge_l(a, [b]) for b in texts] for a in texts]
+    np.testing.assert_array_equal(found, np.float32(expected))
+
+
+def test_real_captions_cell_by_cell(photos: Path) -> None:
+    with (photos / "captions.csv").open(encoding="utf-8", newline="") as handle:
+        rows = list(csv.DictReader(handle))[:1500]
+    number = {key: i for i, key in enumerate(dict.fromkeys(row["image"] for row in rows))}
+    texts, owners = [row["caption"] for row in rows], np.array([number[row["image"]] for row in rows])
+    found = rouge_l_matrix(texts, owners)
+    rng = np.random.default_rng(0)
+    for c, i in zip(rng.integers(len(texts), size=200), rng.integers(len(number), size=200), strict=True):
+        assert found[c, i] == np.float32(slow_rouge_l(texts[c], [texts[j] for j in np.flatnonzero(owners == i)]))
+    assert (found[np.arange(len(texts)), owners] == 1).all()
+    assert 0 < np.median(found) < 0.5
+
+
+def test_owners_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(BocError, match="got 2 captions, 1 owners"):
+        rouge_l_matrix(["a", "b"], np.array([0]))
+    with pytest.raises(BocError, match="picture 1 has no caption"):
+        rouge_l_matrix(["a", "b"], np.array([0, 2]))
+
+
+def some_relevance() -> NDArray[np.float32]:
+    return np.array([[1, 0.5, 0], [0.25, 1, np.nan]], dtype=np.float32)
+
+
+def test_a_relevance_file_is_the_bare_floats_row_by_row(tmp_path: Path) -> None:
+    path = tmp_path / "spice.npy"
+    write_relevance(path, some_relevance())
+    assert path.read_bytes() == b"".join(np.float32(x).astype("<f4").tobytes() for x in some_relevance().ravel())
+    found = read_relevance(path, 2)
+    assert isinstance(found, np.memmap)
+    assert not found.flags.writeable
+    np.testing.assert_array_equal(found, some_relevance())
+    assert read_relevance(path, 3).shape == (3, 2)
+
+
+def test_relevance_files_that_are_none_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "r.f32"
+    with pytest.raises(BocError, match="cannot be read"):
+        read_relevance(path, 2)
+    path.write_bytes(b"")
+    with pytest.raises(BocError, match="0 bytes are no float32 rows of 2 captions"):
+        read_relevance(path, 2)
+    write_relevance(path, some_relevance())
+    with pytest.raises(BocError, match="24 bytes are no float32 rows of 4 captions"):
+        read_relevance(path, 4)
+    np.save(path.with_suffix(".npy"), some_relevance(), allow_pickle=False)
+    with pytest.raises(BocError, match="has a numpy header"):
+        read_relevance(path.with_suffix(".npy"), 2)
+    write_relevance(path, np.full((2, 3), -7, dtype=np.float32))
+    with pytest.raises(BocError, match="holds -7, relevance is 0 or more"):
+        read_relevance(path, 2)
+
+
+@pytest.mark.parametrize("row", [0, 1023, 1024, 2047])
+def test_an_unfilled_cell_is_named_by_its_row(tmp_path: Path, row: int) -> None:
+    relevance = np.zeros((2048, 2), dtype=np.float32)
+    relevance[row, 1] = -1
+    write_relevance(tmp_path / "r.f32", relevance)
+    with pytest.raises(BocError, match=rf"unfilled cells \(-1\), the first in row {row};"):
+        read_relevance(tmp_path / "r.f32", 2048)
+
+
+SPICE = """
+import json, pathlib, sys
+asked, answered = sys.argv[1], sys.argv[sys.argv.index("-out") + 1]
+assert pathlib.Path(sys.argv[sys.argv.index("-cache") + 1]).is_dir() and "-silent" in sys.argv
+runs = pathlib.Path(__file__).with_name("runs")
+done = runs.read_text().split() if runs.exists() else []
+pairs = json.load(open(asked))
+runs.write_text(" ".join([*done, str(len(pairs))]))
+if len(done) + 1 == {fails_at}:
+    sys.exit("Error: out of memory")
+def f(pair):
+    if "nothing" in pair["test"]:
+        return None
+    words = set(" ".join(pair["refs"]).split())
+    return len(words & set(pair["test"].split())) / len(words)
+scores = [{{"image_id": p["image_id"], "scores": {{"All": {{"f": f(p)}}}}}} for p in pairs]
+json.dump(scores[::-1], open(answered, "w"))
+"""
+TEXTS, OWNERS = ["A dog, running.", "the dog's ball", "nothing", "a ball"], np.array([1, 0, 1, 0])
+
+
+def stand_in(folder: Path, fails_at: int = 0) -> str:
+    """A command that scores as the share of the references' words, and notes the size of each run in ``runs``."""
+    (folder / "spice.py").write_text(SPICE.format(fails_at=fails_at), encoding="utf-8")
+    return f"'{sys.executable}' '{folder / 'spice.py'}'"
+
+
+def test_spice_fills_the_matrix_and_nan_is_what_it_could_not_parse(tmp_path: Path) -> None:
+    found = spice_file(tmp_path / "s.f32", stand_in(tmp_path), TEXTS, OWNERS, cells=4)
+    words = [{"the", "dog", "'s", "ball", "a"}, {"a", "dog", "running", "nothing"}]
+    asked = [{"a", "dog", "running"}, {"the", "dog", "'s", "ball"}, None, {"a", "ball"}]
+    expected = [[math.nan if c is None else len(c & w) / len(w) for w in words] for c in asked]
+    np.testing.assert_array_equal(found, np.float32(expected))
+    np.testing.assert_array_equal(read_relevance(tmp_path / "s.f32", 4), found)
+    assert (tmp_path / "runs").read_text() == "4 4"
+
+
+def test_spice_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "s.f32"
+    with pytest.raises(BocError, match=r"ended with status 1 \(Error: out of memory\)"):
+        spice_file(path, stand_in(tmp_path, fails_at=2), TEXTS, OWNERS, cells=4)
+    with pytest.raises(BocError, match="unfilled cells"):
+        read_relevance(path, 4)
+    cells: list[int] = []
+    found = spice_file(path, stand_in(tmp_path), TEXTS, OWNERS, cells=4, tick=cells.append)
+    assert (tmp_path / "runs").read_text() == "4 4 4"
+    assert cells == [4, 4]
+    np.testing.assert_array_equal(found, spice_file(tmp_path / "t.f32", stand_in(tmp_path), TEXTS, OWNERS))
+    spice_file(path, "no-command-is-needed", TEXTS, OWNERS)
+    with pytest.raises(BocError, match=r"columns for 2 pictures, there are 4"):
+        spice_file(path, stand_in(tmp_path), TEXTS, np.arange(4))
+
+
+def test_a_tool_that_is_not_there_or_no_spice_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BocError, match=r"'no-such-java' cannot be run .*install Java and give a command"):
+        spice_file(tmp_path / "s.f32", "no-such-java -jar spice-1.0.jar", TEXTS, OWNERS)
+    with pytest.raises(BocError, match="'true' wrote no score for each of 8 pairs"):
+        spice_file(tmp_path / "s.f32", "true", TEXTS, OWNERS)
+    with pytest.raises(BocError, match="'false' ended with status 1 \\(no message\\)"):
+        spice_file(tmp_path / "s.f32", "false", TEXTS, OWNERS)

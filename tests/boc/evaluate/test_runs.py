@@ -1,0 +1,186 @@
+"""What the items of feature files score with each other: models alone and together, by vectors and by alignment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from boc.errors import BocError, FeatureFileError
+from boc.evaluate import runs
+from boc.evaluate.metrics import evaluate, evaluate_ndcg
+from boc.evaluate.relevance import write_relevance
+from boc.evaluate.runs import Gallery
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header
+from boc.rerank.alignment import align
+from boc.rerank.dot import METRICS, unit_rows
+from boc.types import Item, Ragged, Rows, StoredConcepts
+from tests.helpers import boc
+
+ALIGNMENTS = METRICS[1:]
+IMAGES, TEXTS = 5, 11
+
+
+def items_of(images: int = IMAGES, texts: int = TEXTS) -> tuple[list[Item], list[Item]]:
+    pictures = [Item(f"p{i}", "image", f"{i}.jpg", f"p{i}") for i in range(images)]
+    owned = [f"p{j % images}" for j in range(texts)]
+    return pictures, [Item(f"{group}#{j}", "text", f"sentence {j}", group) for j, group in enumerate(owned)]
+
+
+def write(
+    path: Path,
+    items: tuple[Sequence[Item], Sequence[Item]],
+    seed: int = 0,
+    dim: int = 6,
+    *,
+    concepts: bool = True,
+    dtype: str = "float32",
+) -> Path:
+    """An embeddings file of random vectors, and of random sets of 0 to 4 of them."""
+    rng = np.random.default_rng(seed)
+
+    def batch(some: Sequence[Item]) -> Rows:
+        vectors = unit_rows(rng.standard_normal((len(some), dim), dtype=np.float32))
+        sets = [rng.standard_normal((rng.integers(0, 5), dim)) for _ in some]
+        return Rows(list(some), {"vectors": vectors}, {"concepts": Ragged.from_sets(sets, dim)} if concepts else {})
+
+    with FeatureWriter(path, Header("embeddings", f"random:{seed}", f"{seed}", dim, dtype, "items")) as writer:
+        writer.append(sum(map(len, items)), [batch(some) for some in items if some])
+        writer.finish()
+    return path
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Files of the same items by two encoders, of other widths."""
+    home = tmp_path_factory.mktemp("models")
+    return [write(home / f"{seed}.h5", items_of(), seed, dim) for seed, dim in ((1, 6), (2, 9))]
+
+
+def slow_scores(path: Path, metric: str) -> NDArray[np.float32]:
+    """Pair by pair."""
+    with FeatureFile(path) as file:
+        texts, images = (file.rows(modality, 0, 1000) for modality in ("text", "image"))
+    if metric == "dot":
+        words, regions = texts.dense["vectors"], images.dense["vectors"]
+        return np.array([[sum(a * b for a, b in zip(w, r, strict=True)) for r in regions] for w in words])
+    words, regions = texts.ragged["concepts"], images.ragged["concepts"]
+    stored = StoredConcepts(unit_rows(regions.values), regions.offsets)
+    return np.stack([align(words[j], stored, metric, asks_by_words=True) for j in range(len(words))])
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_scores_are_those_of_the_pairs_across_blocks(
+    models: list[Path], metric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "BLOCK", 4)
+    monkeypatch.setattr(runs, "PICTURES", 2)
+    done: list[int] = []
+    scores = Gallery.of(models[0]).scores(metric, tick=done.append)
+    assert (scores.shape, scores.dtype) == ((TEXTS, IMAGES), np.float32)
+    np.testing.assert_allclose(scores, slow_scores(models[0], metric), rtol=1e-5, atol=1e-6)
+    assert done == [4, 4, 3]
+    with pytest.raises(ValueError, match="read-only"):
+        scores[0, 0] = 1
+
+
+def test_the_dot_product_is_that_of_the_vectors_to_the_bit(library: Path) -> None:
+    gallery = Gallery.of(library / "photos.h5")
+    with FeatureFile(library / "photos.h5") as file:
+        images, texts = file.vectors("image"), file.vectors("text")
+    scores = gallery.scores()
+    np.testing.assert_array_equal(scores, texts @ images.T)
+    relevance = gallery.relevance()
+    tables = json.loads(boc("evaluate", library / "photos.h5", "--ndcg", "--json", "--fold", 40).stdout)
+    table = tables["all 40 pictures"]["text_to_image"]
+    assert table.pop("ndcg") == pytest.approx(evaluate_ndcg(scores, gallery.owners, relevance).text_to_image)
+    assert table == vars(evaluate(images, texts, gallery.owners).text_to_image)
+
+
+@given(metric=st.sampled_from(METRICS), times=st.sampled_from([1, 2, 4]))
+def test_an_ensemble_of_one_model_is_the_model(models: list[Path], metric: str, times: int) -> None:
+    alone = Gallery.of(models[0]).scores(metric)
+    np.testing.assert_array_equal(Gallery.of(*models[:1] * times).scores(metric), alone)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_an_ensemble_averages_the_scores_in_any_order(models: list[Path], metric: str) -> None:
+    one, other = (Gallery.of(path).scores(metric).astype(np.float64) for path in models)
+    together = Gallery.of(*models).scores(metric)
+    np.testing.assert_allclose(together, (one + other) / 2, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(Gallery.of(*reversed(models)).scores(metric), together)
+
+
+@pytest.mark.parametrize("metric", ["dot", "symm"])
+def test_the_command_measures_one_model_and_several(models: list[Path], metric: str) -> None:
+    options = ("--score", metric, "--ndcg", "--json")
+    alone = boc("evaluate", models[0], *options).stdout
+    assert boc("evaluate", models[0], models[0], *options).stdout == alone
+    gallery = Gallery.of(*models)
+    expected = evaluate_ndcg(gallery.scores(metric), gallery.owners, gallery.relevance())
+    found = json.loads(boc("evaluate", *models, *options).stdout)["all 5 pictures"]
+    assert found["image_to_text"]["ndcg"] == pytest.approx(expected.image_to_text)
+    assert ("scores" in boc("evaluate", *models, *options).stderr) == (metric != "dot")
+
+
+def changed(which: int, row: int, **changes: str) -> tuple[list[Item], list[Item]]:
+    items = items_of()
+    items[which][row] = replace(items[which][row], **changes)
+    return items
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        (items_of(texts=10), "holds 10 captions, .*1.h5 holds 11; give files of the same items"),
+        (items_of(images=4), "holds 4 pictures, .*1.h5 holds 5; give files of the same items"),
+        (changed(0, 3, id="q"), "holds 'q' where .*1.h5 holds 'p3'"),
+        (changed(1, 2, group="p0"), "'p2#2' belongs to 'p0', in .*1.h5 to 'p2'"),
+        (changed(1, 4, content="a dog"), "'p4#4' is another sentence than in .*1.h5"),
+    ],
+)
+def test_files_of_other_items_are_refused_with_what_differs(
+    models: list[Path], items: tuple[list[Item], list[Item]], message: str, tmp_path: Path
+) -> None:
+    other = write(tmp_path / "other.h5", items)
+    with pytest.raises(FeatureFileError, match=rf"other.h5: {message}"):
+        Gallery.of(models[0], other)
+    refused = boc("evaluate", models[0], other)
+    assert refused.exit_code == 1
+    assert "other.h5" in refused.stderr
+    assert not refused.stdout
+
+
+def test_where_the_pictures_lie_and_who_encoded_them_may_differ(models: list[Path], tmp_path: Path) -> None:
+    elsewhere = write(tmp_path / "moved.h5", changed(0, 1, content="/elsewhere/1.jpg"), 3, 2, dtype="float16")
+    assert Gallery.of(models[0], elsewhere).images == IMAGES
+
+
+def test_what_cannot_be_scored_is_refused(models: list[Path], library: Path, tmp_path: Path) -> None:
+    bare = write(tmp_path / "bare.h5", items_of(), concepts=False)
+    assert Gallery.of(models[0], bare).scores().shape == (TEXTS, IMAGES)
+    with pytest.raises(FeatureFileError, match=r"bare.h5: holds no concept sets of its image items, which mrsw"):
+        Gallery.of(models[0], bare).scores("mrsw")
+    with pytest.raises(BocError, match="no re-rank metric 'cosine'"):
+        Gallery.of(bare).scores("cosine")
+    with pytest.raises(FeatureFileError, match="holds regions, not vectors"):
+        Gallery.of(models[0], library / "regions.h5")
+    with pytest.raises(FeatureFileError, match=r"empty\.h5: holds no pictures"):
+        Gallery.of(write(tmp_path / "empty.h5", ([], [])))
+
+
+def test_a_relevance_file_of_other_pictures_is_refused_before_anything_is_scored(
+    models: list[Path], tmp_path: Path
+) -> None:
+    gallery = Gallery.of(models[0])
+    write_relevance(tmp_path / "other.f32", gallery.relevance()[:, :-1])
+    with pytest.raises(BocError, match="for 11 captions and 4 pictures, there are 11 and 5"):
+        gallery.relevance(tmp_path / "other.f32")

@@ -1,0 +1,151 @@
+"""Tuning: ranks and choices against a slow loop; targets met on held-out queries."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import sparse
+
+from boc import plugins
+from boc.errors import BocError
+from boc.evaluate.tune import Candidate, Interval, Sample, Setting, cheapest, draw, ranks_of, tune
+from boc.evaluate.tune import settings as tune_settings
+from boc.types import Embeddings
+from tests.helpers import boc
+from tests.oracles import term_matrices
+
+
+@given(documents=term_matrices((7, 5), 3), queries=term_matrices((4, 5), 3), data=st.data())
+def test_ranks_are_those_of_a_sorted_list(
+    documents: sparse.csr_array, queries: sparse.csr_array, data: st.DataObject
+) -> None:
+    truth = np.array([data.draw(st.permutations(range(7)))[:3] for _ in range(4)])
+    found = ranks_of(documents, queries, truth)
+    scores = (queries.toarray().astype(int) @ documents.toarray().astype(int).T).tolist()
+    for i, row in enumerate(scores):
+        order = sorted((j for j in range(7) if row[j] > 0), key=lambda j: (-row[j], j))
+        assert found[i].tolist() == [order.index(j) if j in order else 7 for j in truth[i].tolist()]
+
+
+@settings(max_examples=200)
+@given(ranks=st.lists(st.lists(st.integers(0, 150), min_size=2, max_size=2), min_size=1, max_size=6),
+       target=st.floats(0.01, 0.99))  # fmt: skip
+def test_the_fewest_candidates_that_reach_the_target_are_taken(ranks: list[list[int]], target: float) -> None:
+    k = 2
+    chosen = np.array(ranks)
+    nothing = sparse.csr_array((1, 1), dtype=np.int32)
+    setting = Setting({}, nothing, (nothing, nothing), (chosen, chosen), 1.0)
+    nothing = sparse.csr_array((1, 1), dtype=np.int32)
+    setting = Setting({}, nothing, (nothing, nothing), (chosen, chosen), 1.0)
+    best = cheapest(setting, chosen, target)
+    reached = [r for r in range(k, 50 * k + 1) if np.mean(chosen < r) >= target]
+    if reached:
+        assert best is not None
+        assert best.candidates == reached[0]
+        assert best.recall == pytest.approx(np.mean(chosen < reached[0]))
+    else:
+        assert best is None
+
+
+def test_an_interval_is_the_mean_and_two_standard_errors() -> None:
+    values = np.array([0.0, 0.5, 1.0, 0.5])
+    half = 1.96 * math.sqrt(sum((v - 0.5) ** 2 for v in values) / 3 / 4)
+    assert Interval.of(values) == Interval(0.5, pytest.approx(0.5 - half), pytest.approx(0.5 + half))
+    assert Interval.of(np.array([1.0])) == Interval(1.0, 0.0, 1.0)
+
+
+def clustered(seed: int, rows: int) -> NDArray[np.float32]:
+    """Unit vectors around sixty directions, the same for every seed."""
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).standard_normal((60, 16))
+    X = centres[rng.integers(60, size=rows)] + 0.5 * rng.standard_normal((rows, 16))
+    return (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def sample() -> Sample:
+    items, choose, judge = (Embeddings("text", clustered(seed, n)) for seed, n in ((0, 1500), (1, 400), (2, 400)))
+    return Sample(items, choose, judge, (items,))
+
+
+SCALAR = [Candidate({"code": "scalar"}, (4, 8, 16), (8, 16, 32))]
+
+
+def test_targets_are_met_on_queries_that_had_no_part_in_the_choice(sample: Sample) -> None:
+    tried: list[int] = []
+    targets = (0.8, 0.9, 0.95, 0.99)
+    best = tune(sample, targets, candidates=SCALAR, tick=tried.append)
+    assert sum(tried) == 9
+    costs = [best[target].postings + 10 * best[target].rm * 10 for target in targets]
+    assert costs == sorted(costs)
+    for target in targets:
+        assert best[target].recall >= target
+        assert best[target].judged.low - 0.01 <= target <= best[target].judged.high + 0.01
+
+
+def test_the_choice_is_the_cheapest_of_all_trials_that_reach_the_target(sample: Sample) -> None:
+    reached = [
+        chosen
+        for setting in tune_settings(sample, SCALAR, 10)
+        if (chosen := cheapest(setting, setting.ranks(0), 0.9)) is not None
+    ]
+    assert len(reached) > 3
+    for by in ("postings", "bytes"):
+        best = tune(sample, (0.9,), candidates=SCALAR, by=by)[0.9]
+        least = min(reached, key=lambda chosen: chosen.cost(by))
+        assert (best.options, best.rm, best.recall) == (least.setting.options, least.candidates / 10, least.recall)
+
+
+def test_what_no_setting_reaches_is_left_out(sample: Sample) -> None:
+    poor = [Candidate({"code": "scalar"}, (1,), (1,))]
+    assert tune(sample, (0.99,), candidates=poor) == {}
+
+
+@pytest.mark.parametrize("target", [0.0, 1.0, 95.0, -0.5, math.nan])
+def test_targets_out_of_range_are_refused(sample: Sample, target: float) -> None:
+    with pytest.raises(BocError, match="the target recall must lie between 0 and 1, got"):
+        tune(sample, (target,))
+
+
+@pytest.mark.parametrize("k", [0, 1501])
+def test_k_out_of_range_is_refused(sample: Sample, k: int) -> None:
+    with pytest.raises(BocError, match=f"k must be between 1 and the 1500 items of the sample, got {k}"):
+        tune(sample, (0.9,), k=k)
+
+
+def test_a_drawn_sample_keeps_its_queries_apart(library: Path) -> None:
+    index = plugins.backend(f"file:{library / 'index'}").open("photos")
+    one, again, other = (draw(index, "text", None, size=50, asked=10, seed=seed) for seed in (3, 3, 4))
+    assert np.array_equal(one.choose.vectors, again.choose.vectors)
+    assert not np.array_equal(one.choose.vectors, other.choose.vectors)
+    assert [len(part) for part in (one.items, one.choose, one.judge)] == [50, 5, 5]
+    assert one.choose.modality == "image"
+    assert {part.modality: len(part) for part in one.fit} == {"image": 30, "text": 50}
+    asked = {row.tobytes() for part in (one.choose, one.judge) for row in part.vectors}
+    kept = {row.tobytes() for row in next(part for part in one.fit if part.modality == "image").vectors}
+    assert not asked & kept
+    greedy = draw(index, "text", None, size=50, asked=4000, seed=3)
+    assert [len(greedy.choose), len(greedy.judge)] == [16, 16]
+    assert {part.modality: len(part) for part in greedy.fit} == {"image": 8, "text": 50}
+
+
+def test_the_command_names_the_setting_or_says_that_none_reaches(library: Path) -> None:
+    at = f"file:{library / 'index'}"
+    done = boc("tune", "photos", "--at", at, "-k", 2, "--target-recall", 0.5, "--asked", 20, "--json")
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads(done.stdout)
+    assert row["target"] == 0.5
+    assert row["recall"] >= 0.5
+    said = boc("tune", "photos", "--at", at, "-k", 2, "--target-recall", 0.5, "--asked", 20)
+    assert "boc index photos SOURCE --code" in said.stdout
+    assert "on held-out queries" in said.stdout
+    refused = boc("tune", "photos", "--at", at, "-k", 2, "--target-recall", 7)
+    assert refused.exit_code == 1
+    assert "between 0 and 1, got 7" in refused.output

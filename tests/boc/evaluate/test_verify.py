@@ -1,0 +1,359 @@
+"""Verification finds what is wrong, by id, and nothing where nothing is."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import sparse
+
+from boc import plugins
+from boc.codecs import GLOBAL_CODES, SurrogateCodec, global_code
+from boc.errors import BocError, EncoderError
+from boc.evaluate import verify as module
+from boc.evaluate.verify import verify
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import Header
+from boc.manifest import Manifest
+from boc.plugins import Backend, Index
+from boc.types import Embeddings, Hit, Identity, Item, Rows
+from tests.helpers import boc
+from tests.oracles import picture, same_matrix, sentence, term_matrices
+
+IDENTITY = Identity("tern:somewhere", "ab" * 32, 16)
+N = 60
+ITEMS = [picture(f"{i:03d}.jpg") if i % 3 else sentence(f"{i:03d}#0") for i in range(N)]
+
+
+def unit(n: int = N, seed: int = 0) -> NDArray[np.float32]:
+    """Vectors of two kinds, so that some pairs share no term."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((n, 16)) + 4 * np.eye(16)[rng.integers(0, 16, n)]
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def fitted(code: str = "scalar", **options: Any) -> SurrogateCodec:
+    options = {"terms": 12} if code == "dictionary" else {"z": 8, "query_z": 12, **options}
+    return global_code(code, **options).fit(*embedded(ITEMS, unit()))
+
+
+def embedded(items: Sequence[Item], vectors: NDArray[np.float32]) -> list[Embeddings]:
+    kinds = [[i for i, item in enumerate(items) if item.modality == kind] for kind in ("image", "text")]
+    return [Embeddings("image", vectors[kinds[0]]), Embeddings("text", vectors[kinds[1]])]
+
+
+def coded(codec: SurrogateCodec, items: Sequence[Item], vectors: NDArray[np.float32]) -> sparse.csr_array:
+    rows = [i for kind in ("image", "text") for i, item in enumerate(items) if item.modality == kind]
+    parts = [codec.encode_documents(some) for some in embedded(items, vectors)]
+    return sparse.vstack(parts, format="csr")[np.argsort(rows)]
+
+
+def build(
+    backend: Backend,
+    name: str,
+    codec: SurrogateCodec,
+    change: Callable[[sparse.csr_array], sparse.csr_array] = lambda terms: terms,
+) -> Index:
+    vectors, arrays = unit(), codec.arrays()
+    manifest = Manifest.new(IDENTITY, codec.config(), arrays, rm=10.0, dtype="float32", source="cd" * 32)
+    with backend.create(name, manifest, arrays) as writer:
+        writer.add(ITEMS, change(coded(codec, ITEMS, vectors)), vectors)
+        writer.commit()
+    return backend.open(name)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    return f"file:{tmp_path / 'indexes'}"
+
+
+def tampered(index: Index, search: Callable[[list[Hit]], list[Hit]], monkeypatch: pytest.MonkeyPatch) -> Index:
+    """An index whose lists of hits are changed by ``search``."""
+    right = index.search
+    monkeypatch.setattr(index, "search", lambda queries, k, *rest: [search(hits) for hits in right(queries, k, *rest)])
+    return index
+
+
+@pytest.mark.parametrize("code", GLOBAL_CODES)
+@pytest.mark.parametrize("pairs", [1, 70, 1000, 100_000])
+def test_what_is_right_is_found_right(place: str, code: str, pairs: int) -> None:
+    found = verify(build(plugins.backend(place), "photos", fitted(code)), pairs=pairs)
+    assert found.right
+    assert found.mismatches == []
+    assert found.rounded == []
+    assert found.against == "vectors"
+    assert min(pairs, N * module.PER_QUERY) <= found.pairs < pairs + module.PER_QUERY
+    assert found.counts["image"] == (40, 40)
+    assert found.counts["text"] == (20, 20)
+    assert found.counts["postings"][0] == found.counts["postings"][1] > 0
+
+
+def test_what_is_compared_follows_from_the_seed(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = build(plugins.backend(place), "photos", fitted())
+    asked: list[NDArray[Any]] = []
+    search = index.search
+    monkeypatch.setattr(index, "search", lambda q, k: (asked.append(q.toarray()), search(q, k))[1])
+    runs = []
+    for seed in (0, 0, 1):
+        verify(index, pairs=100, seed=seed)
+        runs.append(np.concatenate(asked))
+        asked.clear()
+    assert len(runs[0]) == 2
+    assert np.array_equal(runs[0], runs[1])
+    assert not np.array_equal(runs[0], runs[2])
+
+
+def test_wrong_scores_are_reported_by_query_and_item(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = build(plugins.backend(place), "photos", fitted())
+    wrong = {"004.jpg", "006#0"}
+
+    def add(hits: list[Hit]) -> list[Hit]:
+        return [Hit(hit.item, hit.score + 1) if hit.item.id in wrong else hit for hit in hits]
+
+    found = verify(tampered(index, add, monkeypatch), pairs=N * N)
+    assert not found.right
+    assert {mismatch.item for mismatch in found.mismatches} == wrong
+    assert all(mismatch.found == mismatch.expected + 1 for mismatch in found.mismatches)
+    assert all(a == b for a, b in found.counts.values())
+
+
+@pytest.mark.parametrize("limit", [10_000, 20])
+def test_lost_hits_are_reported(place: str, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """With all hits there, and where only the first 10 of them are."""
+    monkeypatch.setattr(module, "ALL_HITS", limit)
+    monkeypatch.setattr(module, "SOME_HITS", 10)
+    index = build(plugins.backend(place), "photos", fitted())
+    assert verify(index, pairs=N * N).right
+    found = verify(tampered(index, lambda hits: hits[1:], monkeypatch), pairs=N * N)
+    assert len(found.mismatches) > 20
+    assert all(mismatch.found == 0 < mismatch.expected for mismatch in found.mismatches)
+
+
+@given(
+    scores=st.lists(st.integers(0, 4), min_size=1, max_size=8), k=st.integers(1, 9), asked=st.integers(0, 7),
+    claimed=st.integers(0, 5),
+)  # fmt: skip
+def test_an_item_agrees_if_its_score_would_leave_the_list_as_it_is(
+    scores: list[int], k: int, asked: int, claimed: int
+) -> None:
+    def ranked(scores: list[int]) -> list[Hit]:
+        order = sorted((i for i, score in enumerate(scores) if score), key=lambda i: (-scores[i], i))
+        return [Hit(picture(f"{i}"), float(scores[i])) for i in order[:k]]
+
+    asked %= len(scores)
+    hits = ranked(scores)
+    one = module._Asked("query", sparse.csr_array((1, 1)), k, hits, [])
+    changed = [claimed if i == asked else score for i, score in enumerate(scores)]
+    assert one.agrees(f"{asked}", claimed) == (ranked(changed) == hits)
+
+
+def raised(item: int, by: int) -> Callable[[sparse.csr_array], sparse.csr_array]:
+    def change(terms: sparse.csr_array) -> sparse.csr_array:
+        changed = terms.copy()
+        changed.data[changed.indptr[item]] += by
+        return changed
+
+    return change
+
+
+def test_other_frequencies_are_reported_and_roundings_told(place: str) -> None:
+    backend = plugins.backend(place)
+    found = verify(build(backend, "tampered", fitted(), raised(7, 3)), pairs=N * N)
+    assert {mismatch.item for mismatch in found.mismatches} == {"007.jpg"}
+    assert found.rounded == []
+    near = verify(build(backend, "rounded", fitted(), raised(7, 1)), pairs=N * N)
+    assert near.right
+    assert near.rounded == ["007.jpg"]
+
+
+def test_wrong_scores_of_a_rounded_item_are_reported(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = build(plugins.backend(place), "photos", fitted(), raised(7, 1))
+
+    def add(hits: list[Hit]) -> list[Hit]:
+        return [Hit(hit.item, hit.score + 5) if hit.item.id == "007.jpg" else hit for hit in hits]
+
+    found = verify(tampered(index, add, monkeypatch), pairs=N * N)
+    assert found.rounded == ["007.jpg"]
+    assert {(mismatch.item, mismatch.found - mismatch.expected) for mismatch in found.mismatches} == {("007.jpg", 5)}
+
+
+def test_a_changed_file_of_the_embedded_index_is_found(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = build(plugins.backend(place), "photos", fitted())
+    file = next(tmp_path.rglob("frequencies.npy"))
+    data = bytearray(file.read_bytes())
+    data[-1] += 40
+    rows = np.load(next(tmp_path.rglob("rows.npy")))
+    file.write_bytes(data)  # of what is mapped already: an index that is opened now would be refused
+    found = verify(index, pairs=N * N)
+    assert (found.right, found.damaged, found.pairs) == (False, [str(file)], 0)
+    monkeypatch.setattr(index, "damaged", list)
+    found = verify(index, pairs=N * N)
+    assert {mismatch.item for mismatch in found.mismatches} == {sorted(item.id for item in ITEMS)[rows[-1]]}
+
+
+def test_other_counts_than_the_manifest_says_are_reported(place: str) -> None:
+    index = build(plugins.backend(place), "photos", fitted())
+    postings = index.manifest.postings
+    index.manifest = replace(index.manifest, items={"image": 41, "text": 20}, postings=postings - 2)
+    found = verify(index)
+    assert not found.right
+    assert found.counts == {"image": (40, 41), "text": (20, 20), "postings": (postings, postings - 2)}
+
+
+def test_an_item_that_goes_away_meanwhile_is_named(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = build(plugins.backend(place), "photos", fitted())
+    monkeypatch.setattr(index, "items", lambda: iter([*ITEMS, picture("gone.jpg")]))
+    with pytest.raises(BocError, match=r"item 'gone\.jpg' went away meanwhile"):
+        verify(index, pairs=N * N)
+
+
+def test_ids_that_occur_twice_are_reported(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = build(plugins.backend(place), "photos", fitted())
+    items = sorted([*ITEMS, ITEMS[3]], key=lambda item: item.id)
+    monkeypatch.setattr(index, "items", lambda: iter(items))
+    found = verify(index)
+    assert found.repeated == [ITEMS[3].id]
+    assert not found.right
+
+
+def test_features_are_an_outside_witness(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors and codes that were both replaced agree with each other, not with the file."""
+    index = build(plugins.backend(place), "photos", fitted())
+    file = write(tmp_path / "photos.h5", ITEMS, unit())
+    found = verify(index, files=[file], pairs=N * N)
+    assert found.right
+    assert found.against == "features"
+    other = unit()
+    other[7] = -other[7]
+    found = verify(index, files=[write(tmp_path / "other.h5", ITEMS, other)], pairs=N * N)
+    assert {mismatch.item for mismatch in found.mismatches if mismatch.query != "007.jpg"} == {"007.jpg"}
+
+
+def write(path: Path, items: Sequence[Item], vectors: NDArray[np.float32], digest: str = IDENTITY.digest) -> Path:
+    rows = [
+        Rows([item for item in items if item.modality == part.modality], {"vectors": part.vectors})
+        for part in embedded(items, vectors)
+    ]
+    with FeatureWriter(path, Header("embeddings", IDENTITY.spec, digest, 16, "float32", path.name)) as writer:
+        writer.append(len(items), rows)
+        writer.finish()
+    return path
+
+
+def test_features_of_something_else_are_refused(place: str, tmp_path: Path) -> None:
+    index = build(plugins.backend(place), "photos", fitted())
+    with pytest.raises(BocError, match=r"no item '.*', which the index holds"):
+        verify(index, files=[write(tmp_path / "part.h5", ITEMS[:10], unit(10))])
+    with pytest.raises(EncoderError, match="use the same encoder"):
+        verify(index, files=[write(tmp_path / "other.h5", ITEMS, unit(), "cd" * 32)])
+
+
+@given(terms=term_matrices((4, 6), 9), n=st.integers(1, 7))
+def test_the_heaviest_terms_are_kept(terms: sparse.csr_array, n: int) -> None:
+    slow = np.zeros(terms.shape, np.int32)
+    for i, row in enumerate(terms.toarray()):
+        for j in sorted(range(6), key=lambda j: (-row[j], j))[:n]:
+            slow[i, j] = row[j]
+    assert same_matrix(module._heaviest(terms, n), sparse.csr_array(slow))
+
+
+def test_codes_of_concepts_are_held_against_what_is_stored_or_the_features(library: Path, tmp_path: Path) -> None:
+    at = f"file:{tmp_path}"
+    assert boc("build-codebook", library / "photos.h5", "-o", tmp_path / "book.npz", "--clusters", 9).exit_code == 0
+    code = ("--code", "mixed", "--codebook", tmp_path / "book.npz")
+    assert boc("index", "photos", library / "photos.h5", "--at", at, *code).exit_code == 0
+    index = plugins.backend(at).open("photos")
+    for files, against in (([], "terms"), ([library / "photos.h5"], "features")):
+        found = verify(index, files=files)
+        assert found.right, found
+        assert found.against == against
+
+
+def test_the_command_prints_what_is_wrong_and_exits_with_1(place: str, library: Path) -> None:
+    build(plugins.backend(place), "right", fitted())
+    build(plugins.backend(place), "wrong", fitted(), raised(7, 3))
+    result = boc("verify", "right", "--at", place, "--pairs", 100)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("right: 100 pairs of 2 queries against the codes of the stored vectors, 0 wrong; ")
+    assert result.stdout.endswith(" postings, as the manifest says\n")
+    result = boc("verify", "wrong", "--at", place, "--pairs", N * N)
+    assert result.exit_code == 1
+    *lines, summary = result.stdout.splitlines()
+    assert lines
+    assert all("  item 007.jpg  found " in line and "  expected " in line for line in lines)
+    assert f", {len(lines)} wrong; 40 pictures, 20 captions, " in summary
+    result = boc("verify", "wrong", "--at", place, "--pairs", N * N, "--json")
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert told["right"] is False
+    assert len(told["mismatches"]) == len(lines)
+    assert set(told["mismatches"][0]) == {"query", "item", "found", "expected"}
+    assert told["counts"]["image"] == {"found": 40, "manifest": 40}
+    file = library / "photos.h5"
+    result = boc("verify", "photos", "--at", f"file:{library / 'index'}", "--features", file, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["against"] == "features"
+
+
+@pytest.fixture
+def backend(server: Any) -> Backend:
+    scheme = {"elasticsearch": "elastic", "opensearch": "opensearch"}[server.kind.engine]
+    return plugins.backend(f"{scheme}+{server.url}")
+
+
+@pytest.fixture
+def name(backend: Backend) -> Iterator[str]:
+    found = f"boc-test-{uuid.uuid4().hex[:12]}"
+    yield found
+    if backend.exists(found):
+        backend.remove(found)
+
+
+def test_what_was_changed_behind_our_back_is_found(backend: Any, name: str) -> None:
+    index: Any = build(backend, name, fitted())
+    assert verify(index, pairs=N * N).right
+    path, request = index.generation.physical, backend.transport.request
+    strategy = index.generation.strategy
+    before = next(iter(strategy.documents(index.terms(["007.jpg"]))))
+    source = request("GET", f"/{path}/_doc/007.jpg", _source_includes="*")["_source"]
+    vector = index._fields(["007.jpg"], "vector")[0][0]
+
+    def put(key: str, features: dict[str, int], **other: str) -> None:
+        document = {**source, "vector": plain(vector), "terms": strategy.field(features), **other}
+        request("PUT", f"/{path}/_doc/{key}", document, refresh="true")
+
+    put("007.jpg", {feature: value + 3 for feature, value in before.items()})
+    found = verify(backend.open(name), pairs=N * N)
+    assert {mismatch.item for mismatch in found.mismatches} == {"007.jpg"}
+    assert all(a == b for a, b in found.counts.values())
+
+    put("007.jpg", before)
+    assert verify(backend.open(name), pairs=N * N).right
+    request("DELETE", f"/{path}/_doc/006%230", refresh="true")
+    found = verify(backend.open(name), pairs=N * N)
+    assert found.counts["text"] == (19, 20)
+    assert found.counts["postings"][0] < found.counts["postings"][1]
+    assert found.mismatches == []
+
+    put("added", before, id="added")
+    put("again", before)
+    found = verify(backend.open(name), pairs=N * N)
+    assert found.counts["image"] == (42, 40)
+    assert found.repeated == ["007.jpg"]
+    assert not found.right
+
+
+def plain(base64: str) -> str:
+    """OpenSearch gives binary values in the alphabet of URLs, without padding."""
+    return base64.replace("-", "+").replace("_", "/") + "=" * (-len(base64) % 4)

@@ -1,0 +1,332 @@
+"""Explanations: their sums are the engine's scores, their parts those of slow loops, and the page shows them all."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from scipy import sparse
+
+from boc import plugins
+from boc.build import build_index, new_manifest
+from boc.clustering.term_labels import Box, Example, IndexLabels, Label, content_words, pack_labels
+from boc.codecs import SurrogateCodec, global_code
+from boc.codecs.bag_of_concepts import HardAssignment
+from boc.errors import BocError
+from boc.explain.page import write_page
+from boc.explain.score import Explanation, Match, Parts, explain
+from boc.inputs.features import FeatureFile, embeddings
+from boc.search import Searcher
+from boc.types import MODALITIES, ImageRef, Item, Modality, TermMatrix
+from tests.boc.cli.test_contact_sheet import NASTY, Page
+from tests.helpers import boc
+
+SENTENCE = "a red box at the left"
+
+
+@pytest.fixture(scope="module")
+def searcher(library: Path) -> Searcher:
+    return Searcher.open("photos", f"file:{library / 'index'}")
+
+
+@pytest.fixture(scope="module")
+def by_concepts(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    """An index of the library by two chains side by side: the scalar code, and counts of ten codewords."""
+    with FeatureFile(library / "photos.h5") as file:
+        samples = [embeddings(file.rows(m, 0, 100), m) for m in MODALITIES]
+        codec = SurrogateCodec(*global_code("scalar", z=8).chains, [HardAssignment(10)]).fit(*samples)
+        at = f"file:{tmp_path_factory.mktemp('concepts')}"
+        for _ in build_index(file, at, "both", codec, new_manifest(file, codec)):
+            pass
+    return Searcher(plugins.backend(at).open("both"))
+
+
+def queries_of(searcher: Searcher, text: str) -> TermMatrix:
+    return searcher.codec.encode_queries(searcher.encoder.encode_texts([text]))
+
+
+@pytest.mark.parametrize("modality", MODALITIES)
+@pytest.mark.parametrize("kind", ["searcher", "by_concepts"])
+def test_products_sum_to_the_score_of_the_engine(kind: str, modality: Modality, request: pytest.FixtureRequest) -> None:
+    searcher = request.getfixturevalue(kind)
+    hits = searcher.index.search(queries_of(searcher, SENTENCE), 1000, modality)[0]
+    assert len(hits) > 20
+    for hit in [*hits[:3], *hits[-3:]]:
+        found = explain(searcher, hit.item.id, SENTENCE, labelled=0)
+        assert isinstance(found.score, int)
+        assert found.score == hit.score
+        assert sum(found.share(match) for match in found.matches) == Fraction(1)
+        assert [m.product for m in found.matches] == sorted((m.product for m in found.matches), reverse=True)
+        assert found.item == hit.item
+
+
+def test_matches_are_the_terms_that_both_rows_hold(searcher: Searcher) -> None:
+    query = dict(zip(*(a.tolist() for a in _row(queries_of(searcher, SENTENCE))), strict=True))
+    item = dict(zip(*(a.tolist() for a in _row(searcher.index.terms(["003.png"]))), strict=True))
+    found = explain(searcher, "003.png", SENTENCE, labelled=2)
+    assert {m.term: (m.query_frequency, m.item_frequency) for m in found.matches} == {
+        term: (query[term], item[term]) for term in query if term in item
+    }
+    assert [m.label is None for m in found.matches] == [i >= 2 for i in range(len(found.matches))]
+
+
+def _row(terms: TermMatrix) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    return terms.indices, terms.data
+
+
+def test_the_index_is_asked_for_the_item_and_the_terms_of_the_query_only(
+    searcher: Searcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = queries_of(searcher, SENTENCE).indices.tolist()
+    whole = explain(searcher, "003.png", SENTENCE, labelled=0)
+    terms = searcher.index.terms
+    asked = []
+    monkeypatch.setattr(searcher.index, "items", None)
+    monkeypatch.setattr(searcher.index, "terms", lambda ids, among: asked.append((ids, among)) or terms(ids, among))
+    assert explain(searcher, "003.png", SENTENCE, labelled=0).matches == whole.matches
+    assert asked == [(["003.png"], query)]
+
+
+def test_a_picture_can_ask(searcher: Searcher, library: Path) -> None:
+    path = library / "images" / "004.png"
+    asked = searcher.encoder.encode_images([searcher.encoder.prepare(ImageRef(path.name, path))])
+    hits = {h.item.id: h.score for h in searcher.index.search(searcher.codec.encode_queries(asked), 1000, "text")[0]}
+    found = explain(searcher, "004.png#0", image=path)
+    assert found.score == hits["004.png#0"]
+    assert found.query == Item("query", "image", str(path))
+    assert found.alignment is not None
+    assert found.alignment.shape == (46, len(searcher.encoder.encode_texts([found.item.content]).words[0]))
+    assert found.query_parts is not None
+    assert found.query_parts.boxes is not None
+
+
+def test_the_alignment_is_the_largest_cosine_of_a_words_pieces(searcher: Searcher) -> None:
+    sentence = "a greenish box on reds"
+    found = explain(searcher, "001.png#0", sentence)
+    assert found.query_parts is not None
+    assert found.item_parts is not None
+    assert found.query_parts.names == sentence.split()
+    assert len(found.query_parts.vectors) > 5  # some word has pieces
+    assert found.alignment is not None
+    for i, j in np.ndindex(found.alignment.shape):
+        cosines = [
+            v @ w / np.linalg.norm(v) / np.linalg.norm(w)
+            for v in found.query_parts.vectors[found.query_parts.of == i].astype(np.float64)
+            for w in found.item_parts.vectors[found.item_parts.of == j].astype(np.float64)
+        ]
+        assert found.alignment[i, j] == pytest.approx(max(cosines), abs=1e-5)
+
+
+def test_without_concept_terms_regions_weigh_by_the_content_words(searcher: Searcher) -> None:
+    found = explain(searcher, "003.png", SENTENCE)
+    assert found.weighed_by == "alignment"
+    assert found.alignment is not None
+    assert found.weights is not None
+    chosen = [i for i, word in enumerate(SENTENCE.split()) if content_words(word)]
+    assert len(chosen) < len(SENTENCE.split())
+    np.testing.assert_allclose(
+        found.weights, [np.mean([row[j] for row in found.alignment[chosen]]) for j in range(46)], rtol=1e-5
+    )
+    of_stop_words = explain(searcher, "003.png", "at the")
+    assert of_stop_words.alignment is not None
+    np.testing.assert_allclose(of_stop_words.weights, of_stop_words.alignment.mean(axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("id", ["003.png", "003.png#0"])
+def test_regions_and_words_carry_the_terms_of_their_codewords(by_concepts: Searcher, id: str) -> None:
+    """A term of the second chain is carried evenly by the parts whose nearest centroid it is; others by none."""
+    step = by_concepts.codec.chains[1][0]
+    offset = by_concepts.codec.n_terms - len(step.centroids_)
+    own = by_concepts.index.terms([id]).indices
+    asked = [item for item in by_concepts.index.items() if ("#" in item.id) == ("#" in id) and item.id != id]
+    codewords = {t for t in own if t >= offset}
+    query = next(item for item in asked if codewords & set(by_concepts.index.terms([item.id]).indices.tolist()))
+    by_text = query.modality == "text"
+    found = explain(by_concepts, id, query.content if by_text else None, None if by_text else Path(query.content))
+    assert found.item_parts is not None
+    nearest = [
+        offset + int(np.argmin(((step.centroids_.astype(np.float64) - v) ** 2).sum(axis=1)))
+        for v in found.item_parts.vectors
+    ]
+    expected = np.zeros(found.carried.shape)
+    for m, match in enumerate(found.matches):
+        at = Counter(name for name, codeword in zip(found.item_parts.of.tolist(), nearest, strict=True)
+                     if codeword == match.term)  # fmt: skip
+        assert match.term < offset or at.total() == match.item_frequency
+        for name, count in at.items():
+            expected[m, name] = count / at.total()
+    assert expected.any()
+    np.testing.assert_allclose(found.carried, expected)
+    assert found.weighed_by == "terms"
+    assert found.weights is not None
+    assert found.weights.sum() == pytest.approx(1)
+
+
+def test_stored_labels_go_before_the_answer_of_the_index(by_concepts: Searcher) -> None:
+    """Codewords with even numbers have words and an example stored, odd ones words only."""
+    step = by_concepts.codec.chains[1][0]
+    offset = by_concepts.codec.n_terms - len(step.centroids_)
+    example = Example("x", "/x", Box(0, 0, 1, 1))
+    stored = [Label((f"word{i}",), () if i % 2 else (example,)) for i in range(len(step.centroids_))]
+    asked = IndexLabels(by_concepts.index, by_concepts.codec.n_terms)
+    captions = [item for item in by_concepts.index.items() if item.modality == "text"][:10]
+    step.labels_ = pack_labels(stored)
+    try:
+        matches = [m for c in captions for m in explain(by_concepts, c.id, c.content, labelled=99).matches]
+    finally:
+        del step.labels_
+    assert {(m.term - offset) % 2 for m in matches if m.term >= offset} == {0, 1}
+    for match in matches:
+        own = stored[match.term - offset] if match.term >= offset else Label()
+        other = asked[match.term]
+        assert match.label == Label(own.words or other.words, own.examples or other.examples)
+
+
+def test_what_cannot_be_explained_is_said(searcher: Searcher) -> None:
+    with pytest.raises(BocError, match=r"no item 'nope' in the index; give an id"):
+        explain(searcher, "nope", SENTENCE)
+    with pytest.raises(BocError, match="either a sentence or a picture"):
+        explain(searcher, "003.png")
+    with pytest.raises(BocError, match="either a sentence or a picture"):
+        explain(searcher, "003.png", SENTENCE, "x.png")
+    with pytest.raises(BocError, match="the sentence is empty"):
+        explain(searcher, "003.png", " ")
+    with pytest.raises(BocError, match=r"gone.png: cannot be read"):
+        explain(searcher, "003.png", image="gone.png")
+
+
+def test_an_item_that_shares_no_term_has_score_0(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    terms = searcher.index.terms(["003.png"])
+    monkeypatch.setattr(searcher.index, "terms", lambda ids, among: sparse.csr_array(terms.shape, dtype=np.int32))
+    found = explain(searcher, "003.png", SENTENCE)
+    assert (found.score, found.matches) == (0, [])
+    assert found.weights is not None
+
+
+def test_without_its_picture_an_item_keeps_its_terms(searcher: Searcher, library: Path, tmp_path: Path) -> None:
+    path = library / "images" / "007.png"
+    away = path.rename(tmp_path / "007.png")
+    try:
+        found = explain(searcher, "007.png", SENTENCE)
+        write_page(tmp_path / "a.html", found)
+        result = boc("explain", "photos", SENTENCE, "007.png", "--at", f"file:{library / 'index'}")
+    finally:
+        away.rename(path)
+    assert found.matches
+    assert "007.png: cannot be read" in found.missing
+    assert found.alignment is None
+    assert found.weights is None
+    assert "007.png: cannot be read" in Page((tmp_path / "a.html").read_text(encoding="utf-8")).text
+    assert result.exit_code == 0
+    assert "terms only: " in result.stderr
+    assert f"score    {found.score}" in result.stdout
+
+
+def test_the_command_prints_terms_and_their_sum(searcher: Searcher, library: Path) -> None:
+    found = explain(searcher, "003.png", SENTENCE, labelled=3)
+    result = boc("explain", "photos", SENTENCE, "003.png", "--top", 3, "--at", f"file:{library / 'index'}")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert len(lines) == 5
+    for line, match in zip(lines, found.matches[:3], strict=False):
+        share, _, term, f, _, g, _, product, *words = line.split()
+        assert (term, int(f), int(g)) == (f"t{match.term}", match.query_frequency, match.item_frequency)
+        assert int(product) == match.product
+        assert float(share) == pytest.approx(100 * match.product / found.score, abs=0.06)
+        assert match.label is not None
+        assert " ".join(words) == ", ".join(match.label.words)
+    rest = sum(m.product for m in found.matches[3:])
+    assert lines[3].endswith(f"and {len(found.matches) - 3} others, {rest}")
+    assert lines[4] == f"score    {found.score}"
+
+
+def test_the_command_writes_json_and_a_page(searcher: Searcher, library: Path, tmp_path: Path) -> None:
+    image = library / "images" / "005.png"
+    result = boc(
+        "explain", "photos", "003.png", "--image", image, "--json", "--html", tmp_path / "a.html",
+        "--at", f"file:{library / 'index'}",
+    )  # fmt: skip
+    record = json.loads(result.stdout)
+    found = explain(searcher, "003.png", image=image)
+    assert record["score"] == found.score == sum(term["product"] for term in record["terms"])
+    assert sum(term["share"] for term in record["terms"]) == pytest.approx(1)
+    assert np.array(record["alignment"]).shape == (46, 46)
+    assert np.array(record["boxes"]).shape == (46, 4)
+    assert record["weighed_by"] == "alignment"
+    page = Page((tmp_path / "a.html").read_text(encoding="utf-8"))
+    shown = [str(attributes["alt"]) for tag, attributes in page.tags if tag == "img"]
+    assert shown[:2] == [str(image), "003.png"]
+    assert sum(attributes.get("class") == "box" for _, attributes in page.tags) == 10  # five regions each
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("003.png",), "give TEXT (in quotes) and the ID"),
+        ((SENTENCE, "003.png", "--image", "x.png"), "give TEXT (in quotes) and the ID"),
+        ((SENTENCE, "nope"), "no item 'nope' in the index"),
+        (("003.png", "--image", "gone.png"), "gone.png: cannot be read"),
+    ],
+)
+def test_the_command_says_what_is_wrong(library: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = boc("explain", "photos", *arguments, "--at", f"file:{library / 'index'}")
+    assert result.exit_code != 0
+    assert message in " ".join(result.stderr.split())
+    assert "Traceback" not in result.output
+
+
+def nasty(picture: Path, *, text: bool) -> Explanation:
+    """An explanation whose every string holds markup."""
+    examples = [
+        Example(NASTY, str(picture), Box(0.25, -0.5, 0.75, 1.5)),
+        Example(NASTY, str(picture), Box(0.5, 0.9, 0.6, 1.0)),
+        Example(NASTY, "/gone", None),
+    ]
+    label = Label((NASTY,), tuple(examples))
+    matches = [Match(7, 3, 5, label), Match(2, 1, 4, Label()), Match(3, 1, 1)]
+    words = Parts([NASTY, "dog", "the"], np.eye(3, dtype=np.float32), np.arange(3))
+    boxes = np.array([[0, 0, 0.5, 1], [0.5, 0, 1, 1]], dtype=np.float32)
+    regions = Parts(["1", "2"], np.array([[1, 1, 0], [0, 0.5, 0]], dtype=np.float32), np.arange(2), boxes)
+    item = Item(NASTY, "text", NASTY) if text else Item(NASTY, "image", str(picture))
+    parts = words if text else regions
+    carried = np.array([[1.0, *[0] * (len(parts.names) - 1)], [0] * len(parts.names), [0] * len(parts.names)])
+    return Explanation(Item("query", "text", NASTY), item, matches, words, parts, carried)
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_the_page_shows_numbers_and_runs_nothing(tmp_path: Path, text: bool) -> None:
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "dog.png")
+    found = nasty(tmp_path / "dog.png", text=text)
+    write_page(tmp_path / "a.html", found, top=2)
+    source = (tmp_path / "a.html").read_text(encoding="utf-8")
+    page = Page(source)
+    assert page.open == []
+    assert page.count("script") == 0
+    assert "http" not in source
+    assert "url(" not in source
+    assert {"link", "script", "iframe"}.isdisjoint(tag for tag, _ in page.tags)
+    assert all(str(a["src"]).startswith("data:image/jpeg;base64,") for tag, a in page.tags if tag == "img")
+    for shown in (NASTY, "3 \u00d7 5 = 15", "1 \u00d7 4 = 4", "75.0 %", "20.0 %", "and 1 others: 5.0 %", "scores 20"):
+        assert shown in page.text
+    assert found.alignment is not None
+    for cosine in found.alignment.ravel():
+        assert f"{cosine:.3f}" in page.text
+    boxes = [str(a["style"]) for tag, a in page.tags if a.get("class") == "box"]
+    assert "left:25.00%;top:0.00%;width:50.00%;height:100.00%" in boxes  # cut to the picture
+    assert "width:333.3%;height:333.3%;left:-133.3%;top:-233.3%" in source  # 0.3 of the picture around a small box
+    assert "left:33.33%;top:66.67%;width:33.33%;height:33.33%" in boxes
+    assert ("left:0.00%;top:0.00%;width:50.00%;height:100.00%" in boxes) is not text
+
+
+def test_a_page_of_no_shared_term_says_so(tmp_path: Path) -> None:
+    item = Item("a", "text", "a dog")
+    write_page(tmp_path / "a.html", Explanation(Item("query", "text", "x"), item, []))
+    text = Page((tmp_path / "a.html").read_text(encoding="utf-8")).text
+    assert "scores 0 by 0 shared terms" in text
+    assert "shares no term with the query" in text

@@ -1,0 +1,425 @@
+"""From a source to a feature file: in this process or others, of all pictures that can be used, whatever happens.
+
+BOC_DAMAGED sets the number of damaged files in the folder that holds twenty times as many (default 20).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import struct
+import threading
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from multiprocessing import active_children
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from boc.errors import BocError, EncoderError, FeatureFileError, ImageError, SourceError
+from boc.inputs import prepare_pool
+from boc.inputs.extraction import Extraction
+from boc.inputs.features import FeatureFile
+from boc.inputs.prepare_pool import advised, preparing
+from boc.inputs.sources import open_source
+from boc.plugins import encoder as load_encoder
+from boc.plugins import region_source
+from boc.types import MODALITIES, ImageRef, Runtime
+from tests.helpers import boc, draw_pictures
+
+DAMAGED = int(os.environ.get("BOC_DAMAGED", "20"))
+
+
+def image_of(i: int) -> Image.Image:
+    """A picture of its own for every number, of enough detail that its file is some kilobytes long."""
+    pixels = np.random.default_rng(i).integers(0, 256, (40, 48, 3), dtype=np.uint8)
+    picture = Image.fromarray(pixels).resize((96, 80), Image.Resampling.BICUBIC)
+    ImageDraw.Draw(picture).rectangle((10, 10, 60, 50), fill=(i % 256, i // 256, 90))
+    return picture
+
+
+def stored(i: int, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    image_of(i).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def cut(i: int, kind: str) -> bytes:
+    """Some of the file, from a tenth to nine tenths: never what is left to decoders as a picture of grey."""
+    whole = stored(i, kind)
+    return whole[: int(len(whole) * (0.1 + 0.8 * (i % 9) / 8))]
+
+
+def broken_png(i: int) -> bytes:
+    """Pixels that do not inflate."""
+    whole = bytearray(stored(i, "PNG"))
+    start = whole.index(b"IDAT") + 4
+    whole[start + 200 : start + 260] = bytes(60)
+    return bytes(whole)
+
+
+def archive(i: int) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("picture.jpg", stored(i, "JPEG"))
+    return buffer.getvalue()
+
+
+def bomb(i: int) -> bytes:
+    """A PNG of 60,000 x 60,000 pixels, in its header."""
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    chunks = b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(i))), (b"IEND", b""))
+    )
+    return b"\x89PNG\r\n\x1a\n" + chunks
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A way to be damaged: the suffix of the file, its bytes (none: a link to nowhere), and words of the reason."""
+
+    suffix: str
+    make: Callable[[int], bytes] | None
+    words: str
+
+
+DAMAGES = {
+    "empty": Damage(".jpg", lambda i: b"", "empty file"),
+    "jpeg-cut": Damage(".jpg", lambda i: cut(i, "JPEG"), "runcated"),
+    "png-cut": Damage(".png", lambda i: cut(i, "PNG"), "cannot be read ("),
+    "png-broken": Damage(".png", broken_png, "cannot be read ("),
+    "gif-cut": Damage(".gif", lambda i: stored(i, "GIF")[:9], "not a picture in a known format"),
+    "text": Damage(".jpg", lambda i: b"once upon a time\n" * 40, "not a picture in a known format"),
+    "web-page": Damage(".jpeg", lambda i: b"<!DOCTYPE html><h1>404 Not Found</h1>", "not a picture in a known format"),
+    "archive": Damage(".webp", archive, "not a picture in a known format"),
+    "noise": Damage(".jpg", lambda i: b"\xff\xd8\xff\xe0" + np.random.default_rng(i).bytes(999), ""),
+    "bomb": Damage(".png", bomb, "too many pixels, the limit is 100,000,000"),
+    "lost": Damage(".tif", None, "cannot be read (No such file or directory)"),
+}
+
+
+def damaged_folder(folder: Path, count: int, damaged: int) -> tuple[set[str], dict[str, Damage]]:
+    """``count`` files, ``damaged`` of them in every way in turn, spread evenly; the good names and the bad ones."""
+    folder.mkdir(parents=True)
+    good, bad = set(), {}
+    for i in range(count):
+        if i % (count // damaged) == 3 and len(bad) < damaged:
+            way = list(DAMAGES)[len(bad) % len(DAMAGES)]
+            damage = DAMAGES[way]
+            name = f"{i:05d}-{way}{damage.suffix}"
+            if damage.make is None:
+                (folder / name).symlink_to(folder / "moved" / name)
+            else:
+                (folder / name).write_bytes(damage.make(i))
+            bad[name] = damage
+        else:
+            name = f"{i:05d}.{'jpg' if i % 2 else 'png'}"
+            (folder / name).write_bytes(stored(i, "JPEG" if i % 2 else "PNG"))
+            good.add(name)
+    return good, bad
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_folder_of_damaged_files_gives_all_good_ones_and_names_each_bad_one_once(tmp_path: Path, count: int) -> None:
+    photos, output = tmp_path / "photos", tmp_path / "f.h5"
+    good, bad = damaged_folder(photos, 20 * DAMAGED, DAMAGED)
+    assert len(bad) == DAMAGED
+    result = boc("extract", photos, "-o", output, "--regions", "grid", "--workers", count)
+    assert result.exit_code == 1
+    assert result.stdout == f"{len(good)} pictures and 0 captions in {output}\n"
+    told = [line for line in result.stderr.splitlines() if line.startswith("left out: ")]
+    assert result.stderr.splitlines()[-1] == f"{len(bad)} items could not be used; all others are done."
+    assert len(told) == len(bad)
+    for line, name in zip(told, sorted(bad), strict=True):
+        assert line.startswith(f"left out: {photos / name}: ")
+        assert bad[name].words in line
+    with FeatureFile(output) as file:
+        assert [item.id for item in file.items("image")] == sorted(good)
+        assert [key for key, _ in file.failed] == sorted(bad)
+
+
+# What follows is given to worker processes, which import this file for it.
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Gives the id of a picture and the process that prepared it, slower for some; trouble by the name of the path."""
+
+    pause: float = 0.0
+    marks: Path | None = None
+
+    def __call__(self, image: ImageRef) -> tuple[str, int]:
+        number = int(image.id)
+        if self.marks is not None:
+            (self.marks / image.id).touch()
+        time.sleep(self.pause * (number % 3))
+        match image.path.name:
+            case "bad":
+                raise ImageError(f"{image.id}: bad")
+            case "refused":
+                raise EncoderError(f"{image.id}: refused")
+            case "fatal":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "faulty":
+                raise ZeroDivisionError
+        return image.id, os.getpid()
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Gives the numbers of threads that libraries would use, and the signals held back."""
+
+    def __call__(self, image: ImageRef) -> tuple[list[int], bool]:
+        import sklearn.cluster  # noqa: F401  # brings OpenMP, and BLAS through SciPy
+        from threadpoolctl import threadpool_info
+
+        held = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        return [int(library["num_threads"]) for library in threadpool_info()], held
+
+
+class Broken:
+    """Cannot be made anew in a worker, for a reason the user can act on."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return refuse, ()
+
+    def __call__(self, image: ImageRef) -> None: ...
+
+
+def refuse() -> None:
+    raise EncoderError("weights.tflite: no such model file")
+
+
+def refs(count: int, **names: int) -> list[ImageRef]:
+    """Pictures by number; ``names`` says which of them makes which trouble."""
+    trouble = {number: name for name, number in names.items()}
+    return [ImageRef(str(i), Path(trouble.get(i, "good"))) for i in range(count)]
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_behind() -> Iterator[None]:
+    yield
+    assert not active_children()
+    assert not [thread for thread in threading.enumerate() if "_serve" in thread.name]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+@pytest.mark.parametrize("images", [0, 2, 50])
+def test_what_is_prepared_comes_in_order_with_its_errors(count: int, images: int) -> None:
+    with preparing(Prepare(0.002), refs(images, bad=1), count) as prepared:
+        values = list(prepared)
+    assert len(values) == images
+    for i, value in enumerate(values):
+        if i == 1:
+            assert isinstance(value, ImageError)
+            assert str(value) == "1: bad"
+        else:
+            assert value[0] == str(i)
+            assert (value[1] == os.getpid()) == (count == 0)
+    if images == 50:
+        assert len({value[1] for i, value in enumerate(values) if i != 1}) == max(count, 1)
+
+
+def test_only_so_many_are_prepared_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare_pool, "AHEAD", 5)
+    with preparing(Prepare(marks=tmp_path), refs(60), 2) as prepared:
+        for taken in range(1, 41):
+            next(prepared)
+            if taken in (1, 20, 40):
+                time.sleep(0.3)
+            assert len(list(tmp_path.iterdir())) <= taken + 5 + 2 * prepare_pool.EACH
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_an_error_that_is_not_of_one_picture_ends_the_run(count: int) -> None:
+    with preparing(Prepare(), refs(9, refused=4), count) as prepared:
+        assert [next(prepared)[0] for _ in range(4)] == ["0", "1", "2", "3"]
+        with pytest.raises(EncoderError, match="4: refused"):
+            next(prepared)
+
+
+def test_a_worker_that_cannot_begin_says_why() -> None:
+    with preparing(Broken(), refs(3), 2) as prepared, pytest.raises(EncoderError, match="no such model file"):
+        next(prepared)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words"), [("fatal", "was killed by SIGKILL at fatal"), ("faulty", "ended with status 1 at faulty")]
+)
+def test_a_worker_that_dies_is_told_with_its_picture_after_all_that_is_done(trouble: str, words: str) -> None:
+    with preparing(Prepare(), refs(30, **{trouble: 7}), 2) as prepared:
+        assert [next(prepared)[0] for _ in range(7)] == [str(i) for i in range(7)]
+        with pytest.raises(BocError, match=f"a worker process {words}; repeat the command"):
+            next(prepared)
+
+
+def test_workers_run_on_one_thread_and_leave_interrupts_to_their_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in prepare_pool.THREADS:
+        monkeypatch.setenv(name, "2")
+    with preparing(Threads(), refs(2), 1) as prepared:
+        threads, held = next(prepared)
+    assert held
+    assert threads
+    assert set(threads) == {1}
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_run_that_is_abandoned_leaves_nobody_behind() -> None:
+    with preparing(Prepare(0.01), refs(1000), 2) as prepared:
+        next(prepared)
+        assert len(active_children()) == 2
+
+
+def test_few_pictures_need_no_workers() -> None:
+    assert advised(0) == advised(prepare_pool.FEW - 1) == 0
+    assert advised(prepare_pool.FEW) == len(os.sched_getaffinity(0))
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 pictures with captions; three of them cannot be used."""
+    path = draw_pictures(tmp_path_factory.mktemp("many"), 300)
+    for name in ("005.png", "150.png", "299.png"):
+        (path.parent / "images" / name).write_bytes(b"")
+    return path
+
+
+def test_workers_do_not_change_a_byte(library: Path, table: Path, tmp_path: Path) -> None:
+    for what in (f"--encoder=tern:{library / 'model'}", "--regions=grid"):
+        for count in (0, 2):
+            assert boc("extract", table, "-o", tmp_path / f"{count}.h5", what, "--workers", count).exit_code == 1
+        assert (tmp_path / "0.h5").read_bytes() == (tmp_path / "2.h5").read_bytes()
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_the_rate_is_told_and_how_long_the_encoder_waited(
+    library: Path, table: Path, tmp_path: Path, count: int
+) -> None:
+    arguments = ("extract", table, "-o", tmp_path / "f.h5", "--workers", count)
+    told = rf"(\d+\.\d) images a second, {count or 'no'} workers"
+    lines = boc(*arguments, f"--encoder=tern:{library / 'model'}").stderr.splitlines()
+    (match,) = filter(
+        None, (re.fullmatch(rf"{told}; the encoder waited for pictures (\d+) % of the time", line) for line in lines)
+    )
+    assert float(match[1]) > 0
+    assert 0 < int(match[2]) <= 100
+    again = boc("extract", table, "-o", tmp_path / "g.h5", "--workers", count, "--regions=grid").stderr
+    assert sum(bool(re.fullmatch(told, line)) for line in again.splitlines()) == 1
+
+
+def test_speed_counts_what_this_run_did(table: Path, tmp_path: Path) -> None:
+    extraction = Extraction(open_source(table), tmp_path / "f.h5", regions=region_source("grid"))
+    run = extraction.run()
+    with closing(run):
+        assert [next(run), next(run)] == [0, 256]
+    assert extraction.speed.images == 256
+    assert list(extraction.run())[::3] == [256, 900]
+    assert extraction.speed.images == 44
+    assert 0 < extraction.speed.waiting <= extraction.speed.seconds
+
+
+def test_the_precision_of_the_encoder_is_told_and_not_mixed(library: Path, table: Path, tmp_path: Path) -> None:
+    source, encoder = open_source(table), f"--encoder=tern:{library / 'model'}"
+    loaded = load_encoder(f"tern:{library / 'model'}", "cpu", Runtime("cpu", "bfloat16"))
+    half = tmp_path / "half.h5"
+    with closing(Extraction(source, half, encoder=loaded, precision="bfloat16").run()) as run:
+        assert [next(run), next(run)] == [0, 256]
+    refused = boc("extract", table, "-o", half, encoder)
+    assert refused.exit_code == 1
+    assert "an unfinished run with another precision; repeat that run" in refused.stderr
+    assert boc("extract", table, "-o", half, encoder, "--precision", "bfloat16").exit_code == 1
+    assert boc("extract", table, "-o", tmp_path / "full.h5", encoder).exit_code == 1
+    with FeatureFile(half) as one, FeatureFile(tmp_path / "full.h5") as other:
+        assert (one.header.precision, other.header.precision) == ("bfloat16", "float32")
+        assert one.header.identity == other.header.identity
+        for modality in MODALITIES:
+            assert not np.array_equal(one.vectors(modality), other.vectors(modality))
+            assert np.allclose(one.vectors(modality), other.vectors(modality), atol=0.05)
+
+
+def shards(source: Path, folder: Path, parts: int, *arguments: object) -> list[Path]:
+    """Feature files of all shards of a source."""
+    paths = [folder / f"{i}-{parts}.h5" for i in range(1, parts + 1)]
+    for i, path in enumerate(paths, 1):
+        assert boc("extract", source, "-o", path, "--shard", f"{i}/{parts}", *arguments).exit_code == 0
+    return paths
+
+
+def hits(name: str, home: Path, features: Path) -> list[str]:
+    """Lines of what all items of a file find, pictures and sentences."""
+    found = []
+    for find in MODALITIES:
+        result = boc("search", name, "--features", features, "--find", find, "-k", 7, "--json", f"--at=file:{home}")
+        assert result.exit_code == 0, result.output
+        found += result.stdout.splitlines()
+    return found
+
+
+@pytest.mark.parametrize("parts", [3, 60])
+def test_an_index_of_shards_finds_what_one_of_the_whole_finds(library: Path, tmp_path: Path, parts: int) -> None:
+    """With sixty parts of forty pictures some hold nothing at all."""
+    paths = shards(library / "captions.csv", tmp_path, parts, f"--encoder=tern:{library / 'model'}")
+    at = f"--at=file:{tmp_path / 'index'}"
+    headers = []
+    for i, path in enumerate(paths, 1):
+        with FeatureFile(path) as file:
+            headers.append(file.header)
+            assert file.header.shard == f"{i}/{parts}"
+    assert len({header.source for header in headers}) == parts
+    for code in (("--code", "scalar"), ("--rerank", "mrsw")):
+        name = code[1]
+        result = boc("index", name, *paths[::-1], *code, at)
+        assert result.stdout == f"{name}: 40 pictures and 80 captions\n", result.output
+        assert boc("index", f"{name}-whole", library / "photos.h5", *code, at).exit_code == 0
+        assert boc("index", name, *paths, *code, at).stdout.startswith(f"{name} is up to date")
+        home = tmp_path / "index"
+        assert hits(name, home, library / "photos.h5") == hits(f"{name}-whole", home, library / "photos.h5")
+
+
+def test_files_that_do_not_belong_together_are_refused_before_anything_is_made(library: Path, tmp_path: Path) -> None:
+    encoder, at = f"--encoder=tern:{library / 'model'}", f"--at=file:{tmp_path / 'index'}"
+    one, two = shards(library / "captions.csv", tmp_path, 2, encoder)
+    source = (library / "captions.csv", "--shard", "2/2", encoder)
+    assert boc("extract", *source, "-o", tmp_path / "bare.h5", "--no-concepts").exit_code == 0
+    assert boc("extract", *source, "-o", tmp_path / "wide.h5", "--dtype", "float32").exit_code == 0
+    assert boc("extract", *source, "-o", tmp_path / "half.h5", "--precision", "bfloat16").exit_code == 0
+    for files, words in (
+        ((one, one), f"{one} and {one} both hold"),
+        ((one, library / "photos.h5"), " both hold '"),
+        ((one, tmp_path / "wide.h5"), "do not belong together: their dtype is float"),
+        ((one, tmp_path / "half.h5"), "do not belong together: their precision is "),
+        ((one, tmp_path / "bare.h5"), "one of them holds no concept sets"),
+        ((one, library / "regions.h5"), f"{library / 'regions.h5'} holds no vectors"),
+        ((one, library / "images"), f"{library / 'images'} holds no vectors"),
+        ((one, tmp_path / "missing.h5"), "missing.h5: no such file"),
+        ((one, two, "--ids", library / "captions.csv"), "--ids narrows an extraction"),
+    ):
+        result = boc("index", "photos", *files, at)
+        assert result.exit_code in (1, 2)
+        assert words in " ".join(result.stderr.split()), result.stderr
+    assert not (tmp_path / "index" / "photos").exists()
+
+
+@pytest.mark.parametrize("shard", ["0/16", "17/16", "a/b", "3", "1/0", "-1/4", "1/2/3", "1.0/2", "", "²/3"])
+def test_what_is_no_shard_is_refused_before_anything_is_made(library: Path, tmp_path: Path, shard: str) -> None:
+    result = boc("extract", library / "captions.csv", "-o", tmp_path / "f.h5", "--regions=grid", "--shard", shard)
+    assert result.exit_code == 1
+    assert f"{shard!r} is no shard; write I/N with I from 1 to N, for example 3/16" in result.stderr
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(SourceError):
+        open_source(library / "captions.csv").part(shard)
+
+
+def test_regions_of_another_source_are_refused(library: Path, tmp_path: Path) -> None:
+    with pytest.raises(FeatureFileError, match="only regions can be extracted from"):
+        Extraction(open_source(library / "photos.h5"), tmp_path / "f.h5", regions=region_source("grid"))

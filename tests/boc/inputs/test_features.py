@@ -1,0 +1,360 @@
+"""Feature files: what is written is read, whatever the batches and interruptions, and strangers are refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boc.errors import BocError, FeatureFileError
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, FeatureFiles, Header, embeddings, is_embeddings, regions
+from boc.types import MODALITIES, Identity, Item, Modality, Ragged, Rows
+from tests.oracles import TEXT
+
+HEADER = Header("embeddings", "tern:somewhere", "ab" * 32, 3, "float32", "cd" * 32)
+
+
+def make_rows(
+    sizes: Sequence[int], modality: Modality = "image", *, start: int = 0, dim: int = 3, concepts: bool = True
+) -> Rows:
+    """One item for each size: a vector, and a set of as many concepts; values that float16 does not hold exactly."""
+    rng = np.random.default_rng([start, len(sizes), MODALITIES.index(modality)])
+    items = [Item(f"{modality}-{start + i}", modality, f"content {i} é", f"g{i % 3}") for i in range(len(sizes))]
+    sets = [rng.standard_normal((size, dim)).astype(np.float32) for size in sizes]
+    vectors = rng.standard_normal((len(sizes), dim)).astype(np.float32)
+    return Rows(items, {"vectors": vectors}, {"concepts": Ragged.from_sets(sets, dim)} if concepts else {})
+
+
+def write(path: Path, header: Header, parts: Sequence[Sequence[Rows]], failed: Sequence[tuple[str, str]] = ()) -> Path:
+    with FeatureWriter(path, header) as writer:
+        for number, batches in enumerate(parts):
+            writer.append(sum(len(rows.items) for rows in batches), batches, failed if number == 0 else ())
+        writer.finish()
+    return path
+
+
+def assert_rows(found: Rows, expected: Sequence[Rows], dtype: str) -> None:
+    """``found`` is all of ``expected``, one after another, rounded to ``dtype``."""
+    assert found.items == [item for rows in expected for item in rows.items]
+    rounded = np.concatenate([rows.dense["vectors"] for rows in expected]).astype(dtype).astype(np.float32)
+    assert found.dense["vectors"].dtype == np.float32
+    assert np.array_equal(found.dense["vectors"], rounded)
+    sets = [rows.ragged["concepts"][i] for rows in expected for i in range(len(rows.items))]
+    assert len(found.ragged["concepts"]) == len(sets)
+    for i, values in enumerate(sets):
+        assert np.array_equal(found.ragged["concepts"][i], values.astype(dtype).astype(np.float32))
+
+
+SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=5)
+
+
+@settings(max_examples=20)
+@given(
+    parts=st.lists(st.tuples(SIZES, SIZES), min_size=1, max_size=3),
+    dtype=st.sampled_from(["float16", "float32"]),
+    batch=st.integers(1, 6),
+)
+def test_what_was_written_is_read(parts: list[tuple[list[int], list[int]]], dtype: str, batch: int) -> None:
+    batches = [[make_rows(a, "image", start=10 * i), make_rows(b, "text", start=10 * i)] for i, (a, b) in
+               enumerate(parts)]  # fmt: skip
+    with TemporaryDirectory() as folder:
+        path = write(Path(folder) / "f.h5", replace(HEADER, dtype=dtype), batches)
+        with FeatureFile(path) as file:
+            for position, modality in enumerate(MODALITIES):
+                expected = [pair[position] for pair in batches]
+                count = sum(len(rows.items) for rows in expected)
+                whole = file.rows(modality, 0, count)
+                assert file.count(modality) == count
+                assert file.items(modality) == whole.items
+                assert_rows(whole, expected, dtype)
+                pieces = list(file.batches(modality, batch))
+                assert [len(piece.items) for piece in pieces[:-1]] == [batch] * (len(pieces) - 1)
+                assert_rows(whole, pieces, dtype)
+                assert np.array_equal(file.vectors(modality), whole.dense["vectors"])
+                for name, values in (("dense/vectors", whole.dense["vectors"]),
+                                     ("ragged/concepts", whole.ragged["concepts"].values)):  # fmt: skip
+                    mapped = file.mapped(modality, name)
+                    assert mapped.dtype == dtype
+                    assert np.array_equal(mapped.astype(np.float32), values)
+                    assert not mapped.flags.writeable or mapped.size == 0
+                assert np.array_equal(file.offsets(modality), whole.ragged["concepts"].offsets)
+        assert [entry.name for entry in Path(folder).iterdir()] == ["f.h5"]
+
+
+@settings(max_examples=15)
+@given(texts=st.lists(st.tuples(TEXT, TEXT, TEXT), min_size=1, max_size=5))
+def test_strings_of_any_script_come_back(texts: list[tuple[str, str, str]]) -> None:
+    items = [Item(key, "text", content, group) for key, content, group in texts]
+    with TemporaryDirectory() as folder:
+        path = write(Path(folder) / "f.h5", HEADER, [[Rows(items)]], [("é", "日本")])
+        with FeatureFile(path) as file:
+            assert file.items("text") == items
+            assert file.failed == [("é", "日本")]
+
+
+def test_the_header_and_the_views_of_a_batch(tmp_path: Path) -> None:
+    rows = make_rows([2, 0, 1])
+    with FeatureFile(write(tmp_path / "f.h5", HEADER, [[rows]])) as file:
+        assert file.header == HEADER
+        assert file.header.identity == Identity("tern:somewhere", "ab" * 32, 3)
+        found = embeddings(file.rows("image", 1, 3), "image")
+        assert found.concepts is not None
+        assert [len(found.concepts[i]) for i in range(2)] == [0, 1]
+        assert np.array_equal(found.vectors, rows.dense["vectors"][1:])
+        assert file.count("text") == 0
+        assert file.items("text") == []
+        assert file.vectors("text").shape == (0, 3)
+        assert list(file.batches("text")) == []
+        assert file.rows("image", 3, 9).items == []
+    assert is_embeddings(tmp_path / "f.h5")
+
+
+def test_regions_keep_the_last_bits_of_their_boxes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    sets = [(rng.random((n, 5), np.float32), rng.random((n, 4), np.float32)) for n in (3, 0, 2)]
+    ragged = {"features": Ragged.from_sets([f for f, _ in sets], 5), "boxes": Ragged.from_sets([b for _, b in sets], 4)}
+    pictures = [Item(f"{i}", "image", f"{i}.jpg", f"{i}") for i in range(3)]
+    captions = Rows([Item("0#0", "text", "a caption", "0")])
+    header = replace(HEADER, kind="regions", dtype="float16", dim=5)
+    path = write(tmp_path / "r.h5", header, [[Rows(pictures, ragged=ragged), captions]])
+    with FeatureFile(path) as file:
+        found = regions(file.rows("image", 0, 3))
+        for one, (features, boxes) in zip(found, sets, strict=True):
+            assert np.array_equal(one.features, features.astype(np.float16).astype(np.float32))
+            assert np.array_equal(one.boxes, boxes)
+        assert file.items("text") == captions.items
+    assert not is_embeddings(path)
+
+
+PARTS = [[make_rows([1, 0, 3], start=0)], [make_rows([0, 0], start=3)], [make_rows([2], "text", start=5)]]
+
+
+@pytest.mark.parametrize("before", range(4))
+def test_a_resumed_file_is_the_undisturbed_one_to_the_byte(tmp_path: Path, before: int) -> None:
+    whole = write(tmp_path / "whole.h5", HEADER, PARTS)
+    path = tmp_path / "resumed.h5"
+    with FeatureWriter(path, HEADER) as writer:
+        for batches in PARTS[:before]:
+            writer.append(len(batches[0].items), batches)
+    with pytest.raises(FeatureFileError, match="not finished; repeat the boc extract command"):
+        FeatureFile(path)
+    (tmp_path / "resumed.h5.parts" / ".000000000000-000000000003.h5.tmp").write_bytes(b"half a part")
+    with FeatureWriter(path, HEADER) as writer:
+        assert writer.done == [0, 3, 5, 6][before]
+        for batches in PARTS[before:]:
+            writer.append(len(batches[0].items), batches)
+        writer.finish()
+    assert path.read_bytes() == whole.read_bytes()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["resumed.h5", "whole.h5"]
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_kill_while_finished_parts_are_removed_loses_nothing(tmp_path: Path, lost: int) -> None:
+    whole = write(tmp_path / "whole.h5", HEADER, PARTS)
+    path = tmp_path / "f.h5"
+    with FeatureWriter(path, HEADER) as writer:
+        for batches in PARTS:
+            writer.append(len(batches[0].items), batches)
+    shutil.copy(whole, path)
+    parts = sorted((tmp_path / "f.h5.parts").glob("[0-9]*.h5"))
+    parts[lost].unlink()
+    with FeatureWriter(path, HEADER) as writer:
+        assert writer.done == [0, 3, 5][lost]
+        for batches in PARTS[lost:]:
+            writer.append(len(batches[0].items), batches)
+        writer.finish()
+    assert path.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"source": "other"}, "source"),
+        ({"digest": "other"}, "digest"),
+        ({"dtype": "float16"}, "dtype"),
+        ({"precision": "bfloat16"}, "precision"),
+        ({"shard": "1/2"}, "shard"),
+        ({"spec": "tern:b", "dim": 4}, "spec and dim"),
+    ],
+)
+def test_parts_of_another_run_are_refused_naming_what_differs(
+    tmp_path: Path, change: dict[str, str], named: str
+) -> None:
+    path = tmp_path / "f.h5"
+    with FeatureWriter(path, HEADER) as writer:
+        writer.append(3, PARTS[0])
+    with pytest.raises(FeatureFileError, match=f"another {named}; repeat that run to finish it, or delete the folder"):
+        FeatureWriter(path, replace(HEADER, **change))
+    with FeatureWriter(path, HEADER) as writer:
+        assert writer.done == 3
+
+
+def test_failures_are_kept_in_order_across_parts(tmp_path: Path) -> None:
+    path = tmp_path / "f.h5"
+    with FeatureWriter(path, HEADER) as writer:
+        writer.append(5, PARTS[0], [("b", "torn"), ("a", "empty")])
+        writer.append(1, [], [("c", "gone")])
+        writer.finish()
+    with FeatureFile(path) as file:
+        assert file.failed == [("b", "torn"), ("a", "empty"), ("c", "gone")]
+        assert file.count("image") == 3
+
+
+def test_a_file_may_hold_failures_only(tmp_path: Path) -> None:
+    with FeatureFile(write(tmp_path / "f.h5", HEADER, [[]], [("a", "torn")])) as file:
+        assert file.failed == [("a", "torn")]
+        assert [file.count(modality) for modality in MODALITIES] == [0, 0]
+
+
+def test_arrays_of_two_widths_are_not_mixed(tmp_path: Path) -> None:
+    with FeatureWriter(tmp_path / "f.h5", HEADER) as writer:
+        writer.append(2, [make_rows([1], dim=3)])
+        writer.append(2, [make_rows([1], dim=4, start=1)])
+        with pytest.raises(FeatureFileError, match=r"'vectors': 3.*'vectors': 4"):
+            writer.finish()
+    assert not (tmp_path / "f.h5").exists()
+
+
+def test_the_second_writer_is_refused(tmp_path: Path) -> None:
+    with FeatureWriter(tmp_path / "f.h5", HEADER) as writer:
+        with pytest.raises(BocError, match="is being written by another process"):
+            FeatureWriter(tmp_path / "f.h5", HEADER)
+        writer.append(3, PARTS[0])
+    with FeatureWriter(tmp_path / "f.h5", HEADER) as writer:
+        assert writer.done == 3
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(FeatureFileError) as caught:
+        FeatureFile(path)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_is_no_feature_file_is_refused_with_the_next_step(tmp_path: Path) -> None:
+    assert "no such file; make it with boc extract" in refusal(tmp_path / "missing.h5")
+    (tmp_path / "notes.h5").write_text("not HDF5")
+    (tmp_path / "empty.h5").touch()
+    for name in ("notes.h5", "empty.h5", "."):
+        assert "not a readable HDF5 file; make it with boc extract" in refusal(tmp_path / name)
+    whole = write(tmp_path / "whole.h5", HEADER, PARTS).read_bytes()
+    (tmp_path / "cut.h5").write_bytes(whole[: len(whole) // 2])
+    assert "not a readable HDF5 file" in refusal(tmp_path / "cut.h5")
+    with h5py.File(tmp_path / "foreign.h5", "w") as file:
+        file["data"] = [1, 2, 3]
+    assert "not a feature file of boc; make one with boc extract" in refusal(tmp_path / "foreign.h5")
+
+
+def test_a_newer_or_incomplete_header_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "f.h5", HEADER, PARTS)
+    with h5py.File(path, "a") as file:
+        file.attrs["format"] = 2
+    assert "feature format 2, this boc reads up to 1; upgrade boc" in refusal(path)
+    with h5py.File(path, "a") as file:
+        file.attrs["format"] = 1
+        del file.attrs["digest"]
+    assert "incomplete header; make the file anew" in refusal(path)
+
+
+def test_precision_and_shard_stand_in_a_file_only_where_they_say_something(tmp_path: Path) -> None:
+    with h5py.File(write(tmp_path / "f.h5", HEADER, PARTS)) as file:
+        assert set(file.attrs) == {"kind", "spec", "digest", "dim", "dtype", "source", "format"}
+    told = replace(HEADER, precision="bfloat16", shard="3/16")
+    with FeatureFile(write(tmp_path / "g.h5", told, PARTS)) as file:
+        assert file.header == told
+
+
+@settings(max_examples=20)
+@given(
+    parts=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=4),
+    step=st.integers(1, 5),
+    size=st.integers(1, 6),
+    order=st.randoms(),
+)
+def test_several_files_are_read_as_one(parts: list[tuple[int, int]], step: int, size: int, order: Random) -> None:
+    with TemporaryDirectory() as folder:
+        paths = [
+            write(
+                Path(folder) / f"{i}.h5",
+                replace(HEADER, source=f"{i}", shard=f"{i + 1}/9"),
+                [
+                    [
+                        make_rows([2] * count, modality, start=10 * i)
+                        for modality, count in zip(MODALITIES, counts, strict=True)
+                    ]
+                ],
+                [(f"bad {i}", "torn")],
+            )
+            for i, counts in enumerate(parts)
+        ]
+        given_in = order.sample(paths, len(paths))
+        with FeatureFiles(given_in) as files:
+            assert files.failed == [(f"bad {i}", "torn") for i in range(len(parts))]
+            assert files.header.identity == HEADER.identity
+            assert (files.header.shard == "") == (len(parts) > 1)
+            for position, modality in enumerate(MODALITIES):
+                counts = [pair[position] for pair in parts]
+                expected = [make_rows([2] * n, modality, start=10 * i) for i, n in enumerate(counts) if n]
+                assert files.count(modality) == sum(counts)
+                vectors = np.concatenate([np.empty((0, 3)), *(rows.dense["vectors"] for rows in expected)])
+                assert np.array_equal(files.sample(modality, step), vectors[::step])
+                found = list(files.batches(modality, size))
+                assert all(len(rows.items) <= size for rows in found)
+                assert [i for rows in found for i in rows.items] == [i for rows in expected for i in rows.items]
+                assert np.array_equal(
+                    np.concatenate([np.empty((0, 3)), *(rows.ragged["concepts"].values for rows in found)]),
+                    np.concatenate([np.empty((0, 3)), *(rows.ragged["concepts"].values for rows in expected)]),
+                )
+        with FeatureFiles(paths) as again:
+            assert again.header.source == files_source(given_in)
+
+
+def files_source(paths: Sequence[Path]) -> str:
+    with FeatureFiles(paths) as files:
+        return files.header.source
+
+
+def test_one_file_alone_is_itself_and_others_have_a_source_of_their_own(tmp_path: Path) -> None:
+    one = write(tmp_path / "1.h5", HEADER, [[make_rows([1])]])
+    two = write(tmp_path / "2.h5", replace(HEADER, source="2"), [[make_rows([1], start=1)]])
+    three = write(tmp_path / "3.h5", replace(HEADER, source="3"), [[make_rows([1], start=2)]])
+    with FeatureFiles([one]) as file:
+        assert file.header == HEADER
+    assert len({files_source(paths) for paths in ([one], [two], [one, two], [one, three], [one, two, three])}) == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kind": "regions"}, "their kind is regions and embeddings"),
+        ({"digest": "other"}, "their digest is other and "),
+        ({"dtype": "float16"}, "their dtype is float16 and float32"),
+        ({}, "both hold 'image-0'"),
+    ],
+)
+def test_files_that_do_not_belong_together_are_refused_naming_both(
+    tmp_path: Path, change: dict[str, str], words: str
+) -> None:
+    one = write(tmp_path / "1.h5", HEADER, [[make_rows([1, 2])]])
+    two = write(tmp_path / "2.h5", replace(HEADER, source="z", **change), [[make_rows([3])]])
+    with pytest.raises(FeatureFileError) as caught:
+        FeatureFiles([one, two])
+    for part in (str(one), str(two), words):
+        assert part in str(caught.value)
+
+
+def test_files_with_and_without_concepts_are_not_mixed(tmp_path: Path) -> None:
+    one = write(tmp_path / "1.h5", HEADER, [[make_rows([1, 2])]])
+    two = write(tmp_path / "2.h5", replace(HEADER, source="z"), [[make_rows([3], start=5, concepts=False)]])
+    with pytest.raises(FeatureFileError, match="one of them holds no concept sets"):
+        FeatureFiles([two, one])

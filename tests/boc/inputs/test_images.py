@@ -1,0 +1,249 @@
+"""Pictures of every mode come out upright and RGB; everything else is an ImageError that names the file."""
+
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import warnings
+import zlib
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from boc.errors import ImageError
+from boc.inputs.images import MAX_PIXELS, read_image, thumbnail_uri
+
+RED, WHITE, BLACK = (255, 0, 0), (255, 255, 255), (0, 0, 0)
+ORIENTATION = 0x0112
+
+
+def pixels(path: Path) -> np.ndarray:
+    """The picture as read, uint8 (height, width, 3)."""
+    image = read_image(path)
+    assert image.mode == "RGB"
+    return np.asarray(image)
+
+
+def corners() -> Image.Image:
+    """6 x 4, every pixel another colour."""
+    values = np.arange(24, dtype=np.uint8).reshape(4, 6)
+    return Image.fromarray(np.stack([values * 10, 255 - values * 10, values], axis=-1))
+
+
+# How each orientation is stored: what undoes it, in numpy's words.
+STORED = {
+    1: lambda a: a,
+    2: np.fliplr,
+    3: lambda a: np.rot90(a, 2),
+    4: np.flipud,
+    5: lambda a: np.transpose(a, (1, 0, 2)),
+    6: lambda a: np.rot90(a, 1),
+    7: lambda a: np.rot90(np.transpose(a, (1, 0, 2)), 2),
+    8: lambda a: np.rot90(a, -1),
+}
+
+
+@pytest.mark.parametrize("orientation", STORED)
+def test_the_orientation_of_the_camera_is_applied(tmp_path: Path, orientation: int) -> None:
+    upright = np.asarray(corners())
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    stored = np.ascontiguousarray(STORED[orientation](upright))
+    Image.fromarray(stored).save(tmp_path / "a.png", exif=exif)
+    assert np.array_equal(pixels(tmp_path / "a.png"), upright)
+
+
+def test_grey_is_repeated(tmp_path: Path) -> None:
+    grey = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
+    Image.fromarray(grey).save(tmp_path / "a.png")
+    assert np.array_equal(pixels(tmp_path / "a.png"), np.repeat(grey[..., None], 3, axis=2))
+
+
+def test_sixteen_bit_grey_is_scaled_not_cut(tmp_path: Path) -> None:
+    deep = np.array([[0, 256, 1000], [32768, 65279, 65535]], dtype=np.uint16)
+    for suffix in ("png", "tif"):
+        path = tmp_path / f"a.{suffix}"
+        Image.fromarray(deep).save(path)
+        with Image.open(path) as stored:
+            assert stored.mode.startswith("I")
+        found = pixels(path)[..., 0].astype(int)
+        assert np.abs(found - deep / 257).max() <= 1
+        assert found[1, 2] == 255
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.2, 0.6), (-3, 0.5)])
+def test_fractions_are_stretched_over_their_range(tmp_path: Path, low: float, high: float) -> None:
+    parts = np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4)
+    Image.fromarray((low + parts * (high - low)).astype(np.float32)).save(tmp_path / "a.tif")
+    found = pixels(tmp_path / "a.tif")[..., 0].astype(int)
+    assert np.abs(found - parts * 255).max() <= 1
+
+
+def test_greater_floats_are_taken_as_sixteen_bit_and_an_even_one_is_read(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[0, 32768, 65535]], dtype=np.float32)).save(tmp_path / "a.tif")
+    assert pixels(tmp_path / "a.tif")[0, :, 0].tolist() == [0, 128, 255]
+    Image.fromarray(np.full((2, 2), 0.5, dtype=np.float32)).save(tmp_path / "b.tif")
+    assert len(np.unique(pixels(tmp_path / "b.tif"))) == 1
+
+
+def test_one_bit_is_black_and_white(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[True, False]])).save(tmp_path / "a.png")
+    assert pixels(tmp_path / "a.png").tolist() == [[list(WHITE), list(BLACK)]]
+
+
+def test_a_palette_is_looked_up(tmp_path: Path) -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([*RED, *BLACK])
+    image.putdata([0, 1])
+    image.save(tmp_path / "a.png")
+    assert pixels(tmp_path / "a.png").tolist() == [[list(RED), list(BLACK)]]
+
+
+@pytest.mark.parametrize("transparency", [0, b"\x00\xff"])
+def test_a_transparent_colour_of_a_palette_becomes_white(tmp_path: Path, transparency: int | bytes) -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([*BLACK, *RED])
+    image.putdata([0, 1])
+    image.save(tmp_path / "a.png", transparency=transparency)
+    assert pixels(tmp_path / "a.png").tolist() == [[list(WHITE), list(RED)]]
+
+
+def test_a_transparent_colour_without_a_palette_becomes_white(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[RED, BLACK]], dtype=np.uint8)).save(tmp_path / "a.png", transparency=BLACK)
+    assert pixels(tmp_path / "a.png").tolist() == [[list(RED), list(WHITE)]]
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+def test_transparency_is_laid_on_white(tmp_path: Path, mode: str) -> None:
+    alpha = np.array([[0, 128, 255]], dtype=np.uint8)
+    colour = np.zeros((1, 3, 3 if mode == "RGBA" else 1), dtype=np.uint8)
+    Image.fromarray(np.concatenate([colour, alpha[..., None]], axis=2)).save(tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as stored:
+        assert stored.mode == mode
+    expected = [255 - int(a) for a in alpha[0]]
+    assert pixels(tmp_path / "a.png").tolist() == [[[value] * 3 for value in expected]]
+
+
+def test_printing_colours_are_converted(tmp_path: Path) -> None:
+    Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(tmp_path / "a.jpg", quality=95)
+    assert np.abs(pixels(tmp_path / "a.jpg").astype(int) - RED).max() <= 6
+
+
+def test_the_first_picture_of_an_animation_is_taken(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (5, 4), colour) for colour in (RED, WHITE, BLACK)]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:], duration=50, loop=0)
+    found = pixels(tmp_path / "a.gif")
+    assert found.shape == (4, 5, 3)
+    assert (found == RED).all()
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp", "gif", "tif"])
+def test_every_kind_of_file_is_read(tmp_path: Path, suffix: str) -> None:
+    Image.new("RGB", (16, 12), RED).save(tmp_path / f"a.{suffix}")
+    found = pixels(tmp_path / f"a.{suffix}")
+    assert found.shape == (12, 16, 3)
+    assert np.abs(found.astype(int) - RED).max() <= 8
+
+
+def refusal(path: Path, **limits: int) -> str:
+    with pytest.raises(ImageError) as caught:
+        read_image(path, **limits)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def noise(side: int = 48) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp", "tif"])
+def test_a_truncated_picture_is_refused(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.{suffix}"
+    noise().save(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert "fetch it again or delete it" in refusal(path) or "not a picture" in refusal(path)
+
+
+def test_what_is_no_picture_is_refused_with_the_next_step(tmp_path: Path) -> None:
+    (tmp_path / "empty.jpg").touch()
+    (tmp_path / "text.jpg").write_text("this is no picture")
+    assert "empty file (0 bytes); delete it or fetch it again" in refusal(tmp_path / "empty.jpg")
+    assert "not a picture in a known format; convert it" in refusal(tmp_path / "text.jpg")
+    assert "cannot be read (No such file or directory)" in refusal(tmp_path / "missing.jpg")
+    assert "cannot be read (Is a directory)" in refusal(tmp_path)
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG of that size with no picture data at all."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    size = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+
+
+def test_too_many_pixels_are_refused_by_the_header_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(png_header(60, 50))
+    assert "60 x 50 pixels, the limit is 2,999; reduce the picture" in refusal(path, max_pixels=2999)
+    assert "cannot be read" in refusal(path, max_pixels=3000)  # allowed, and then there is nothing to decode
+    path.write_bytes(png_header(20_000, 20_000))
+    assert f"the limit is {MAX_PIXELS:,}; reduce the picture" in refusal(path)
+    noise(10).save(path)
+    assert read_image(path, max_pixels=100).size == (10, 10)
+    refusal(path, max_pixels=99)
+
+
+def test_the_limit_of_pillow_does_not_speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(png_header(12_000, 10_000))  # Pillow warns here; the limit of read_image decides
+    assert "12000 x 10000 pixels, the limit is 100,000,000" in refusal(path)
+    noise(10).save(path)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 60)
+    assert read_image(path).size == (10, 10)
+
+
+def file_bytes(suffix: str) -> bytes:
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    buffer = io.BytesIO()
+    options = {"exif": exif} if suffix in {"jpeg", "png", "webp"} else {}
+    noise(12).save(buffer, suffix, **options)
+    return buffer.getvalue()
+
+
+WHOLE = {suffix: file_bytes(suffix) for suffix in ("jpeg", "png", "webp", "gif", "bmp", "tiff")}
+
+
+@settings(max_examples=250)
+@given(kind=st.sampled_from(sorted(WHOLE)), data=st.data())
+def test_a_damaged_file_is_read_or_refused_but_never_anything_else(kind: str, data: st.DataObject) -> None:
+    damaged = bytearray(WHOLE[kind])
+    for _ in range(data.draw(st.integers(0, 6))):
+        damaged[data.draw(st.integers(0, min(len(damaged), 200) - 1))] = data.draw(st.integers(0, 255))
+    del damaged[data.draw(st.just(len(damaged)) | st.integers(0, len(damaged))) :]
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's remarks on damaged tags
+        path = Path(folder) / "a.jpg"
+        path.write_bytes(damaged)
+        try:
+            outcome = read_image(path, max_pixels=1_000_000).mode
+        except ImageError as error:
+            outcome = str(error)
+    assert outcome == "RGB" or str(path) in outcome
+
+
+@pytest.mark.parametrize(("size", "expected"), [((640, 320), (100, 50)), ((30, 60), (30, 60)), ((100, 400), (25, 100))])
+def test_a_thumbnail_is_a_jpeg_that_fits(tmp_path: Path, size: tuple[int, int], expected: tuple[int, int]) -> None:
+    Image.new("RGBA", size, (255, 0, 0, 255)).save(tmp_path / "a.png")
+    start, _, data = thumbnail_uri(tmp_path / "a.png", 100).partition(",")
+    assert start == "data:image/jpeg;base64"
+    with Image.open(io.BytesIO(base64.b64decode(data, validate=True))) as image:
+        assert (image.format, image.size) == ("JPEG", expected)

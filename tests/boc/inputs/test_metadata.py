@@ -1,0 +1,230 @@
+"""Metadata tables and filters: read strictly, refused by name, and the predicate against a slow one."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boc.errors import BocError, SourceError
+from boc.inputs.metadata import Metadata, check_filter, holds, parse_filter, undeclared
+from boc.types import FieldType, Filter, Item
+from tests.oracles import picture, sentence
+
+TYPES: dict[str, FieldType] = {
+    "year": "integer", "tag": "keyword", "taken": "date", "sharpness": "float", "indoors": "boolean", "title": "text",
+}  # fmt: skip
+HEADER = "id,year:integer,tag,taken:date,sharpness:float,indoors: boolean ,title:text"
+
+
+def read(folder: Path, text: str) -> Metadata:
+    path = folder / "table.csv"
+    path.write_bytes(text.encode("utf-8"))
+    return Metadata.read(path)
+
+
+def test_a_table_is_read_by_its_header(tmp_path: Path) -> None:
+    lines = [
+        "\ufeff" + HEADER,
+        'a.png,2019,dog|two dogs,2021-05-01,0.5,true,"Ein Bild, groß"',
+        "a.png#1,-3,,2021-05-01T23:30:15.9+02:00|2020-02-29 12:30Z,1e3|-2,FALSE|true,a | b",
+        "",
+        "猫.png, 7 ,,,,,",
+        "bare,,,,,,",
+    ]
+    found = read(tmp_path, "\r\n".join(lines))
+    assert found.types == TYPES
+    assert found.rows == {
+        "a.png": {
+            "year": 2019, "tag": ["dog", "two dogs"], "taken": "2021-05-01T00:00:00", "sharpness": 0.5,
+            "indoors": True, "title": "Ein Bild, groß",
+        },
+        "a.png#1": {
+            "year": -3, "taken": ["2021-05-01T21:30:15", "2020-02-29T12:30:00"], "sharpness": [1000.0, -2.0],
+            "indoors": [False, True], "title": ["a", "b"],
+        },
+        "猫.png": {"year": 7},
+        "bare": {},
+    }  # fmt: skip
+    assert isinstance(found.rows["a.png"]["year"], int)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["line 1", "must be id"]),
+        ("key,year\na,1", ["line 1", "must be id", "key"]),
+        ("id\na", ["line 1", "no column beside id"]),
+        ("id,Year\na,1", ["line 1", "'Year'", "lower-case"]),
+        ("id,year:number\na,1", ["line 1", "'number'", "'year'", "integer"]),
+        ("id,year,year:integer\na,1,1", ["line 1", "'year'", "twice"]),
+        ("id,year\n", ["no rows"]),
+        ("id,year\na,1\na,2", ["line 3", "'a'", "second time"]),
+        ("id,year\n,1", ["line 2", "id is empty"]),
+        ("id,year\na", ["line 2", "1 cells for 2 columns"]),
+        ("id,year\na,1,2", ["line 2", "3 cells for 2 columns", "quotes"]),
+        ("id,year:integer\na,1\nb,2.5", ["line 3", "year", "'2.5'", "whole number"]),
+        ("id,year:integer\na,9223372036854775808", ["64 bits"]),
+        ("id,year:integer\na,1_000", ["whole number"]),
+        ("id,year:float\na,nan", ["'nan'", "finite"]),
+        ("id,year:float\na,1|x", ["'1|x'", "finite"]),
+        ("id,year:boolean\na,yes", ["'yes'", "true or false"]),
+        ("id,year:date\na,1.5.2021", ["'1.5.2021'", "ISO 8601"]),
+        ("id,year:date\na,2021-02-29", ["2021-02-29", "ISO 8601"]),
+        ("id,year:date\na,0001-01-01T00:00+02:00", ["ISO 8601"]),
+        (f"id,year\na,{'é' * 16384}", ["at most 32766 bytes"]),
+        ('id,year\na,"1', ["not a readable CSV"]),
+    ],
+)
+def test_what_is_no_table_is_refused_with_place_value_and_rule(tmp_path: Path, text: str, words: list[str]) -> None:
+    with pytest.raises(SourceError) as caught:
+        read(tmp_path, text)
+    for word in ["table.csv", *words]:
+        assert word in str(caught.value)
+
+
+def test_other_encodings_and_missing_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "latin.csv").write_bytes("id,tag\na,é".encode("latin-1"))
+    for name in ("latin.csv", "nothing.csv", "."):
+        with pytest.raises(SourceError, match="not a readable CSV file"):
+            Metadata.read(tmp_path / name)
+
+
+@given(
+    st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29)).map(lambda moment: moment.replace(microsecond=0)),
+    st.integers(-23 * 60, 23 * 60),
+)
+def test_dates_are_moments_in_utc_whose_text_is_ordered_as_they_are(moment: datetime, minutes: int) -> None:
+    local = moment.replace(tzinfo=timezone.utc).astimezone(timezone(timedelta(minutes=minutes)))
+    value = parse_filter(f"taken={local.isoformat()}", TYPES).value
+    assert value == moment.isoformat()
+    assert isinstance(value, str)
+    assert len(value) == 19
+    later = parse_filter(f"taken={(local + timedelta(seconds=1)).isoformat()}", TYPES).value
+    assert holds(Filter("taken", "<", later), {"taken": value})
+
+
+def test_captions_have_the_values_of_their_picture_unless_they_have_their_own(tmp_path: Path) -> None:
+    table = read(tmp_path, "id,year:integer,tag\na,1,x\na#1,2,\n")
+    assert table.of(picture("a")) == {"year": 1, "tag": "x"}
+    assert table.of(sentence("a#0", group="a")) == {"year": 1, "tag": "x"}
+    assert table.of(sentence("a#1", group="a")) == {"year": 2}
+    assert table.of(sentence("b", group="b")) == table.of(Item("c", "text", "")) == {}
+    assert table.strangers([sentence("x", group="a")]) == ["a#1"]
+    assert table.strangers([]) == ["a", "a#1"]
+
+
+def test_the_digest_tells_values_and_types_apart_but_not_the_order_of_lines(tmp_path: Path) -> None:
+    texts = [
+        "id,y:integer\na,1\nb,2",
+        "id,y:integer\nb,2\na,1",
+        "id,y\na,1\nb,2",
+        "id,y:integer\na,1\nb,3",
+        "id,y:integer\na,1",
+    ]
+    digests = [read(tmp_path, text).digest for text in texts]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 4
+
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "year": st.integers(-2, 2),
+    "tag": st.sampled_from(["a", "b", "B", "ab"]),
+    "sharpness": st.sampled_from([-1.5, 0.0, 0.1]),
+    "indoors": st.booleans(),
+}
+
+
+def slow(condition: Filter, fields: dict[str, Any]) -> bool:
+    """The predicate by cases."""
+    if condition.field not in fields:
+        return condition.op == "!="
+    held = fields[condition.field]
+    answers = []
+    for value in held if isinstance(held, list) else [held]:
+        order = (value > condition.value) - (value < condition.value)
+        answers.append({"=": order == 0, "!=": order != 0, "<": order < 0, "<=": order <= 0, ">": order > 0,
+                        ">=": order >= 0}[condition.op])  # fmt: skip
+    return all(answers) if condition.op == "!=" else any(answers)
+
+
+@given(st.data())
+def test_the_predicate_equals_the_slow_one(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(VALUES)))
+    value = VALUES[name]
+    held = data.draw(st.none() | value | st.lists(value, min_size=1, max_size=3))
+    fields = {} if held is None else {name: held}
+    condition = Filter(name, data.draw(st.sampled_from(["=", "!=", "<", "<=", ">", ">="])), data.draw(value))
+    assert holds(condition, fields) == slow(condition, fields)
+    opposite = Filter(name, "!=", condition.value)
+    assert holds(opposite, fields) != holds(Filter(name, "=", condition.value), fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("year>=2020", Filter("year", ">=", 2020)),
+        (" year < -1 ", Filter("year", "<", -1)),
+        ("year==3", Filter("year", "=", 3)),
+        ("tag=dog", Filter("tag", "=", "dog")),
+        ("tag!=two dogs", Filter("tag", "!=", "two dogs")),
+        ("tag=a=b<c", Filter("tag", "=", "a=b<c")),
+        ("tag=2020", Filter("tag", "=", "2020")),
+        ("taken<2021-05-01", Filter("taken", "<", "2021-05-01T00:00:00")),
+        ("sharpness>1", Filter("sharpness", ">", 1.0)),
+        ("indoors=True", Filter("indoors", "=", True)),
+    ],
+)
+def test_filters_are_parsed_by_the_type_of_their_field(text: str, expected: Filter) -> None:
+    found = parse_filter(text, TYPES)
+    assert found == expected
+    assert type(found.value) is type(expected.value)
+    assert check_filter(found, TYPES) is found
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["is no filter", "FIELD=VALUE"]),
+        ("year", ["'year' is no filter"]),
+        ("year=", ["is no filter"]),
+        ("=3", ["is no filter"]),
+        ("yaer=3", ["no metadata field 'yaer'", "indoors, sharpness, tag, taken, title, year"]),
+        ("year=3.5", ["'3.5'", "whole number", "year", "integer"]),
+        ("taken>May", ["'May'", "ISO 8601"]),
+        ("indoors<true", ["indoors of type boolean", "'<'"]),
+        ("title=a", ["title is of type text", "--hybrid"]),
+    ],
+)
+def test_what_is_no_filter_is_refused(text: str, words: list[str]) -> None:
+    with pytest.raises(BocError) as caught:
+        parse_filter(text, TYPES)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        (Filter("year", "=", "2020"), "of type integer, '2020' is not"),
+        (Filter("year", "=", True), "of type integer, True is not"),
+        (Filter("tag", "=", 1), "of type keyword, 1 is not"),
+        (Filter("indoors", "=", 1), "of type boolean, 1 is not"),
+        (Filter("year", "~", 1), "does not compare by '~'"),  # type: ignore[arg-type]
+        (Filter("title", "=", "a"), "of type text"),
+        (Filter("x", "=", 1), "it has none"),
+    ],
+)
+def test_filters_made_in_python_are_checked_too(condition: Filter, words: str) -> None:
+    with pytest.raises(BocError, match=words):
+        check_filter(condition, {} if condition.field == "x" else TYPES)
+
+
+def test_fields_beyond_the_declared_are_named() -> None:
+    items = [picture("a"), Item("b", "image", "", fields={"year": 1})]
+    assert undeclared(items, {"year": "integer"}) is None
+    assert undeclared(items, {"tag": "keyword"}) == "year"

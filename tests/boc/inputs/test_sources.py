@@ -1,0 +1,297 @@
+"""What the items of a SOURCE are, and how a bad one is refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from boc.errors import SourceError
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import Header
+from boc.inputs.sources import ADVICE, Source, open_source
+from boc.types import MODALITIES, Item, Rows
+from tests.oracles import TEXT
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+
+
+def refusal(path: Path, **options: Path) -> str:
+    with pytest.raises(SourceError) as caught:
+        open_source(path, **options)
+    return str(caught.value)
+
+
+def test_a_folder_gives_its_pictures_sorted_and_nothing_else(tmp_path: Path) -> None:
+    touch(tmp_path, "b.JPG", "a.png", "notes.txt", "sub/deep er/ü.WebP", "sub/a.jpeg", "README", "c.jpg~", "sub/x.gif")
+    (tmp_path / "folder.jpg").mkdir()
+    items = open_source(tmp_path).items
+    assert [item.id for item in items] == ["a.png", "b.JPG", "sub/a.jpeg", "sub/deep er/ü.WebP", "sub/x.gif"]
+    for item in items:
+        assert item == Item(item.id, "image", str(tmp_path.resolve() / item.id), item.id)
+    assert open_source(tmp_path).file is None
+
+
+def test_the_items_of_a_folder_do_not_depend_on_where_it_is_named_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(tmp_path, "pictures/a.png", "pictures/sub/b.png")
+    monkeypatch.chdir(tmp_path)
+    assert open_source(Path("pictures")) == open_source(tmp_path / "pictures")
+
+
+def test_a_folder_without_pictures_is_refused_with_what_is_one(tmp_path: Path) -> None:
+    touch(tmp_path, "notes.txt")
+    message = refusal(tmp_path)
+    assert message.startswith(f"{tmp_path}: no pictures in this folder (.bmp, ")
+    assert ADVICE in message
+
+
+@pytest.mark.skipif(os.sep != "/", reason="names are bytes on POSIX only")
+def test_a_file_name_that_is_not_utf8_is_refused_by_name(tmp_path: Path) -> None:
+    try:
+        (tmp_path / os.fsdecode(b"caf\xe9.jpg")).touch()
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    message = refusal(tmp_path)
+    assert "caf" in message
+    assert "rename" in message
+    message.encode()
+
+
+def table(folder: Path, text: str, name: str = "captions.csv", encoding: str = "utf-8") -> Path:
+    (folder / name).write_bytes(text.encode(encoding))
+    return folder / name
+
+
+ROWS = 'image,caption\nb.png,"a dog, running"\na.png,"she says ""hi"""\nb.png,two\nlines.png,"one\ntwo"\n'
+
+
+def test_a_table_gives_each_picture_once_then_all_captions(tmp_path: Path) -> None:
+    touch(tmp_path, "b.png")
+    items = open_source(table(tmp_path, ROWS)).items
+    root = tmp_path.resolve()
+    assert items == [
+        Item("b.png", "image", f"{root}/b.png", "b.png"),
+        Item("a.png", "image", f"{root}/a.png", "a.png"),
+        Item("lines.png", "image", f"{root}/lines.png", "lines.png"),
+        Item("b.png#0", "text", "a dog, running", "b.png"),
+        Item("b.png#1", "text", "two", "b.png"),
+        Item("a.png#0", "text", 'she says "hi"', "a.png"),
+        Item("lines.png#0", "text", "one\ntwo", "lines.png"),
+    ]
+
+
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_marks_of_windows_do_not_matter(tmp_path: Path, start: str, end: str) -> None:
+    touch(tmp_path, "a.png")
+    text = start + end.join(["image,caption", "a.png,é one", "a.png,two"])
+    assert [item.content for item in open_source(table(tmp_path, text)).items[1:]] == ["é one", "two"]
+
+
+def test_columns_may_stand_in_any_order_among_others(tmp_path: Path) -> None:
+    touch(tmp_path, "a.png")
+    items = open_source(table(tmp_path, "split,caption,image\ntest,hello,a.png\n", "X.CSV")).items
+    assert [(item.id, item.content) for item in items[1:]] == [("a.png#0", "hello")]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "the first line must name the columns image,caption; found None"),
+        ("file,text\na.png,hello\n", "the first line must name the columns image,caption; found ['file', 'text']"),
+        ("image;caption\na.png;hello\n", "the first line must name the columns"),
+        ("image,caption\n", "no rows"),
+        ("image,caption\na.png,one\na.png\n", "captions.csv, line 3: image and caption must both be there"),
+        ("image,caption\n,hello\n", "captions.csv, line 2: image and caption must both be there"),
+        ("image,caption\na.png,a dog, running\n", "captions.csv, line 2"),
+        ("image,caption\na.png,one\na.png,a \0 dog\n", "captions.csv, line 3: a NUL character, which cannot be stored"),
+        ("image,caption\na\0.png,one\n", "captions.csv, line 2: a NUL character, which cannot be stored; remove it"),
+        ('image,caption\na.png,"open\n', "not a UTF-8 CSV file"),
+        ('image,caption\na.png,"a" b\n', "not a UTF-8 CSV file"),
+    ],
+)
+def test_a_bad_table_is_refused_with_the_place(tmp_path: Path, text: str, words: str) -> None:
+    touch(tmp_path, "a.png")
+    message = refusal(table(tmp_path, text))
+    assert str(tmp_path / "captions.csv") in message
+    assert words in message
+
+
+def test_a_table_in_another_encoding_is_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "a.png")
+    message = refusal(table(tmp_path, "image,caption\na.png,café\n", encoding="latin-1"))
+    assert "not a UTF-8 CSV file" in message
+    assert ADVICE in message
+
+
+@pytest.mark.parametrize("place", ["", "images", "elsewhere/deep"])
+def test_pictures_are_looked_for_beside_the_table_then_in_images_or_where_told(tmp_path: Path, place: str) -> None:
+    touch(tmp_path, f"{place}/sub/a.png" if place else "sub/a.png")
+    path = table(tmp_path, "image,caption\nsub/a.png,hello\n")
+    options = {"images": tmp_path / place} if place.startswith("elsewhere") else {}
+    if options:
+        assert "name the folder with --images" in refusal(path)
+    picture = open_source(path, **options).items[0]
+    assert picture.content == str((tmp_path / place / "sub/a.png").resolve())
+    assert picture.id == "sub/a.png"
+
+
+def test_pictures_that_are_nowhere_are_refused_with_the_places_tried(tmp_path: Path) -> None:
+    path = table(tmp_path, "image,caption\nx.png,hello\n")
+    message = refusal(path)
+    assert f"its first picture x.png is not in {tmp_path} or {tmp_path / 'images'}; name the folder" in message
+    assert str(tmp_path / "other") in refusal(path, images=tmp_path / "other")
+
+
+def ids_file(folder: Path, text: str) -> Path:
+    (folder / "ids.txt").write_bytes(text.encode())
+    return folder / "ids.txt"
+
+
+@pytest.mark.parametrize("text", ["b.png\na.png", "\ufeffa.png\r\n\r\n  b.png  \r\n", "a.png\nb.png\na.png\n"])
+def test_ids_keep_pictures_with_their_captions_in_the_order_of_the_source(tmp_path: Path, text: str) -> None:
+    touch(tmp_path, "c.png")
+    path = table(tmp_path, "image,caption\nc.png,x\nb.png,y\na.png,z\nb.png,w\n")
+    whole = open_source(path).items
+    kept = open_source(path, ids_file(tmp_path, text)).items
+    assert kept == [item for item in whole if item.group in {"a.png", "b.png"}]
+    assert [item.id for item in kept] == ["b.png", "a.png", "b.png#0", "b.png#1", "a.png#0"]
+
+
+def test_ids_that_are_missing_are_named(tmp_path: Path) -> None:
+    touch(tmp_path, "a.png")
+    message = refusal(tmp_path, ids=ids_file(tmp_path, "a.png\nq.png\np.png\n"))
+    assert "ids.txt: 2 of 3 ids are not in the source (such as p.png, q.png)" in message
+    assert "not a readable list of picture ids" in refusal(tmp_path, ids=tmp_path / "nowhere.txt")
+    (tmp_path / "ids.txt").write_bytes(b"\xff\xfe")
+    assert "not a readable list of picture ids" in refusal(tmp_path, ids=tmp_path / "ids.txt")
+
+
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_an_empty_list_of_ids_is_refused(tmp_path: Path, text: str) -> None:
+    touch(tmp_path, "a.png")
+    assert "give one id a line" in refusal(tmp_path, ids=ids_file(tmp_path, text))
+
+
+def test_a_feature_file_gives_its_items_pictures_first(tmp_path: Path) -> None:
+    pictures = [Item(key, "image", f"/x/{key}", key) for key in ("b", "a")]
+    captions = [Item("b#0", "text", "hello", "b"), Item("alone", "text", "hello", "")]
+    path = tmp_path / "f.h5"
+    with FeatureWriter(path, Header("embeddings", "tern:x", "d", 2, "float32", "s")) as writer:
+        batches = [Rows(items, {"vectors": np.zeros((2, 2), np.float32)}) for items in (captions, pictures)]
+        writer.append(4, batches)
+        writer.finish()
+    assert open_source(path) == Source(pictures + captions, path)
+    assert open_source(path, ids_file(tmp_path, "b\nalone")) == Source([pictures[0], *captions], path)
+
+
+def test_a_feature_file_of_nothing_is_refused(tmp_path: Path) -> None:
+    with FeatureWriter(tmp_path / "f.h5", Header("embeddings", "tern:x", "d", 2, "float32", "s")) as writer:
+        writer.append(1, [], [("a", "a: damaged")])
+        writer.finish()
+    assert f"f.h5: holds no items; {ADVICE}" in refusal(tmp_path / "f.h5")
+
+
+def test_what_is_no_source_is_refused_with_what_is(tmp_path: Path) -> None:
+    touch(tmp_path, "notes.txt")
+    assert refusal(tmp_path / "nowhere") == f"{tmp_path / 'nowhere'}: no such file or folder; {ADVICE}"
+    assert f"unknown kind of source '.txt'; {ADVICE}" in refusal(tmp_path / "notes.txt")
+
+
+ITEMS = st.lists(st.builds(Item, TEXT, st.sampled_from(MODALITIES), TEXT, TEXT), max_size=4)
+
+
+@given(one=ITEMS, other=ITEMS)
+def test_two_lists_have_the_same_digest_only_if_they_are_the_same(one: list[Item], other: list[Item]) -> None:
+    assert Source(one).digest == Source(list(one), Path("x")).digest
+    assert (Source(one).digest == Source(other).digest) == (one == other)
+
+
+def test_a_separator_inside_a_text_does_not_make_two_lists_alike() -> None:
+    for mark in ("\x1f", "\n", '", "', "\x1f\n", '"]["'):
+        one, other = Item(f"a{mark}text", "text", "b", ""), Item("a", "text", f"text{mark}b", "")
+        assert Source([one]).digest != Source([other]).digest
+        one, other = Item("a", "text", f"b{mark}c", "d"), Item("a", "text", "b", f"c{mark}d")
+        assert Source([one]).digest != Source([other]).digest
+
+
+@given(items=ITEMS.filter(bool), data=st.data())
+def test_any_change_changes_the_digest(items: list[Item], data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(items) - 1))
+    item = items[place]
+    changes: Sequence[list[Item]] = [
+        [*items, item],
+        items[:place] + items[place + 1 :],
+        *[
+            [*items[:place], replace(item, **{name: getattr(item, name) + "x"}), *items[place + 1 :]]
+            for name in ("id", "content", "group")
+        ],
+        [*items[:place], replace(item, modality="image" if item.modality == "text" else "text"), *items[place + 1 :]],
+        [*items[:place], replace(item, id=item.id + item.content, content=""), *items[place + 1 :]],
+        items[::-1],
+    ]
+    for changed in changes:
+        assert (Source(changed).digest == Source(items).digest) == (changed == items)
+
+
+def test_a_link_to_nowhere_is_listed_for_its_reader_to_refuse(tmp_path: Path) -> None:
+    (tmp_path / "lost.jpg").symlink_to(tmp_path / "gone.jpg")
+    (tmp_path / "round.jpg").symlink_to(tmp_path / "round.jpg")
+    touch(tmp_path, "a.jpg", "there/b.png")
+    (tmp_path / "linked.png").symlink_to(tmp_path / "there" / "b.png")
+    (tmp_path / "folder.png").symlink_to(tmp_path / "there")
+    items = {item.id: item.content for item in open_source(tmp_path).items}
+    root = tmp_path.resolve()
+    assert items == {
+        "a.jpg": f"{root}/a.jpg",
+        "lost.jpg": f"{root}/lost.jpg",
+        "round.jpg": f"{root}/round.jpg",
+        "there/b.png": f"{root}/there/b.png",
+        "linked.png": f"{root}/linked.png",
+    }
+
+
+@given(items=ITEMS, parts=st.integers(1, 5))
+def test_shards_are_the_source_once_in_its_order(items: list[Item], parts: int) -> None:
+    source = Source(items)
+    pieces = [source.part(f"{i}/{parts}") for i in range(1, parts + 1)]
+    places = [[i for i, item in enumerate(items) if any(item is kept for kept in piece.items)] for piece in pieces]
+    for piece, kept in zip(pieces, places, strict=True):
+        assert piece.items == [items[i] for i in kept]
+    assert sorted(i for kept in places for i in kept) == list(range(len(items)))
+    for item in items:
+        assert sum(item in piece.items for piece in pieces) == 1
+    assert len({piece.digest for piece in pieces} | {source.digest}) == (parts + 1 if parts > 1 else 1)
+
+
+@given(items=ITEMS.filter(bool), parts=st.integers(2, 5), data=st.data())
+def test_the_shard_of_a_picture_depends_on_nothing_else(items: list[Item], parts: int, data: st.DataObject) -> None:
+    """Not on the other items nor their order; and captions go with their picture."""
+    item = data.draw(st.sampled_from(items))
+    shard = next(f"{i}/{parts}" for i in range(1, parts + 1) if item in Source(items).part(f"{i}/{parts}").items)
+    name = item.group or item.id
+    assume(name)
+    alone = [replace(item, content="other"), Item(name, "image", "x.jpg", name), Item(f"{name}#7", "text", "", name)]
+    for others in ([], items[::-1]):
+        assert set(alone) <= set(Source(alone + others).part(shard).items)
+
+
+def test_shards_are_the_same_on_every_machine_and_about_equal() -> None:
+    source = Source([Item(f"{i:05d}.jpg", "image", f"/x/{i}", f"{i:05d}.jpg") for i in range(4000)])
+    sizes = [len(source.part(f"{i}/16").items) for i in range(1, 17)]
+    assert sum(sizes) == 4000
+    assert max(abs(size - 250) for size in sizes) <= 60
+    assert [item.id for item in source.part("3/16").items[:4]] == ["00018.jpg", "00027.jpg", "00071.jpg", "00078.jpg"]
+    assert source.part("03/16") == source.part("3/16")

@@ -1,0 +1,369 @@
+"""Scores of candidates equal those of slow loops, and decide the final order."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from boc.cli.commands.evaluate import command as evaluate_command
+from boc.cli.commands.index import command as index_command
+from boc.cli.commands.search import command as search_command
+from boc.errors import BocError
+from boc.rerank import alignment
+from boc.rerank import dot as dot_module
+from boc.rerank.alignment import align, alignments
+from boc.rerank.dot import METRICS, PROBE, best, check_metric, dot, products, reorder, unit_rows
+from boc.rerank.storage import CONCEPT_DTYPES, store, stored
+from boc.types import Hit, Ragged, StoredConcepts
+from tests.oracles import picture
+
+ALIGNMENTS = METRICS[1:]
+PATHS = ["numpy"] if dot_module._dots is None else [*dot_module._dots.paths(), "numpy"]
+FINE = st.floats(-1, 1, width=32).filter(lambda x: x == 0 or abs(x) > 1e-3)
+
+
+def sets_of(least: int, most: int, width: int = 5) -> st.SearchStrategy[list[NDArray[np.float32]]]:
+    """A few concept sets, empty ones and zero rows among them."""
+    one = st.integers(0, 4).flatmap(lambda m: arrays(np.float32, (m, width), elements=FINE))
+    return st.lists(one, min_size=least, max_size=most)
+
+
+def cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+    lengths = math.hypot(*a.tolist()) * math.hypot(*b.tolist())
+    return sum(x * y for x, y in zip(a.tolist(), b.tolist(), strict=True)) / lengths if lengths else 0.0
+
+
+def slow_alignment(regions: NDArray[np.float32], words: NDArray[np.float32], metric: str) -> float:
+    """The equations of the paper, cell by cell."""
+    if not len(regions) or not len(words):
+        return 0.0
+    mrsw = sum(max(cosine(region, word) for region in regions) for word in words)
+    mwsr = sum(max(cosine(region, word) for word in words) for region in regions)
+    return {"mrsw": mrsw, "mwsr": mwsr, "symm": mrsw + mwsr, "mravgw": mrsw / len(words)}[metric]
+
+
+@given(query=sets_of(1, 1), sets=sets_of(0, 6), by_words=st.booleans(), metric=st.sampled_from(ALIGNMENTS))
+def test_alignments_equal_the_slow_loops(
+    query: list[NDArray[np.float32]], sets: list[NDArray[np.float32]], by_words: bool, metric: str
+) -> None:
+    pairs = [(one, query[0]) if by_words else (query[0], one) for one in sets]
+    expected = [slow_alignment(regions, words, metric) for regions, words in pairs]
+    largest = max(len(query[0]), *map(len, sets), 1) if sets else 1
+    for dtype, error in (("float16", 1e-3), ("int8", 1e-2)):
+        stored = store(Ragged.from_sets(sets, 5), dtype)
+        scores = align(query[0], stored, metric, asks_by_words=by_words)
+        assert scores.dtype == np.float32
+        assert scores.tolist() == pytest.approx(expected, abs=2 * error * largest)
+
+
+@given(query=sets_of(1, 1), sets=sets_of(1, 6), by_words=st.booleans(), metric=st.sampled_from(ALIGNMENTS))
+def test_a_candidate_is_scored_as_if_it_were_alone(
+    query: list[NDArray[np.float32]], sets: list[NDArray[np.float32]], by_words: bool, metric: str
+) -> None:
+    together = align(query[0], store(Ragged.from_sets(sets, 5), "float16"), metric, asks_by_words=by_words)
+    for one, score in zip(sets, together.tolist(), strict=True):
+        alone = align(query[0], store(Ragged.from_sets([one], 5), "float16"), metric, asks_by_words=by_words)
+        assert alone.tolist() == pytest.approx([score], abs=1e-6)
+
+
+@given(
+    words=sets_of(0, 5), regions=sets_of(0, 5), metric=st.sampled_from(ALIGNMENTS), cells=st.sampled_from([1, 9, 99])
+)
+def test_alignments_of_all_pairs_equal_the_slow_loops_and_those_one_by_one(
+    words: list[NDArray[np.float32]], regions: list[NDArray[np.float32]], metric: str, cells: int
+) -> None:
+    texts, pictures = Ragged.from_sets(words, 5), Ragged.from_sets(regions, 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alignment, "CELLS", cells)
+        found = alignments(texts, pictures, metric)
+    assert (found.shape, found.dtype) == ((len(words), len(regions)), np.float32)
+    expected = [[slow_alignment(picture, text, metric) for picture in regions] for text in words]
+    for row, right in zip(found.tolist(), expected, strict=True):
+        assert row == pytest.approx(right, abs=1e-5)
+    by_words = StoredConcepts(unit_rows(pictures.values), pictures.offsets)
+    for row, text in zip(found, words, strict=True):
+        assert row.tolist() == pytest.approx(align(text, by_words, metric, asks_by_words=True).tolist(), abs=1e-5)
+    by_regions = StoredConcepts(unit_rows(texts.values), texts.offsets)
+    for column, sets in zip(found.T, regions, strict=True):
+        scores = align(sets, by_regions, metric, asks_by_words=False)
+        assert column.tolist() == pytest.approx(scores.tolist(), abs=1e-5)
+
+
+def test_alignments_of_sets_of_other_widths_or_by_no_metric_are_refused() -> None:
+    one, other = (Ragged.from_sets([np.ones((2, width), np.float32)], width) for width in (2, 3))
+    with pytest.raises(ValueError, match="mismatch"):
+        alignments(one, other, "mrsw")
+    with pytest.raises(BocError, match="no re-rank metric 'scan'"):
+        alignments(one, one, "scan")
+
+
+@pytest.mark.parametrize("dtype", CONCEPT_DTYPES)
+@pytest.mark.parametrize("metric", ALIGNMENTS)
+@pytest.mark.parametrize("by_words", [True, False])
+def test_an_empty_set_scores_nothing_and_leaves_its_neighbours_alone(metric: str, dtype: str, by_words: bool) -> None:
+    one, none = np.eye(2, 3, dtype=np.float32), np.empty((0, 3), np.float32)
+    stored = store(Ragged.from_sets([none, one, none, none, -one, none], 3), dtype)
+    scores = align(one, stored, metric, asks_by_words=by_words)
+    assert scores.tolist() == pytest.approx([0, slow_alignment(one, one, metric), 0, 0, 0, 0], abs=1e-6)
+    assert align(none, stored, metric, asks_by_words=by_words).tolist() == [0] * 6
+    bare = store(Ragged.from_sets([none, none], 3), dtype)
+    assert align(one, bare, metric, asks_by_words=by_words).tolist() == [0, 0]
+    assert align(one, store(Ragged.from_sets([], 3), dtype), metric, asks_by_words=by_words).tolist() == []
+
+
+def test_there_is_no_padding_to_bound_a_maximum_by_zero() -> None:
+    word, region = np.array([[1, 0]], np.float32), np.array([[-1, 0]], np.float32)
+    for metric, expected in (("mrsw", -1), ("mwsr", -1), ("symm", -2), ("mravgw", -1)):
+        scores = align(word, store(Ragged.from_sets([region], 2), "float16"), metric, asks_by_words=True)
+        assert scores.tolist() == pytest.approx([expected])
+
+
+@given(rows=arrays(np.float32, (4, 9), elements=st.floats(-(2.0**100), 2.0**100, width=32)))
+def test_stored_rows_are_of_unit_length_and_int8_is_off_by_half_a_step_at_most(rows: NDArray[np.float32]) -> None:
+    unit = unit_rows(rows)
+    for row, length in zip(rows, np.linalg.norm(unit.astype(np.float64), axis=1), strict=True):
+        assert length == pytest.approx(1 if row.any() else 0, abs=1e-5)
+    sets = Ragged(rows, np.array([0, 3, 3, 4]))
+    for dtype in CONCEPT_DTYPES:
+        stored = store(sets, dtype)
+        assert (stored.values.dtype, stored.offsets.tolist()) == (dtype, [0, 3, 3, 4])
+        error = np.abs(stored.ragged().values - unit)
+        if stored.scales is not None:
+            assert (error <= 0.5001 * stored.scales[:, None] + 1e-7).all()
+            assert np.allclose(stored.scales, np.abs(unit).max(axis=1) / 127)
+        else:
+            assert (error <= 2**-11).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize(("m", "n", "width"), [(1, 1, 1), (12, 70, 384), (49, 13, 100), (3, 0, 7), (0, 3, 7)])
+@pytest.mark.parametrize("scale", [1, 1e-6, 1e8])
+def test_products_lose_nothing_but_what_storing_lost(dtype: str, m: int, n: int, width: int, scale: float) -> None:
+    rng = np.random.default_rng(m)
+    queries = (scale * rng.standard_normal((m, width))).astype(np.float32)
+    rows = np.rint(40 * rng.standard_normal((n, width))) if dtype == "int8" else rng.standard_normal((n, width))
+    kept = rows.clip(-127, 127).astype(dtype)
+    found = products(queries, kept)
+    exact = queries.astype(np.float64) @ kept.astype(np.float64).T
+    bound = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(kept.astype(np.float64), axis=1)
+    assert found.dtype == np.float32
+    assert (np.abs(found - exact) <= (1e-4 if dtype == "int8" else 1e-6) * bound).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_products_of_other_widths_are_refused(dtype: str) -> None:
+    with pytest.raises(ValueError, match="queries of width 2 for rows of width 3"):
+        products(np.ones((1, 2), np.float32), np.ones((4, 3), dtype))
+
+
+@given(data=st.data(), dtype=st.sampled_from(["float16", "float32"]), n=st.integers(0, 9))
+def test_dot_equals_the_slow_sum(data: st.DataObject, dtype: str, n: int) -> None:
+    vectors = data.draw(arrays(np.float32, (n, 6), elements=FINE)).astype(dtype)
+    query = data.draw(arrays(np.float32, 6, elements=FINE))
+    expected = [sum(a * b for a, b in zip(query.tolist(), row, strict=True)) for row in vectors.tolist()]
+    assert dot(query, vectors).tolist() == pytest.approx(expected, abs=3e-6)
+
+
+@contextmanager
+def computing_by(path: str) -> Iterator[None]:
+    """By one of the instruction sets of ``boc._dots``, or "numpy", without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if path == "numpy":
+            patch.setattr(dot_module, "_dots", None)
+            yield
+        else:
+            dot_module._dots.use(path)
+            try:
+                yield
+            finally:
+                dot_module._dots.use(PATHS[0])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("path", PATHS)
+@given(width=st.integers(1, 70) | st.sampled_from([384, 1000, 1024]), n=st.integers(1, 20), data=st.data())
+def test_chosen_rows_are_scored_within_the_bound_and_as_if_alone(
+    path: str, dtype: type[np.floating[Any]], width: int, n: int, data: st.DataObject
+) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 999)))
+    vectors, query = rng.standard_normal((n, width)).astype(dtype), rng.standard_normal(width).astype(np.float32)
+    chosen = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=30)), np.int64)
+    with computing_by(path):
+        every, some = dot(query, vectors), dot(query, vectors, chosen)
+        strided = dot(query, np.repeat(vectors, 2, axis=0)[::2], chosen)
+        alone = [dot(query, vectors, np.array([i]))[0] for i in chosen]
+    exact = vectors.astype(np.float64) @ query.astype(np.float64)
+    sums = np.abs(vectors.astype(np.float64)) @ np.abs(query.astype(np.float64))
+    assert every.dtype == some.dtype == np.float32
+    tolerance = (width / 4 + 4) * 2.0**-24 if path != "numpy" else 1e-6 * width**0.5
+    assert (np.abs(every - exact) <= tolerance * sums).all()
+    if path != "numpy":
+        assert some.tolist() == every[chosen].tolist() == alone
+    np.testing.assert_allclose(some, every[chosen], atol=2e-6 * sums.max())
+    np.testing.assert_allclose(strided, some, atol=2e-6 * sums.max())
+
+
+@pytest.mark.parametrize("width", [1, 5, 64, 83])
+@pytest.mark.parametrize("path", [path for path in PATHS if path != "numpy"])
+def test_every_half_is_widened_exactly(path: str, width: int) -> None:
+    """Subnormals, infinities and NaN too, in whichever lane they lie."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    for place in {0, width // 2, width - 1}:
+        rows = np.zeros((len(halves), width), np.float16)
+        rows[:, place] = halves
+        with computing_by(path):
+            found = dot(np.eye(width, dtype=np.float32)[place], rows)
+        np.testing.assert_array_equal(found, halves.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("path", PATHS)
+@given(n=st.integers(0, 60), k=st.integers(1, 70), values=st.sampled_from([2, 1000]), seed=st.integers(0, 99))
+def test_the_best_are_those_of_the_largest_products_and_chosen_first(
+    path: str, dtype: type[np.floating[Any]], n: int, k: int, values: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = (rng.integers(-values, values + 1, (90, 7)) / 64).astype(dtype)
+    query, chosen = rng.integers(-2, 3, 7).astype(np.float32), rng.permutation(90)[:n]
+    with computing_by(path):
+        found = best(query, vectors, chosen, k)
+        products = dot(query, vectors, chosen).tolist()
+    assert found is not None
+    expected = sorted(range(n), key=lambda i: (-products[i], i))[:k]
+    assert found[0].tolist() == chosen[expected].tolist()
+    assert found[1].tolist() == [products[i] for i in expected]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_who_has_no_patience_gets_nothing_of_many_rows(path: str) -> None:
+    query, vectors = np.ones(3, np.float32), np.ones((100, 3), np.float16)
+    with computing_by(path):
+        assert best(query, vectors, np.arange(PROBE + 1), 5, patience=-1.0) is None
+        few = best(query, vectors, np.arange(PROBE), 5, patience=-1.0)
+    assert few is not None
+    assert few[0].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_best_row_that_is_not_there_is_refused(path: str) -> None:
+    with computing_by(path), pytest.raises(IndexError):
+        best(np.ones(3, np.float32), np.ones((4, 3), np.float16), np.array([0, 4]), 1)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("shape", [(1, 95_240), (0, 4), (3, 3), (64, 257)])
+def test_halves_are_rounded_as_numpy_does(path: str, shape: tuple[int, int]) -> None:
+    """Halves to the even one, subnormals, and what is beyond the largest, which becomes infinite."""
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)  # all that are finite
+    between = np.concatenate([(halves[:-1] + halves[1:]) / 2, [65519, 65520, 1e9, np.inf, 1e-12]]).astype(np.float32)
+    rows = np.concatenate([between, -between, halves])[: shape[0] * shape[1]].reshape(shape)
+    with computing_by(path), np.errstate(over="ignore"):
+        found, expected = stored(rows, "float16"), rows.astype(np.float16)
+    assert found.dtype == np.float16
+    assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_is_stored_whole_is_not_copied(path: str) -> None:
+    rows = np.ones((2, 3), np.float32)
+    with computing_by(path):
+        assert stored(rows, "float32") is rows
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_rows_are_read_from_a_memory_map(path: str, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).standard_normal((50, 24)).astype(np.float16)
+    np.save(tmp_path / "v.npy", vectors, allow_pickle=False)
+    mapped = np.load(tmp_path / "v.npy", mmap_mode="r", allow_pickle=False)
+    with computing_by(path):
+        for query in np.eye(24, dtype=np.float32):
+            found = dot(query, mapped, np.array([49, 0, 49]))
+            assert found.tolist() == (vectors[[49, 0, 49]].astype(np.float32) @ query).tolist()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("row", [-1, 4, 2**62, -(2**63)])
+def test_a_row_that_is_not_there_is_refused(path: str, row: int) -> None:
+    with computing_by(path), pytest.raises(IndexError):
+        dot(np.ones(3, np.float32), np.ones((4, 3), np.float16), np.array([0, row]))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_dot_with_rows_of_another_width_is_refused(path: str) -> None:
+    with computing_by(path), pytest.raises(ValueError, match="width"):
+        dot(np.ones(2, np.float32), np.ones((4, 3), np.float16), np.array([0]))
+
+
+@pytest.mark.skipif(dot_module._dots is None, reason="not built here")
+@pytest.mark.parametrize(
+    ("query", "rows", "chosen", "out"),
+    [
+        (np.ones(3), np.ones((4, 3), np.float16), None, np.ones(4, np.float32)),
+        (np.ones((3, 1), np.float32), np.ones((4, 3), np.float16), None, np.ones(4, np.float32)),
+        (np.ones(3, np.float32), np.ones((4, 3)), None, np.ones(4, np.float32)),
+        (np.ones(3, np.float32), np.ones((4, 6), np.float16)[:, ::2], None, np.ones(4, np.float32)),
+        (np.ones(3, np.float32), np.ones((4, 3), ">f2"), None, np.ones(4, np.float32)),
+        (np.ones(3, np.float32), np.ones((4, 3), np.float16), None, np.ones(5, np.float32)),
+        (np.ones(3, np.float32), np.ones((4, 3), np.float16), np.ones(4, np.int32), np.ones(4, np.float32)),
+        (np.ones(3, np.float32), np.ones((4, 3), np.float16), np.ones(4, np.int64), np.ones(3, np.float32)),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused_before_they_are_read(query: Any, rows: Any, chosen: Any, out: Any) -> None:
+    with pytest.raises(ValueError, match=r"must have|for|contiguous"):
+        dot_module._dots.dot(query, rows, chosen, out)
+    assert (out == 1).all()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_an_array_may_name_the_byte_order_of_this_machine(dtype: str, path: str) -> None:
+    """As those do that h5py maps."""
+    rng = np.random.default_rng(0)
+    vectors, query, chosen = rng.random((4, 3)).astype(dtype), rng.random(3, np.float32), np.array([3, 0])
+    order = "<" if sys.byteorder == "little" else ">"
+    named = [array.view(array.dtype.newbyteorder(order)) for array in (query, vectors, chosen)]
+    assert memoryview(named[1]).format == order + vectors.dtype.char
+    with computing_by(path):
+        assert dot(*named).tolist() == dot(query, vectors, chosen).tolist()
+
+
+@given(data=st.data(), k=st.integers(1, 9), keys=st.lists(st.text("abé", min_size=1), max_size=7, unique=True))
+def test_hits_are_sorted_by_their_new_score_then_id(data: st.DataObject, k: int, keys: list[str]) -> None:
+    scores = data.draw(arrays(np.float32, len(keys), elements=st.integers(-2, 2).map(np.float32)))
+    hits = [Hit(picture(key), float(i)) for i, key in enumerate(keys)]
+    expected = sorted(zip(scores.tolist(), keys, strict=True), key=lambda pair: (-pair[0], pair[1]))[:k]
+    assert [(hit.score, hit.item) for hit in reorder(hits, scores, k)] == [(s, picture(key)) for s, key in expected]
+    assert [hit.score for hit in hits] == list(range(len(keys)))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_scores_of_another_number_are_refused(rows: int) -> None:
+    hits = [Hit(picture("a"), 1.0), Hit(picture("b"), 1.0)]
+    with pytest.raises(ValueError, match="argument"):
+        reorder(hits, np.ones(rows, np.float32), 5)
+
+
+def test_an_unknown_metric_is_refused_and_the_command_line_knows_them_all() -> None:
+    with pytest.raises(BocError, match="no re-rank metric 'cosine'; known: dot, mrsw"):
+        check_metric("cosine")
+    of = {
+        index_command: {"rerank": METRICS, "concepts": CONCEPT_DTYPES},
+        search_command: {"rerank": METRICS},
+        evaluate_command: {"score": METRICS},
+    }
+    for command, options in of.items():
+        for option in command.params:
+            if option.name in options:
+                assert tuple(option.type.choices) == options.pop(option.name)
+        assert not options

@@ -1,0 +1,172 @@
+"""The manifest is read strictly, and notices arrays that are not its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from numpy.typing import NDArray
+
+from boc.codecs import global_code
+from boc.errors import ManifestError
+from boc.manifest import FORMAT, Manifest, describe
+from boc.types import Embeddings, Identity
+from tests.oracles import TEXT, new_manifest
+
+ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(["image", "text"])}
+
+
+@given(spec=TEXT, dim=st.integers(1, 2**31), rm=st.floats(1, 1e6), source=TEXT)
+def test_json_comes_back(spec: str, dim: int, rm: float, source: str) -> None:
+    identity = Identity(spec, "ab" * 32, dim)
+    written = Manifest.new(identity, {"steps": [], "n_terms": 3}, ARRAYS, rm=rm, dtype="float16", source=source)
+    read = Manifest.from_json(written.to_json(), where="here")
+    assert read == written
+    assert read.identity == identity
+    assert (read.items, read.postings, read.format) == ({}, 0, FORMAT)
+    assert (read.rerank, read.concept_dtype, read.fields) == ("dot", None, {})
+
+
+def test_the_manifest_of_a_real_code_comes_back() -> None:
+    X = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
+    codec = global_code(z=3, query_z=5).fit(Embeddings("image", X), Embeddings("text", X))
+    config, learned = codec.config(), codec.arrays()
+    written = Manifest.new(Identity("tern:x", "d", 4), config, learned, rm=2, dtype="float32", source="s")
+    read = Manifest.from_json(written.to_json(), where="here")
+    assert read == written
+    read.check_arrays(learned, where="here")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2", '{"format": 1,}', "\x00"])
+def test_damaged_json_is_refused(text: str) -> None:
+    with pytest.raises(ManifestError, match=r"here: damaged manifest .*make the index anew"):
+        Manifest.from_json(text, where="here")
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "3", "{}", '{"format": "1"}', '{"format": null}'])
+def test_json_that_is_no_manifest_is_refused(text: str) -> None:
+    with pytest.raises(ManifestError, match="here: not a manifest of boc"):
+        Manifest.from_json(text, where="here")
+
+
+def test_a_newer_format_is_refused_whatever_else_it_holds() -> None:
+    raw = asdict(new_manifest(3, 2)) | {"format": FORMAT + 1, "invention": True}
+    with pytest.raises(ManifestError, match=rf"here: index format {FORMAT + 1}, this boc reads up to {FORMAT};"):
+        Manifest.from_json(json.dumps(raw), where="here")
+
+
+@pytest.mark.parametrize("entry", sorted(set(asdict(new_manifest(3, 2))) - {"format"}))
+def test_a_missing_entry_is_named(entry: str) -> None:
+    raw = asdict(new_manifest(3, 2))
+    del raw[entry]
+    with pytest.raises(ManifestError, match=rf"missing or unknown \({entry}\)"):
+        Manifest.from_json(json.dumps(raw), where="here")
+
+
+def test_unknown_entries_are_named() -> None:
+    raw = asdict(new_manifest(3, 2)) | {"zeal": 1, "ardour": 2}
+    with pytest.raises(ManifestError, match=r"missing or unknown \(ardour, zeal\)"):
+        Manifest.from_json(json.dumps(raw), where="here")
+
+
+FORMAT_1 = """{
+ "arrays": {"widths": {"dtype": "<i8", "sha256": "7c9fa136d4413fa6173637e883b6998d32e1d675f88cddff9dcbcf331820f4b8",
+   "shape": [1]}},
+ "codec": {"n_terms": 4, "steps": [{"name": "CReLU", "params": {}}, {"name": "ScalarQuantizer",
+   "params": {"scale": 1000}}]},
+ "created": "2026-01-01T00:00:00+00:00",
+ "encoder": {"digest": "abcd", "dim": 2, "spec": "tern:models/old"},
+ "format": 1,
+ "items": {"image": 3, "text": 15},
+ "maker": "boc 0.1.0, numpy 2.4.6",
+ "postings": 36,
+ "rm": 10.0,
+ "source": "cdef",
+ "vector_dtype": "float16"
+}"""
+
+
+def test_a_manifest_of_format_1_is_read_as_what_it_was() -> None:
+    read = Manifest.from_json(FORMAT_1, where="here")
+    assert (read.format, read.rerank, read.concept_dtype, read.rm) == (1, "dot", None, 10.0)
+    assert read.codec["chains"] == [2]
+    now = Manifest.new(read.identity, read.codec, {}, rm=10.0, dtype="float16", source="cdef")
+    assert read.same_contents(replace(now, arrays=read.arrays))
+    with pytest.raises(ManifestError, match=r"missing or unknown \(rerank\)"):
+        Manifest.from_json(json.dumps(json.loads(FORMAT_1) | {"rerank": "dot"}), where="here")
+
+
+def test_a_manifest_of_format_2_has_no_metadata() -> None:
+    now = replace(new_manifest(3, 2, ARRAYS, concepts="int8"), format=2)
+    raw = asdict(now)
+    del raw["fields"]
+    assert Manifest.from_json(json.dumps(raw), where="here") == now
+    with pytest.raises(ManifestError, match=r"missing or unknown \(fields\)"):
+        Manifest.from_json(json.dumps(raw | {"fields": {}}), where="here")
+
+
+def test_declared_metadata_comes_back() -> None:
+    written = replace(new_manifest(3, 2), fields={"year": "integer", "tag": "keyword"})
+    assert Manifest.from_json(written.to_json(), where="here") == written
+
+
+DTYPES = st.sampled_from(["<f4", "<f8", "<i8", "<i4", "|u1", "<U5"])
+
+
+@given(array=DTYPES.flatmap(lambda d: arrays(d, array_shapes(max_dims=3, max_side=3))), data=st.data())
+def test_any_changed_bit_is_noticed(array: NDArray[Any], data: st.DataObject) -> None:
+    if array.dtype.kind == "U":
+        array = np.full(array.shape, "image")
+    manifest = new_manifest(3, 2, {"x": array})
+    manifest.check_arrays({"x": array.copy()}, where="here")
+    flipped = bytearray(array.tobytes())
+    place = data.draw(st.integers(0, 8 * len(flipped) - 1))
+    flipped[place // 8] ^= 1 << place % 8
+    changed = np.frombuffer(bytes(flipped), array.dtype).reshape(array.shape)
+    others = [changed, array.reshape(1, *array.shape), np.repeat(array, 2, axis=0)]
+    for other in others:
+        with pytest.raises(ManifestError, match="here: codec array x is missing or changed; make the index anew"):
+            manifest.check_arrays({"x": other}, where="here")
+
+
+def test_a_missing_array_or_another_type_is_noticed() -> None:
+    manifest = new_manifest(3, 2, ARRAYS)
+    manifest.check_arrays(ARRAYS, where="here")
+    with pytest.raises(ManifestError, match="codec array b is missing"):
+        manifest.check_arrays({"a": ARRAYS["a"]}, where="here")
+    same_bytes = {**ARRAYS, "a": ARRAYS["a"].view(np.int32)}
+    with pytest.raises(ManifestError, match="codec array a is missing or changed"):
+        manifest.check_arrays(same_bytes, where="here")
+
+
+def test_a_description_does_not_depend_on_memory_order() -> None:
+    assert describe(np.asfortranarray(ARRAYS["a"])) == describe(ARRAYS["a"])
+    assert describe(ARRAYS["a"].T) != describe(ARRAYS["a"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"encoder": {"spec": "other", "digest": "ab", "dim": 2}},
+        {"codec": {"steps": [], "n_terms": 4}},
+        {"arrays": {}},
+        {"vector_dtype": "float16"},
+        {"source": "other"},
+        {"rm": 11.0},
+        {"rerank": "mrsw"},
+        {"concept_dtype": "int8"},
+        {"fields": {"year": "integer"}},
+    ],
+)
+def test_contents_are_the_same_only_if_nothing_that_matters_differs(change: dict[str, Any]) -> None:
+    one = new_manifest(3, 2, ARRAYS)
+    later = replace(one, created="2031-01-01T00:00:00+00:00", maker="boc 9", items={"image": 3}, postings=7)
+    assert one.same_contents(later)
+    assert later.same_contents(one)
+    assert not one.same_contents(replace(later, **change))

@@ -1,0 +1,444 @@
+"""The JSON interface says what the library says."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urljoin
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from boc.codecs.surrogate_text import to_text
+from boc.explain.score import explain
+from boc.search import Searcher
+from boc.types import Hit, Stages
+from tests.helpers import boc
+
+pytest.importorskip("fastapi", reason="the page needs the extra web")
+
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from boc.web import schemas
+from boc.web.app import create_app
+from boc.web.settings import Settings
+
+TEXT = "a red box at the left"
+
+
+def client_of(
+    searcher: Searcher, cache: Path, *, at: str = "file:nowhere", token: str | None = None, **options: Any
+) -> TestClient:
+    settings = Settings("photos", at, token=token, cache=cache, **options)
+    return TestClient(create_app(searcher, settings), base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def searcher(library: Path) -> Searcher:
+    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
+
+
+@pytest.fixture
+def client(searcher: Searcher, tmp_path: Path) -> TestClient:
+    return client_of(searcher, tmp_path)
+
+
+def got(client: TestClient, address: str, model: Any, **params: Any) -> dict[str, Any]:
+    """The answer, which has the shape that OpenAPI tells."""
+    answer = client.get(address, params=params)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    assert model.model_validate_json(answer.content, strict=False).model_dump(mode="json").keys() >= found.keys()
+    return found
+
+
+def plain(hits: list[dict[str, Any]]) -> list[tuple[str, float]]:
+    return [(hit["id"], pytest.approx(hit["score"], abs=1e-5)) for hit in hits]
+
+
+def told(hits: list[Hit]) -> list[tuple[str, float]]:
+    return [(hit.item.id, hit.score) for hit in hits]
+
+
+def test_info_says_what_the_index_is(client: TestClient, searcher: Searcher) -> None:
+    found = got(client, "/api/info", schemas.Info)
+    manifest = searcher.index.manifest
+    assert found["items"] == {"image": 40, "text": 80}
+    assert (found["terms"], found["rm"], found["dim"]) == (
+        manifest.codec["n_terms"],
+        manifest.rm,
+        manifest.identity.dim,
+    )
+    assert found["query_z"] == max(
+        int(searcher.codec.encode_queries(searcher.encoder.encode_texts([text])).nnz) for text in ("a", TEXT, "x y z")
+    )
+    assert (found["name"], found["concepts"], found["encoder"]) == ("photos", False, manifest.identity.spec)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"k": 3},
+        {"k": 7, "rm": 1},
+        {"find": "text", "k": 9},
+        {"z": 3, "k": 5},
+        {"hybrid": "rrf", "find": "text", "k": 6},
+        {"hybrid": "sum", "words_weight": 500.0, "find": "text", "k": 6},
+    ],
+    ids=str,
+)
+def test_a_search_finds_what_the_library_finds(client: TestClient, searcher: Searcher, options: dict[str, Any]) -> None:
+    found = got(client, "/api/search", schemas.SearchAnswer, q=TEXT, **options)
+    same = {"k": 40, **options}
+    stages = Stages()
+    wanted = searcher.search(TEXT, query_z=same.pop("z", None), stages=stages, **same)
+    assert told(wanted) == plain(found["hits"])
+    assert found["query"] == {"kind": "text", "text": TEXT}
+    assert found["find"] == options.get("find", "image") == wanted[0].item.modality
+    assert found["candidates"] == stages.candidates
+    assert found["more"] is (len(wanted) == same["k"] < searcher.index.manifest.items[found["find"]])
+
+
+def test_hits_tell_of_pictures_their_name_and_size_and_of_sentences_the_words(
+    client: TestClient, searcher: Searcher
+) -> None:
+    picture = got(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=1)["hits"][0]
+    assert picture["content"] == picture["id"] == picture["group"]
+    assert (picture["width"], picture["height"]) == (64, 64)
+    assert picture["thumb"] == f"/api/thumb/{picture['id']}"
+    sentence = got(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=1, find="text")["hits"][0]
+    assert sentence["content"] == searcher.index.find([sentence["id"]])[0].content
+    assert (sentence["width"], sentence["height"]) == (None, None)
+    assert sentence["thumb"] == f"/api/thumb/{sentence['group']}"
+    assert client.get(sentence["thumb"]).headers["content-type"] == "image/jpeg"
+
+
+@pytest.mark.parametrize("find", ["image", "text"])
+@pytest.mark.parametrize("options", [{}, {"z": 1}, {"rm": 1, "k": 2}], ids=str)
+def test_stages_are_parts_of_the_whole(client: TestClient, find: str, options: dict[str, Any]) -> None:
+    found = got(client, "/api/search", schemas.SearchAnswer, q=f"{TEXT} {find} {options}", find=find, **options)
+    stages = found["stages"]
+    total = stages.pop("total_ms")
+    assert set(stages) == {"encode_ms", "code_ms", "postings_ms", "rerank_ms", "content_ms"}
+    assert all(took >= 0 for took in stages.values())
+    assert stages["encode_ms"] > 0
+    assert 0 < sum(stages.values()) <= total + 0.003  # each is rounded
+
+
+def test_postings_are_the_lists_of_the_terms_of_the_query(client: TestClient, searcher: Searcher) -> None:
+    frequencies = np.zeros(searcher.codec.n_terms, int)
+    for item in searcher.index.items():
+        frequencies[searcher.index.terms([item.id]).indices] += 1
+    before = math.inf
+    codes = searcher.codec.encode_queries(searcher.encoder.encode_texts([TEXT]))
+    order = sorted(range(codes.nnz), key=lambda i: (-codes.data[i], codes.indices[i]))
+    for z in (codes.nnz + 5, codes.nnz, 4, 1):
+        found = got(client, "/api/search", schemas.SearchAnswer, q=TEXT, z=z)
+        assert found["terms"] == min(z, codes.nnz)
+        assert found["postings"] == sum(frequencies[codes.indices[i]] for i in order[:z])
+        assert found["postings"] <= before
+        before = found["postings"]
+
+
+def test_k_grows_a_ranking_without_moving_what_was_there(client: TestClient) -> None:
+    """Hits are re-scored, so a larger k may put others in between, but with all candidates none."""
+    rankings = [
+        [hit["id"] for hit in got(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=k, rm=40 / k)["hits"]]
+        for k in (5, 10, 20, 40)
+    ]
+    for shorter, longer in pairwise(rankings):
+        assert longer[: len(shorter)] == shorter
+    assert not got(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=40)["more"]
+
+
+@pytest.mark.parametrize("id", ["007.png", "007.png#1"])
+@pytest.mark.parametrize("find", ["image", "text"])
+def test_similar_is_a_search_by_the_stored_vector_without_the_item(
+    client: TestClient, searcher: Searcher, id: str, find: Any
+) -> None:
+    found = got(client, f"/api/similar/{id.replace('#', '%23')}", schemas.SearchAnswer, k=6, rm=20, find=find)
+    wanted = searcher.search_vectors(searcher.stored(id), k=7, rm=20, find=find)[0]
+    assert [hit.item.id for hit in wanted if hit.item.id != id][:6] == [hit["id"] for hit in found["hits"]]
+    assert id not in [hit["id"] for hit in found["hits"]]
+    assert found["query"] == {"kind": "item", "id": id}
+
+
+def test_a_picture_that_is_sent_finds_what_its_file_finds(
+    client: TestClient, searcher: Searcher, library: Path
+) -> None:
+    path = library / "images" / "011.png"
+    for _ in range(2):  # the second time it is known
+        answer = client.post("/api/search?k=5&find=image", files={"image": ("../../any name.png", path.read_bytes())})
+        assert answer.status_code == 200, answer.text
+        assert told(searcher.search(image=path, k=5)) == plain(answer.json()["hits"])
+        assert answer.json()["hits"][0]["id"] == "011.png"
+
+
+@pytest.mark.parametrize("z", [None, 5])
+@pytest.mark.parametrize("id", ["012.png", "012.png#0"])
+def test_products_sum_to_the_score_of_the_engine(
+    client: TestClient, searcher: Searcher, id: str, z: int | None
+) -> None:
+    found = got(
+        client,
+        f"/api/explain/{id.replace('#', '%23')}",
+        schemas.Explanation,
+        q=TEXT,
+        **({} if z is None else {"z": z}),
+    )
+    query = searcher.codec.encode_queries(searcher.encoder.encode_texts([TEXT])).toarray()[0].astype(int)
+    if z is not None:
+        kept = sorted(range(len(query)), key=lambda j: (-query[j], j))[:z]
+        query = np.array([f if j in kept else 0 for j, f in enumerate(query)])
+    item = searcher.index.terms([id]).toarray()[0].astype(int)
+    assert found["score"] == int(query @ item) == sum(term["product"] for term in found["terms"])
+    for term in found["terms"]:
+        assert term["product"] == term["query"] * term["item"] == query[term["term"]] * item[term["term"]] > 0
+        assert term["share"] == pytest.approx(term["product"] / found["score"])
+    products = [term["product"] for term in found["terms"]]
+    assert products == sorted(products, reverse=True)
+    assert found["surrogate"]["item"] == to_text(searcher.index.terms([id]))[0][:20_000]
+    assert found["surrogate"]["query"].split() == [f"t{j}" for j, f in enumerate(query) for _ in range(f)]
+
+
+def test_an_explanation_is_that_of_the_library(client: TestClient, searcher: Searcher) -> None:
+    found = got(client, "/api/explain/012.png", schemas.Explanation, q=TEXT)
+    wanted = explain(searcher, "012.png", TEXT, labelled=3)
+    assert [term["words"] for term in found["terms"][:3]] == [
+        list(match.label.words) for match in wanted.matches[:3] if match.label is not None
+    ]
+    assert [[e["id"] for e in term["examples"]] for term in found["terms"][:3]] == [
+        [e.id for e in match.label.examples] for match in wanted.matches[:3] if match.label is not None
+    ]
+    assert wanted.item_parts is not None
+    assert wanted.alignment is not None
+    assert found["query_parts"]["names"] == TEXT.split()
+    assert np.array(found["item_parts"]["boxes"]) == pytest.approx(wanted.item_parts.boxes, abs=1e-5)
+    assert found["item_parts"]["weights"] == pytest.approx(wanted.weights, abs=1e-4)
+    assert np.array(found["alignment"]) == pytest.approx(wanted.alignment, abs=1e-4)
+    assert (found["weighed_by"], found["missing"]) == (wanted.weighed_by, None)
+    assert found["captions"] == [item.content for item in searcher.index.find(["012.png#0", "012.png#1"])]
+
+
+def test_items_and_pictures_are_explained_too(client: TestClient, searcher: Searcher, library: Path) -> None:
+    liked = got(client, "/api/explain/012.png", schemas.Explanation, like="007.png")
+    item = searcher.index.terms(["012.png"]).astype(np.int64)
+    assert liked["score"] == (searcher.codec.encode_queries(searcher.stored("007.png")) @ item.T).sum()
+    assert liked["of"] == "item"
+    assert liked["query_parts"]["boxes"]
+    sent = client.post(
+        "/api/explain/012.png", files={"image": ("x.png", (library / "images" / "007.png").read_bytes())}
+    ).json()
+    assert schemas.Explanation.model_validate(sent).of == "image"
+    assert sent["score"] == pytest.approx(liked["score"], rel=0.01)
+    assert client.get("/api/explain/012.png").status_code == 400
+    assert client.get("/api/explain/012.png", params={"q": TEXT, "like": "007.png"}).status_code == 400
+
+
+def test_an_item_comes_with_the_captions_of_its_picture(client: TestClient) -> None:
+    found = got(client, "/api/item/003.png", schemas.WholeItem)
+    assert found["captions"] == ["a yellow box at the left", "left: something yellow"]
+    assert "score" not in found
+    assert got(client, "/api/item/003.png%231", schemas.WholeItem)["captions"] == ["a yellow box at the left"]
+
+
+@pytest.mark.parametrize(
+    "address", ["/api/item/", "/api/similar/", "/api/thumb/", "/api/explain/"], ids=lambda a: a.split("/")[2]
+)
+def test_an_unknown_id_is_named(client: TestClient, address: str) -> None:
+    answer = client.get(f"{address}strange%20one", params={"q": TEXT} if "explain" in address else {})
+    assert answer.status_code == 404
+    assert "'strange one'" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("side", [240, 480, 960])
+def test_thumbnails_are_small_jpegs_kept_on_disk(client: TestClient, tmp_path: Path, side: int) -> None:
+    first = client.get(f"/api/thumb/005.png?side={side}")
+    assert first.headers["content-type"] == "image/jpeg"
+    assert Image.open(io.BytesIO(first.content)).size == (64, 64)
+    kept = list(tmp_path.glob("*/*.jpg"))
+    assert [path.read_bytes() for path in kept] == [first.content]
+    assert first.headers["cache-control"].endswith("immutable")
+    again = client.get(f"/api/thumb/005.png?side={side}", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    kept[0].write_bytes(b"from the disk")
+    assert client.get(f"/api/thumb/005.png?side={side}").content == b"from the disk"
+
+
+def picture_index(folder: Path, library: Path) -> str:
+    """An index over pictures of many shapes, one of them damaged and one gone after indexing."""
+    images = folder / "pictures" / "in a folder"
+    images.mkdir(parents=True)
+    for name, size in (("wide.png", (900, 300)), ("tall.png", (90, 300)), ("gone.png", (50, 50)), ("bad.png", (9, 9))):
+        Image.new("RGB", size, "orange").save(images / name)
+    turned = Image.new("RGB", (400, 200), "teal")
+    exif = turned.getexif()
+    exif[0x0112] = 6
+    turned.save(images / "turned.jpg", exif=exif)
+    at = f"file:{folder / 'index'}"
+    made = boc("index", "photos", folder / "pictures", "--encoder", f"tern:{library / 'model'}", "--at", at)
+    assert made.exit_code == 0, made.output
+    (images / "gone.png").unlink()
+    (images / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n damaged")
+    return at
+
+
+def test_sizes_and_thumbnails_of_other_shapes_and_of_pictures_that_went_bad(tmp_path: Path, library: Path) -> None:
+    at = picture_index(tmp_path, library)
+    searcher = Searcher.open("photos", at, device="cpu")
+    client = client_of(searcher, tmp_path / "cache", at=at)
+    found = {h["content"]: h for h in got(client, "/api/search", schemas.SearchAnswer, q="orange")["hits"]}
+    for name, size, small in (
+        ("wide.png", (900, 300), (480, 160)),
+        ("tall.png", (90, 300), (90, 300)),
+        ("turned.jpg", (200, 400), (200, 400)),
+    ):
+        hit = found[name]
+        assert hit["id"] == f"in a folder/{name}"
+        assert (hit["width"], hit["height"]) == size
+        assert Image.open(io.BytesIO(client.get(f"{hit['thumb']}?side=480").content)).size == small
+    for name in ("gone.png", "bad.png"):
+        assert (found[name]["width"], found[name]["height"]) == (None, None)
+        answer = client.get(found[name]["thumb"])
+        assert answer.status_code == 404
+        assert name in answer.json()["error"]
+        assert str(tmp_path) not in answer.text
+        why = client.get(f"/api/explain/{found[name]['id']}", params={"q": "orange"}).json()
+        assert name in why["missing"]
+        assert str(tmp_path) not in why["missing"]
+        assert why["terms"]
+        assert why["surrogate"]["item"] == to_text(searcher.index.terms([found[name]["id"]]))[0][:20_000]
+
+
+def test_the_surrogate_is_the_stored_one_of_an_item_that_has_changed(
+    searcher: Searcher, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The picture is another by now, and would be encoded as other terms."""
+    other = searcher.index.find(["001.png"])[0]
+    find = searcher.index.find
+    monkeypatch.setattr(
+        searcher.index, "find", lambda ids: [replace(item, content=other.content) for item in find(ids)]
+    )
+    found = got(client_of(searcher, tmp_path), "/api/explain/012.png", schemas.Explanation, q=TEXT)
+    assert found["surrogate"]["item"] == to_text(searcher.index.terms(["012.png"]))[0][:20_000]
+    assert found["surrogate"]["item"] != to_text(searcher.index.terms(["001.png"]))[0][:20_000]
+
+
+@pytest.mark.parametrize("prefix", ["/pictures", "/some where/pictures"])
+def test_pictures_are_found_below_a_prefix_too(searcher: Searcher, tmp_path: Path, prefix: str) -> None:
+    """As where the page is a part of another application."""
+    whole = FastAPI()
+    whole.mount(prefix, client_of(searcher, tmp_path).app)
+    client = TestClient(whole, base_url="http://127.0.0.1:8000")
+    hits = client.get(f"{prefix}/api/search", params={"q": TEXT, "k": 3}).json()["hits"]
+    hits += client.get(f"{prefix}/api/similar/007.png", params={"k": 3, "find": "text"}).json()["hits"]
+    why = client.get(f"{prefix}/api/explain/012.png", params={"q": TEXT}).json()
+    shown = [*hits, client.get(f"{prefix}/api/item/003.png%231").json()]
+    shown += [example for term in why["terms"] for example in term["examples"]]
+    assert len(shown) > 7
+    for each in shown:
+        assert urljoin("http://127.0.0.1:8000/", each["thumb"]).startswith(f"http://127.0.0.1:8000{quote(prefix)}/api/")
+        assert client.get(each["thumb"]).headers["content-type"] == "image/jpeg"
+    for page in ("", "docs"):
+        linked = re.findall('(?:href|src)="([^"#]+)"', client.get(f"{prefix}/{page}").text)
+        assert len(linked) > 1
+        for address in linked:
+            assert client.get(urljoin(f"{prefix}/{page}", address)).status_code == 200, address
+
+
+def test_the_cache_keeps_within_its_room(searcher: Searcher, tmp_path: Path) -> None:
+    client = client_of(searcher, tmp_path, cache_bytes=20_000)
+    for i in range(40):
+        assert client.get(f"/api/thumb/{i:03d}.png").status_code == 200
+        assert sum(path.stat().st_size for path in tmp_path.glob("*/*")) <= 20_000
+    assert list(tmp_path.glob("*/*.jpg"))
+    assert not list(tmp_path.glob("*/*.tmp"))
+
+
+def test_without_a_place_for_thumbnails_they_are_made_each_time(searcher: Searcher, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    client = client_of(searcher, tmp_path / "file" / "cache")
+    assert client.get("/api/thumb/001.png").headers["content-type"] == "image/jpeg"
+
+
+def test_openapi_and_its_page_come_from_here_alone(client: TestClient) -> None:
+    api = client.get("/openapi.json").json()
+    assert {path for path in api["paths"] if path.startswith("/api/")} == set(api["paths"])
+    assert {"/api/search", "/api/info", "/api/similar/{id}", "/api/explain/{id}"} <= set(api["paths"])
+    page = client.get("/docs").text
+    for path in api["paths"]:
+        assert path in page
+    assert "http" not in page.replace("httponly", "")
+
+
+def test_the_page_is_served(client: TestClient) -> None:
+    page = client.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "<title>photos" in page.text
+
+
+def count(calls: list[int], function: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(*given: Any) -> Any:
+        calls.append(1)
+        return function(*given)
+
+    return counted
+
+
+def test_a_sentence_is_encoded_once_while_knobs_are_turned(
+    client: TestClient, searcher: Searcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(searcher.encoder, "encode_texts", count(calls, searcher.encoder.encode_texts))
+    for options in ({"k": 3}, {"k": 6}, {"z": 4}, {"find": "text"}):
+        client.get("/api/search", params={"q": "one and the same", **options})
+    assert len(calls) == 1
+    client.get("/api/search", params={"q": "another"})
+    assert len(calls) == 2
+
+
+def test_an_index_that_is_replaced_or_removed_or_comes_back_is_noticed(library: Path, tmp_path: Path) -> None:
+    at = f"file:{tmp_path / 'index'}"
+
+    def run(command: str, *more: object) -> None:
+        made = boc(command, "photos", *more, "--at", at)
+        assert made.exit_code == 0, made.output
+
+    run("index", library / "photos.h5")
+    client = client_of(Searcher.open("photos", at, device="cpu"), tmp_path / "cache", at=at, look_every=0.0)
+
+    def pictures() -> int | str:
+        answer = client.get("/api/info")
+        found = answer.json()
+        assert answer.status_code == (503 if "error" in found else 200)
+        told: int | str = found.get("error") or found["items"]["image"]
+        return told
+
+    def wait_for(wanted: Callable[[Any], bool]) -> None:
+        for _ in range(200):
+            if wanted(pictures()):
+                return
+            time.sleep(0.05)
+        raise AssertionError(pictures())
+
+    assert pictures() == 40
+    run("delete", *(f"{i:03d}.png" for i in range(30)))
+    wait_for(lambda found: found == 10)
+    assert len(got(client, "/api/search", schemas.SearchAnswer, q=TEXT)["hits"]) == 10
+    run("delete", "--all")
+    wait_for(lambda found: "no index 'photos'" in str(found))
+    assert client.get("/api/search", params={"q": TEXT}).headers["retry-after"] == "1"
+    assert client.get("/openapi.json").status_code == 200
+    run("index", library / "photos.h5")
+    wait_for(lambda found: found == 40)
+    assert len(got(client, "/api/search", schemas.SearchAnswer, q=TEXT)["hits"]) == 40

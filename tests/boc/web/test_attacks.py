@@ -1,0 +1,435 @@
+"""What strangers may try: nothing of the disk gets out, nothing takes the server down, every refusal says why."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from boc.search import Searcher
+from boc.types import Embeddings, Item
+from tests.boc.web.test_api import TEXT, client_of
+
+pytest.importorskip("fastapi", reason="the page needs the extra web")
+
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from boc.web.auth import HEADERS
+
+SECRET = "correct horse"
+UPLOAD = 50_000
+TRAVERSALS = [
+    "../../../../etc/passwd",
+    "..%2f..%2f..%2fetc%2fpasswd",
+    "%2e%2e/%2e%2e/etc/passwd",
+    "..%252f..%252fetc%252fpasswd",
+    "....//....//etc/passwd",
+    "..%5c..%5cetc%5cpasswd",
+    "%c0%ae%c0%ae/etc/passwd",
+    "/etc/passwd",
+    "%2fetc%2fpasswd",
+    "file:///etc/passwd",
+    "000.png%00.jpg",
+    "000.png%2f..%2f001.png",
+    "images/000.png",
+    "%ff%fe",
+    "a" * 5000,
+]
+
+
+@pytest.fixture(scope="module")
+def searcher(library: Path) -> Searcher:
+    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
+
+
+@pytest.fixture
+def client(searcher: Searcher, tmp_path: Path) -> TestClient:
+    return client_of(searcher, tmp_path, upload=UPLOAD, pixels=1_000_000)
+
+
+def refused(answer: Any, status: int, said: str = "") -> None:
+    """An error of this kind: one line of JSON that no browser takes for anything else."""
+    assert answer.status_code == status, answer.text[:300]
+    assert answer.headers["content-type"] == "application/json"
+    for name, value in HEADERS.items():
+        assert answer.headers[name] == value
+    found = answer.json()
+    assert set(found) == {"error"}
+    assert "\n" not in found["error"]
+    assert re.search(said, found["error"]), found["error"]
+
+
+def png(width: int, height: int, data: bytes = b"") -> bytes:
+    """A PNG whose header tells of this many pixels, whatever it holds."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def picture(**options: Any) -> bytes:
+    buffer = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)
+    Image.fromarray(noise).save(buffer, "PNG", **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("route", ["thumb", "item", "similar", "explain"])
+@pytest.mark.parametrize("id", TRAVERSALS)
+def test_ids_are_looked_up_and_never_opened(client: TestClient, route: str, id: str) -> None:
+    answer = client.get(f"/api/{route}/{id}" + ("?q=dog" if route == "explain" else ""))
+    refused(answer, 404)
+    assert "root:" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "path", ["../app.py", "..%2fapp.py", "%2e%2e/settings.py", "/etc/passwd", "%2fetc%2fpasswd", ""]
+)
+def test_static_files_are_those_of_the_page(client: TestClient, path: str) -> None:
+    refused(client.get(f"/static/{path}"), 404)
+
+
+@pytest.mark.parametrize("route", ["search", "explain/000.png"])
+@pytest.mark.parametrize(
+    ("data", "status", "said"),
+    [
+        (b"", 400, "empty"),
+        (b"\0", 415, "no picture"),
+        (b"GIF89a", 415, "no picture"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>", 415, "no picture"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", 415, "no picture"),
+        (b"<?php system($_GET['c']);", 415, "no picture"),
+        (picture()[:100], 400, "cannot be read"),
+        (png(8, 8, zlib.compress(b"\0" * 3)), 400, "cannot be read"),
+        (png(8, 8, b"not deflated"), 400, "cannot be read"),
+        (png(3000, 3000, zlib.compress(b"\0" * 1000)), 413, "3000 x 3000 pixels, the limit is 1,000,000"),
+        (png(30_000, 30_000, zlib.compress(b"\0" * 1000)), 413, "pixels, the limit is 1,000,000"),
+        (png(2**31 - 1, 2**31 - 1), 413, "pixels"),
+        (png(0, 0), 415, "no picture"),
+        (picture() + b"\0" * UPLOAD * 2, 413, "limit is 50,000"),
+    ],
+    ids=lambda value: None if not isinstance(value, bytes) else repr(value[:12]),
+)
+def test_pictures_that_are_none_or_too_much_are_refused_before_they_cost_anything(
+    client: TestClient, route: str, data: bytes, status: int, said: str
+) -> None:
+    name = "x.png\r\nX-Evil: 1"
+    refused(client.post(f"/api/{route}", files={"image": (name, data, "image/png")}), status, said)
+    assert client.get("/api/search", params={"q": TEXT}).status_code == 200
+
+
+def test_a_small_file_that_unpacks_to_much_is_not_unpacked(client: TestClient) -> None:
+    rows = zlib.compress(b"\0" * (1 + 3 * 60_000) * 100, 9)
+    assert len(rows) < UPLOAD
+    refused(client.post("/api/search", files={"image": ("x.png", png(60_000, 60_000, rows))}), 413, "pixels")
+    whole = picture()
+    bomb = b"zTXt" + b"a\0\0" + zlib.compress(b"x" * 20_000_000, 9)  # text beside the picture
+    chunk = struct.pack(">I", len(bomb) - 4) + bomb + struct.pack(">I", zlib.crc32(bomb))
+    assert len(chunk) < UPLOAD
+    refused(
+        client.post("/api/search", files={"image": ("x.png", whole[:33] + chunk + whole[33:])}), 400, "cannot be read"
+    )
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded", "text/plain", ""])
+def test_bodies_of_other_kinds_are_refused(client: TestClient, kind: str) -> None:
+    refused(client.post("/api/search", content=b'{"image": "x"}', headers={"content-type": kind}), 415, "multipart")
+
+
+def test_broken_forms_are_refused(client: TestClient) -> None:
+    broken = {"content-type": "multipart/form-data; boundary=x"}
+    refused(client.post("/api/search", content=b"--x\r\nnonsense", headers=broken), 400)
+    refused(client.post("/api/search", content=b"--x", headers={"content-type": "multipart/form-data"}), 400)
+    refused(client.post("/api/search", files={"other": ("x.png", picture())}), 400, "image")
+    refused(client.post("/api/search", data={"image": "no file"}, files={"x": b""}), 400, "image")
+
+
+def test_a_body_without_a_length_is_counted_as_it_comes(client: TestClient) -> None:
+    sent = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal sent
+        for _ in range(1000):
+            sent += 10_000
+            yield b"x" * 10_000
+
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    refused(client.post("/api/search", content=endless(), headers=headers), 413, "50,000")
+    wrong = {**headers, "content-length": "99999999999999999999"}
+    refused(client.post("/api/search", content=b"x", headers=wrong), 413)
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"q": ""}, "empty"),
+        ({"q": " \t\n"}, "empty"),
+        ({}, "q: field required"),
+        ({"q": "x" * 1001}, "1000"),
+        *[({"q": "x", "k": k}, "^k: ") for k in ("0", "-1", "1001", "1e9", "nan", "", "9" * 400, "0x10", "ten")],
+        *[({"q": "x", "rm": rm}, "^rm: ") for rm in ("0", "-1", "nan", "inf", "-inf", "1e309", "0.5", "9999")],
+        *[({"q": "x", "z": z}, "^z: ") for z in ("0", "-5", "nan", "1.5")],
+        ({"q": "x", "find": "video"}, "^find: "),
+        ({"q": "x", "rerank": "cosine"}, "^rerank: "),
+        ({"q": "x", "rerank": "mrsw"}, "no concept sets"),
+        ({"q": "x", "hybrid": "both"}, "^hybrid: "),
+        ({"q": "x", "hybrid": "sum"}, "words_weight"),
+        ({"q": "x", "words_weight": "1"}, "hybrid"),
+        *[({"q": "x", "hybrid": "sum", "words_weight": w}, "^words_weight: ") for w in ("0", "-1", "nan", "inf")],
+        ({"q": "x", "filter": "secret=1"}, "no metadata field 'secret'"),
+        ({"q": "x", "filter": "__class__=1"}, "__class__"),
+        ({"q": "x", "filter": "nonsense"}, "no filter"),
+        ({"q": "x", "filter": ["a=1"] * 17}, "16"),
+    ],
+)
+def test_numbers_and_names_out_of_range_are_refused(client: TestClient, params: dict[str, Any], said: str) -> None:
+    refused(client.get("/api/search", params=params), 400, said)
+
+
+@pytest.mark.parametrize("q", ["\0", "\ud800".encode("utf-8", "surrogatepass"), "💥" * 1000, "' OR 1=1", "[SEP]" * 200])
+def test_odd_sentences_are_searched_or_refused_like_any_other(client: TestClient, q: Any) -> None:
+    answer = client.get("/api/search", params={"q": q})
+    assert answer.status_code in (200, 400)
+    assert answer.headers["content-type"] == "application/json"
+
+
+NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u2028&amp;"
+
+
+def test_html_in_captions_and_names_stays_text(searcher: Searcher, tmp_path: Path) -> None:
+    """It goes out as JSON, which browsers are told not to sniff, or is no part of an answer."""
+    images = tmp_path / "<b>folder"
+    images.mkdir()
+    path = images / "<img src=x onerror=alert(1)>.png"
+    path.write_bytes(picture())
+    items = {
+        "<i>.png": Item("<i>.png", "image", str(path), "<i>.png", {"tag": NASTY}),
+        "<i>.png#0": Item("<i>.png#0", "text", NASTY, "<i>.png"),
+    }
+    nasty = Nasty(searcher, items)
+    client = client_of(nasty, tmp_path / "cache")  # type: ignore[arg-type]
+    for address in ("/api/item/<i>.png", "/api/item/%3Ci%3E.png%230", "/api/search?q=" + NASTY.replace("&", "%26")):
+        answer = client.get(address)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "<b>folder" not in answer.text
+        assert NASTY in json.dumps(answer.json(), ensure_ascii=False).replace('\\"', '"')
+    shown = client.get("/api/item/<i>.png").json()
+    assert shown["content"] == path.name
+    assert shown["thumb"] == "/api/thumb/%3Ci%3E.png"
+    assert client.get(shown["thumb"]).headers["content-type"] == "image/jpeg"
+    settings = client.get("/")
+    assert "<script>alert" not in settings.text
+
+
+class Nasty:
+    """A searcher that finds a few items whatever is asked."""
+
+    def __init__(self, searcher: Searcher, items: dict[str, Item]) -> None:
+        self.__dict__.update(vars(searcher))
+        self.encoder = searcher.encoder
+        self.index = NastyIndex(searcher.index, items)
+        self._found = items
+        self._search = searcher.search_vectors
+
+    def target(self, find: Any) -> str:
+        return find or "image"
+
+    def search_vectors(self, queries: Embeddings, **options: Any) -> Any:
+        hits = self._search(queries, **options)[0]
+        return [[replace(hits[0], item=item) for item in self._found.values()]]
+
+
+class NastyIndex:
+    def __init__(self, index: Any, items: dict[str, Item]) -> None:
+        self._index = index
+        self._items = items
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._index, name)
+
+    def find(self, ids: list[str]) -> list[Item]:
+        return [self._items[id] for id in ids]
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "", "localhost@evil.example", "a b", "[::1", "localhost:x"]
+)
+def test_other_names_of_this_machine_are_refused(client: TestClient, host: str) -> None:
+    for address in ("/", "/api/info", "/static/app.js"):
+        refused(client.get(address, headers={"host": host}), 400, "allow-host")
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:8000", "[::1]:8000", "LOCALHOST:8000"])
+def test_this_machine_is_let_in(client: TestClient, host: str) -> None:
+    assert client.get("/api/info", headers={"host": host}).status_code == 200
+
+
+def test_hosts_that_were_named_are_let_in(searcher: Searcher, tmp_path: Path) -> None:
+    client = client_of(searcher, tmp_path, host="0.0.0.0", hosts=("pictures.example",))
+    for host, status in (("pictures.example", 200), ("192.0.2.7:8000", 200), ("other.example", 400)):
+        assert client.get("/api/info", headers={"host": host}).status_code == status
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "http://127.0.0.1:9999"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+    ids=str,
+)
+def test_pages_of_other_origins_get_nothing(client: TestClient, headers: dict[str, str]) -> None:
+    sent = {"image": ("x.png", picture())}
+    refused(client.post("/api/search", files=sent, headers=headers), 403)
+    refused(client.get("/api/search", params={"q": TEXT}, headers=headers), 403)
+    assert "access-control-allow-origin" not in client.get("/api/info").headers
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"origin": "http://127.0.0.1:8000", "sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}]
+)
+def test_our_own_page_gets_everything(client: TestClient, headers: dict[str, str]) -> None:
+    assert client.post("/api/search", files={"image": ("x.png", picture())}, headers=headers).status_code == 200
+    assert client.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200  # a link to it
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": f"Bearer {SECRET[:-1]}"},
+        {"authorization": f"Bearer {SECRET}x"},
+        {"authorization": "Bearer "},
+        {"authorization": SECRET},
+        {"authorization": f"Basic {SECRET}"},
+        {"authorization": "Bearer pässword".encode()},
+        {"cookie": f"boc_token={SECRET}"},
+        {"cookie": "boc_token="},
+        {"cookie": "boc_token=\x01;;;=;"},
+    ],
+    ids=str,
+)
+def test_without_the_token_nothing_is_told(searcher: Searcher, tmp_path: Path, headers: dict[str, Any]) -> None:
+    client = client_of(searcher, tmp_path, token=SECRET)
+    for address in ("/api/info", "/api/thumb/000.png", "/api/search?q=x", "/openapi.json", "/docs", "/api/nothing"):
+        answer = client.get(address, headers=headers)
+        refused(answer, 401, "token")
+        assert answer.headers["www-authenticate"] == "Bearer"
+    refused(client.post("/api/search", files={"image": ("x.png", picture())}, headers=headers), 401)
+    assert client.get("/", headers=headers).status_code == 200
+
+
+def test_the_token_opens_by_header_and_by_cookie(searcher: Searcher, tmp_path: Path) -> None:
+    client = client_of(searcher, tmp_path, token=SECRET)
+    assert client.get("/api/info", headers={"authorization": f"Bearer {SECRET}"}).status_code == 200
+    refused(client.get("/?token=wrong"), 401)
+    assert not client.cookies
+    entered = client.get("/", params={"token": SECRET, "q": "a dog & a cat"}, follow_redirects=False)
+    assert entered.status_code == 303
+    assert entered.headers["location"] == "/?q=a+dog+%26+a+cat"
+    cookie = entered.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert SECRET not in cookie
+    assert client.get("/api/info").status_code == 200
+
+
+def test_the_token_is_asked_for_below_a_prefix_too(searcher: Searcher, tmp_path: Path) -> None:
+    """As where the page is a part of another application."""
+    whole = FastAPI()
+    whole.mount("/pictures", client_of(searcher, tmp_path, token=SECRET).app)
+    client = TestClient(whole, base_url="http://127.0.0.1:8000")
+    for address in ("/pictures/api/info", f"/pictures/api/search?q={TEXT}", "/pictures/api/thumb/000.png"):
+        refused(client.get(address), 401, "token")
+        assert client.get(address, headers={"authorization": f"Bearer {SECRET}"}).status_code == 200
+    entered = client.get("/pictures/", params={"token": SECRET}, follow_redirects=False)
+    assert entered.headers["location"] == "/pictures/"
+
+
+@pytest.mark.parametrize(
+    ("method", "address"),
+    [
+        ("POST", "/api/info"),
+        ("PUT", "/api/search"),
+        ("DELETE", "/api/item/000.png"),
+        ("PATCH", "/"),
+        ("TRACE", "/"),
+        ("POST", "/static/app.js"),
+        ("OPTIONS", "/api/search"),
+    ],
+)
+def test_other_methods_are_refused(client: TestClient, method: str, address: str) -> None:
+    refused(client.request(method, address), 405)
+
+
+@pytest.mark.parametrize("address", ["/api/nothing", "/nothing", "/api", "/api/", "/.git/config", "/redoc"])
+def test_other_addresses_are_refused(client: TestClient, address: str) -> None:
+    refused(client.get(address), 404)
+
+
+def test_a_crowd_waits_and_what_is_too_much_comes_again(
+    searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(searcher, tmp_path, active=2, waiting=3)
+    let_go = threading.Event()
+    encode = searcher.encoder.encode_texts
+
+    def slow(texts: Any) -> Embeddings:
+        assert let_go.wait(60)
+        return encode(texts)
+
+    monkeypatch.setattr(searcher.encoder, "encode_texts", slow)
+    found: list[Any] = []
+
+    def ask(i: int) -> None:
+        found.append(client.get("/api/search", params={"q": f"number {i}"}))
+
+    with client:
+        asking = [threading.Thread(target=ask, args=(i,)) for i in range(12)]
+        for each in asking:
+            each.start()
+        for _ in range(1200):
+            if len(found) == 7:
+                break
+            time.sleep(0.05)
+        assert len(found) == 7
+        for answer in found:
+            refused(answer, 429, "again")
+            assert answer.headers["retry-after"] == "1"
+        assert client.get("/api/thumb/000.png").status_code == 200  # pictures have a queue of their own
+        let_go.set()
+        for each in asking:
+            each.join(60)
+        assert [answer.status_code for answer in found[7:]] == [200] * 5
+        assert client.get("/api/info").status_code == 200
+
+
+def test_a_fault_of_ours_tells_nothing_of_the_inside(
+    client: TestClient, searcher: Searcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a secret path /etc/boc")
+
+    monkeypatch.setattr(searcher.encoder, "encode_texts", broken)
+    refused(client.get("/api/search", params={"q": "something new"}), 500, "failed at this")

@@ -1,0 +1,141 @@
+"""`boc serve` as a process of its own, spoken to over HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import boc
+
+pytest.importorskip("fastapi", reason="the page needs the extra web")
+
+pytestmark = pytest.mark.slow
+
+RUN = [sys.executable, "-c", "from boc.cli import main; main()"]
+PATIENCE = 120.0
+
+
+@contextmanager
+def serving(*arguments: object, **environment: str) -> Iterator[tuple[subprocess.Popen[str], int, list[str]]]:
+    """The process, its port, and what it said on stderr until it was there."""
+    process = subprocess.Popen(
+        [*RUN, "serve", *map(str, arguments), "--port", "0", "--device", "cpu"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    assert process.stderr is not None
+    said: list[str] = []
+    try:
+        for line in process.stderr:
+            said.append(line.strip())
+            if " is at http://" in line:
+                break
+        assert said, "said nothing"
+        yield process, int(said[-1].rstrip("/").rpartition(":")[2]), said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def get(port: int, path: str, **headers: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        body = answer.read()
+        kind = answer.getheader("content-type", "")
+        return answer.status, json.loads(body) if kind.startswith("application/json") else body
+    finally:
+        connection.close()
+
+
+def until(check: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not check():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def test_a_server_loads_first_answers_outlives_its_index_and_ends_quietly(library: Path, tmp_path: Path) -> None:
+    shutil.copytree(library / "index", tmp_path / "index")
+    at = f"file:{tmp_path / 'index'}"
+    with serving("photos", "--at", at, "--cache", tmp_path / "cache") as (process, port, said):
+        assert said[0].startswith("loading the encoder tern:")
+        assert said[-1] == f"photos is at http://127.0.0.1:{port}/"
+        assert get(port, "/api/info")[1]["items"] == {"image": 40, "text": 80}
+        status, found = get(port, "/api/search?q=a%20red%20box&k=5")
+        assert status == 200
+        assert len(found["hits"]) == 5
+        assert get(port, found["hits"][0]["thumb"])[1].startswith(b"\xff\xd8")
+        assert b"<title>photos" in get(port, "/")[1]
+        shutil.rmtree(tmp_path / "index" / "photos")
+        until(lambda: get(port, "/api/search?q=a%20red%20box")[0] == 503)
+        assert "no index 'photos'" in get(port, "/api/info")[1]["error"]
+        made = boc("index", "photos", library / "photos.h5", "--at", at)
+        assert made.exit_code == 0, made.output
+        until(lambda: get(port, "/api/search?q=a%20red%20box&k=5")[0] == 200)
+        assert get(port, "/api/search?q=a%20red%20box&k=5")[1]["hits"] == found["hits"]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode in (0, 128 + signal.SIGINT)
+        assert out == ""
+        assert "Traceback" not in err
+
+
+def test_the_token_may_come_from_the_environment_and_open_doors_are_told(library: Path, tmp_path: Path) -> None:
+    at = ("--at", f"file:{library / 'index'}", "--cache", tmp_path)
+    with serving("photos", *at, BOC_TOKEN="sesame") as (_, port, said):
+        assert get(port, "/api/info")[0] == 401
+        assert get(port, "/api/info", Authorization="Bearer sesame")[0] == 200
+        assert "sesame" not in "".join(said)
+    with serving("photos", *at, "--host", "0.0.0.0") as (_, port, said):
+        assert any("--token" in line for line in said)
+        assert get(port, "/api/info")[0] == 200
+        assert get(port, "/api/info", Host="evil.example")[0] == 400
+
+
+def test_a_port_that_is_taken_is_named(library: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = boc("serve", "photos", "--at", f"file:{library / 'index'}", "--port", port)
+    assert done.exit_code == 1
+    assert f"port {port} of 127.0.0.1 is taken" in done.output
+    assert len(done.output.strip().splitlines()) == 1
+
+
+def test_what_cannot_be_served_is_told_in_one_line(library: Path, tmp_path: Path) -> None:
+    for arguments, said in (
+        (("nothing", "--at", f"file:{library / 'index'}"), "no index 'nothing'"),
+        (("photos", "--at", f"file:{library / 'index'}", "--host", "no.such.host.invalid"), "no address"),
+        (("photos", "--at", f"file:{library / 'index'}", "--token", " "), "token is empty"),
+    ):
+        done = boc("serve", *arguments, "--port", 0)
+        assert done.exit_code == 1
+        assert said in done.output
+        assert len(done.output.strip().splitlines()) == 1
+
+
+def test_without_the_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+    for name in [name for name in sys.modules if name.startswith("boc.web")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    done = boc("serve", "photos", "--at", f"file:{library / 'index'}")
+    assert done.exit_code == 1
+    assert done.output.strip() == "Error: boc serve needs the package fastapi; install it with: pip install 'boc[web]'"

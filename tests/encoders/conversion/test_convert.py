@@ -1,0 +1,471 @@
+"""``boc convert``: published files made here, small and with random weights, and what is refused of them."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import pickle
+import random
+import shutil
+import subprocess
+import tarfile
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import BertConfig, BertModel
+
+from boc import plugins
+from boc.errors import EncoderError
+from encoders.conversion.checkpoints import kind_of, read_published
+from encoders.conversion.convert import from_published
+from encoders.conversion.vsrn_checkpoints import read_vocabulary
+from tests.helpers import boc
+
+REGION, BERT, JOINT, PIECES, WORDS = 8, 24, 8, 40, 30
+
+
+def transformer(width: int, layers: int) -> nn.Module:
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(width, 4, 16), layers, enable_nested_tensor=False)
+
+
+def tern_state(joint_encoders: int = 1) -> dict[str, torch.Tensor]:
+    """Tensors by the published names, the dead ones included."""
+    torch.manual_seed(joint_encoders)
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 12, "intermediate_size": 16, "max_position_embeddings": 32}
+    bert = BertModel(BertConfig(vocab_size=PIECES, hidden_size=BERT, **sizes))
+    network = nn.Module()
+    network.txt_enc, network.img_enc, network.img_enc.pos_encoding_image = nn.Module(), nn.Module(), nn.Module()
+    network.txt_enc.bert_model = bert
+    network.txt_enc.word_embeddings = bert.embeddings.word_embeddings
+    network.txt_enc.map, network.img_enc.fc = nn.Linear(BERT, JOINT), nn.Linear(REGION, JOINT)
+    network.img_enc.pos_encoding_image.map = nn.Sequential(nn.Linear(REGION + 5, 12), nn.ReLU(), nn.Linear(12, 12))
+    network.img_enc.transformer_encoder = transformer(12, 3)
+    network.img_proj, network.cap_proj = nn.Linear(12, JOINT), nn.Linear(BERT, JOINT)
+    for number in range(joint_encoders):
+        network.add_module(f"transformer_encoder_{number + 1}", transformer(JOINT, 2))
+    return OrderedDict((f"img_txt_enc.{name}", tensor) for name, tensor in network.state_dict().items())
+
+
+def tern_file(joint_encoders: int = 1, **sections: dict[str, Any]) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "model": {"name": "tern" if joint_encoders == 1 else "teran", "text-aggregation": "first"},
+        "text-model": {"name": "bert", "layers": 0, "extraction-hidden-layer": 2},
+        "image-model": {"pos-encoding": "concat-and-process"},
+        "training": {"measure": "dot"},
+    }
+    for section, entries in sections.items():
+        config[section.replace("_", "-")].update({key.replace("_", "-"): value for key, value in entries.items()})
+    return {
+        "epoch": 7,
+        "model": tern_state(joint_encoders),
+        "config": config,
+        "opt": None,
+        "best_ndcg": np.float64(0.65),
+    }
+
+
+def vsrn_file() -> dict[str, Any]:
+    torch.manual_seed(0)
+    image, text = nn.Module(), nn.Module()
+    image.fc, image.img_rnn = nn.Linear(REGION, JOINT), nn.GRU(JOINT, JOINT)
+    for number in range(1, 5):
+        layer = nn.Module()
+        layer.g, layer.theta, layer.phi = (nn.Conv1d(JOINT, JOINT, 1) for _ in range(3))
+        layer.W = nn.Sequential(nn.Conv1d(JOINT, JOINT, 1), nn.BatchNorm1d(JOINT))
+        image.add_module(f"Rs_GCN_{number}", layer)
+    text.embed, text.rnn = nn.Embedding(WORDS, 6), nn.GRU(6, JOINT)
+    options = argparse.Namespace(data_name="coco_precomp", embed_size=JOINT, use_abs=False, no_imgnorm=False)
+    return {"epoch": 3, "model": [image.state_dict(), text.state_dict()], "best_rsum": 480.0, "opt": options}
+
+
+FILES: dict[str, Callable[[], dict[str, Any]]] = {"tern": tern_file, "teran": lambda: tern_file(2), "vsrn": vsrn_file}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tern.pth, teran.pth, vsrn.pth, vocab.txt, words.json, and region features."""
+    home = tmp_path_factory.mktemp("published")
+    for kind, make in FILES.items():
+        torch.save(make(), home / f"{kind}.pth")
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", *(f"piece{i}" for i in range(PIECES - 7))]
+    (home / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    words = ["<pad>", "<start>", "<end>", "<unk>", "dog", *(f"word{i}" for i in range(WORDS - 5))]
+    (home / "words.json").write_text(json.dumps(words))
+    for name, width in (("features", REGION), ("other", REGION + 1)):
+        for folder, array in (("bu_att", np.ones((2, width), np.float32)), ("bu_box", np.ones((2, 4), np.float32))):
+            (home / name / folder).mkdir(parents=True)
+            np.save(home / name / folder / "0.npy", array)
+    return home
+
+
+def convert(home: Path, checkpoint: Path, output: Path, *more: object, tokens: str = "vocab.txt") -> tuple[int, str]:
+    """Exit status, and what was printed."""
+    place = ("--tokens", home / tokens, "--regions", f"files:{home / 'features'}")
+    done = boc("convert", checkpoint, "-o", output, *place, *more)
+    return done.exit_code, done.output
+
+
+def tokens_of(kind: str) -> str:
+    return "words.json" if kind == "vsrn" else "vocab.txt"
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_published_file_becomes_a_folder_that_encodes(kind: str, home: Path, tmp_path: Path) -> None:
+    status, printed = convert(home, home / f"{kind}.pth", tmp_path / "model", tokens=tokens_of(kind))
+    assert status == 0, printed
+    first, told, last = printed.splitlines()
+    parameters = sum(p.numel() for p in from_published(read_published(home / f"{kind}.pth"))[1].parameters())
+    assert first.startswith(f"{kind} of {parameters:,} parameters: region_dim {REGION}, ")
+    assert told == (
+        "the file says: epoch 3, best_rsum 480" if kind == "vsrn" else "the file says: epoch 7, best_ndcg 0.65"
+    )
+    assert last.endswith(f"use it with --encoder {kind}:{tmp_path / 'model'}")
+    encoder = plugins.encoder(last.rpartition(" ")[2], "cpu")
+    found = encoder.encode_texts(["the dog", "dog"])
+    assert found.vectors.shape == (2, JOINT)
+    assert not list((tmp_path / "model").glob("*.pth"))
+
+
+def test_a_tern_is_told_from_a_teran(tmp_path: Path) -> None:
+    shared = {"loss_type": "alignment", "alignment_mode": "MwSr"}
+    for file, kind, is_shared in (
+        (tern_file(), "tern", None),
+        (tern_file(2), "teran", False),
+        (tern_file(model={"name": "teran"}), "teran", True),
+        (tern_file(model={"name": "other"}, training=shared), "teran", True),
+        (tern_file(model={"name": None}), "tern", None),
+    ):
+        found, network = from_published(file)
+        assert (found, getattr(network.config, "shared", None)) == (kind, is_shared)
+    assert kind_of(vsrn_file()) == "vsrn"
+
+
+def test_what_a_teran_aligned_by_and_its_stop_words_are_kept(home: Path, tmp_path: Path) -> None:
+    torch.save(tern_file(2, model={"exclude_stopwords": True}, training={"alignment_mode": "MwSr"}), tmp_path / "a.pth")
+    status, printed = convert(home, tmp_path / "a.pth", tmp_path / "model")
+    assert status == 0
+    assert "pooling mwsr" in printed
+    encoder: Any = plugins.encoder(f"teran:{tmp_path / 'model'}", "cpu")
+    assert encoder.encode_texts(["the dog dog"]).words == [
+        ["dog"]
+    ]  # the last word is dropped as in the published network
+
+
+def test_newer_keys_may_be_missing() -> None:
+    for file in (tern_file(), tern_file(2)):
+        expected = from_published(file)[1]
+        found = from_published(
+            {"model": file["model"], "config": {"model": {"name": file["config"]["model"]["name"]}}}
+        )[1]
+        assert found.config == expected.config
+
+
+@pytest.mark.parametrize(
+    ("sections", "named"),
+    [
+        ({"model": {"text_aggregation": "gru"}}, "text-aggregation of this checkpoint is 'gru'"),
+        ({"model": {"image_aggregation": None}}, "image-aggregation of this checkpoint is None"),
+        ({"image_model": {"pos_encoding": "project-and-sum"}}, "pos-encoding of this checkpoint is 'project-and-sum'"),
+        ({"training": {"measure": "order"}}, "measure of this checkpoint is 'order'"),
+        ({"text_model": {"layers": 2}}, "layers of this checkpoint is 2"),
+        ({"text_model": {"extraction_hidden_layer": 6}}, "says 6 layers of BERT and has 2"),
+    ],
+)
+def test_settings_that_no_network_here_has_are_refused(sections: dict[str, Any], named: str) -> None:
+    with pytest.raises(EncoderError, match=named):
+        from_published(tern_file(**sections))
+
+
+def without(state: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in state.items() if key != f"img_txt_enc.{name}"}
+
+
+@pytest.mark.parametrize("joint_encoders", [1, 2])
+def test_every_tensor_is_accounted_for(joint_encoders: int) -> None:
+    file = tern_file(joint_encoders)
+    state = file["model"]
+    alive = {f"img_txt_enc.{name}" for name in from_published(file)[1].state_dict()}
+    unused = {name.removeprefix("img_txt_enc.") for name in state.keys() - alive}
+    heads = {f"{layer}.{part}" for layer in ("txt_enc.map", "img_enc.fc") for part in ("weight", "bias")}
+    pooler = {f"txt_enc.bert_model.pooler.dense.{part}" for part in ("weight", "bias")}
+    assert unused == heads | pooler | {"txt_enc.word_embeddings.weight"}
+    for name in alive:
+        with pytest.raises(EncoderError, match=r"missing|neither"):
+            from_published({**file, "model": without(state, name.removeprefix("img_txt_enc."))})
+    for stranger in ("stranger", "img_enc.fc2.weight", "transformer_encoder_1.norm.weight", "txt_enc.map"):
+        with pytest.raises(EncoderError, match=f"left over, for example {stranger}"):
+            from_published({**file, "model": {**state, f"img_txt_enc.{stranger}": torch.zeros(1)}})
+    positions = {"img_txt_enc.txt_enc.bert_model.embeddings.position_ids": torch.arange(32)}
+    from_published({**file, "model": {**state, **positions}})
+    for name in ("img_proj.bias", "transformer_encoder_1.layers.1.linear1.bias"):
+        with pytest.raises(EncoderError, match=f"another shape than the rest asks for, for example {name}"):
+            from_published({**file, "model": {**state, f"img_txt_enc.{name}": torch.zeros(3)}})
+    alias = "img_txt_enc.txt_enc.word_embeddings.weight"
+    with pytest.raises(EncoderError, match="should be a copy"):
+        from_published({**file, "model": {**state, alias: state[alias] + 1}})
+
+
+def test_tensors_of_a_vsrn_are_accounted_for() -> None:
+    file = vsrn_file()
+    for part in (0, 1):
+        counters = "num_batches_tracked"  # which the first torch versions did not have, and evaluation does not read
+        for name in (name for name in file["model"][part] if not name.endswith(counters)):
+            states = [dict(state) for state in file["model"]]
+            del states[part][name]
+            with pytest.raises(EncoderError):
+                from_published({**file, "model": states})
+        states = [dict(state) for state in file["model"]]
+        states[part]["stranger"] = torch.zeros(1)
+        with pytest.raises(EncoderError, match="stranger"):
+            from_published({**file, "model": states})
+    with pytest.raises(EncoderError):
+        from_published({**file, "model": file["model"][:1]})
+
+
+class Call:
+    """Pickled, it asks for a call when it is read."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: object) -> None:
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
+        return self.call
+
+
+BOMBS = {
+    "os.system": Call(os.system, "touch exploded"),
+    "eval": Call(eval, "__import__('pathlib').Path('exploded').touch()"),
+    "subprocess": Call(subprocess.call, ["touch", "exploded"]),
+    "pathlib": Call(Path.touch, Path("exploded")),
+    "getattr": Call(getattr, Call(__import__, "os"), "system"),
+    "torch.load": Call(torch.load, "innocent.pth"),
+    "numpy.load": Call(np.load, "innocent.npy"),
+}
+PLACES: dict[str, Callable[[Any], Any]] = {
+    "config": lambda bomb: {**tern_file(), "config": {"model": {"name": bomb}}},
+    "entry": lambda bomb: {**tern_file(), "zzz": [0, (bomb,)]},
+    "model": lambda bomb: {"model": {"a": bomb}, "config": {}},
+    "opt": lambda bomb: {**vsrn_file(), "opt": argparse.Namespace(data_name=bomb)},
+    "everything": lambda bomb: bomb,
+}
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_hostile_checkpoint_runs_nothing(
+    bomb: str, place: str, zipped: bool, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save(PLACES[place](BOMBS[bomb]), "hostile.pth", _use_new_zipfile_serialization=zipped)
+    status, printed = convert(home, Path("hostile.pth"), Path("model"))
+    assert status == 1
+    assert printed.startswith("Error: hostile.pth: ")
+    assert len(printed.splitlines()) == 1
+    assert "wants to call" in printed
+    assert os.listdir() == ["hostile.pth"]  # noqa: PTH208
+
+
+def test_the_bombs_are_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the tests here refuse would go off elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("os.system", "eval", "subprocess", "pathlib"):
+        pickle.loads(pickle.dumps(BOMBS[name], protocol=2))  # noqa: S301
+        assert Path("exploded").exists()
+        Path("exploded").unlink()
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_hostile_vocabulary_runs_nothing(
+    bomb: str, protocol: int, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(home / "vsrn.pth", "vsrn.pth")
+    for content in (BOMBS[bomb], {"word2idx": {}, "idx2word": {0: BOMBS[bomb]}}):
+        Path("vocab.pkl").write_bytes(pickle.dumps(content, protocol))
+        place = ("--tokens", "vocab.pkl", "--regions", f"files:{home / 'features'}")
+        done = boc("convert", "vsrn.pth", "-o", "model", *place)
+        assert done.exit_code == 1
+        assert done.output.startswith("Error: vocab.pkl: ")
+        assert sorted(os.listdir()) == ["vocab.pkl", "vsrn.pth"]  # noqa: PTH208
+
+
+def test_a_vocabulary_pickled_by_python_2_is_read(tmp_path: Path) -> None:
+    words = ["<pad>", "<start>", "<end>", "<unk>", "dog", "café"]
+    Vocabulary = type("Vocabulary", (), {"__module__": "__main__"})
+    vocabulary = Vocabulary()
+    numbered = dict(enumerate(words))
+    vars(vocabulary).update(word2idx={w: i for i, w in numbered.items()}, idx2word=numbered, idx=len(words))
+    import __main__
+
+    __main__.Vocabulary = Vocabulary  # type: ignore[attr-defined]
+    try:
+        (tmp_path / "vocab.pkl").write_bytes(pickle.dumps(vocabulary, protocol=2))
+    finally:
+        del __main__.Vocabulary  # type: ignore[attr-defined]
+    assert read_vocabulary(tmp_path / "vocab.pkl") == words
+
+
+def test_the_legacy_format_reads_the_same(tmp_path: Path) -> None:
+    for kind, make in FILES.items():
+        file = make()
+        torch.save(file, tmp_path / "new.pth")
+        torch.save(file, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+        networks = [from_published(read_published(tmp_path / f"{name}.pth"))[1] for name in ("new", "old")]
+        new, old = (network.state_dict() for network in networks)
+        assert new.keys() == old.keys(), kind
+        assert all(torch.equal(new[name], old[name]) for name in new)
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_an_archive_is_read_when_it_holds_one_checkpoint(mode: Any, home: Path, tmp_path: Path) -> None:
+    path = tmp_path / "TERN_model_best_ndcg.pth.tgz"
+
+    def pack(*names: str) -> None:
+        with tarfile.open(path, mode) as archive:
+            archive.add(home / "vocab.txt", "pretrained_models/README.txt")
+            for name in names:
+                archive.add(home / "tern.pth", f"pretrained_models/{name}")
+
+    pack("model_best_ndcg.pth", "._model_best_ndcg.pth")
+    assert read_published(path)["epoch"] == 7
+    pack("one.pth", "two.pth.tar")
+    with pytest.raises(EncoderError, match=r"one\.pth, two\.pth\.tar\); unpack it"):
+        read_published(path)
+    pack()
+    with pytest.raises(EncoderError, match="none"):
+        read_published(path)
+
+
+def test_a_link_in_an_archive_is_not_followed(tmp_path: Path, home: Path) -> None:
+    with tarfile.open(tmp_path / "a.tgz", "w:gz") as archive:
+        link = tarfile.TarInfo("model.pth")
+        link.type, link.linkname = tarfile.SYMTYPE, str(home / "tern.pth")
+        archive.addfile(link)
+    with pytest.raises(EncoderError, match="none"):
+        read_published(tmp_path / "a.tgz")
+
+
+def refusal(path: Path) -> str:
+    try:
+        from_published(read_published(path))
+    except EncoderError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize("kind", ["tern", "vsrn"])
+def test_damaged_files_are_refused_in_one_line(kind: str, zipped: bool, tmp_path: Path) -> None:
+    """Cut anywhere, or with bytes changed: an EncoderError, or a checkpoint all the same, and no other exception."""
+    path = tmp_path / "damaged.pth"
+    torch.save(FILES[kind](), path, _use_new_zipfile_serialization=zipped)
+    whole, chance = path.read_bytes(), random.Random(0)
+    versions = [whole[: int(len(whole) * part)] for part in (0, 1e-5, 1e-3, 0.01, 0.3, 0.9, 0.999)]
+    for _ in range(100):
+        changed = bytearray(whole)
+        for _ in range(chance.choice([1, 3, 30])):
+            changed[chance.randrange(min(len(whole), chance.choice([400, 20000])))] = chance.randrange(256)
+        versions.append(bytes(changed))
+    refused = 0
+    for number, version in enumerate(versions):
+        path.write_bytes(version)
+        message = refusal(path)
+        refused += bool(message)
+        assert "\n" not in message
+        assert message or number > 6, "a part of a file is no checkpoint"
+    assert refused > 7
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 2048, b"PK\x03\x04", b"\x1f\x8b", b"\x80\x02}.", gzip.compress(b"a" * 99), b"a text",
+     pickle.dumps({"model": 1}, 2)],
+)  # fmt: skip
+def test_what_is_no_checkpoint_is_refused_in_one_line(content: bytes, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.pth").write_bytes(content)
+    status, printed = convert(home, tmp_path / "a.pth", tmp_path / "model")
+    assert status == 1
+    assert printed.startswith(f"Error: {tmp_path / 'a.pth'}: ")
+    assert len(printed.splitlines()) == 1
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    "content", [{}, [], 5, {"model": {}}, {"model": {"a": 1}}, {"model": [1, 2]}, {"model": {1: torch.zeros(1)}},
+                {"model": {"a": torch.zeros(1)}}, {"model": tern_state()}, {"model": tern_state(), "config": []}]
+)  # fmt: skip
+def test_other_contents_are_refused(content: Any, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "a.pth")
+    with pytest.raises(EncoderError):
+        from_published(read_published(tmp_path / "a.pth"))
+
+
+def test_files_that_do_not_belong_together_are_refused(home: Path, tmp_path: Path) -> None:
+    pieces = (home / "vocab.txt").read_text().splitlines()
+    for name, lines in {
+        "short.txt": pieces[:-1],
+        "twice.txt": [*pieces[:-1], "dog"],
+        "plain.txt": ["a", *pieces[1:2], *pieces[4:], "b", "c"],
+    }.items():
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    (tmp_path / "latin.txt").write_bytes("\n".join([*pieces[:-1], "caf\xe9"]).encode("latin-1"))
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "words.json").write_text(json.dumps(json.loads((home / "words.json").read_text())[:-1]))
+    for checkpoint, tokens, said in (
+        ("tern", "short.txt", "39 word-pieces, but the checkpoint was trained with 40"),
+        ("tern", "twice.txt", "occurs twice"),
+        ("tern", "plain.txt", "[CLS] [SEP] not in it"),
+        ("tern", "latin.txt", "not the vocabulary of a BERT"),
+        ("tern", "list.json", "not the vocabulary of a BERT"),
+        ("tern", "deep.json", "not the vocabulary of a BERT"),
+        ("tern", "absent.txt", "no such file"),
+        ("vsrn", "words.json", "29 words, but the checkpoint was trained with 30"),
+        ("vsrn", "deep.json", "deep.json: "),
+        ("vsrn", "short.txt", "short.txt: "),
+    ):
+        tokens = tmp_path / tokens  # type: ignore[assignment]
+        status, printed = convert(home, home / f"{checkpoint}.pth", tmp_path / "model", "--tokens", tokens)
+        assert status == 1, tokens
+        assert said in printed
+        assert len(printed.splitlines()) == 1
+    status, printed = convert(home, home / "tern.pth", tmp_path / "model", "--regions", f"files:{home / 'other'}")
+    assert status == 1
+    assert "have 9 numbers, those of the checkpoint 8" in printed
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_tokenizer_file_gives_the_ids_of_its_vocabulary(home: Path, tmp_path: Path) -> None:
+    status, _ = convert(home, home / "tern.pth", tmp_path / "one")
+    assert status == 0
+    tokenizer = json.loads((tmp_path / "one" / "tokenizer.json").read_text())
+    tokenizer["truncation"] = tokenizer["post_processor"] = None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    status, _ = convert(home, home / "tern.pth", tmp_path / "two", "--tokens", tmp_path / "tokenizer.json")
+    assert status == 0
+    digests = {plugins.encoder(f"tern:{tmp_path / name}", "cpu").identity.digest for name in ("one", "two")}
+    assert len(digests) == 1
+
+
+def test_a_model_is_replaced_only_when_asked(home: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    assert convert(home, home / "tern.pth", folder)[0] == 0
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    status, printed = convert(home, home / "teran.pth", folder)
+    assert status == 1
+    assert "--replace" in printed
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert convert(home, tmp_path / "absent.pth", folder, "--replace")[0] == 1
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert convert(home, home / "teran.pth", folder, "--replace")[0] == 0
+    assert plugins.encoder(f"teran:{folder}", "cpu").encode_texts(["dog"]).vectors.shape == (1, JOINT)

@@ -1,0 +1,435 @@
+"""Every network against the outputs of its authors' own code, and what must break that agreement."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+import encoders.regions.files
+from boc import plugins
+from boc.types import ImageRef
+from encoders.conversion.checkpoints import read_published
+from encoders.conversion.convert import from_published
+from encoders.networks.alignment import pooled
+from encoders.training.losses import hinge
+from tests.helpers import SHARED, boc
+
+Arrays = dict[str, NDArray[Any]]
+Pool = Callable[..., Tensor]
+UNIT, RAW = 1e-6, 1e-5  # on unit vectors; on everything else
+FOLDER = Path(os.environ.get("BOC_FIXTURES", SHARED / "fixtures" / "reference"))
+FILES = sorted(FOLDER.glob("*.npz"))
+"""Inputs and outputs of one network each, beside the checkpoint that gave them."""
+every_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+
+
+@cache
+def arrays(file: Path) -> Arrays:
+    with np.load(file, allow_pickle=False) as found:
+        given = dict(found)
+    count, rows, _ = given["features"].shape
+    return {"boxes": np.zeros((count, rows, 4), np.float32), "n_regions": np.full(count, rows), **given}
+
+
+def checkpoint_of(file: Path) -> Path:
+    return next(path for path in file.parent.iterdir() if path.name in {f"{file.stem}.pth", f"{file.stem}.pth.tar"})
+
+
+read = cache(read_published)
+
+
+def network_of(file: Path) -> Any:
+    return from_published(read(checkpoint_of(file)))[1]
+
+
+@torch.inference_mode()
+def run(network: Any, given: Arrays, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Global vectors and sets of the pictures, and of the sentences."""
+    features, boxes = (torch.from_numpy(given[name]).to(dtype) for name in ("features", "boxes"))
+    images = network.images(features, boxes, torch.from_numpy(given["n_regions"]))
+    return [*images, *network.texts(torch.from_numpy(given["token_ids"]), torch.from_numpy(given["n_tokens"]))]
+
+
+def outputs(network: Any, given: Arrays, spoiled: Arrays | None = None, pool: Pool = pooled) -> Arrays:
+    """All that a file may expect, by name. Spoiled inputs go into the network only."""
+    inputs = {**given, **(spoiled or {})}
+    images, regions, texts, words = run(network, inputs)
+    found = {
+        "expected_image_global": images,
+        "expected_text_global": texts,
+        "expected_region_set": regions,
+        "expected_image_set": regions,
+        "expected_text_set": words,
+        "expected_loss": loss(images @ texts.T),
+    }
+    modes = {name.removeprefix("expected_scores_") for name in given if name.startswith("expected_scores_")}
+    if modes:
+        # In double precision: a score adds up so many cosines that single rounds by as much as the tolerance. What is
+        # left is the rounding of the authors' own.
+        _, regions, _, words = run(network.double(), inputs, torch.float64)
+        network.float()
+    for mode in sorted(modes):
+        count = given[f"expected_scores_{mode}"].shape[1]
+        scores = scored(network, given, regions, words[:count], mode, pool)
+        found |= {f"expected_scores_{mode}": scores, f"expected_loss_{mode}": loss(scores)}
+    return {name: array.numpy() for name, array in found.items()}
+
+
+def scored(network: Any, given: Arrays, regions: Tensor, words: Tensor, mode: str, pool: Pool) -> Tensor:
+    """Pooled scores of all pictures and the first sentences, from buffers as the authors' are: without the rows that
+    are special in every picture, or in the longest sentence."""
+    lengths, ids = (torch.from_numpy(given[name])[: len(words)] for name in ("n_tokens", "token_ids"))
+    region_mask = network.region_mask(torch.from_numpy(given["n_regions"]), regions.shape[1])
+    word_mask = network.word_mask(ids, lengths)
+    rows = slice(network.region_margins[0], regions.shape[1] - network.region_margins[1])
+    columns = slice(network.word_margins[0], words.shape[1] - network.word_margins[1])
+    name = mode.lower().replace("scan-sentences", "scan")
+    return pool(regions[:, rows], region_mask[:, rows], words[:, columns], word_mask[:, columns], name)
+
+
+def loss(scores: Tensor) -> Tensor:
+    """The published loss of the sentences that were scored and as many pictures."""
+    square = scores[: scores.shape[1]]
+    return hinge(square, torch.eye(len(square), dtype=torch.bool))
+
+
+def missed(found: Arrays, given: Arrays) -> dict[str, float]:
+    """By how much each expected array is missed, in tolerances; padding does not count."""
+    by_name = {}
+    for name in (name for name in given if name.startswith("expected_")):
+        assert name in found, f"nothing is known of {name}"
+        assert found[name].shape == given[name].shape, name
+        difference = np.abs(found[name] - given[name])
+        if name.endswith("_set"):
+            lengths = given["n_tokens" if name == "expected_text_set" else "n_regions"]
+            lengths = lengths + (name == "expected_image_set")  # I-CLS goes before the regions
+            difference = difference[np.arange(difference.shape[1]) < lengths[:, None]]
+        by_name[name] = float(difference.max()) / (UNIT if is_unit(name, given[name]) else RAW)
+    return by_name
+
+
+def is_unit(name: str, expected: NDArray[np.float32]) -> bool:
+    """Global vectors are unit vectors, and so are the channels of VSRN's regions and the rows of TERAN's sets."""
+    if name.endswith("_set") and name != "expected_region_set":
+        return bool(np.abs(np.linalg.norm(expected[:, 0], axis=-1) - 1).max() < 1e-3)
+    return name.endswith(("_set", "_global"))
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no reference fixtures in {FOLDER}; name their folder: BOC_FIXTURES")
+def test_there_is_something_to_compare_with() -> None:
+    assert FILES
+
+
+@every_file
+def test_every_expected_array_is_reproduced(file: Path) -> None:
+    misses = missed(outputs(network_of(file), arrays(file)), arrays(file))
+    assert {"expected_image_global", "expected_text_global"} < set(misses)
+    assert max(misses.values()) <= 1, misses
+
+
+def strings_of(given: Arrays, size: int) -> list[str]:
+    """One string an id: the special ones where the sentences show that they are, words otherwise."""
+    names = [f"t{number}" for number in range(size)]
+    if "expected_region_set" in given:  # VSRN
+        names[:4] = ["<pad>", "<start>", "<end>", "<unk>"]
+        return names
+    names[:2] = ["[PAD]", "[UNK]"]
+    names[given["token_ids"][0, 0]], names[given["token_ids"][0, given["n_tokens"][0] - 1]] = "[CLS]", "[SEP]"
+    return names
+
+
+def write_features(folder: Path, given: Arrays) -> list[ImageRef]:
+    """The regions as bottom-up files, boxes in pixels of pictures that are not square."""
+    for name in ("bu_att", "bu_box", "images"):
+        (folder / name).mkdir(parents=True)
+    images = []
+    for i, count in enumerate(given["n_regions"]):
+        size = (70 + i, 40)
+        np.savez(folder / "bu_att" / f"{i}.npz", feat=given["features"][i, :count])
+        np.save(folder / "bu_box" / f"{i}.npy", given["boxes"][i, :count] * np.array(size * 2, np.float64))
+        images.append(ImageRef(f"{i}.png", folder / "images" / f"{i}.png"))
+        Image.new("RGB", size).save(images[i].path)
+    return images
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], tuple[str, list[ImageRef], list[str]]]:
+    """Of a file: the spec of its converted checkpoint, its pictures, and its sentences."""
+
+    @cache
+    def make(file: Path) -> tuple[str, list[ImageRef], list[str]]:
+        given, home = arrays(file), tmp_path_factory.mktemp(file.stem)
+        images = write_features(home / "features", given)
+        text = network_of(file).text
+        strings = strings_of(given, text.get("vocab_size") or text.get("vocabulary"))
+        tokens = home / "vocab.txt"
+        tokens.write_text("\n".join(strings) + "\n" if text["kind"] == "bert" else json.dumps(strings))
+        done = boc(
+            "convert",
+            checkpoint_of(file),
+            "-o",
+            home / "model",
+            "--tokens",
+            tokens,
+            "--regions",
+            f"files:{home / 'features'}",
+        )
+        assert done.exit_code == 0, done.output
+        spec = done.stdout.split("--encoder ")[1].strip()
+        ids = (row[1 : n - 1] for row, n in zip(given["token_ids"], given["n_tokens"], strict=True))
+        return spec, images, [" ".join(strings[id] for id in row) for row in ids]
+
+    return make
+
+
+@every_file
+def test_a_converted_checkpoint_reproduces_it_from_files_and_sentences(file: Path, converted: Any) -> None:
+    given, (spec, images, texts) = arrays(file), converted(file)
+    sets = {
+        "image": given.get("expected_image_set", given.get("expected_region_set")),
+        "text": given.get("expected_text_set"),
+    }
+    for variant in ("", "?special"):
+        encoder: Any = plugins.encoder(spec + variant, "cpu")
+        network = encoder.network
+        assert missed(outputs(network, given), given) == missed(outputs(network_of(file), given), given)
+        for found in (encoder.encode_images([encoder.prepare(image) for image in images]), encoder.encode_texts(texts)):
+            side = found.modality
+            assert np.abs(found.vectors - given[f"expected_{side}_global"]).max() <= UNIT
+            expected = sets[side]
+            if expected is None:
+                continue
+            before, behind = network.region_margins if side == "image" else network.word_margins
+            lengths = given["n_regions"] + before + behind if side == "image" else given["n_tokens"]
+            start, short = (0, 0) if variant else (before, behind)
+            tolerance = UNIT if is_unit(f"expected_{side}_set", expected) else RAW
+            for i, n in enumerate(lengths):
+                wanted = expected[i, start : max(n - short, start)]
+                assert found.concepts[i].shape == wanted.shape
+                assert np.abs(found.concepts[i] - wanted).max(initial=0) <= tolerance
+
+
+def joint_encoders_swapped(network: Any) -> None:
+    one, two = network.transformer_encoder_1, network.transformer_encoder_2
+    network.transformer_encoder_1, network.transformer_encoder_2 = two, one
+
+
+def one_layer_short(network: Any) -> None:
+    bert = network.txt_enc.bert_model
+    bert.encoder.layer = bert.encoder.layer[:-1]
+    bert.config.num_hidden_layers -= 1
+
+
+def other_heads(network: Any) -> None:
+    for module in network.modules():
+        if isinstance(module, nn.MultiheadAttention):
+            module.num_heads = 8 if module.embed_dim % 8 == 0 else 2
+            module.head_dim = module.embed_dim // module.num_heads
+
+
+def loose_layer_norm(network: Any) -> None:
+    for module in network.txt_enc.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = 1e-5
+
+
+def tanh_gelu(network: Any) -> None:
+    for layer in network.txt_enc.bert_model.encoder.layer:
+        layer.intermediate.intermediate_act_fn = nn.GELU(approximate="tanh")
+
+
+def special_row_masked(network: Any) -> None:
+    """I-CLS is hidden from the regions and from itself."""
+
+    def forward(original: Callable[..., Tensor], rows: Tensor, src_key_padding_mask: Tensor) -> Tensor:
+        mask = src_key_padding_mask.clone()
+        mask[:, 0] = True
+        return original(rows, src_key_padding_mask=mask)
+
+    tower = network.img_enc.transformer_encoder
+    tower.forward = partial(forward, tower.forward)
+
+
+def special_row_with_a_box(network: Any) -> None:
+    def forward(original: Callable[..., Tensor], features: Tensor, boxes: Tensor) -> Tensor:
+        boxes = boxes.clone()
+        boxes[:, 0] = boxes.new_tensor([0, 0, 1, 1])
+        return original(features, boxes)
+
+    fusion = network.img_enc.pos_encoding_image
+    fusion.forward = partial(forward, fusion.forward)
+
+
+def area_before_the_box(network: Any) -> None:
+    def forward(features: Tensor, boxes: Tensor) -> Tensor:
+        area = (boxes[..., 2:3] - boxes[..., 0:1]) * (boxes[..., 3:4] - boxes[..., 1:2])
+        return fusion.map(torch.cat([features, area, boxes], dim=-1))
+
+    fusion = network.img_enc.pos_encoding_image
+    fusion.forward = forward
+
+
+def last_word_kept(network: Any) -> None:
+    network.word_margins = (1, 1)
+
+
+def norm_of_each_region(network: Any) -> None:
+    network.img_enc.axis = 2
+
+
+def other_first_norm(network: Any) -> None:
+    network.img_enc.first_norm = not network.img_enc.first_norm
+
+
+def with_network(change: Callable[[Any], None]) -> Callable[[Any, Arrays], Arrays]:
+    def mistaken(network: Any, given: Arrays) -> Arrays:
+        change(network)
+        return outputs(network, given)
+
+    return mistaken
+
+
+def with_inputs(name: str, change: Callable[[Arrays], NDArray[Any]]) -> Callable[[Any, Arrays], Arrays]:
+    return lambda network, given: outputs(network, given, {name: change(given)})
+
+
+NO_REGION_MASK = with_inputs("n_regions", lambda given: np.full_like(given["n_regions"], given["boxes"].shape[1]))
+NO_WORD_MASK = with_inputs("n_tokens", lambda given: np.full_like(given["n_tokens"], given["token_ids"].shape[1]))
+MISTAKES: dict[str, tuple[str, Callable[[Any, Arrays], Arrays]]] = {
+    "joint encoders swapped": ("teran", with_network(joint_encoders_swapped)),
+    "BERT one layer short": ("tern teran teran_shared", with_network(one_layer_short)),
+    "8 heads": ("tern teran teran_shared", with_network(other_heads)),
+    "epsilon 1e-5 in BERT": ("tern teran teran_shared", with_network(loose_layer_norm)),
+    "tanh GELU": ("tern teran teran_shared", with_network(tanh_gelu)),
+    "I-CLS masked": ("tern teran teran_shared", with_network(special_row_masked)),
+    "I-CLS with a box": ("tern teran teran_shared", with_network(special_row_with_a_box)),
+    "area before the box": ("tern teran teran_shared", with_network(area_before_the_box)),
+    "x and y swapped": (
+        "tern teran teran_shared",
+        with_inputs("boxes", lambda given: given["boxes"][..., [1, 0, 3, 2]]),
+    ),
+    "no mask of regions": ("tern teran teran_shared", NO_REGION_MASK),
+    "no mask of words": ("tern teran teran_shared vsrn_coco vsrn_f30k", NO_WORD_MASK),
+    "last word kept": ("teran teran_shared", with_network(last_word_kept)),
+    "norm of each region": ("vsrn_coco vsrn_f30k", with_network(norm_of_each_region)),
+    "the other variant's norm": ("vsrn_coco vsrn_f30k", with_network(other_first_norm)),
+}
+"""What is wrong -> the files that must show it, and the outputs then."""
+
+
+@pytest.mark.parametrize(
+    ("file", "mistake"),
+    [(file, name) for name, (stems, _) in MISTAKES.items() for file in FILES if file.stem in stems.split()],
+    ids=lambda value: value.stem if isinstance(value, Path) else value,
+)
+def test_a_mistake_is_noticed(file: Path, mistake: str) -> None:
+    found = MISTAKES[mistake][1](network_of(file), arrays(file))
+    assert max(missed(found, arrays(file)).values()) > 1
+
+
+def slow_score(A: NDArray[np.float64], n: int, length: int, mode: str) -> float:
+    """One cell of the score matrix from the cosines (rows, columns) of one picture's buffer and one sentence's."""
+    cells = [[A[i, j] if i < n and j < length else 0.0 for j in range(A.shape[1])] for i in range(A.shape[0])]
+    by_word = sum(max(row[j] for row in cells) for j in range(length))
+    by_region = sum(max(cells[i]) for i in range(n))
+    return {"mrsw": by_word, "mwsr": by_region, "symm": by_word + by_region, "mravgw": by_word / length}[mode]
+
+
+def infinite_mask(regions: Tensor, region_mask: Tensor, words: Tensor, word_mask: Tensor, pooling: str) -> Tensor:
+    """Padding is no candidate of a maximum at all, instead of one of cosine 0."""
+    A = torch.einsum("bnd,tld->btnl", regions, words)
+    by_word = A.masked_fill(~region_mask[:, None, :, None], -torch.inf).amax(dim=2) * word_mask
+    by_region = A.masked_fill(~word_mask[None, :, None], -torch.inf).amax(dim=3) * region_mask[:, None]
+    mrsw, mwsr = by_word.sum(dim=2), by_region.sum(dim=2)
+    return {"mrsw": mrsw, "mwsr": mwsr, "symm": mrsw + mwsr, "mravgw": mrsw / word_mask.sum(dim=1)}[pooling]
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if f.stem.startswith("teran")], ids=lambda file: file.stem)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_padding_counts_as_a_cosine_of_zero(file: Path, sign: int) -> None:
+    """Where no maximum is below zero, the scores of a file do not tell; with its regions turned round they do."""
+    given = arrays(file)
+    first = given["n_tokens"] > 3
+    regions = sign * torch.from_numpy(given["expected_image_set"])[:, 1:].double()
+    words = torch.from_numpy(given["expected_text_set"])[first][:, 1:-2].double()
+    counts, lengths = given["n_regions"], given["n_tokens"][first] - 3
+    masks = [
+        torch.from_numpy(np.arange(size) < c[:, None])
+        for size, c in ((regions.shape[1], counts), (words.shape[1], lengths))
+    ]
+    A = torch.einsum("bnd,tld->btnl", regions, words).numpy()
+    for mode in ("mrsw", "mwsr", "symm", "mravgw"):
+        slow = [[slow_score(A[i, j], n, m, mode) for j, m in enumerate(lengths)] for i, n in enumerate(counts)]
+        found = pooled(regions, masks[0], words, masks[1], mode).numpy()
+        assert np.abs(found - slow).max() <= 1e-12
+        if sign < 0 and mode == "mwsr":
+            wrong = infinite_mask(regions, masks[0], words, masks[1], mode).numpy()
+            assert np.abs(wrong - slow).max() > RAW
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if not f.stem.startswith("vsrn")], ids=lambda file: file.stem)
+def test_boxes_divided_by_the_width_alone_are_noticed(
+    file: Path, converted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, (spec, images, _) = arrays(file), converted(file)
+    encoder: Any = plugins.encoder(spec, "cpu")
+    right = encoders.regions.files._size
+    monkeypatch.setattr(encoders.regions.files, "_size", lambda path: (right(path)[0], right(path)[0]))
+    found = encoder.encode_images([encoder.prepare(image) for image in images])
+    assert np.abs(found.vectors - given["expected_image_global"]).max() > UNIT
+
+
+@every_file
+def test_padding_and_order_of_a_batch_change_nothing(file: Path) -> None:
+    network, given = network_of(file), arrays(file)
+    together, _, sentences, _ = run(network, given)
+    for i in reversed(range(len(together))):
+        n, length = given["n_regions"][i], given["n_tokens"][i]
+        part = {name: given[name][i : i + 1] for name in ("features", "boxes", "n_regions", "token_ids", "n_tokens")}
+        alone = {**part, "features": part["features"][:, :n], "boxes": part["boxes"][:, :n]}
+        image, _, text, _ = run(network, {**alone, "token_ids": part["token_ids"][:, :length]})
+        assert float((image[0] - together[i]).abs().max()) <= UNIT
+        assert float((text[0] - sentences[i]).abs().max()) <= UNIT
+
+
+@every_file
+def test_an_image_without_regions_has_a_vector(file: Path) -> None:
+    network = network_of(file)
+    width = network.config.region_dim
+    with torch.inference_mode():
+        vectors, _ = network.images(torch.zeros(2, 0, width), torch.zeros(2, 0, 4), torch.tensor([0, 0]))
+        padded, _ = network.images(torch.ones(1, 3, width), torch.ones(1, 3, 4), torch.tensor([0]))
+    assert float((vectors.norm(dim=1) - 1).abs().max()) <= UNIT
+    assert float((vectors[0] - padded[0]).abs().max()) <= UNIT
+
+
+def slow_hinge(S: NDArray[np.float64], margin: float) -> float:
+    total = 0.0
+    for i in range(len(S)):
+        total += max([0.0, *(margin + S[i, j] - S[i, i] for j in range(len(S)) if j != i)])
+        total += max([0.0, *(margin + S[j, i] - S[i, i] for j in range(len(S)) if j != i)])
+    return total
+
+
+def test_the_loss_is_the_published_one() -> None:
+    for seed in range(20):
+        S = np.random.default_rng(seed).uniform(-1, 1, (6, 6))
+        found = hinge(torch.from_numpy(S), torch.eye(6, dtype=torch.bool), 0.2)
+        assert float(found) == pytest.approx(slow_hinge(S, 0.2), abs=1e-12)
+
+
+def test_captions_of_one_picture_are_no_negatives() -> None:
+    scores = torch.tensor([[0.9, 0.9, 0.0], [0.0, 0.0, 0.9]])
+    positive = torch.tensor([[True, True, False], [False, False, True]])
+    assert float(hinge(scores, positive)) == 0.0

@@ -1,0 +1,57 @@
+"""Text towers and their tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from boc.errors import EncoderError
+from encoders.networks import text_towers
+
+TEXTS = ["a red box", "blue", "something at the very left of it", "", "red red red red"] * 4
+
+
+@pytest.mark.parametrize("spec", ["small", "words", "gru", "lstm"])
+def test_a_tower_and_its_tokens_come_back_from_what_is_stored(tmp_path: Path, spec: str) -> None:
+    if spec != "small":
+        pytest.importorskip("nltk")
+    tower = text_towers.load_tower(spec, 1, TEXTS)
+    torch.manual_seed(0)
+    module = text_towers.build(tower.text).eval()
+    again = text_towers.build(json.loads(json.dumps(tower.text))).eval()
+    again.load_state_dict(module.state_dict())
+    (tmp_path / "tokenizer.json").write_text(tower.tokens.dump(), encoding="utf-8")
+    tokens = text_towers.read_tokens(tmp_path / "tokenizer.json", tower.text)
+    assert tokens.ids(TEXTS) == tower.tokens.ids(TEXTS)
+    assert tokens.strings(tokens.ids(TEXTS)) == tower.tokens.strings(tokens.ids(TEXTS))
+    assert tokens.size == tower.tokens.size
+    ids, lengths = text_towers.pad(tokens.ids(TEXTS[:5]))
+    with torch.inference_mode():
+        together = module(ids, lengths)
+        assert together.shape == (5, ids.shape[1], module.width)
+        assert torch.equal(again(ids, lengths), together)
+        for row, n in enumerate(lengths.tolist()):  # padding and batch mates change nothing
+            alone = module(ids[row : row + 1, :n], lengths[row : row + 1])
+            assert (alone[0] - together[row, :n]).abs().max() <= 1e-5
+
+
+def test_known_word_vectors_leave_room_to_learn() -> None:
+    pytest.importorskip(text_towers.MINILM)
+    tower = text_towers.load_tower("minilm-words", 1, [])
+    bert = text_towers.load_tower("minilm", 1, [])
+    assert tower.module is not None
+    assert bert.module is not None
+    known = bert.module.bert_model.embeddings.word_embeddings.weight
+    weight = tower.module.embed.weight
+    assert torch.equal(weight[:, : known.shape[1]], known)
+    assert (weight[:, known.shape[1] :] == 0).all()
+    assert weight.shape[1] == tower.module.width == known.shape[1] + text_towers.WORD_WIDTH
+    assert tower.tokens.ids(TEXTS) == bert.tokens.ids(TEXTS)
+
+
+def test_a_tower_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EncoderError, match=r"no BERT folder .*a text tower is minilm"):
+        text_towers.load_tower(str(tmp_path), 1, [])

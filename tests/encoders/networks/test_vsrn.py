@@ -1,0 +1,570 @@
+"""VSRN against the outputs of its authors' own model, and the laws of VSRN and VSRN++."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import math
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from boc.errors import EncoderError
+from encoders.conversion.checkpoints import read_published
+from encoders.conversion.vsrn_checkpoints import check_vocabulary, read_vocabulary, vsrn_from_published
+from encoders.networks.sinkhorn import sinkhorn
+from encoders.networks.vsrn import Reasoning, Residual, Vsrn, VsrnConfig
+from encoders.networks.vsrnpp import Kernels, LocationReasoning, VsrnPlusPlus, VsrnPlusPlusConfig
+from encoders.networks.word_tokenizer import SPECIALS
+from encoders.training.losses import hinge
+
+UNIT, RAW = 1e-6, 1e-5
+Given = dict[str, NDArray[Any]]
+
+
+@pytest.fixture(scope="module", params=["vsrn_coco", "vsrn_f30k"])
+def reference(request: pytest.FixtureRequest, reference_fixtures: Path) -> tuple[Path, Given]:
+    path = reference_fixtures / f"{request.param}.npz"
+    if not path.exists():
+        pytest.skip(f"no {path.name} in {reference_fixtures}")
+    with np.load(path, allow_pickle=False) as arrays:
+        return path.with_suffix(".pth.tar"), dict(arrays)
+
+
+@torch.inference_mode()
+def outputs(network: Vsrn, inputs: Given) -> dict[str, NDArray[np.float32]]:
+    """All arrays that the fixture expects. VSRN reads no boxes."""
+    features = torch.from_numpy(inputs["features"])
+    count, regions, _ = features.shape
+    images = network.images(features, torch.zeros(count, regions, 4), torch.full((count,), regions))
+    texts = network.texts(torch.from_numpy(inputs["token_ids"]), torch.from_numpy(inputs["n_tokens"]))
+    loss = hinge(images.vectors @ texts.vectors.T, torch.eye(count, dtype=torch.bool))
+    return {
+        "expected_image_global": images.vectors.numpy(),
+        "expected_text_global": texts.vectors.numpy(),
+        "expected_region_set": images.sets.numpy(),
+        "expected_loss": loss.numpy(),
+    }
+
+
+def worst(network: Vsrn, inputs: Given) -> float:
+    """The largest difference from an expected array, in tolerances."""
+    found = outputs(network, inputs)
+    assert set(found) == {name for name in inputs if name.startswith("expected_")}
+    tolerance = {name: RAW if name == "expected_loss" else UNIT for name in found}
+    return max(float(np.abs(found[name] - inputs[name]).max()) / tolerance[name] for name in found)
+
+
+def test_every_expected_array_is_reproduced(reference: tuple[Path, Given]) -> None:
+    checkpoint, inputs = reference
+    assert worst(vsrn_from_published(read_published(checkpoint)), inputs) <= 1
+
+
+def norm_of_each_region(network: Vsrn) -> None:
+    network.img_enc.axis = 2
+
+
+def other_first_norm(network: Vsrn) -> None:
+    network.img_enc.first_norm = not network.img_enc.first_norm
+
+
+def regions_backwards(network: Vsrn) -> None:
+    network.img_enc.img_rnn.register_forward_pre_hook(lambda _, inputs: (inputs[0].flip(1),))
+
+
+def affinity_not_divided(network: Vsrn) -> None:
+    for number in network.img_enc.layers:
+        message = getattr(network.img_enc, f"Rs_GCN_{number}").g
+        message.weight.data *= 36
+        message.bias.data *= 36
+
+
+def wrong_epsilon(network: Vsrn) -> None:
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.eps = 1e-3
+
+
+def affinity_turned(network: Vsrn) -> None:
+    for number in network.img_enc.layers:
+        layer = getattr(network.img_enc, f"Rs_GCN_{number}")
+        layer.theta, layer.phi = layer.phi, layer.theta
+
+
+MISTAKES = (
+    norm_of_each_region,
+    other_first_norm,
+    regions_backwards,
+    affinity_not_divided,
+    wrong_epsilon,
+    affinity_turned,
+)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_wrong_network_is_noticed(reference: tuple[Path, Given], mistake: Callable[[Vsrn], None]) -> None:
+    checkpoint, inputs = reference
+    network = vsrn_from_published(read_published(checkpoint))
+    mistake(network)
+    assert worst(network, inputs) > 1
+
+
+def test_a_missing_batch_normalisation_is_noticed(reference: tuple[Path, Given]) -> None:
+    checkpoint, inputs = reference
+    network = vsrn_from_published(read_published(checkpoint))
+    present = isinstance(network.img_enc.bn, nn.BatchNorm1d)
+    network.img_enc.bn = nn.Identity() if present else nn.BatchNorm1d(network.dim).eval()
+    assert present == (network.config.variant == "f30k")
+    if present:
+        assert worst(network, inputs) > 1
+
+
+def test_a_sentence_is_read_to_its_very_end(reference: tuple[Path, Given]) -> None:
+    checkpoint, inputs = reference
+    network = vsrn_from_published(read_published(checkpoint))
+    for lengths in (inputs["n_tokens"] - 1, np.full_like(inputs["n_tokens"], inputs["token_ids"].shape[1])):
+        assert worst(network, {**inputs, "n_tokens": lengths}) > 1
+
+
+def test_every_tensor_is_accounted_for(reference: tuple[Path, Given]) -> None:
+    checkpoint = read_published(reference[0])
+    image, text = checkpoint["model"]
+    for part, name in ((image, "fc.weight"), (image, "Rs_GCN_2.W.1.running_var"), (text, "rnn.bias_hh_l0")):
+        assert name in part
+        less = [{key: tensor for key, tensor in p.items() if p is not part or key != name} for p in (image, text)]
+        with pytest.raises(EncoderError, match=r"missing.*(fc\.weight|running_var|bias_hh_l0)"):
+            vsrn_from_published({"model": less})
+    for more in ([{**image, "stranger": torch.zeros(1)}, text], [image, {**text, "stranger": torch.zeros(1)}]):
+        with pytest.raises(EncoderError, match=r"left over: \['\w+\.stranger'\]"):
+            vsrn_from_published({"model": more})
+    with pytest.raises(EncoderError, match="do not fit"):
+        vsrn_from_published({"model": [{**image, "fc.bias": torch.zeros(3)}, text]})
+    for wrong in ({}, {"model": {}}, {"model": [image]}, {"model": "ab"}):
+        with pytest.raises(EncoderError, match="two sets of tensors"):
+            vsrn_from_published(wrong)
+
+
+def test_an_option_of_another_model_is_refused(reference: tuple[Path, Given]) -> None:
+    checkpoint = read_published(reference[0])
+    checkpoint["opt"].use_abs = True
+    with pytest.raises(EncoderError, match="use_abs"):
+        vsrn_from_published(checkpoint)
+
+
+# Vocabularies
+
+
+def python2_pickle(words: list[str]) -> bytes:
+    """What Python 2 writes of an instance of the authors' class: protocol 2, short byte strings."""
+
+    def string(word: str) -> bytes:
+        if word.isascii():
+            return b"U" + bytes([len(word)]) + word.encode()
+        return b"X" + len(word.encode()).to_bytes(4, "little") + word.encode()
+
+    numbered = [(string(word), b"K" + bytes([number])) for number, word in enumerate(words)]
+    word2idx = b"}(" + b"".join(word + number for word, number in reversed(numbered)) + b"u"
+    idx2word = b"}(" + b"".join(number + word for word, number in numbered) + b"u"
+    state = string("idx") + b"K" + bytes([len(words)]) + string("word2idx") + word2idx + string("idx2word") + idx2word
+    return b"\x80\x02c__main__\nVocabulary\n)\x81}(" + state + b"ub."
+
+
+WORDS = [*SPECIALS, "dog", "café", "a"]
+
+
+def test_a_vocabulary_of_python_2_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.pkl"
+    path.write_bytes(python2_pickle(WORDS))
+    assert read_vocabulary(path) == WORDS
+
+
+@pytest.mark.parametrize("form", [WORDS, {"idx2word": dict(enumerate(WORDS)), "idx": len(WORDS)}])
+def test_a_vocabulary_in_json_is_read(tmp_path: Path, form: Any) -> None:
+    path = tmp_path / "vocab.json"
+    path.write_text(json.dumps(form), encoding="utf-8")
+    assert read_vocabulary(path) == WORDS
+
+
+class Bomb:
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.reduced = function, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.reduced
+
+
+TOUCH = "import pathlib; pathlib.Path('exploded').touch()"
+HOSTILE = {
+    "system": pickle.dumps(Bomb(os.system, "touch exploded")),
+    "eval": pickle.dumps(Bomb(eval, "open('exploded', 'w')")),
+    "exec": pickle.dumps(Bomb(exec, TOUCH), protocol=2),
+    "getattr": pickle.dumps(Bomb(getattr, Path("exploded"), "touch")),
+    "nested": python2_pickle(WORDS)[:-2] + pickle.dumps(Bomb(os.system, "touch exploded"), protocol=2)[2:-1] + b"b.",
+    "old style": b"(S'touch exploded'\nios\nsystem\n.",
+    "by attribute": b"\x80\x04\x8c\x08__main__\x8c\x13Vocabulary.__init__\x93.",
+    "other module": b"\x80\x02cposix\nVocabulary\n.",
+    "other name": b"\x80\x02c__main__\nHOSTILE\n.",
+    "copyreg": pickle.dumps(Bomb(builtins.object), protocol=2),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_vocabulary_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("vocab.pkl").write_bytes(HOSTILE[name])
+    with pytest.raises(EncoderError, match=r"vocab\.pkl: .*it asks for \w+\.\w+") as caught:
+        read_vocabulary(Path("vocab.pkl"))
+    assert "\n" not in str(caught.value)
+    assert not Path("exploded").exists()
+
+
+def test_the_bombs_would_explode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("system", "exec", "old style"):
+        pickle.loads(HOSTILE[name])  # noqa: S301
+        assert Path("exploded").exists(), name
+        Path("exploded").unlink()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("vocabulary")
+
+
+@settings(max_examples=100)
+@given(place=st.integers(0, 200), byte=st.integers(0, 255), cut=st.integers(0, 250))
+def test_a_damaged_vocabulary_is_named(folder: Path, place: int, byte: int, cut: int) -> None:
+    data = bytearray(python2_pickle(WORDS))
+    data[place % len(data)] = byte
+    path = folder / "vocab.pkl"
+    path.write_bytes(bytes(data[:cut]))
+    try:
+        words = read_vocabulary(path)
+    except EncoderError as error:
+        message = str(error)
+    else:
+        assert all(isinstance(word, str) for word in words)
+        message = "vocab.pkl"
+    assert "vocab.pkl" in message
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", '["a"', "[" * 100_000, '{"idx2word": {"1": "a"}}', '{"idx2word": 3}']
+)
+def test_what_is_no_vocabulary_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "vocab.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(EncoderError, match=r"vocab\.json"):
+        read_vocabulary(path)
+    with pytest.raises(EncoderError, match=r"absent\.json"):
+        read_vocabulary(tmp_path / "absent.json")
+
+
+def test_a_vocabulary_of_another_length_is_refused() -> None:
+    network = Vsrn(VsrnConfig(3, 4, 1), {"kind": "embedding", "vocabulary": 7, "width": 5})
+    check_vocabulary(WORDS, network, Path("vocab.pkl"))
+    with pytest.raises(EncoderError, match=r"vocab\.pkl: 6 words.*7"):
+        check_vocabulary(WORDS[:-1], network, Path("vocab.pkl"))
+
+
+# Laws
+
+SIZES = {"region_dim": 6, "width": 8, "reasoning_layers": 2}
+TEXT = {"kind": "embedding", "vocabulary": 20, "width": 5}
+CONFIGS = {
+    "coco": VsrnConfig(**SIZES),
+    "f30k": VsrnConfig(**SIZES, variant="f30k"),
+    "row": VsrnConfig(**SIZES, norm_axis="row", region_power=0.5),
+    "plusplus": VsrnPlusPlusConfig(**SIZES, kernels=3),
+    "others": VsrnPlusPlusConfig(**SIZES, kernels=2, neighbours="others", location_input="reasoned", batch_norm=False),
+    "unlike": VsrnPlusPlusConfig(
+        **SIZES, kernels=2, norm_axis="regions", normalised_kernels=False, units="region", special_words=False
+    ),
+}
+
+
+def shaken(module: nn.Module) -> nn.Module:
+    """No parameter is zero or one, so that no mistake can hide behind it; running statistics likewise."""
+    generator = torch.Generator().manual_seed(5)
+    for parameter in module.parameters():
+        parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator)
+    for name, buffer in module.named_buffers():
+        if name.endswith("running_var"):
+            buffer += torch.rand(buffer.shape, generator=generator)
+        elif name.endswith("running_mean"):
+            buffer += torch.randn(buffer.shape, generator=generator)
+    return module
+
+
+def network_of(name: str) -> Vsrn:
+    config = CONFIGS[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        made = VsrnPlusPlus(config, TEXT) if isinstance(config, VsrnPlusPlusConfig) else Vsrn(config, TEXT)
+    return shaken(made).double().eval()
+
+
+def pictures(lengths: list[int], seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Random regions in boxes; what lies behind a length is large, and must not count."""
+    rng = np.random.default_rng(seed)
+    shape = (len(lengths), max(lengths))
+    corners = np.sort(rng.random((*shape, 2, 2)), axis=2).reshape(*shape, 4)
+    return torch.from_numpy(10 * rng.normal(size=(*shape, 6))), torch.from_numpy(corners), torch.tensor(lengths)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@settings(max_examples=10)
+@given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4), extra=st.integers(0, 2), seed=st.integers(0, 99))
+def test_padding_and_company_of_pictures_change_nothing(name: str, lengths: list[int], extra: int, seed: int) -> None:
+    network = network_of(name)
+    features, boxes, _ = pictures([*lengths, 5 + extra], seed)
+    with torch.inference_mode():
+        together = network.images(features[:-1], boxes[:-1], torch.tensor(lengths))
+        assert together.vectors.norm(dim=1).sub(1).abs().max() < UNIT
+        for i, n in enumerate(lengths):
+            alone = network.images(features[i : i + 1, :n], boxes[i : i + 1, :n], torch.tensor([n]))
+            assert (alone.vectors[0] - together.vectors[i]).abs().max() < UNIT
+            assert (alone.sets[0, :n] - together.sets[i, :n]).abs().sum() < UNIT
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@settings(max_examples=10)
+@given(lengths=st.lists(st.integers(2, 7), min_size=1, max_size=4), seed=st.integers(0, 99))
+def test_padding_and_company_of_sentences_change_nothing(name: str, lengths: list[int], seed: int) -> None:
+    network = network_of(name)
+    ids = torch.from_numpy(np.random.default_rng(seed).integers(0, 20, (len(lengths), 8)))
+    with torch.inference_mode():
+        together = network.texts(ids, torch.tensor(lengths))
+        assert together.sets.shape == (len(lengths), 8, network.dim)
+        for i, n in enumerate(lengths):
+            alone = network.texts(ids[i : i + 1, :n], torch.tensor([n]))
+            assert (alone.vectors[0] - together.vectors[i]).abs().max() < UNIT
+            assert (alone.sets[0, 1 : n - 1] - together.sets[i, 1 : n - 1]).abs().sum() < UNIT
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_padding_changes_nothing_in_training_either(name: str) -> None:
+    lengths = [3, 1, 0, 5]
+    features, boxes, counts = pictures(lengths)
+    wide, narrow = network_of(name).train(), network_of(name).train()
+    more = [torch.cat([rows, 7 + rows[:, :3]], dim=1) for rows in (features, boxes)]
+    found, expected = wide.images(*more, counts), narrow.images(features, boxes, counts)
+    assert (found.vectors - expected.vectors).abs().max() < UNIT
+    for (key, one), (_, other) in zip(wide.named_buffers(), narrow.named_buffers(), strict=True):
+        assert torch.allclose(one, other), key
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_gradients_are_numbers(name: str) -> None:
+    network = network_of(name).train()
+    features, boxes, counts = pictures([1, 0, 4, 2])
+    boxes[2, 1] = boxes[2, 0]
+    images = network.images(features * (torch.arange(4) < 2)[:, None, None], boxes, counts)
+    texts = network.texts(torch.randint(0, 20, (4, 6)), torch.tensor([6, 2, 3, 4]))
+    (images.vectors @ texts.vectors.T).sum().backward()
+    for key, parameter in network.named_parameters():
+        assert parameter.grad is not None, key
+        assert bool(parameter.grad.isfinite().all()), key
+
+
+def test_a_fresh_network_reads_an_empty_picture() -> None:
+    for config in (VsrnConfig(**SIZES), VsrnPlusPlusConfig(**SIZES)):
+        network = VsrnPlusPlus(config, TEXT) if isinstance(config, VsrnPlusPlusConfig) else Vsrn(config, TEXT)
+        found = network.eval().images(torch.zeros(2, 0, 6), torch.zeros(2, 0, 4), torch.tensor([0, 0]))
+        assert (found.vectors.norm(dim=1) - 1).abs().max() < UNIT
+
+
+def test_batch_normalisation_sees_the_real_rows_only() -> None:
+    rows, _, counts = pictures([4, 1, 3])
+    real = torch.arange(4) < counts[:, None]
+    residual, plain = shaken(Residual(6, 5)).double().train(), nn.BatchNorm1d(5).double().train()
+    plain.load_state_dict(residual[1].state_dict())
+    unpadded = torch.cat([row[:n] for row, n in zip(rows, counts, strict=True)])
+    found, expected = residual(rows, real), plain(residual[0](unpadded))
+    assert torch.allclose(found[real], expected)
+    assert not found[~real].any()
+    assert torch.equal(residual[1].running_mean, plain.running_mean)
+    assert torch.equal(residual[1].running_var, plain.running_var)
+
+
+def test_reasoning_starts_as_the_identity() -> None:
+    features, _, counts = pictures([4, 2])
+    real = torch.arange(4) < counts[:, None]
+    for batch_norm in (True, False):
+        for mode in (True, False):
+            reasoning = Reasoning(6, batch_norm).double().train(mode)
+            assert torch.equal(reasoning(features, real), features)
+
+
+def affine(layer: nn.Linear, row: NDArray[np.float64]) -> NDArray[np.float64]:
+    bias = 0 if layer.bias is None else layer.bias.detach().numpy()
+    return layer.weight.detach().numpy() @ row + bias
+
+
+def normalised(layer: nn.Module, row: NDArray[np.float64]) -> NDArray[np.float64]:
+    if isinstance(layer, nn.Identity):
+        return row
+    mean, var, weight, bias = (
+        t.detach().numpy() for t in (layer.running_mean, layer.running_var, layer.weight, layer.bias)
+    )
+    return (row - mean) / np.sqrt(var + layer.eps) * weight + bias
+
+
+@pytest.mark.parametrize("batch_norm", [True, False])
+def test_reasoning_is_the_sum_over_all_pairs(batch_norm: bool) -> None:
+    rows, _, counts = pictures([4, 2])
+    reasoning = shaken(Reasoning(6, batch_norm)).double().eval()
+    found = reasoning(rows, torch.arange(4) < counts[:, None]).detach().numpy()
+    for picture, n in enumerate(counts.tolist()):
+        v = rows[picture, :n].numpy()
+        for i in range(n):
+            y = np.zeros(6)
+            for j in range(n):
+                y += affine(reasoning.theta, v[i]) @ affine(reasoning.phi, v[j]) / n * affine(reasoning.g, v[j])
+            expected = v[i] + normalised(reasoning.W[1], affine(reasoning.W[0], y))
+            assert np.allclose(found[picture, i], expected)
+
+
+OPTIONS = [
+    {},
+    {"covariance": "full"},
+    {"points": "corner"},
+    {"units": "region"},
+    {"neighbours": "others"},
+    {"normalised_kernels": False},
+    {"location_input": "reasoned"},
+    {"covariance": "full", "neighbours": "others", "normalised_kernels": False, "batch_norm": False},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_location_reasoning_is_the_sum_over_all_pairs(options: dict[str, Any]) -> None:
+    config = VsrnPlusPlusConfig(region_dim=6, width=6, kernels=3, **options)
+    rows, boxes, counts = pictures([4, 1, 3])
+    reasoned = rows.flip(2)
+    module = shaken(LocationReasoning(config)).double().eval()
+    found = module(rows, reasoned, boxes, torch.arange(4) < counts[:, None]).detach().numpy()
+    for picture, n in enumerate(counts.tolist()):
+        v = (reasoned if config.location_input == "reasoned" else rows)[picture, :n].numpy()
+        weights = slow_weights(module.kernels, boxes[picture, :n].numpy())
+        for i in range(n):
+            parts = []
+            for m, W in enumerate(module.maps.weight.detach().numpy().reshape(3, 6, 6)):
+                parts.append(W @ sum((weights[m, i, j] * v[j] for j in range(n)), np.zeros(6)))
+            expected = v[i] + normalised(module.W[1], affine(module.W[0], np.concatenate(parts)))
+            assert np.allclose(found[picture, i], expected)
+
+
+def slow_weights(kernels: Kernels, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    config, n = kernels.config, len(boxes)
+    means, deviations = kernels.means.detach().numpy(), kernels.log_deviations.exp().detach().numpy()
+    weights = np.zeros((len(means), n, n))
+    for m, i, j in np.ndindex(weights.shape):
+        if i == j and config.neighbours == "others":
+            continue
+        x0, y0, x1, y1 = boxes[i]
+        u0, w0, u1, w1 = boxes[j]
+        dx, dy = (u0 + u1) / 2 - (x0 + x1) / 2, (w0 + w1) / 2 - (y0 + y1) / 2
+        if config.points == "corner":
+            dx, dy = u0 - x0, w0 - y0
+        if config.units == "region":
+            dx, dy = dx / max(x1 - x0, 1e-3), dy / max(y1 - y0, 1e-3)
+        distance = math.hypot(dx, dy) - means[m, 0]
+        angle = math.atan2(dy, dx) - means[m, 1]
+        angle = min((angle + turn * 2 * math.pi for turn in (-2, -1, 0, 1, 2)), key=abs)
+        z = np.array([distance / deviations[m, 0], angle / deviations[m, 1]])
+        if kernels.tilts is not None:
+            z[1] += float(kernels.tilts.detach()[m]) * z[0]
+        weights[m, i, j] = math.exp(-(z @ z) / 2)
+    if config.normalised_kernels:
+        total = weights.sum(axis=2, keepdims=True)
+        weights = np.divide(weights, total, out=weights, where=total > 0)
+    return weights
+
+
+def test_angles_have_no_seam() -> None:
+    """A region barely above, and one barely below, to the left: as good as the same place."""
+    kernels = shaken(Kernels(VsrnPlusPlusConfig(kernels=4))).double()
+    boxes = torch.tensor([[[0.5, 0.5, 0.6, 0.6], [0.1, 0.5 + e, 0.2, 0.6 + e]] for e in (1e-9, -1e-9)])
+    above, below = kernels(boxes.double(), torch.ones(2, 2, dtype=torch.bool))
+    assert torch.allclose(above, below, atol=1e-6)
+
+
+def test_location_moves_the_picture() -> None:
+    network = network_of("plusplus")
+    features, boxes, counts = pictures([4, 3])
+    still = network.images(features, boxes, counts).vectors
+    closer = network.images(features, boxes * 0.5, counts).vectors
+    assert (closer - still).abs().max() > 1e-4
+    moved = network.images(features, boxes + torch.tensor([0.1, -0.2, 0.1, -0.2]), counts).vectors
+    assert torch.allclose(moved, still)
+
+
+def test_unknown_choices_are_refused() -> None:
+    for name in ("variant", "norm_axis"):
+        with pytest.raises(EncoderError, match=f"{name} must be one of .*'both'"):
+            VsrnConfig(**{name: "both"})
+    for name in ("variant", "norm_axis", "covariance", "points", "units", "neighbours", "location_input"):
+        with pytest.raises(EncoderError, match=f"{name} must be one of .*'both'"):
+            replace(VsrnPlusPlusConfig(), **{name: "both"})
+
+
+# Sinkhorn
+
+SCORES = st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(0, 99))
+
+
+@settings(max_examples=20)
+@given(SCORES, st.sampled_from([1.0, 0.3]))
+def test_sinkhorn_balances_rows_and_columns(shape: tuple[int, int, int], temperature: float) -> None:
+    rows, columns, seed = shape
+    scores = torch.from_numpy(np.random.default_rng(seed).uniform(-1, 1, (rows, columns)))
+    balanced = sinkhorn(scores, 200, temperature, scaled=False)
+    assert bool((balanced >= 0).all())
+    assert (balanced.sum(dim=0) - 1).abs().max() < 1e-4
+    assert (balanced.sum(dim=1) - columns / rows).abs().max() < 1e-4
+    assert float(sinkhorn(scores, 20, temperature).mean()) == pytest.approx(1, abs=1e-5)
+
+
+@settings(max_examples=20)
+@given(SCORES, st.integers(1, 5))
+def test_sinkhorn_divides_by_row_and_column_sums_in_turn(shape: tuple[int, int, int], iterations: int) -> None:
+    rows, columns, seed = shape
+    scores = np.random.default_rng(seed).uniform(-1, 1, (rows, columns))
+    S = np.exp(scores / 0.5)
+    for _ in range(iterations):
+        S = S / (S @ np.ones((columns, columns)))
+        S = S / (np.ones((rows, rows)) @ S)
+    found = sinkhorn(torch.from_numpy(scores), iterations, 0.5, scaled=False)
+    assert np.allclose(found, S, atol=1e-5)
+
+
+def test_sinkhorn_is_stable_where_exponentials_are_not() -> None:
+    scores = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).requires_grad_()
+    balanced = sinkhorn(scores, temperature=1e-3, scaled=False)
+    balanced[0, 0].backward()
+    assert torch.allclose(balanced, torch.eye(2))
+    assert bool(scores.grad.isfinite().all())
+
+
+def test_scaled_entries_are_centred_scores_to_first_order() -> None:
+    scores = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (5, 7))) * 1e-2
+    centred = scores - scores.mean(dim=0) - scores.mean(dim=1, keepdim=True) + scores.mean()
+    assert (sinkhorn(scores, 20, 1.0) - 1 - centred).abs().max() < 2e-4
+
+
+@pytest.mark.parametrize(("iterations", "temperature"), [(0, 1.0), (20, 0.0), (20, -1.0), (20, math.nan)])
+def test_sinkhorn_refuses_what_means_nothing(iterations: int, temperature: float) -> None:
+    with pytest.raises(EncoderError, match="sinkhorn"):
+        sinkhorn(torch.zeros(2, 2), iterations, temperature)

@@ -1,0 +1,145 @@
+"""Batches through a network: the results of one item at a time, in order, whatever the batch and the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from boc.errors import EncoderError  # noqa: E402
+from encoders.runtime.batching import in_batches, to_device  # noqa: E402
+
+DIM = 3
+
+
+def encode(batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """An item of length n: the vector (n, n, n), and n rows that count up."""
+    vectors = torch.tensor([[float(n)] * DIM for n in batch])
+    return vectors, [torch.arange(n * DIM, dtype=torch.float32).reshape(n, DIM) for n in batch]
+
+
+class Watched:
+    """``encode``, remembering the batches; memory runs out for more than ``room`` items."""
+
+    def __init__(self, room: int = 1000, error: Callable[[], RuntimeError] | None = None) -> None:
+        self.room = room
+        self.error = error or (lambda: torch.OutOfMemoryError("CUDA out of memory"))
+        self.seen: list[list[int]] = []
+
+    def __call__(self, batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        self.seen.append(list(batch))
+        if len(batch) > self.room:
+            raise self.error()
+        return encode(batch)
+
+
+def assert_one_by_one(lengths: Sequence[int], vectors: np.ndarray, sets: object) -> None:
+    assert vectors.dtype == np.float32
+    assert vectors.shape == (len(lengths), DIM)
+    assert len(sets) == len(lengths)
+    for i, n in enumerate(lengths):
+        one, rows = encode([n])
+        assert np.array_equal(vectors[i], one[0].numpy())
+        assert np.array_equal(sets[i], rows[0].numpy())
+
+
+LENGTHS = st.lists(st.integers(0, 6), max_size=12)
+
+
+@given(lengths=LENGTHS, size=st.integers(1, 5))
+def test_results_come_in_the_order_of_the_input_from_batches_of_alike(lengths: list[int], size: int) -> None:
+    watched = Watched()
+    assert_one_by_one(lengths, *in_batches("cpu", "float32", DIM, lengths, lengths, watched, size))
+    assert [n for batch in watched.seen for n in batch] == sorted(lengths, reverse=True)
+    assert all(len(batch) == size for batch in watched.seen[:-1])
+
+
+@given(lengths=LENGTHS, size=st.integers(1, 9), room=st.integers(1, 9))
+def test_batches_are_halved_until_they_fit_and_stay_so(lengths: list[int], size: int, room: int) -> None:
+    watched = Watched(room)
+    assert_one_by_one(lengths, *in_batches("cpu", "float32", DIM, lengths, lengths, watched, size))
+    sizes = [len(batch) for batch in watched.seen]
+    assert sizes == sorted(sizes, reverse=True)
+    refused = [n for n in sizes if n > room]
+    assert all(after == before // 2 for before, after in zip(refused, sizes[1:], strict=False))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+        lambda: RuntimeError("[enforce fail at alloc_cpu.cpp:114] . DefaultCPUAllocator: can't allocate memory"),
+        lambda: RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_an_item_that_does_not_fit_alone_is_refused_with_the_way_out(error: Callable[[], RuntimeError]) -> None:
+    watched = Watched(0, error)
+    with pytest.raises(
+        EncoderError, match=r"on cpu with a single item of length 7; try --precision bfloat16, --device"
+    ):
+        in_batches("cpu", "float32", DIM, [7, 2, 3], [7, 2, 3], watched, 4)
+    assert watched.seen == [[7, 3, 2], [7]]
+
+
+def test_the_allocator_of_the_cpu_says_what_is_waited_for() -> None:
+    """The words that tell exhaustion from other errors are those torch uses."""
+
+    def greedy(batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        if len(batch) > 1:
+            torch.empty(1 << 60, dtype=torch.uint8)
+        return encode(batch)
+
+    assert_one_by_one([2, 1, 3], *in_batches("cpu", "float32", DIM, [2, 1, 3], [2, 1, 3], greedy))
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
+    watched = Watched(0, lambda: RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    with pytest.raises(RuntimeError, match="shapes"):
+        in_batches("cpu", "float32", DIM, [1, 2], [1, 2], watched)
+    assert len(watched.seen) == 1
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_precision_is_that_of_matrix_products_and_the_results_are_float32(precision: str) -> None:
+    torch.manual_seed(0)
+    layer, inputs = torch.nn.Linear(8, DIM), list(torch.randn(5, 8))
+    seen = set()
+
+    def project(batch: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        made = layer(torch.stack(list(batch)))
+        seen.add((made.dtype, torch.is_inference_mode_enabled()))
+        return made, list(made[:, None])
+
+    vectors, sets = in_batches("cpu", precision, DIM, inputs, [1] * 5, project, 2)
+    assert seen == {(getattr(torch, precision), True)}
+    assert vectors.dtype == sets.values.dtype == np.float32
+    exact = layer(torch.stack(inputs)).detach().numpy()
+    tolerance = {"float32": 1e-6, "bfloat16": 0.03, "float16": 0.004}[precision]
+    assert np.allclose(vectors, exact, atol=tolerance)
+    assert np.array_equal(sets.values, vectors)
+    assert np.allclose(vectors, exact, atol=1e-6) == (precision == "float32")  # sums may go in another order
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(EncoderError, match="no precision 'float8'; known: float32, bfloat16, float16"):
+        in_batches("cpu", "float8", DIM, [1], [1], encode)
+
+
+def test_to_the_cpu_nothing_is_copied() -> None:
+    tensor = torch.zeros(2)
+    assert to_device(tensor, "cpu") is tensor
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_a_gpu_the_results_are_the_same() -> None:
+    def there(batch: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        vectors, sets = encode(batch)
+        return to_device(vectors, "cuda"), [to_device(rows, "cuda") for rows in sets]
+
+    lengths = [3, 0, 5, 1, 1, 4]
+    assert_one_by_one(lengths, *in_batches("cuda", "float32", DIM, lengths, lengths, there, 2))

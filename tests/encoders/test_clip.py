@@ -1,0 +1,663 @@
+"""Dual encoders of the transformers library: against the library itself, on tiny models of random weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageDraw
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from torch import Tensor, nn
+
+from boc import plugins
+from boc.clustering.term_labels import whole_words
+from boc.errors import EncoderError, ImageError
+from boc.types import ImageRef, Runtime
+from encoders.clip import JOINER, WITH_PILLOW, ClipEncoder, patch_boxes, window
+from tests.helpers import boc, draw_pictures
+
+TEXTS = ["a red box at the left", "box", "", " ", "?!", "\U0001f408 日本語", "A RED BOX, reddish boxes", "word" * 200]
+SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+PICTURE = {"image_size": 32, "patch_size": 8}
+
+
+def clip_tokenizer(folder: Path) -> dict[str, Any]:
+    """Bytes and a few merges, in the files that CLIP has."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = ["b o", "bo x</w>", "r e", "re d</w>"]
+    pieces = [*letters, *(f"{letter}</w>" for letter in letters), *(merge.replace(" ", "") for merge in merges)]
+    vocabulary = {piece: i for i, piece in enumerate([*pieces, "<|startoftext|>", "<|endoftext|>"])}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n", encoding="utf-8")
+    files = str(folder / "vocab.json"), str(folder / "merges.txt")
+    transformers.CLIPTokenizerFast(*files, model_max_length=128).save_pretrained(folder)
+    end = vocabulary["<|endoftext|>"]
+    ids = {"bos_token_id": end - 1, "eos_token_id": end, "pad_token_id": end}
+    return {"vocab_size": len(vocabulary), "max_position_embeddings": 128} | ids
+
+
+def word_pieces(folder: Path) -> dict[str, Any]:
+    """Letters and a few words, as BERT has them."""
+    letters = "abcdefghijklmnopqrstuvwxyz?!:,"
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        *letters,
+        *(f"##{letter}" for letter in letters),
+        "red",
+        "box",
+        "##es",
+    ]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=10**30, **names)
+    fast.save_pretrained(folder)
+    return {"vocab_size": len(vocabulary), "max_position_embeddings": 24, "pad_token_id": 0}
+
+
+def unigram(folder: Path) -> dict[str, Any]:
+    """Letters and a few words, in the manner of sentencepiece; no mask, and texts of 12 ids, as SigLIP has them."""
+    scores = {"<unk>": 0.0, "</s>": 0.0, "▁": -4.0, "▁red": -1.0, "▁box": -1.0, "es": -2.0}
+    pieces = list((scores | dict.fromkeys("abcdefghijklmnopqrstuvwxyz?!:,", -9.0)).items())
+    tokenizer = Tokenizer(models.Unigram(pieces, 0, byte_fallback=False))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 1)])
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=12, unk_token="<unk>", pad_token="</s>", eos_token="</s>",
+        model_input_names=["input_ids"],
+    ).save_pretrained(folder)  # fmt: skip
+    ids = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 1}
+    return {"vocab_size": len(pieces), "max_position_embeddings": 12} | ids
+
+
+def save(folder: Path, config: Any, kind: str, processor: Any) -> None:
+    """A network of random weights, and how it wants its pictures."""
+    torch.manual_seed(0)
+    model = getattr(transformers, kind)(config)
+    with torch.no_grad():
+        for tensor in model.parameters():  # beyond the small initial ones, so that everything matters
+            tensor.add_(0.2 * torch.randn(tensor.shape))
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+
+
+def pillow(name: str, **settings: Any) -> Any:
+    """The image processor of that name which works with Pillow alone."""
+    found = getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)
+    return found(**settings)
+
+
+def crop() -> Any:
+    return pillow("CLIPImageProcessor", size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+
+
+def square(name: str = "SiglipImageProcessor") -> Any:
+    return pillow(name, size={"height": 32, "width": 32})
+
+
+def nested(config: Any, text: dict[str, Any], vision: dict[str, Any], **more: Any) -> Any:
+    return config(text_config=SIZES | text, vision_config=SIZES | PICTURE | vision, **more)
+
+
+def tiny_clip(folder: Path, kind: str = "CLIP", **text: Any) -> None:
+    """Also those that are built alike."""
+    config = getattr(transformers, f"{kind}Config")
+    texts = clip_tokenizer(folder) | text
+    save(folder, nested(config, texts, {}, projection_dim=12), f"{kind}Model", crop())
+
+
+def tiny_siglip(folder: Path) -> None:
+    texts = unigram(folder) | {"projection_size": 16}
+    save(folder, nested(transformers.SiglipConfig, texts, {}), "SiglipModel", square())
+
+
+def tiny_siglip2(folder: Path) -> None:
+    texts = unigram(folder) | {"projection_size": 16}
+    config = transformers.Siglip2Config(
+        text_config=SIZES | texts, vision_config=SIZES | {"num_patches": 16, "patch_size": 8}
+    )
+    save(folder, config, "Siglip2Model", pillow("Siglip2ImageProcessor", patch_size=8, max_num_patches=16))
+
+
+def tiny_chinese(folder: Path) -> None:
+    config = nested(transformers.ChineseCLIPConfig, word_pieces(folder), {}, projection_dim=12)
+    save(folder, config, "ChineseCLIPModel", crop())
+
+
+def tiny_alt(folder: Path) -> None:
+    """Its RoBERTa counts positions from 1 on: 24 are 23."""
+    texts = word_pieces(folder) | {"project_dim": 10, "type_vocab_size": 1}
+    save(folder, nested(transformers.AltCLIPConfig, texts, {}, projection_dim=12), "AltCLIPModel", crop())
+
+
+def tiny_pair(folder: Path) -> None:
+    """A ViT and a BERT, whose poolers go before the projections."""
+    vision, text = transformers.ViTConfig(**SIZES, **PICTURE), transformers.BertConfig(**SIZES, **word_pieces(folder))
+    config = transformers.VisionTextDualEncoderConfig.from_vision_text_configs(vision, text, projection_dim=12)
+    save(folder, config, "VisionTextDualEncoderModel", square("ViTImageProcessor"))
+
+
+def tiny_align(folder: Path) -> None:
+    """Pictures through an EfficientNet: the 8 x 8 cells of its last map."""
+    channels = {"in_channels": [32, 16], "out_channels": [16, 16], "hidden_dim": 16}
+    blocks = {"kernel_sizes": [3, 3], "strides": [2, 2], "num_block_repeats": [1, 1], "expand_ratios": [1, 2]}
+    scaled = {"image_size": 64, "width_coefficient": 1.0, "depth_coefficient": 0.2, "depthwise_padding": []}
+    config = transformers.AlignConfig(
+        text_config=SIZES | word_pieces(folder), vision_config=channels | blocks | scaled, projection_dim=16
+    )
+    save(folder, config, "AlignModel", pillow("EfficientNetImageProcessor", size={"height": 64, "width": 64}))
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "clip": tiny_clip,
+    "clip of before, whose end is the largest id": lambda folder: tiny_clip(folder, eos_token_id=2),
+    "clipseg": lambda folder: tiny_clip(folder, "CLIPSeg"),
+    "siglip": tiny_siglip,
+    **({"siglip2": tiny_siglip2} if hasattr(transformers, "Siglip2Model") else {}),
+    "chinese_clip": tiny_chinese,
+    "altclip": tiny_alt,
+    "align": tiny_align,
+    "vision-text-dual-encoder": tiny_pair,
+} | ({"metaclip_2": lambda folder: tiny_clip(folder, "MetaClip2")} if hasattr(transformers, "MetaClip2Model") else {})
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[ImageRef]:
+    """Wide, high, square, tiny; one of a single row, whose height could pass for a number of channels."""
+    folder = tmp_path_factory.mktemp("pictures")
+    random = np.random.default_rng(0)
+    for i, (width, height) in enumerate([(90, 50), (33, 80), (32, 32), (5, 3), (7, 1)]):
+        pixels = random.integers(0, 256, (height, width, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    return [ImageRef(path.name, path) for path in sorted(folder.iterdir())]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Folders of the tiny models, each made when first asked for."""
+    home = tmp_path_factory.mktemp("models")
+
+    def folder(kind: str) -> Path:
+        place = home / kind.replace(" ", "-")
+        if not place.exists():
+            KINDS[kind](place)
+        return place
+
+    return folder
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for a socket fails."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+def open_encoder(folder: Path, **runtime: Any) -> ClipEncoder:
+    found = plugins.encoder(f"clip:{folder}", runtime=Runtime("cpu", **runtime))
+    assert isinstance(found, ClipEncoder)
+    return found
+
+
+def library_inputs(folder: Path, pictures: list[ImageRef]) -> tuple[nn.Module, dict[str, Tensor], dict[str, Tensor]]:
+    """The network, and what it reads of ``pictures`` and ``TEXTS``, without a line of ours."""
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    processor = transformers.AutoImageProcessor.from_pretrained(folder, **WITH_PILLOW)
+    long = "max_length" if "siglip" in model.config.model_type else True
+    limit = {"siglip": 12, "siglip2": 12, "altclip": 23, "align": 24, "chinese_clip": 24}
+    most = limit.get(model.config.model_type, 24 if "dual" in model.config.model_type else 128)
+    texts = tokenizer(TEXTS, padding=long, truncation=True, max_length=most, return_tensors="pt")
+    images = [Image.open(each.path) for each in pictures]
+    return model, dict(processor(images, return_tensors="pt", input_data_format="channels_last")), dict(texts)
+
+
+def unit(found: Any) -> Any:
+    vectors = found if isinstance(found, Tensor) else found.pooler_output
+    return (vectors / vectors.norm(dim=1, keepdim=True)).numpy()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_global_vectors_are_the_librarys_own(
+    kind: str, folders: Callable[[str], Path], pictures: list[ImageRef], offline: None
+) -> None:
+    encoder = open_encoder(folders(kind))
+    model, images, texts = library_inputs(folders(kind), pictures)
+    found = encoder.encode_images([encoder.prepare(each) for each in pictures])
+    assert np.abs(found.vectors - unit(model.get_image_features(**images))).max() <= 1e-6
+    said = encoder.encode_texts(TEXTS)
+    assert np.abs(said.vectors - unit(model.get_text_features(**texts))).max() <= 1e-6
+    assert encoder.identity.dim == found.vectors.shape[1] == said.vectors.shape[1]
+    for each in (found, said):
+        assert each.vectors.dtype == np.float32
+        assert np.abs(np.linalg.norm(each.vectors, axis=1) - 1).max() <= 1e-6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_there_is_one_concept_a_patch_and_a_piece_of_a_word(
+    kind: str, folders: Callable[[str], Path], pictures: list[ImageRef]
+) -> None:
+    encoder = open_encoder(folders(kind))
+    prepared = [encoder.prepare(each) for each in pictures]
+    found, said = encoder.encode_images(prepared), encoder.encode_texts(TEXTS)
+    assert found.concepts is not None
+    assert found.boxes is not None
+    assert np.array_equal(found.concepts.offsets, found.boxes.offsets)
+    assert np.diff(found.concepts.offsets).tolist() == [len(each) for each in prepared]
+    assert all(0 < len(each) <= 64 for each in prepared)
+    assert said.concepts is not None
+    assert said.words is not None
+    assert np.diff(said.concepts.offsets).tolist() == [len(pieces) for pieces in said.words]
+    assert len(said.words[TEXTS.index("")]) == 0
+    assert all(piece for pieces in said.words for piece in pieces)
+    for embeddings in (found, said):
+        assert embeddings.concepts is not None
+        assert embeddings.concepts.values.shape[1] == encoder.identity.dim
+        assert np.isfinite(embeddings.concepts.values).all()
+    assert len(encoder.encode_images([])) == len(encoder.encode_texts([])) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_else_is_in_a_batch_and_its_order_change_nothing(
+    kind: str, folders: Callable[[str], Path], pictures: list[ImageRef]
+) -> None:
+    encoder = open_encoder(folders(kind))
+    for encode, inputs in (
+        (encoder.encode_images, [encoder.prepare(p) for p in pictures]),
+        (encoder.encode_texts, TEXTS),
+    ):
+        together, backwards = encode(inputs), encode(inputs[::-1])
+        assert together.concepts is not None
+        for i, each in enumerate(inputs):
+            for found, row in ((encode([each]), 0), (backwards, len(inputs) - 1 - i)):
+                assert found.concepts is not None
+                assert np.abs(found.vectors[row] - together.vectors[i]).max() <= 1e-5
+                assert np.abs(found.concepts[row] - together.concepts[i]).max(initial=0) <= 1e-5
+
+
+def special(folder: Path, limit: int) -> list[np.ndarray]:
+    """For each id of each of ``TEXTS`` whether it is the beginning or the end."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    found = tokenizer(TEXTS, truncation=True, max_length=limit)
+    ends = [each for each in (tokenizer.bos_token_id, tokenizer.eos_token_id) if each is not None]
+    return [np.isin(ids, ends) for ids in found["input_ids"]]
+
+
+@torch.no_grad()
+def test_concepts_of_clip_are_its_tokens_normalised_and_projected(
+    folders: Callable[[str], Path], pictures: list[ImageRef]
+) -> None:
+    encoder = open_encoder(folders("clip"))
+    model, images, texts = library_inputs(folders("clip"), pictures)
+    found = encoder.encode_images([encoder.prepare(each) for each in pictures])
+    assert found.concepts is not None
+    hidden = model.vision_model(**images).last_hidden_state
+    for i in range(len(pictures)):
+        for j in range(16):
+            norm = model.vision_model.post_layernorm
+            token = hidden[i, 1 + j]
+            scaled = (token - token.mean()) / (token.var(unbiased=False) + norm.eps).sqrt() * norm.weight + norm.bias
+            assert np.abs(found.concepts[i][j] - (model.visual_projection.weight @ scaled).numpy()).max() <= 1e-5
+    said = encoder.encode_texts(TEXTS)
+    assert said.concepts is not None
+    hidden = model.text_model(**texts).last_hidden_state
+    for i, mask in enumerate(special(folders("clip"), 128)):
+        projected = (hidden[i, : len(mask)] @ model.text_projection.weight.T).numpy()
+        assert np.abs(said.concepts[i] - projected[~mask]).max(initial=0) <= 1e-5
+        end = projected[-1] / np.linalg.norm(projected[-1])  # what the tower pools is a token among the others
+        assert np.abs(said.vectors[i] - end).max() <= 1e-6
+
+
+@torch.no_grad()
+def test_concepts_of_siglip_go_through_the_values_of_its_pooling_head(
+    folders: Callable[[str], Path], pictures: list[ImageRef]
+) -> None:
+    encoder = open_encoder(folders("siglip"))
+    model, images, texts = library_inputs(folders("siglip"), pictures)
+    found = encoder.encode_images([encoder.prepare(each) for each in pictures])
+    assert found.concepts is not None
+    head, width = model.vision_model.head, 16
+    values = head.attention.in_proj_weight[2 * width :], head.attention.in_proj_bias[2 * width :]
+    for i, tokens in enumerate(model.vision_model(**images).last_hidden_state):
+        for j, token in enumerate(tokens):
+            attended = head.attention.out_proj(values[0] @ token + values[1])
+            pooled = attended + head.mlp(head.layernorm(attended))
+            assert np.abs(found.concepts[i][j] - pooled.numpy()).max() <= 1e-5
+    said = encoder.encode_texts(TEXTS)
+    assert said.concepts is not None
+    hidden = model.text_model(**texts).last_hidden_state
+    for i, mask in enumerate(special(folders("siglip"), 12)):
+        rows = model.text_model.head(hidden[i, : len(mask)]).numpy()
+        assert np.abs(said.concepts[i] - rows[~mask]).max(initial=0) <= 1e-5
+
+
+@torch.no_grad()
+def test_concepts_of_a_vit_and_a_bert_go_through_their_poolers(
+    folders: Callable[[str], Path], pictures: list[ImageRef]
+) -> None:
+    encoder = open_encoder(folders("vision-text-dual-encoder"))
+    model, images, _ = library_inputs(folders("vision-text-dual-encoder"), pictures)
+    found = encoder.encode_images([encoder.prepare(each) for each in pictures])
+    assert found.concepts is not None
+    pooled = torch.tanh(model.vision_model.pooler.dense(model.vision_model(**images).last_hidden_state[:, 1:]))
+    expected = model.visual_projection(pooled).flatten(0, 1).numpy()
+    assert np.abs(found.concepts.values - expected).max() <= 1e-5
+
+
+@pytest.mark.parametrize(("width", "height"), [(320, 200), (200, 330), (64, 64), (401, 100)])
+@pytest.mark.parametrize("kind", ["clip", "siglip", *(["siglip2"] if "siglip2" in KINDS else [])])
+def test_a_box_is_where_its_patch_was_looked_at(
+    kind: str, width: int, height: int, folders: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A picture that is white in one box only is brightest at that patch."""
+    encoder = open_encoder(folders(kind))
+    Image.new("RGB", (width, height)).save(tmp_path / "a.png")
+    boxes = encoder.prepare(ImageRef("a.png", tmp_path / "a.png")).boxes
+    for i, box in enumerate(boxes):
+        picture = Image.new("RGB", (width, height))
+        x1, y1, x2, y2 = box * [width, height, width, height]
+        ImageDraw.Draw(picture).rectangle((x1 + 1, y1 + 1, x2 - 1, y2 - 1), fill="white")
+        picture.save(tmp_path / "a.png")
+        pixels = encoder.prepare(ImageRef("a.png", tmp_path / "a.png")).inputs["pixel_values"]
+        if kind == "siglip2":  # patches already
+            bright = pixels.sum(axis=1)[: len(boxes)]
+        else:
+            bright = pixels.sum(axis=0).reshape(4, 8, 4, 8).sum(axis=(1, 3)).ravel()
+        assert bright.argmax() == i
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000))
+def test_boxes_tile_what_was_seen(width: int, height: int) -> None:
+    """A centred square of the short side, up to a pixel of the small picture."""
+    seen = window(crop(), width, height)
+    short = min(width, height)
+    expected = ((width - short) / 2 / width, (height - short) / 2 / height)
+    assert np.abs(np.array(seen) - [*expected, 1 - expected[0], 1 - expected[1]]).max() <= 1.5 / 32
+    boxes = patch_boxes(seen, 4, 4)
+    assert boxes.dtype == np.float32
+    assert boxes.min() >= 0
+    assert boxes.max() <= 1
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    assert areas.min() > 0
+    assert areas.sum() == pytest.approx((seen[2] - seen[0]) * (seen[3] - seen[1]), rel=1e-4)
+    assert np.array_equal(boxes[0, :2], np.float32(seen[:2]))
+    assert np.array_equal(boxes[-1, 2:], np.float32(seen[2:]))
+
+
+def test_a_crop_larger_than_the_picture_ends_where_the_picture_does() -> None:
+    processor = pillow("CLIPImageProcessor", do_resize=False, crop_size={"height": 40, "width": 40})
+    seen = window(processor, 20, 80)
+    assert seen == (-0.5, 0.25, 1.5, 0.75)
+    boxes = patch_boxes(seen, 1, 4)
+    assert boxes[:, [0, 2]].tolist() == [[0, 0], [0, 0.5], [0.5, 1], [1, 1]]
+    assert boxes[:, [1, 3]].tolist() == [[0.25, 0.75]] * 4
+
+
+@given(text=st.text("abcdexyz  ", max_size=30))
+@pytest.mark.parametrize("kind", ["clip", "siglip", "chinese_clip"])
+def test_pieces_make_up_the_words_of_a_text(kind: str, text: str, folders: Callable[[str], Path]) -> None:
+    """Whatever the marks of the tokenizer: ends of words, beginnings of words, goings-on."""
+    encoder = CACHE.setdefault(kind, open_encoder(folders(kind)))
+    for each in (text, text.upper()):
+        pieces = encoder.encode_texts([each]).words[0]
+        expected = text.split()
+        room = {"clip": 126, "siglip": 11, "chinese_clip": 22}[kind]
+        found = [word for word in whole_words(pieces)[0] if word != "▁"]
+        assert "".join(expected).startswith("".join(found).replace(JOINER, ""))
+        if 2 * len(text) <= room:
+            assert [word.replace(JOINER, "") for word in found] == expected
+
+
+CACHE: dict[str, ClipEncoder] = {}
+
+
+def test_bytes_of_a_letter_are_one_word(folders: Callable[[str], Path]) -> None:
+    pieces = open_encoder(folders("clip")).encode_texts(["caf\u00e9 \U0001f408, yes"]).words[0]
+    words, of = whole_words(pieces)
+    assert [word.replace(JOINER, "") for word in words] == ["caf\u00e9", "\U0001f408", ",", "yes"]
+    assert len(of) == len(pieces) == 5 + 4 + 1 + 3
+
+
+def test_a_preparer_goes_to_other_processes(folders: Callable[[str], Path], pictures: list[ImageRef]) -> None:
+    for kind in KINDS:
+        preparer = open_encoder(folders(kind)).preparer
+        packed = pickle.dumps(preparer)
+        assert len(packed) < 10_000  # without the network
+        for picture in pictures:
+            one, other = preparer(picture), pickle.loads(pickle.dumps(pickle.loads(packed)(picture)))  # noqa: S301
+            assert np.array_equal(one.boxes, other.boxes)
+            assert one.inputs.keys() == other.inputs.keys()
+            assert all(np.array_equal(one.inputs[name], other.inputs[name]) for name in one.inputs)
+            assert one.inputs["pixel_values"].dtype == np.float32
+
+
+def test_pictures_that_cannot_be_used_are_named(folders: Callable[[str], Path], tmp_path: Path) -> None:
+    preparer = open_encoder(folders("clip")).preparer
+    (tmp_path / "a.png").write_text("no picture")
+    Image.new("RGB", (3001, 30)).save(tmp_path / "b.png")
+    for name in ("a.png", "b.png", "c.png"):
+        with pytest.raises(ImageError, match=name):
+            preparer(ImageRef(name, tmp_path / name))
+
+
+def test_what_decides_the_output_decides_the_digest(folders: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(folders("clip"), folder)
+    before = open_encoder(folders("clip")).identity
+    (folder / "README.md").write_text("about it")
+    same = open_encoder(folder).identity
+    assert same == replace(before, spec=f"clip:{folder.resolve()}")
+    changes: list[Callable[[], object]] = [
+        lambda: change_json(folder / "preprocessor_config.json", "image_mean", [0.5, 0.5, 0.5]),
+        lambda: change_json(folder / "config.json", "logit_scale_init_value", 1.0),
+        lambda: change_weights(folder / "model.safetensors"),
+    ]
+    digests = [same.digest]
+    for change in changes:
+        change()
+        digests.append(open_encoder(folder).identity.digest)
+    assert len(set(digests)) == len(digests)
+
+
+def change_json(path: Path, name: str, value: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {name: value}), encoding="utf-8")
+
+
+def change_weights(path: Path, leave_out: str = "") -> None:
+    tensors = load_file(path)
+    tensors["visual_projection.weight"].view(-1)[0] += 1e-3
+    save_file({name: tensor for name, tensor in tensors.items() if name != leave_out}, path, {"format": "pt"})
+
+
+def test_weights_in_several_files_are_the_same_weights(folders: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(folders("clip"), folder)
+    transformers.AutoModel.from_pretrained(folder).save_pretrained(folder, max_shard_size="20KB")
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    parts = sorted(folder.glob("model-*.safetensors"))
+    assert len(parts) > 1
+    one, other = open_encoder(folders("clip")), open_encoder(folder)
+    assert np.array_equal(one.encode_texts(TEXTS).vectors, other.encode_texts(TEXTS).vectors)
+    part = next(part for part in parts if "visual_projection.weight" in load_file(part))
+    change_weights(part)
+    assert open_encoder(folder).identity.digest != other.identity.digest
+
+
+def test_a_name_is_looked_for_on_this_machine_only(
+    folders: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offline: None
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EncoderError, match="download it with: hf download someone/tiny-clip, then"):
+        plugins.encoder("clip:someone/tiny-clip", "cpu")
+    place = tmp_path / "models--someone--tiny-clip"
+    shutil.copytree(folders("clip"), place / "snapshots" / "0123")
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("0123")
+    found = plugins.encoder("clip:someone/tiny-clip", "cpu")
+    assert found.identity.spec == "clip:someone/tiny-clip"
+    assert found.identity.digest == open_encoder(folders("clip")).identity.digest
+    for name in ("no/such/folder", "../elsewhere", str(tmp_path / "nowhere")):
+        with pytest.raises(EncoderError, match="no such folder"):
+            plugins.encoder(f"clip:{name}", "cpu")
+
+
+class Harmful:
+    """What a hostile file of weights may hold."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_torch_files_are_read_for_weights_only(folders: Callable[[str], Path], tmp_path: Path, offline: None) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(folders("clip"), folder)
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    one, other = open_encoder(folders("clip")), open_encoder(folder)
+    assert np.array_equal(one.encode_texts(TEXTS).vectors, other.encode_texts(TEXTS).vectors)
+    assert one.identity.digest != other.identity.digest
+    torch.save({**weights, "logit_scale": Harmful(tmp_path / "harm")}, folder / "pytorch_model.bin")
+    with pytest.raises(EncoderError, match="no dual encoder that can be used") as caught:
+        open_encoder(folder)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_code_in_a_folder_is_not_run(folders: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(folders("clip"), folder)
+    change_json(folder / "config.json", "model_type", "of_my_own")
+    change_json(folder / "config.json", "auto_map", {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"})
+    (folder / "mine.py").write_text(f"import os; os.mkdir({str(tmp_path / 'harm')!r})")
+    with pytest.raises(EncoderError, match="no dual encoder that can be used"):
+        open_encoder(folder)
+    assert not (tmp_path / "harm").exists()
+
+
+def damage(name: str, text: str | None) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).unlink() if text is None else (folder / name).write_text(text)
+
+
+DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no configuration": (damage("config.json", None), r"no config\.json"),
+    "no weights": (damage("model.safetensors", None), "no weights"),
+    "damaged weights": (damage("model.safetensors", "none"), "cannot|can be used"),
+    "a weight left out": (
+        lambda folder: change_weights(folder / "model.safetensors", "text_projection.weight"),
+        r"1 weights are missing, such as text_projection\.weight",
+    ),
+    "no image processor": (damage("preprocessor_config.json", None), "can be used"),
+    "damaged configuration": (damage("config.json", "{"), "can be used"),
+}
+
+
+@pytest.mark.parametrize(("harm", "message"), DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_damaged_folder_is_named_in_one_line(
+    harm: Callable[[Path], object], message: str, folders: Callable[[str], Path], tmp_path: Path
+) -> None:
+    shutil.copytree(folders("clip"), tmp_path / "model")
+    harm(tmp_path / "model")
+    with pytest.raises(EncoderError, match=message) as caught:
+        open_encoder(tmp_path / "model")
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path / "model") in str(caught.value)
+
+
+def test_a_model_that_is_no_dual_encoder_is_refused_by_its_type(tmp_path: Path) -> None:
+    word_pieces(tmp_path)
+    transformers.BertModel(transformers.BertConfig(**SIZES, vocab_size=70)).save_pretrained(tmp_path)
+    with pytest.raises(EncoderError, match=r"type 'bert'.*CLIP, SigLIP"):
+        open_encoder(tmp_path)
+
+
+def test_half_precision_is_close_and_still_of_unit_length(
+    folders: Callable[[str], Path], pictures: list[ImageRef]
+) -> None:
+    full, half = open_encoder(folders("clip")), open_encoder(folders("clip"), precision="bfloat16")
+    prepared = [full.prepare(each) for each in pictures]
+    for one, other in (
+        (full.encode_images(prepared), half.encode_images(prepared)),
+        (full.encode_texts(TEXTS), half.encode_texts(TEXTS)),
+    ):
+        assert 0 < np.abs(one.vectors - other.vectors).max() < 0.1
+        assert np.abs(np.linalg.norm(other.vectors, axis=1) - 1).max() <= 1e-6
+
+
+def test_compiling_changes_nothing(
+    folders: Callable[[str], Path], pictures: list[ImageRef], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **inputs: Any) -> Any:
+            asked.append(function)
+            return function(*args, **inputs)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    plain, fast = open_encoder(folders("clip")), open_encoder(folders("clip"), compile=True)
+    assert not asked
+    assert np.array_equal(plain.encode_texts(TEXTS).vectors, fast.encode_texts(TEXTS).vectors)
+    prepared = [plain.prepare(each) for each in pictures]
+    assert np.array_equal(plain.encode_images(prepared).vectors, fast.encode_images(prepared).vectors)
+    assert len({id(each) for each in asked}) == 2
+
+
+def test_a_network_whose_tokens_have_no_way_has_vectors_only(
+    folders: Callable[[str], Path], pictures: list[ImageRef], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("encoders.clip.CLOSE", -1.0)
+    encoder = open_encoder(folders("clip"))
+    prepared = [encoder.prepare(each) for each in pictures]
+    assert [len(each) for each in prepared] == [0] * len(pictures)
+    found, said = encoder.encode_images(prepared), encoder.encode_texts(TEXTS)
+    assert found.concepts is found.boxes is said.concepts is said.words is None
+    monkeypatch.undo()
+    whole = open_encoder(folders("clip"))
+    assert np.array_equal(found.vectors, whole.encode_images([whole.prepare(each) for each in pictures]).vectors)
+    assert np.array_equal(said.vectors, whole.encode_texts(TEXTS).vectors)
+
+
+def test_from_pictures_to_answers(folders: Callable[[str], Path], tmp_path: Path, offline: None) -> None:
+    table = draw_pictures(tmp_path, 8)
+    for command in (
+        ("extract", table, "-o", tmp_path / "x.h5", "--encoder", f"clip:{folders('clip')}"),
+        ("index", "photos", tmp_path / "x.h5", "--at", f"file:{tmp_path / 'index'}"),
+        ("search", "photos", "a red box", "--at", f"file:{tmp_path / 'index'}"),
+    ):
+        done = boc(*command)
+        assert done.exit_code == 0, done.output
+    assert ".png" in done.stdout

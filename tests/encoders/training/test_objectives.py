@@ -1,0 +1,177 @@
+"""What training minimises, and the pooling of alignments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import nn
+
+from boc.errors import EncoderError
+from boc.types import Item
+from encoders.networks import text_towers
+from encoders.networks.alignment import POOLINGS, pooled
+from encoders.networks.base import Encoded
+from encoders.runtime.model_folder import make
+from encoders.training.caption_tensors import Captions
+from encoders.training.losses import hinge
+from encoders.training.objectives import Objective
+from encoders.training.trainer import TrainConfig
+
+TEXTS = ["a red box", "blue", "something at the very left of it", "red", "a box", "a dog runs"]
+TERAN = {"region_dim": 6, "visual_width": 8, "visual_layers": 1, "joint_width": 8, "heads": 2, "feedforward": 8}
+
+
+def slow(A: NDArray[np.float64], words: int, pooling: str) -> float:
+    """The score of cosines (regions, words) with zeros where either is masked; ``words`` are not."""
+    by_word, by_region = sum(max(column) for column in A.T), sum(max(row) for row in A)
+    known = {"mrsw": by_word, "mwsr": by_region, "symm": by_word + by_region, "sum": A.sum(), "mean": A.mean()}
+    return float({**known, "mravgw": by_word / max(1, words)}[pooling])
+
+
+@given(
+    seed=st.integers(0, 99),
+    n=st.lists(st.integers(0, 4), min_size=1, max_size=3),
+    m=st.lists(st.integers(0, 3), min_size=1, max_size=3),
+    pooling=st.sampled_from([p for p in POOLINGS if p != "scan"]),
+)
+def test_pooling_is_the_slow_loop(seed: int, n: list[int], m: list[int], pooling: str) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    regions, words = (
+        torch.nn.functional.normalize(torch.randn(len(c), 4, 5, generator=generator, dtype=torch.float64), dim=2)
+        for c in (n, m)
+    )
+    masks = [torch.arange(4)[None] < torch.tensor(c)[:, None] for c in (n, m)]
+    found = pooled(regions, masks[0], words, masks[1], pooling)
+    for i in range(len(n)):
+        for j in range(len(m)):
+            A = (regions[i] @ words[j].T) * (masks[0][i][:, None] & masks[1][j][None, :])
+            assert float(found[i, j]) == pytest.approx(slow(A.numpy(), m[j], pooling), abs=1e-12)
+
+
+def test_attention_over_words_is_scan() -> None:
+    generator = torch.Generator().manual_seed(0)
+    regions, words = (
+        torch.nn.functional.normalize(torch.randn(1, c, 5, generator=generator, dtype=torch.float64), dim=2)
+        for c in (3, 4)
+    )
+    ones = [torch.ones(1, c, dtype=torch.bool) for c in (3, 4)]
+    A = np.maximum((regions[0] @ words[0].T).numpy(), 0)
+    A = A / np.linalg.norm(A, axis=0)
+    weights = np.exp(A) / np.exp(A).sum(axis=1, keepdims=True)
+    attended = weights @ words[0].numpy()
+    expected = sum(r @ a / np.linalg.norm(a) for r, a in zip(regions[0].numpy(), attended, strict=True))
+    assert float(pooled(regions, ones[0], words, ones[1], "scan")) == pytest.approx(expected, abs=1e-9)
+    alone = pooled(regions, ones[0], words, torch.zeros(1, 4, dtype=torch.bool), "scan")
+    assert float(alone) == 0
+
+
+@pytest.fixture
+def captions(tmp_path: Path) -> tuple[Any, Captions]:
+    """A small TERAN and captions for it."""
+    torch.manual_seed(0)
+    tower = text_towers.load_tower("small", 1, TEXTS)
+    network = make("teran", TERAN, tower.text).eval()
+    items = [Item(str(i), "text", text) for i, text in enumerate(TEXTS)]
+    return network, Captions(items, tower.tokens, network.txt_enc.width, frozen=False, folder=tmp_path)
+
+
+def encode(network: Any, captions: Captions) -> tuple[Encoded, torch.Tensor, torch.Tensor, Any]:
+    lengths = torch.tensor([4, 2, 3])
+    images = network.images(torch.randn(3, 4, 6), torch.rand(3, 4, 4), lengths)
+    mask = network.region_mask(lengths, images.sets.shape[1])
+    return images, lengths, mask, captions.encode(network, [4, 0, 2, 1, 5, 3], "cpu")
+
+
+def test_the_parts_add_up_or_are_weighed_by_their_uncertainty(captions: tuple[Any, Captions]) -> None:
+    network, texts = captions
+    positive = torch.tensor([[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1]], dtype=torch.bool)
+    numbers = [4, 0, 2, 1, 5, 3]
+    settings: dict[str, Any] = {
+        "objective": "matching+alignment+generation",
+        "generation_hidden": 4,
+        "alignment_margin": 0.7,
+    }
+    plain = Objective(TrainConfig(**settings, generation_weight=0.5), network, texts).eval()
+    with torch.no_grad():
+        images, lengths, mask, chunks = encode(network, texts)
+        losses = [
+            hinge(plain.scores(part, images, mask, chunks), positive, margin, 2) / 6
+            for part, margin in (("matching", 0.2), ("alignment", 0.7))
+        ]
+        losses.append(0.5 * plain.generation(images.sets, lengths, numbers, positive))
+        batch = images, lengths, mask, chunks, numbers, positive, 2
+        assert float(plain(*batch)) == pytest.approx(float(sum(losses)), abs=1e-5)
+        weighed = Objective(TrainConfig(**settings, generation_weight=0.5, uncertainty=1), network, texts).eval()
+        weighed.generation = plain.generation
+        weighed.log_variances.copy_(torch.tensor([0.3, -0.2, 1.0]))
+        expected = 0.5 * sum(np.exp(-s) * float(loss) + s for s, loss in zip((0.3, -0.2, 1.0), losses, strict=True))
+        assert float(weighed(*batch)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_scores_are_in_the_order_asked(captions: tuple[Any, Captions]) -> None:
+    network, texts = captions
+    objective = Objective(TrainConfig(objective="alignment"), network, texts)
+    with torch.no_grad():
+        images, _, mask, chunks = encode(network, texts)
+        for part in ("matching", "alignment"):
+            together = objective.scores(part, images, mask, chunks)
+            for column, number in enumerate([4, 0, 2, 1, 5, 3]):
+                alone = objective.scores(part, images, mask, texts.encode(network, [number], "cpu"))
+                assert (together[:, column] - alone[:, 0]).abs().max() <= 1e-5
+    assert objective.ranking == "alignment"
+
+
+@pytest.mark.parametrize("kind", ["tern", "teran"])
+def test_an_alignment_is_one_of_cosines(kind: str, tmp_path: Path) -> None:
+    """Also of TERN, whose sets have rows of any length."""
+    torch.manual_seed(0)
+    tower = text_towers.load_tower("small", 1, TEXTS)
+    network = make(kind, TERAN, tower.text).eval()
+    items = [Item(str(i), "text", text) for i, text in enumerate(TEXTS)]
+    texts = Captions(items, tower.tokens, network.txt_enc.width, frozen=False, folder=tmp_path)
+    objective = Objective(TrainConfig(objective="alignment"), network, texts)
+    with torch.no_grad():
+        images, lengths, mask, chunks = encode(network, texts)
+        found = objective.scores("alignment", images, mask, chunks)
+        chunk = chunks[0]
+        regions, words = (nn.functional.normalize(s, dim=2) for s in (images.sets, chunk.encoded.sets))
+        for i, n in enumerate(lengths.tolist()):
+            for place, rows, kept in zip(chunk.places, words, chunk.mask, strict=True):
+                A = regions[i, 1 : 1 + n] @ rows[kept].T
+                expected = A.amax(dim=0).clamp(min=0).sum() if A.numel() else 0.0  # I-CLS, a zero, is among them
+                assert float(found[i, place]) == pytest.approx(float(expected), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"objective": "guessing"}, "objective must join"),
+        ({"objective": "generation"}, "objective must join"),
+        ({"objective": "alignment", "pooling": "max"}, "no pooling 'max' of alignments; known: mrsw"),
+    ],
+)
+def test_an_objective_that_is_none_is_refused(
+    captions: tuple[Any, Captions], settings: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(EncoderError, match=words):
+        Objective(TrainConfig(**settings), *captions)
+
+
+def test_stop_words_can_be_left_out_of_the_alignment(captions: tuple[Any, Captions]) -> None:
+    tower = text_towers.load_tower("small", 1, TEXTS * 2)  # only words that are there twice are word-pieces
+    stops = text_towers.stop_ids(tower.tokens)
+    network = make("teran", {**TERAN, "stop_words": False, "last_word": True}, {**tower.text, "stop_ids": stops})
+    ids, lengths = text_towers.pad(tower.tokens.ids(["a red box", "at the very left"]))
+    strings = tower.tokens.strings(tower.tokens.ids(["a red box", "at the very left"]))
+    mask = network.word_mask(ids, lengths)
+    kept = [[s for s, m in zip(row, flags, strict=False) if m] for row, flags in zip(strings, mask, strict=True)]
+    assert kept == [["red", "box"], ["left"]]
+    plain = captions[0].word_mask(ids, lengths)
+    assert [int(n) for n in plain.sum(dim=1)] == [2, 3]  # all but the last

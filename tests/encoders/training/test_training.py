@@ -1,0 +1,425 @@
+"""The parts of training: word-pieces, the closed-form start, what a batch reads, and the loop that can be stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from scipy import sparse
+
+from boc.errors import EncoderError
+from boc.evaluate.metrics import Recalls, evaluate
+from boc.inputs.features import FeatureFile
+from boc.types import Item
+from encoders.networks import text_towers
+from encoders.networks.base import Network
+from encoders.networks.tern import Tern, TernConfig
+from encoders.networks.vsrn import Vsrn
+from encoders.networks.vsrnpp import VsrnPlusPlus
+from encoders.runtime import model_folder as checkpoint
+from encoders.training import trainer as trainer_module
+from encoders.training import warmstart
+from encoders.training.caption_tensors import Captions, Chunk, in_order
+from encoders.training.data import RegionReader, read_pairs
+from encoders.training.recipes import RECIPES
+from encoders.training.train import Recipe
+from encoders.training.trainer import RunState, TrainConfig, Trainer, cosine, update_average
+from encoders.training.warmstart import cca, latent_semantics, warm_start
+
+WORDS = ["dog", "dogs", "runs", "running", "snow", "white", "the", "a", "on", "woman", "bicycle", "red", "stands"]
+SENTENCES = [" ".join(random.Random(i).choices(WORDS, k=1 + i % 19)) for i in range(150)]
+
+
+def test_the_same_captions_give_the_same_word_pieces_in_any_process() -> None:
+    code = (
+        "import hashlib, sys; from encoders.networks.text_towers import learn_tokenizer\n"
+        "print(hashlib.sha256(learn_tokenizer(sys.argv[1:]).to_str().encode()).hexdigest())"
+    )
+    here = hashlib.sha256(text_towers.learn_tokenizer(SENTENCES).to_str().encode()).hexdigest()
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    told = subprocess.run(
+        [sys.executable, "-c", code, *SENTENCES], env=environment, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.strip() == here
+
+
+def test_frequent_words_are_one_piece_and_others_are_spelled() -> None:
+    tokenizer = text_towers.learn_tokenizer([*SENTENCES, "Zebra"])
+
+    def pieces(text: str) -> list[str]:
+        found: list[str] = tokenizer.encode(text, add_special_tokens=False).tokens
+        return found
+
+    for word in WORDS:
+        assert pieces(word) == pieces(word.upper()) == [word]
+    for word in ("zebra", "snowman", "rinning", "bicycles"):
+        assert len(pieces(word)) > 1
+        assert "".join(piece.removeprefix("##") for piece in pieces(word)) == word
+    assert pieces("dog ж!") == ["dog", "[UNK]", "[UNK]"]
+    assert tokenizer.encode("red dog").tokens == ["[CLS]", "red", "dog", "[SEP]"]
+    assert [tokenizer.token_to_id(piece) for piece in text_towers.SPECIALS] == [0, 1, 2, 3, 4]
+
+
+def paired(seed: int, n: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Regions (m, 12) and words (m, 16) of n pictures, both noisy linear images of one latent of 8 numbers."""
+    maps = np.random.default_rng(0)
+    A, B = maps.standard_normal((8, 12)), maps.standard_normal((8, 16))
+    rng = np.random.default_rng(seed)
+    sets: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+    for z in rng.standard_normal((n, 8)):
+        for side, matrix in zip(sets, (A, B), strict=True):
+            rows = z @ matrix + 0.5 * rng.standard_normal((rng.integers(3, 8), matrix.shape[1])) + 2
+            side.append(torch.from_numpy(rows.astype(np.float32)))
+    return sets
+
+
+@torch.inference_mode()
+def recalls(model: Network, regions: list[torch.Tensor], words: list[torch.Tensor]) -> Recalls:
+    model.eval()
+    images, texts = [], []
+    for features, hidden in zip(regions, words, strict=True):
+        boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(len(features), 4)
+        images.append(model.images(features[None], boxes[None], torch.tensor([len(features)]))[0])
+        texts.append(model.words(hidden[None], torch.tensor([len(hidden)]))[0])
+    return evaluate(torch.cat(images).numpy(), torch.cat(texts).numpy(), np.arange(len(images)))
+
+
+def test_the_closed_form_start_finds_what_belongs_together() -> None:
+    torch.manual_seed(0)
+    sizes = TernConfig(12, visual_width=32, visual_layers=1, joint_width=16, joint_layers=2, heads=2, feedforward=32)
+    model = Tern(sizes, {"kind": "embedding", "vocabulary": 30, "width": 16})
+    untrained = recalls(model, *paired(2, 200))
+    regions, words = paired(1, 500)
+    warm_start(model, torch.stack([r.mean(0) for r in regions]), torch.stack([w.mean(0) for w in words]), averaging=8)
+    started = recalls(model, *paired(2, 200))
+    for found, random_ in (
+        (started.text_to_image, untrained.text_to_image),
+        (started.image_to_text, untrained.image_to_text),
+    ):
+        assert random_.r10 < 20  # chance is 5
+        assert found.r1 > 40  # chance is 0.5
+        assert found.r10 > 80
+
+
+def test_the_closed_form_start_of_vsrn_finds_what_belongs_together() -> None:
+    torch.manual_seed(0)
+    for kind in (Vsrn, VsrnPlusPlus):
+        config = kind.Config(region_dim=12, width=16, norm_axis="row")
+        network = kind(config, {"kind": "embedding", "vocabulary": 30, "width": 16})
+        untrained = recalls(network, *paired(2, 200))
+        regions, words = paired(1, 500)
+        warm_start(network, torch.stack([r.mean(0) for r in regions]), torch.stack([w.mean(0) for w in words]), 8)
+        started = recalls(network, *paired(2, 200))
+        for side in ("text_to_image", "image_to_text"):
+            assert getattr(untrained, side).r10 < 20  # chance is 5
+            assert getattr(started, side).r10 > 40
+
+
+@pytest.mark.parametrize("known", [0, 3])
+def test_word_vectors_become_latent_semantics(known: int) -> None:
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(0.7, (60, 12)) + np.eye(12)[rng.integers(0, 12, 60)]
+    counts[:, 0] = 1  # a word of all captions
+    bags = sparse.csr_array(counts / counts.sum(axis=1, keepdims=True))
+    embedding = torch.nn.Embedding(12, known + 5)
+    if known:
+        with torch.no_grad():
+            embedding.weight[:, known:] = 0
+    before = embedding.weight.detach().clone()
+    latent_semantics(embedding, bags)
+    after = embedding.weight.detach()
+    assert torch.equal(after[:, :known], before[:, :known])
+    assert (after[0, known:] == 0).all()
+    spread = np.log(60 / (counts > 0).sum(axis=0))
+    U, S, _ = np.linalg.svd(bags.toarray() * spread)
+    found = bags @ after[:, known:].numpy()
+    found /= np.linalg.norm(found[:, 0])
+    assert np.allclose(np.abs(found), np.abs(U[:, :5] * S[:5] / S[0]), atol=1e-4)
+
+
+def test_cca_gives_the_canonical_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the textbook's eigenvalues of Cxx^-1 Cxy Cyy^-1 Cyx."""
+    monkeypatch.setattr(warmstart, "IMAGE_RIDGE", 1e-9)
+    monkeypatch.setattr(warmstart, "TEXT_RIDGE", 1e-9)
+    rng = np.random.default_rng(0)
+    Z = rng.standard_normal((400, 3))
+    X = Z @ rng.standard_normal((3, 5)) + rng.standard_normal((400, 5)) + 1
+    Y = Z @ rng.standard_normal((3, 4)) + rng.standard_normal((400, 4)) - 2
+    one, other = cca(torch.from_numpy(X), torch.from_numpy(Y), 3)
+    assert np.allclose(one.mean, X.mean(0), atol=1e-5)
+    assert np.allclose(other.mean, Y.mean(0), atol=1e-5)
+    U, V = (X - X.mean(0)) @ one.matrix.double().numpy(), (Y - Y.mean(0)) @ other.matrix.double().numpy()
+    C = np.cov(np.hstack([X, Y]).T)
+    product = np.linalg.solve(C[:5, :5], C[:5, 5:]) @ np.linalg.solve(C[5:, 5:], C[5:, :5])
+    expected = np.sqrt(np.sort(np.linalg.eigvals(product).real)[::-1][:3])
+    correlations = np.corrcoef(np.hstack([U, V]).T)
+    assert np.allclose(correlations[:3, 3:], np.diag(expected), atol=1e-4)
+    assert np.allclose(correlations[:3, :3], np.eye(3), atol=1e-4)
+    for projected in (U, V):
+        assert projected.std() == pytest.approx(1, abs=0.01)
+        assert np.allclose(projected.std(axis=0) / projected[:, 0].std(), expected / expected[0], atol=1e-4)
+
+
+def test_a_ridge_shrinks_the_directions_that_vary_little() -> None:
+    rng = np.random.default_rng(1)
+    Z = rng.standard_normal((500, 2))
+    X, Y = Z * [1, 0.01], Z + 0.1 * rng.standard_normal((500, 2))
+    one, _ = cca(torch.from_numpy(X), torch.from_numpy(Y), 2)
+    shares = (torch.from_numpy(X).float() @ one.matrix).std(dim=0)
+    assert shares[0] > 20 * shares[1]
+
+
+def vectors(chunks: list[Chunk]) -> torch.Tensor:
+    return in_order(chunks, [chunk.encoded.vectors.T for chunk in chunks]).T
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_captions_come_in_the_order_asked_whatever_their_lengths(tmp_path: Path, frozen: bool) -> None:
+    torch.manual_seed(0)
+    tower = text_towers.load_tower("small", 1, SENTENCES)
+    model = Tern(TernConfig(8, 8, 1, 16, 1, 2, 16), tower.text)
+    items = [Item(str(i), "text", text) for i, text in enumerate(SENTENCES)]
+    captions = Captions(items, tower.tokens, model.txt_enc.width, frozen=frozen, folder=tmp_path)
+    assert len(captions) == list(captions.prepare(model, "cpu"))[-1] == 150
+    model.eval()
+    numbers = [*np.random.default_rng(0).permutation(150).tolist(), 3, 3, 0]
+    with torch.inference_mode():
+        together = vectors(captions.encode(model, numbers, "cpu"))
+        alone = torch.cat([vectors(captions.encode(model, [number], "cpu")) for number in numbers])
+        ids, lengths = text_towers.pad(captions.ids)
+        direct = model.texts(ids, lengths)[0][numbers]
+        hidden = model.txt_enc(ids, lengths)
+    assert (together - alone).abs().max() <= 1e-5
+    assert (together - direct).abs().max() <= (0.01 if frozen else 1e-5)  # a frozen tower's words are kept as float16
+    means = torch.stack([row[:n].mean(dim=0) for row, n in zip(hidden, lengths.tolist(), strict=True)])
+    assert (captions.means(model, numbers, "cpu") - means[numbers]).abs().max() <= 0.01
+
+
+def test_a_reader_gives_the_regions_of_the_file(library: Path) -> None:
+    reader = RegionReader(library / "regions.h5")
+    numbers = [7, 0, 39, 7]
+    features, boxes, lengths = reader(numbers)
+    with FeatureFile(library / "regions.h5") as file:
+        for i, number in enumerate(numbers):
+            rows = file.rows("image", number, number + 1).ragged
+            assert np.array_equal(features[i, : lengths[i]], rows["features"][0])
+            assert np.array_equal(boxes[i, : lengths[i]], rows["boxes"][0])
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.5, 0.9])
+def test_left_out_regions_are_random_and_never_all(library: Path, keep: float) -> None:
+    torch.manual_seed(0)
+    reader = RegionReader(library / "regions.h5")
+    whole, _, total = reader(range(40))
+    features, _, lengths = reader(range(40), keep)
+    assert lengths.min() >= 1
+    for i in range(40):
+        place = 0
+        for row in features[i, : lengths[i]]:  # a subset in the same order
+            while not torch.equal(whole[i, place], row):
+                place += 1
+            place += 1
+    assert float(lengths.sum() / total.sum()) == pytest.approx(max(keep, 1 / 46), abs=0.05)
+    assert (lengths == 1).all() == (keep == 0)
+
+
+def test_pairs_are_split_and_drawn_without_loss(library: Path) -> None:
+    pairs, captions = read_pairs(library / "regions.h5", None)
+    rest, held_out = pairs.split(8, seed=3)
+    assert sorted([*rest.pictures, *held_out.pictures]) == pairs.pictures.tolist()
+    assert len(held_out) == 8
+    batches = list(rest.batches(10, 1, np.random.default_rng(0)))
+    drawn = np.concatenate([pictures for pictures, _, _ in batches])
+    assert len(drawn) == len(set(drawn.tolist())) == 30
+    assert set(drawn) <= set(rest.pictures)
+    for pictures, numbers, positive in batches:
+        owners = [f"{picture:03d}.png" for picture in pictures]
+        for j, number in enumerate(numbers):
+            assert [owners[i] for i in torch.nonzero(positive[:, j]).flatten()] == [captions[number].group]
+    few, theirs = read_pairs(library / "regions.h5", {"004.png"})
+    assert few.pictures.tolist() == [4]
+    assert [theirs[i].id for i in few.captions[0]] == ["004.png#0", "004.png#1"]
+
+
+@given(warmup=st.integers(0, 50), rest=st.integers(1, 200))
+def test_the_learning_rate_goes_up_then_down_to_zero(warmup: int, rest: int) -> None:
+    steps = warmup + rest
+    factors = [cosine(step, warmup, steps) for step in range(steps + 1)]
+    assert factors[0] == (1 / warmup if warmup else 1)
+    assert factors[warmup] == max(factors) == 1
+    assert factors[steps] == pytest.approx(0, abs=1e-12)
+    assert factors[:warmup] == sorted(factors[:warmup])
+    assert factors[warmup:] == sorted(factors[warmup:], reverse=True)
+
+
+@given(values=st.lists(st.integers(-8, 8), min_size=1, max_size=30), decay=st.sampled_from([0.0, 0.5, 0.99]))
+def test_the_running_average_follows_its_recurrence(values: list[int], decay: float) -> None:
+    average = {"w": torch.zeros(1, dtype=torch.float64)}
+    expected = 0.0
+    for step, value in enumerate(values):
+        update_average(average, {"w": torch.tensor([float(value)], dtype=torch.float64)}, decay, step)
+        kept = min(decay, (step + 1) / (step + 10))
+        expected = kept * expected + (1 - kept) * value
+        assert float(average["w"]) == pytest.approx(expected, abs=1e-9)
+    if decay == 0:
+        assert float(average["w"]) == values[-1]
+
+
+Make = Callable[..., Trainer]
+SIZES = {"visual_width": 16, "visual_layers": 1, "joint_layers": 1, "heads": 2, "feedforward": 16}
+
+
+@pytest.fixture
+def make(library: Path, tmp_path: Path) -> Make:
+    """Makes a trainer of a tiny network on the library, in a folder of some name, with some settings."""
+    defaults: dict[str, Any] = {"epochs": 3, "batch_size": 8, "held_out": 8, "lr": 1e-2, "warmup": 2}
+
+    def build(name: str, kind: str = "tern", **settings: Any) -> Trainer:
+        config = TrainConfig(**{**defaults, **settings})
+        torch.manual_seed(0)
+        pairs, items = read_pairs(library / "regions.h5", None)
+        tower = text_towers.load_tower("small", 1, (item.content for item in items))
+        sizes = {"width": 16} if kind.startswith("vsrn") else {**SIZES, "joint_width": 16}
+        network = checkpoint.make(kind, {"region_dim": 108, **sizes}, tower.text)
+        (tmp_path / name / "training").mkdir(parents=True, exist_ok=True)
+        frozen, width = config.text_lr == 0, network.txt_enc.width
+        captions = Captions(items, tower.tokens, width, frozen=frozen, folder=tmp_path / name / "training")
+        list(captions.prepare(network, "cpu"))
+        return Trainer(
+            tmp_path / name, network, pairs, RegionReader(library / "regions.h5"), captions, config, device="cpu"
+        )
+
+    return build
+
+
+def tensors(trainer: Trainer) -> dict[str, torch.Tensor]:
+    learned = {f"learned.{name}": tensor for name, tensor in trainer.learned.items()}
+    average = {f"average.{name}": tensor for name, tensor in trainer.average.items()}
+    return learned | average | {f"buffer.{name}": tensor for name, tensor in trainer.buffers.items()}
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "frozen": {},
+    "learning": {"text_lr": 1.0},
+    "steps": {"schedule": "steps", "decay_epochs": 1},
+    "align": {"kind": "teran", "objective": "matching+alignment", "uncertainty": 1, "averaging": 1.0},
+    "vsrn": {"kind": "vsrn", "objective": "matching+generation", "generation_hidden": 8, "text_lr": 1.0},
+    "vsrnpp": {"kind": "vsrnpp", "sinkhorn": 5},
+}
+
+
+@pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS.keys())
+@pytest.mark.parametrize("stop", [2, 6])
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(
+    make: Make, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], stop: int
+) -> None:
+    calm = make("calm", **settings)
+    assert [now.step for now in calm.run() if now.recalls is None] == list(range(1, 13))
+    monkeypatch.setattr(trainer_module, "SAVE_SECONDS", 0)
+    first = make("wild", **settings).run()
+    while next(first).step < stop:
+        pass
+    first.close()
+    second = make("wild", **settings)
+    steps = [now.step for now in second.run() if now.recalls is None]
+    assert steps == list(range(stop, 13))  # the step at whose end it was stopped is done again
+    assert second.state == calm.state
+    for name, tensor in tensors(calm).items():
+        assert torch.equal(tensors(second)[name], tensor), name
+    kept = [load_file(trainer.folder / "model.safetensors") for trainer in (calm, second)]
+    assert all(torch.equal(kept[0][name], kept[1][name]) for name in kept[0])
+
+
+@pytest.mark.parametrize("patience", [1, 2])
+def test_training_stops_when_nothing_gets_better(make: Make, patience: int) -> None:
+    trainer = make("still", epochs=9, lr=0.0, patience=patience)
+    validated = [now.epoch for now in trainer.run() if now.recalls is not None]
+    assert validated == list(range(1 + patience))
+    assert trainer.state.best_step == 4
+
+
+def test_the_weights_kept_are_the_best_that_were_validated(make: Make) -> None:
+    for seed in range(9):  # until one that learns too fast ends below its best
+        trainer = make(f"best-{seed}", epochs=6, lr=0.1, average=0.0, seed=seed)
+        found = [now.recalls.total for now in trainer.run() if now.recalls is not None]
+        if found[-1] < max(found):
+            break
+    assert found[-1] < max(found)
+    assert trainer.state.best == max(found)
+    assert trainer.state.best_step == 4 * (1 + found.index(max(found)))
+    trainer.network.load_state_dict(load_file(trainer.folder / "model.safetensors"))
+    again = trainer_module.validate(
+        trainer.network, trainer.objective, trainer.held_out, trainer.regions, trainer.captions, "cpu"
+    )
+    assert again.total == max(found)
+
+
+def test_a_frozen_tower_stays_as_it_is(make: Make) -> None:
+    for text_lr, same in ((0.0, True), (0.5, False)):
+        trainer = make(f"tower-{same}", text_lr=text_lr, epochs=1)
+        before = {name: tensor.clone() for name, tensor in trainer.network.txt_enc.state_dict().items()}
+        list(trainer.run())
+        after = trainer.network.txt_enc.state_dict()
+        assert all(torch.equal(before[name], after[name]) for name in before) == same
+
+
+@pytest.mark.parametrize(("first", "last"), [(100, 1), (60, 6), (1, 1), (7, 7)])
+def test_the_number_of_negatives_falls_from_the_first_to_the_last(make: Make, first: int, last: int) -> None:
+    trainer = make("negatives", epochs=9, negatives_first=first, negatives_last=last)
+    counts = [trainer._negatives(step) for step in range(trainer.steps)]
+    assert counts[0] == first
+    assert set(counts[-(-2 * trainer.steps // 3) :]) == {last}
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_a_run_is_over_at_its_last_step_or_without_patience_left() -> None:
+    config = TrainConfig(patience=2)
+    entries = [{"step": step} for step in (4, 8, 12)]
+    assert not RunState(8, 1.0, 4, entries[:2]).over(config, 20)
+    assert RunState(12, 1.0, 4, entries).over(config, 20)
+    assert not RunState(12, 1.0, 8, entries).over(config, 20)
+    assert RunState(12, 1.0, 12, entries).over(config, 12)
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_settings_change_a_recipe(name: str) -> None:
+    plain = Recipe.of(name, {})
+    assert plain == Recipe.of(name, RECIPES[name])
+    width = "width" if plain.kind.startswith("vsrn") else "joint_width"
+    changed = Recipe.of(name, {"lr": "0.5", "epochs": "3", width: "8", "text": "folder", "text_layers": "1"})
+    assert (changed.train.lr, changed.train.epochs, changed.sizes[width]) == (0.5, 3, 8)
+    assert (changed.text, changed.text_layers) == ("folder", 1)
+    assert changed.sizes.keys() == plain.sizes.keys() | {width}
+    assert changed.train.batch_size == plain.train.batch_size
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"depth": "3"}, "no setting 'depth'; known: .*joint_width.*batch_size.*text_layers"),
+        ({"region_dim": "3"}, "no setting 'region_dim'"),
+        ({"lr": "fast"}, "lr must be a number, got 'fast'; write for example --set lr=1"),
+        ({"epochs": "2.5"}, "epochs must be a number, got '2.5'"),
+        ({"text_layers": ""}, "text_layers must be a number"),
+    ],
+)
+def test_a_setting_that_is_none_is_refused(setting: dict[str, str], words: str) -> None:
+    with pytest.raises(EncoderError, match=words):
+        Recipe.of("small", setting)
+
+
+def test_pairs_need_captions(library: Path) -> None:
+    with pytest.raises(EncoderError, match="no picture with captions to learn from"):
+        read_pairs(library / "regions.h5", set())

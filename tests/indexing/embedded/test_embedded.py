@@ -1,0 +1,600 @@
+"""The embedded index: what older formats, damage, second writers and half-finished loads do to its folder."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import sparse
+
+from boc.errors import BackendError, BocError, ManifestError
+from boc.manifest import FORMAT
+from boc.rerank import dot
+from boc.rerank.storage import store
+from boc.types import Filter, Item, Ragged, Rescore, Words
+from indexing.embedded import commits, fs, merge, npy_files, text_index_writer
+from indexing.embedded import index as index_module
+from indexing.embedded import writer as writer_module
+from indexing.embedded.backend import EmbeddedBackend
+from indexing.file import connect
+from tests.oracles import new_manifest, picture, random_terms, sentence
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
+
+ARRAYS = {"widths": np.array([3], dtype=np.int64)}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with the index ``pets``."""
+    build(tmp_path, "pets")
+    return tmp_path
+
+
+def build(folder: Path, name: str, n: int = 6, largest: int = 9) -> None:
+    items = [picture(f"{i}.jpg") if i % 2 else sentence(f"{i}", f"sentence {i}", "0.jpg") for i in range(n)]
+    terms, vectors = random_terms(np.random.default_rng(0), (n, 4), largest, 1), np.eye(n, 3, dtype=np.float32)
+    concepts = store(Ragged.from_sets([np.ones((i % 3, 2)) for i in range(n)], 2), "int8")
+    with EmbeddedBackend(folder).create(name, new_manifest(4, 3, ARRAYS, concepts="int8"), ARRAYS) as writer:
+        writer.add(items, terms, vectors, concepts)
+        writer.commit()
+
+
+def files_of(home: Path, name: str = "pets") -> list[Path]:
+    """All that the index consists of."""
+    return [
+        path for path in sorted((home / name).rglob("*")) if path.is_file() and path.name not in (".lock", ".checked")
+    ]
+
+
+def folder_of(home: Path, kind: str) -> Path:
+    """The one folder of a kind."""
+    (found,) = (home / "pets").glob(f"{kind}-*")
+    return found
+
+
+def state(home: Path, name: str = "pets") -> dict[str, bytes]:
+    return {str(path.relative_to(home)): path.read_bytes() for path in files_of(home, name)}
+
+
+@pytest.mark.parametrize("number", range(1, FORMAT + 1))
+@pytest.mark.parametrize("compacted", [False, True])
+def test_an_index_of_every_format_is_read_edited_and_compacted(tmp_path: Path, number: int, compacted: bool) -> None:
+    shutil.copytree(GOLDEN / f"format-{number}", tmp_path, dirs_exist_ok=True)
+    expected = json.loads((tmp_path / "expected.json").read_text(encoding="utf-8"))
+    backend = EmbeddedBackend(tmp_path)
+    assert backend.open("pets").manifest.format == number
+    if compacted:
+        backend.compact("pets")
+        assert backend.open("pets").manifest.format == FORMAT
+    index = backend.open("pets")
+    items = [Item(*told) for told in expected["items"]]
+    keys = [item.id for item in items]
+    queries = sparse.csr_array(np.array(expected["queries"], np.int32))
+    assert list(index.items()) == items
+    assert index.vectors(keys).tolist() == expected["vectors"]
+    assert index.terms(keys).toarray().tolist() == expected["terms"]
+    assert [[[hit.item.id, hit.score] for hit in hits] for hits in index.search(queries, 7)] == expected["hits"]
+    assert set(index.arrays()) == set(index.manifest.arrays)
+    assert index.damaged() == []
+    if expected["concepts"] is not None:
+        assert index.concepts(keys).values.tolist() == expected["concepts"]
+    if index.manifest.fields:
+        filters = [Filter("year", ">=", 2010), Filter("tag", "=", "grass")]
+        found = index.search(queries[:1], 50, filters=filters)[0]
+        assert found
+        assert all(hit.item.fields["year"] >= 2010 and "grass" in hit.item.fields["tag"] for hit in found)
+    if index.manifest.format == FORMAT:
+        assert {hit.item.id for hit in index.match(["dog 7"], 50)[0]} == {key for key in keys if "#" in key}
+    else:
+        with pytest.raises(BackendError, match="boc compact pets"):
+            index.match(["dog"], 5)
+        with pytest.raises(BackendError, match="boc compact pets"):
+            index.search(queries[:1], 5, words=Words(["dog"], 1.0))
+    with backend.edit("pets") as editor:
+        assert editor.delete([keys[0], "nothing"]) == 1
+        editor.commit("ef" * 32)
+    edited = backend.open("pets")
+    assert edited.manifest.format == FORMAT
+    assert list(edited.items()) == items[1:]
+    assert edited.terms(keys[1:]).toarray().tolist() == expected["terms"][1:]
+    assert not list((tmp_path / "pets").glob("generation-*"))
+
+
+def test_every_file_is_missed_by_name(home: Path) -> None:
+    files = files_of(home)
+    assert {"rows.npy", "starts.npy", "ids.bin", "words.sqlite", "widths.npy", "CURRENT"} <= {
+        path.name for path in files
+    }
+    assert {"concepts.npy", "concept_offsets.npy", "concept_scales.npy"} <= {path.name for path in files}
+    for path in files:
+        whole = path.read_bytes()
+        for damage in (whole[:-1], whole[: len(whole) // 2], b"", None):
+            if damage == whole:
+                continue
+            if damage is None:
+                path.unlink()
+            else:
+                path.write_bytes(damage)
+            error = BackendError if path.name == "CURRENT" and damage is None else ManifestError
+            with pytest.raises(error, match="boc index") as caught:
+                connect(f"file:{home}").open("pets")
+            assert str(path) in str(caught.value) or path.name == "CURRENT"
+        path.write_bytes(whole)
+    assert len(list(connect(f"file:{home}").open("pets").items())) == 6
+
+
+def test_a_changed_byte_is_noticed_on_opening(home: Path) -> None:
+    for path in files_of(home):
+        whole = path.read_bytes()
+        if not whole:
+            continue
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        with pytest.raises(ManifestError) as caught:
+            connect(f"file:{home}").open("pets")
+        assert str(path) in str(caught.value) or path.name == "CURRENT"
+        path.write_bytes(whole)
+    assert connect(f"file:{home}").open("pets").damaged() == []
+
+
+def test_a_changed_byte_under_an_unchanged_stamp_is_found_by_looking_for_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder_of(home, "segment") / "vectors.npy"
+    stamps = {each: commits.stamp(each) for each in files_of(home)}
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(data)
+    monkeypatch.setattr(commits, "stamp", lambda each: stamps[each])
+    index = connect(f"file:{home}").open("pets")
+    assert index.damaged() == [str(path)]
+
+
+def test_whole_files_are_not_read_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "sha256", None)
+    assert len(connect(f"file:{home}").open("pets")) == 6
+
+
+def test_a_copy_is_compared_once(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(home / "pets", tmp_path / "copies" / "pets")
+    backend = EmbeddedBackend(tmp_path / "copies")
+    assert len(backend.open("pets")) == 6
+    monkeypatch.setattr(commits, "sha256", None)
+    assert len(backend.open("pets")) == 6
+
+
+def test_an_index_of_a_newer_format_is_refused(home: Path) -> None:
+    (path,) = (home / "pets").glob("commit-*")
+    raw = json.loads(path.read_text())
+    raw["manifest"]["format"] = FORMAT + 1
+    (home / "newer.json").write_text(json.dumps(raw))
+    with pytest.raises(ManifestError, match=f"index format {FORMAT + 1}.*upgrade boc"):
+        commits.read(home / "newer.json")
+
+
+def test_leaving_an_edit_without_commit_leaves_the_index_as_it_is(home: Path) -> None:
+    before = state(home)
+    backend = connect(f"file:{home}")
+    with backend.edit("pets") as editor:
+        editor.delete(["0"])
+        with pytest.raises(BocError, match="is being written by another process"), backend.edit("pets"):
+            raise AssertionError("two editors at once")
+    with backend.edit("pets") as editor:
+        editor.delete([item.id for item in backend.open("pets").items()])
+        with pytest.raises(BackendError, match="boc delete pets --all"):
+            editor.commit("ef" * 32)
+    assert state(home) == before
+    build(home, "pets", n=2)  # the lock is free again
+
+
+def test_an_opened_index_keeps_what_an_edit_deletes(home: Path) -> None:
+    backend = connect(f"file:{home}")
+    old = backend.open("pets")
+    with backend.edit("pets") as editor:
+        editor.delete(["0", "1.jpg"])
+        editor.commit("ef" * 32)
+    backend.compact("pets")
+    assert len(list(old.items())) == len(old) == 6
+    assert old.concepts(["1.jpg"]).values.shape == (1, 2)
+    assert old.match(["sentence 0"], 9)[0][0].item.id == "0"
+    assert len(backend.open("pets")) == 4
+
+
+def test_an_edit_of_a_damaged_index_lets_go_of_the_lock(home: Path) -> None:
+    backend = connect(f"file:{home}")
+    editor = backend.edit("pets")
+    path = folder_of(home, "segment") / "rows.npy"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(ManifestError, match=r"rows\.npy"), editor:
+        raise AssertionError("an editor of half an index")
+    path.write_bytes(whole)
+    with backend.edit("pets") as editor:
+        editor.delete(["0"])
+        editor.commit("ef" * 32)
+    assert len(backend.open("pets")) == 5
+
+
+def test_a_damaged_index_can_be_replaced_and_is_left_alone_by_a_load_that_gives_up(home: Path) -> None:
+    path = folder_of(home, "segment") / "rows.npy"
+    path.write_bytes(path.read_bytes()[:-1])
+    before = state(home)
+    with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
+        writer.add([picture("a")], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32))
+    assert before.items() <= state(home).items()
+    build(home, "pets", n=2)
+    assert len(connect(f"file:{home}").open("pets")) == 2
+    assert len(list((home / "pets").glob("segment-*"))) == 1
+
+
+def test_a_full_disk_is_told_and_leaves_the_index_as_it_is(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state(home)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fs.os, "fsync", full)
+        with pytest.raises(BackendError, match=r"No space left on device.*check space"):
+            build(home, "pets", n=2)
+    assert state(home) == before
+    build(home, "pets", n=2)
+
+
+@pytest.mark.usefixtures("small")
+def test_segments_whose_rows_are_all_gone_are_dropped(tmp_path: Path) -> None:
+    load(tmp_path, 40)
+    backend = connect(f"file:{tmp_path}")
+    terms = random_terms(np.random.default_rng(0), (1, 6), 5, 1)
+    with backend.edit("dogs") as editor:
+        for i in range(60):  # each takes the place of the one before
+            editor.put([picture("same", f"/{i}" + 1000 * "x")], terms, np.ones((1, 3), np.float32))
+            editor._flush()
+        editor.commit("ef" * 32)
+    assert len(backend.open("dogs")) == 41
+    assert backend.open("dogs").find(["same"])[0].content.startswith("/59")
+
+
+def test_a_removed_index_leaves_nothing_even_if_it_was_damaged(home: Path) -> None:
+    backend = connect(f"file:{home}")
+    (folder_of(home, "segment") / "rows.npy").unlink()
+    assert backend.names() == ["pets"]
+    backend.remove("pets")
+    assert (backend.names(), list(home.iterdir())) == ([], [])
+
+
+def test_pickled_arrays_are_not_loaded(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder_of(home, "segment") / "rows.npy"
+    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    monkeypatch.setattr(commits, "check", lambda *_: None)
+    with pytest.raises(ManifestError, match=r"rows\.npy: damaged"):
+        connect(f"file:{home}").open("pets")
+
+
+def test_what_a_killed_writer_left_is_never_opened_and_goes_with_the_next_one(home: Path) -> None:
+    for name in ("building-0123456789ab", "segment-0123456789ab", "codec-0123456789ab"):
+        (home / "pets" / name).mkdir()
+        (home / "pets" / name / "rows.npy").write_bytes(b"half")
+    (home / "pets" / ".CURRENT.tmp").write_bytes(b"commit-")
+    (home / "new" / "building-0123456789ab").mkdir(parents=True)
+    backend = connect(f"file:{home}")
+    assert len(backend.open("pets")) == 6
+    assert not backend.exists("new")
+    with pytest.raises(BackendError, match=r"no index 'new' .*it holds: pets"):
+        backend.open("new")
+    for name in ("pets", "new"):
+        build(home, name, n=2)
+        kinds = sorted(path.name.partition("-")[0] for path in (home / name).iterdir())
+        assert kinds == [".checked", ".lock", "CURRENT", "codec", "commit", "segment"]
+
+
+def test_leaving_without_commit_removes_what_was_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "WAITING", 1)
+    before = state(home)
+    with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
+        for key in "ab":  # the one is there when the other begins to be written
+            writer.add(
+                [picture(key)], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32)
+            )
+        assert before.items() < state(home).items()
+    assert state(home) == before
+
+
+@pytest.mark.parametrize("adds", [1, 2])
+def test_a_segment_that_cannot_be_written_is_told_and_nothing_changes(
+    home: Path, monkeypatch: pytest.MonkeyPatch, adds: int
+) -> None:
+    """By the next rows or by the commit, whichever comes first: segments are written while rows come in."""
+    monkeypatch.setattr(writer_module, "WAITING", 1)
+    before = state(home)
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(merge, "write", full)
+    with connect(f"file:{home}").create("pets", new_manifest(4, 3), {}) as writer:
+
+        def load() -> None:
+            for key in range(adds):
+                terms = random_terms(np.random.default_rng(0), (1, 4), 3, 1)
+                writer.add([picture(str(key))], terms, np.ones((1, 3), np.float32))
+            writer.commit()
+
+        with pytest.raises(OSError, match="no space"):
+            load()
+    assert state(home) == before
+
+
+class KilledError(BaseException):
+    """Stands for the end of the process."""
+
+
+def items_of(n: int) -> list[Item]:
+    return [picture(f"{i:03d}.jpg") if i % 2 else sentence(f"{i:03d}", f"a dog number {i}") for i in range(n)]
+
+
+def load(home: Path, n: int, *, stop: int | None = None, source: str = "cd" * 32) -> list[str]:
+    """Load n items in batches of ten; give up after ``stop`` of them. The ids that had to be added."""
+    items, terms = items_of(n), random_terms(np.random.default_rng(n), (n, 6), 5, 0.6)
+    vectors = np.random.default_rng(n).standard_normal((n, 3)).astype(np.float32)
+    added: list[str] = []
+    manifest = replace(new_manifest(6, 3, ARRAYS), source=source)
+    with connect(f"file:{home}").create("dogs", manifest, ARRAYS) as writer:
+        for i in range(0, n, 10):
+            if i == stop:
+                raise KilledError
+            batch = items[i : i + 10]
+            if not writer.has([item.id for item in batch]):
+                writer.add(batch, terms[i : i + 10], vectors[i : i + 10])
+                added += [item.id for item in batch]
+        writer.commit()
+    return added
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second batch of ten becomes a segment, and three segments of about a size one."""
+    monkeypatch.setattr(writer_module, "WAITING", 2000)
+    monkeypatch.setattr(merge, "MERGE", 3)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_broken_load_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    assert len(load(tmp_path / "calm", 300)) == 300
+    with pytest.raises(KilledError):
+        load(tmp_path / "wild", 300, stop=200)
+    assert not connect(f"file:{tmp_path / 'wild'}").exists("dogs")
+    left = load(tmp_path / "wild", 300)
+    assert 100 <= len(left) < 140
+    assert [key for key in state(tmp_path / "wild", "dogs") if "segment" in key] == [
+        key for key in state(tmp_path / "calm", "dogs") if "segment" in key
+    ]
+    assert len(connect(f"file:{tmp_path / 'wild'}").open("dogs")) == 300
+    assert not (tmp_path / "wild" / "dogs" / "loading.json").exists()
+
+
+@pytest.mark.usefixtures("small")
+def test_the_last_rows_of_a_load_end_alike_stored_before_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, real = [], merge.Merger.hold
+    monkeypatch.setattr(merge.Merger, "hold", lambda merger, segment: (held.append(segment), real(merger, segment)))
+    segments = []
+    for few in (0, 1000):
+        monkeypatch.setattr(writer_module, "FEW", few)
+        load(tmp_path / str(few), 110)
+        segments.append([key for key in state(tmp_path / str(few), "dogs") if "segment" in key])
+        assert len(held) == (few > 0)
+    assert segments[0] == segments[1] != []
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("n", [10, 20, 100])
+def test_each_text_is_looked_at_once(tmp_path: Path, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a load that waits in memory to its end, of one that became a segment just then, and of one of several, killed
+    in between: merges and compaction read the words that were found."""
+    looked_at, real = [], text_index_writer.spaced
+
+    def spaced(texts: Sequence[str]) -> str:
+        looked_at.extend(texts)
+        return real(texts)
+
+    monkeypatch.setattr(text_index_writer, "spaced", spaced)
+    with pytest.raises(KilledError):
+        load(tmp_path, n + 10, stop=n)
+    load(tmp_path, n + 10)
+    with connect(f"file:{tmp_path}").edit("dogs") as editor:
+        editor.delete(["000"])
+        editor.compact()
+    texts = {item.id: item.content for item in items_of(n + 10) if item.modality == "text"}
+    assert sorted(filter(None, looked_at)) == sorted(texts.values())
+    found = connect(f"file:{tmp_path}").open("dogs").match(["dog"], n + 10)[0]
+    assert {hit.item.id for hit in found} == texts.keys() - {"000"}
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("change", ["source", "damage"])
+def test_a_broken_load_of_other_contents_or_with_damage_begins_anew(tmp_path: Path, change: str) -> None:
+    with pytest.raises(KilledError):
+        load(tmp_path, 100, stop=60)
+    if change == "damage":
+        load_so_far = commits.read(tmp_path / "dogs" / commits.LOADING)
+        path = tmp_path / "dogs" / load_so_far.segments[0].name / "ids.bin"
+        path.write_bytes(path.read_bytes()[:-1])
+    assert len(load(tmp_path, 100, source="ef" * 32 if change == "source" else "cd" * 32)) == 100
+    assert len(list((tmp_path / "dogs").glob("segment-*"))) == 1
+
+
+@pytest.mark.usefixtures("small")
+def test_edits_of_an_index_leave_a_broken_load_of_it_to_go_on(tmp_path: Path) -> None:
+    load(tmp_path, 40, source="ef" * 32)
+    with pytest.raises(KilledError):
+        load(tmp_path, 100, stop=60)
+    with connect(f"file:{tmp_path}").edit("dogs") as editor:
+        editor.delete(["000"])
+        editor.commit("12" * 32)
+    assert len(connect(f"file:{tmp_path}").open("dogs")) == 39
+    assert len(load(tmp_path, 100)) < 100
+    assert len(connect(f"file:{tmp_path}").open("dogs")) == 100
+
+
+@pytest.mark.usefixtures("small")
+def test_many_small_edits_leave_few_segments(tmp_path: Path) -> None:
+    load(tmp_path, 40)
+    backend = connect(f"file:{tmp_path}")
+    terms = random_terms(np.random.default_rng(0), (1, 6), 5, 1)
+    for i in range(30):
+        with backend.edit("dogs") as editor:
+            editor.put([picture(f"new {i}")], terms, np.ones((1, 3), np.float32))
+            editor.commit(f"{i:064x}")
+        assert len(list((tmp_path / "dogs").glob("segment-*"))) <= 9
+    assert len(backend.open("dogs")) == 70
+    backend.compact("dogs")
+    assert len(list((tmp_path / "dogs").glob("segment-*"))) == 1
+    assert len(backend.open("dogs")) == 70
+
+
+@pytest.mark.usefixtures("small")
+def test_rows_deleted_while_they_are_merged_stay_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The merge in the background is held back until the edit has deleted some of its rows."""
+    load(tmp_path, 20)
+    backend = connect(f"file:{tmp_path}")
+    gate = threading.Event()
+
+    class Later(ThreadPoolExecutor):
+        def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+            return super().submit(lambda: function(*args, **kwargs) if gate.wait(30) else None)
+
+    monkeypatch.setattr(merge, "ThreadPoolExecutor", Later)
+    items, terms = items_of(200)[100:], random_terms(np.random.default_rng(1), (100, 6), 5, 1)
+    with backend.edit("dogs") as editor:
+        for i in range(0, 100, 10):
+            editor.put(items[i : i + 10], terms[i : i + 10], np.ones((10, 3), np.float32))
+        gone = [item.id for item in items[:15]]
+        assert editor.delete(gone) == 15
+        gate.set()
+        editor.commit("ef" * 32)
+    index = backend.open("dogs")
+    assert len(index) == 20 + 85
+    assert not {item.id for item in index.items()} & set(gone)
+    assert index.manifest.postings == int(index.document_frequencies().sum())
+
+
+def test_the_second_writer_is_refused_and_the_first_finishes(home: Path) -> None:
+    backend = connect(f"file:{home}")
+    with backend.create("pets", new_manifest(4, 3, ARRAYS), ARRAYS) as writer:
+        with (
+            pytest.raises(BocError, match="is being written by another process"),
+            backend.create("pets", new_manifest(4, 3), {}),
+        ):
+            raise AssertionError("two writers at once")
+        writer.add([picture("a")], random_terms(np.random.default_rng(0), (1, 4), 3, 1), np.ones((1, 3), np.float32))
+        writer.commit()
+    assert [item.id for item in backend.open("pets").items()] == ["a"]
+    build(home, "pets", n=2)  # the lock is free again
+
+
+@pytest.mark.usefixtures("small")
+def test_many_segments_answer_as_one(tmp_path: Path) -> None:
+    """Few different frequencies, hence ties at every cut."""
+    load(tmp_path, 200)
+    backend = connect(f"file:{tmp_path}")
+    rng = np.random.default_rng(5)
+    for n in (40, 10, 1):
+        with backend.edit("dogs") as editor:
+            batch = [sentence(f"x{rng.integers(1 << 30)}", "a dog and a cat") for _ in range(n)]
+            editor.put(batch, random_terms(rng, (n, 6), 2, 0.7), np.eye(n, 3, dtype=np.float32))
+            editor.delete([f"{i:03d}" for i in range(n, 60, 4)])
+            editor.commit(f"{n:064x}")
+    many = backend.open("dogs")
+    assert len(list((tmp_path / "dogs").glob("segment-*"))) > 2
+    backend.compact("dogs")
+    one = backend.open("dogs")
+    assert len(list((tmp_path / "dogs").glob("segment-*"))) == 1
+    queries = random_terms(rng, (9, 6), 2, 0.5)
+    asked = rng.integers(-1, 2, (9, 3)).astype(np.float32)
+    for k in (1, 3, 20, 500):
+        for modality in (None, "image", "text"):
+            assert many.search(queries, k, modality) == one.search(queries, k, modality)
+            rescore = Rescore(asked, 5)
+            assert many.search(queries, k, modality, rescore=rescore) == one.search(
+                queries, k, modality, rescore=rescore
+            )
+        assert many.match(["a dog", "cat number 7"], k) == one.match(["a dog", "cat number 7"], k)
+        words = Words(["a dog"] * 9, 0.5)
+        assert many.search(queries, k, words=words) == one.search(queries, k, words=words)
+    assert many.document_frequencies().tolist() == one.document_frequencies().tolist()
+
+
+@pytest.mark.parametrize(("largest", "dtype"), [(255, "uint8"), (256, "uint16"), (65535, "uint16"), (65536, "int32")])
+def test_frequencies_take_the_smallest_type_that_holds_them(tmp_path: Path, largest: int, dtype: str) -> None:
+    terms = sparse.csr_array(np.array([[largest, 1]], dtype=np.int32))
+    with EmbeddedBackend(tmp_path).create("pets", new_manifest(2, 3), {}) as writer:
+        writer.add([picture("a")], terms, np.ones((1, 3), np.float32))
+        writer.commit()
+    stored: NDArray[np.generic] = np.load(folder_of(tmp_path, "segment") / "frequencies.npy", allow_pickle=False)
+    assert stored.dtype == dtype
+    assert connect(f"file:{tmp_path}").open("pets").terms(["a"]).toarray().tolist() == [[largest, 1]]
+
+
+def test_vectors_that_are_fetched_first_give_the_same_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from a disk that takes its time: all but the first rows are asked for at once, whole."""
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((300, 700)).astype(np.float32)
+    with EmbeddedBackend(tmp_path).create("pets", new_manifest(2, 700), {}) as writer:
+        writer.add([picture(f"{i:03d}") for i in range(300)], random_terms(rng, (300, 2), 3, 0.9), vectors)
+        writer.commit()
+    index = connect(f"file:{tmp_path}").open("pets")
+    queries, rescore = random_terms(rng, (3, 2), 3, 1.0), Rescore(vectors[:3], 300)
+    expected = index.search(queries, 300, rescore=rescore)
+    asked: list[NDArray[np.int64]] = []
+    monkeypatch.setattr(index_module, "COLD", -1.0)
+    monkeypatch.setattr(index_module, "fetch", lambda array, rows: (asked.append(rows), npy_files.fetch(array, rows)))
+    assert index.search(queries, 300, rescore=rescore) == expected
+    assert [len(rows) for rows in asked] == [len(hits) - dot.PROBE for hits in expected if len(hits) > dot.PROBE]
+    assert asked
+
+
+def test_an_array_in_memory_has_nothing_to_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(npy_files.mmap, "PAGESIZE")  # without which nothing can be asked for
+    for array in (np.ones((3, 2)), np.frombuffer(bytes(48)).reshape(3, 2)):
+        before = array.tobytes()
+        npy_files.fetch(array, np.array([0, 2]))
+        assert array.tobytes() == before
+
+
+def test_an_empty_place_and_a_bad_address_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=r"it holds none.*boc index pets SOURCE"):
+        connect(f"file:{tmp_path / 'nowhere'}").open("pets")
+    with pytest.raises(BackendError, match="write file:DIR"):
+        connect("file:")
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with (
+        pytest.raises(BocError, match=r"file/pets.*; choose another place"),
+        connect(f"file:{tmp_path / 'file'}").create("pets", new_manifest(4, 3), {}),
+    ):
+        raise AssertionError("a writer inside a file")
+
+
+def test_an_index_can_be_opened_at_any_moment_of_its_replacement(home: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        replacing = pool.submit(lambda: [build(home, "pets") for _ in range(20)])
+        opened = 0
+        while not replacing.done():
+            assert len(list(connect(f"file:{home}").open("pets").items())) == 6
+            opened += 1
+        replacing.result()
+    assert opened

@@ -1,0 +1,344 @@
+"""Blocked posting lists give back what was put in, and the kernel and its numpy twin the best rows of a slow loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import sparse
+
+from boc.errors import BackendError
+from indexing.embedded import postings as postings_module
+from indexing.embedded.postings import BLOCK, Best, Postings
+from tests.oracles import random_terms, same_matrix, term_matrices
+
+KERNEL = postings_module._kernel_top
+BUILT = pytest.mark.skipif(KERNEL is None, reason="indexing.embedded._topk is not built; numpy does its work")
+both = pytest.mark.parametrize("engine", [pytest.param(KERNEL, marks=BUILT, id="C"), pytest.param(None, id="numpy")])
+Engine = Callable[..., None] | None
+FEW = 8192  # as in _topk.c
+
+
+def top(
+    engine: Engine,
+    postings: Postings,
+    queries: Any,
+    k: int,
+    mask: NDArray[np.uint8] | None = None,
+    *,
+    by_row: bool = False,
+) -> list[Best]:
+    with mock.patch.object(postings_module, "_kernel_top", engine):
+        return postings.top(queries, k, mask, by_row)
+
+
+def slow_top(terms: Any, query: Any, k: int, mask: NDArray[np.uint8] | None) -> list[tuple[int, int]]:
+    """(row, score): all scores, sorted."""
+    scores = terms.astype(np.int64) @ query.toarray()[0].astype(np.int64)
+    wanted = scores > 0 if mask is None else (scores > 0) & (mask != 0)
+    found = [(row, int(scores[row])) for row in np.flatnonzero(wanted).tolist()]
+    return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:k]
+
+
+def assert_equal_to_slow(
+    engine: Engine, terms: Any, queries: Any, k: int, mask: NDArray[np.uint8] | None = None
+) -> None:
+    postings = Postings.from_matrix(terms)
+    answers, by_row = (top(engine, postings, queries, k, mask, by_row=by_row) for by_row in (False, True))
+    assert len(answers) == len(by_row) == queries.shape[0]
+    for i in range(queries.shape[0]):
+        expected = slow_top(terms, queries[[i]], k, mask)
+        for (rows, scores), wanted in [(answers[i], expected), (by_row[i], sorted(expected))]:
+            assert (rows.dtype, scores.dtype) == (np.int64, np.float64)
+            assert list(zip(rows.tolist(), scores.tolist(), strict=True)) == wanted
+
+
+def spread(terms: Any, places: list[int], n: int) -> Any:
+    """The rows of ``terms`` at ``places``, ascending, among n rows that are empty otherwise."""
+    lengths = np.zeros(n, np.int64)
+    lengths[places] = np.diff(terms.indptr)
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    return sparse.csr_array((terms.data, terms.indices, indptr), shape=(n, terms.shape[1]))
+
+
+@st.composite
+def spread_terms(draw: st.DrawFn, largest: int = 3) -> Any:
+    """At most 8 rows that are not empty, somewhere in up to three blocks, over 5 terms."""
+    n = draw(st.sampled_from([1, 5, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 70]))
+    places = sorted(draw(st.sets(st.integers(0, n - 1) | st.just(n - 1), max_size=8)))
+    return spread(draw(term_matrices((len(places), 5), largest)), places, n)
+
+
+@both
+@given(
+    terms=spread_terms(), queries=term_matrices((2, 5), 4), k=st.integers(1, 9), masked=st.booleans(), data=st.data()
+)
+def test_best_rows_are_those_of_the_slow_loop(
+    engine: Engine, terms: Any, queries: Any, k: int, masked: bool, data: st.DataObject
+) -> None:
+    mask = None
+    if masked:
+        mask = np.zeros(terms.shape[0], np.uint8)
+        mask[data.draw(st.lists(st.sampled_from([*np.flatnonzero(np.diff(terms.indptr)).tolist(), 0])))] = 1
+    assert_equal_to_slow(engine, terms, queries, k, mask)
+
+
+@both
+@pytest.mark.parametrize("largest", [1, 15, 255, 256, 65535, 65536, 2**31 - 1])
+@pytest.mark.parametrize("weight", [1, 15, 70_000])
+def test_so_they_are_where_lists_are_long(engine: Engine, largest: int, weight: int) -> None:
+    rng = np.random.default_rng(largest + weight)
+    terms = sparse.vstack([random_terms(rng, (size, 4), largest, 0.8) for size in (FEW, 2000)], format="csr")
+    terms = spread(terms, [*range(FEW), *range(BLOCK + 9, BLOCK + 2009)], BLOCK + 3000)  # a long block and a short one
+    queries = random_terms(rng, (3, 4), weight, 0.9)
+    for k in (1, 700, 20_000):
+        assert_equal_to_slow(engine, terms, queries, k)
+    assert_equal_to_slow(engine, terms, queries, 50, (rng.random(BLOCK + 3000) < 0.3).astype(np.uint8))
+
+
+@both
+@pytest.mark.parametrize("n", [FEW - 1, FEW, FEW + 1])
+@pytest.mark.parametrize(
+    ("largest", "weight"), [(255, 257), (256, 256), (65535, 65537), (65536, 65536), (2**23, 2**30), (1, 2**31 - 1)]
+)
+def test_scores_are_exact_up_to_2_to_the_53(engine: Engine, n: int, largest: int, weight: int) -> None:
+    """On both sides of 2**16 and of 2**32, where the kernel counts wider, and no more."""
+    frequencies = np.full(n, largest, np.int32)
+    frequencies[::3] -= largest > 1
+    terms, query = sparse.csr_array(frequencies[:, None]), sparse.csr_array(np.array([[weight]], np.int32))
+    assert_equal_to_slow(engine, terms, query, 7)
+    assert top(engine, Postings.from_matrix(terms), query, 1)[0][1] == [largest * weight]
+
+
+@both
+@pytest.mark.parametrize("steps", [[1], [-1], [0], [3, -5, 0], [1, -1]])
+def test_selection_bears_every_order_of_scores(engine: Engine, steps: list[int]) -> None:
+    """Rising, falling, equal scores: whatever arrives after the threshold is known."""
+    rows = np.arange(FEW + 500)
+    frequencies = (20_000 + np.resize(steps, len(rows)) * (rows % 4000)).astype(np.int32)
+    terms = sparse.csr_array(np.maximum(frequencies, 1)[:, None])
+    for k in (1, 31, 32, 33, 3000):
+        assert_equal_to_slow(engine, terms, sparse.csr_array(np.array([[2]], np.int32)), k)
+        assert_equal_to_slow(engine, terms[:3100], sparse.csr_array(np.array([[2]], np.int32)), k)
+
+
+@both
+def test_nothing_shared_is_nothing_found(engine: Engine) -> None:
+    empty = sparse.csr_array((3, 4), dtype=np.int32)
+    for n in (0, 1, BLOCK + 1):
+        postings = Postings.from_matrix(sparse.csr_array((n, 4), dtype=np.int32))
+        for queries in (empty, sparse.csr_array(np.ones((3, 4), np.int32)), empty[:0]):
+            answers = top(engine, postings, queries, 5)
+            assert [len(part) for best in answers for part in best] == [0, 0] * queries.shape[0]
+
+
+@both
+def test_a_batch_is_its_queries(engine: Engine) -> None:
+    rng = np.random.default_rng(0)
+    terms, queries = random_terms(rng, (900, 30), 9, 0.2), random_terms(rng, (23, 30), 9, 0.3)
+    postings = Postings.from_matrix(terms)
+    single = [top(engine, postings, queries[[i]], 10)[0] for i in range(23)]
+    with (
+        mock.patch.multiple(postings_module, SHARE=1, ROOM=25),
+        mock.patch.object(postings_module, "ThreadPoolExecutor", wraps=ThreadPoolExecutor) as pool,
+        mock.patch("os.cpu_count", return_value=3),
+    ):
+        batch = top(engine, postings, queries, 10)
+    pool.assert_called_once_with(3)
+    np.testing.assert_equal(batch, single)
+
+
+@both
+def test_threads_do_not_meet(engine: Engine) -> None:
+    rng = np.random.default_rng(1)
+    terms, queries = random_terms(rng, (9000, 12), 9, 0.5), random_terms(rng, (6, 12), 9, 0.5)
+    postings = Postings.from_matrix(terms)
+    with mock.patch.object(postings_module, "_kernel_top", engine), ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: postings.top(queries, 50), range(12)))
+    for answer in answers:
+        np.testing.assert_equal(answer, answers[0])
+    assert_equal_to_slow(engine, terms, queries, 50)
+
+
+@given(terms=spread_terms(largest=300))
+def test_what_was_put_in_comes_back(terms: Any) -> None:
+    postings = Postings.from_matrix(terms)
+    assert same_matrix(postings.matrix(), terms)
+    assert postings.document_frequencies().tolist() == np.diff(terms.tocsc().indptr).tolist()
+    largest = int(terms.data.max(initial=1))
+    assert postings.frequencies.dtype == np.min_scalar_type(largest)
+    assert len(postings.frequencies) == (terms.nnz if largest > 1 else 0)
+    scores = postings.scores(np.array([4, 1]), np.array([2, 3]))
+    np.testing.assert_array_equal(scores, terms @ np.array([0, 3, 0, 0, 2]))
+
+
+@given(terms=spread_terms(), bounds=st.tuples(st.integers(0, 5), st.integers(0, 5)).map(sorted))
+def test_lists_are_columns(terms: Any, bounds: list[int]) -> None:
+    first, last = bounds
+    offsets, rows, frequencies = Postings.from_matrix(terms).lists(first, last)
+    assert (offsets.dtype, rows.dtype, frequencies.dtype) == (np.int64, np.int32, np.int32)
+    found = sparse.csc_array((frequencies, rows, offsets), shape=(terms.shape[0], last - first))
+    assert same_matrix(found.tocsr(), terms[:, first:last])
+
+
+@given(terms=spread_terms(), among=st.lists(st.integers(0, 4)), data=st.data())
+def test_lookup_is_rows_and_columns(terms: Any, among: list[int], data: st.DataObject) -> None:
+    places = [*np.flatnonzero(np.diff(terms.indptr)).tolist(), 0, terms.shape[0] - 1]
+    chosen = np.array(data.draw(st.lists(st.sampled_from(places))), dtype=np.int64)
+    found = Postings.from_matrix(terms).lookup(chosen, among)
+    kept = np.isin(np.arange(5), among)
+    assert found.dtype == np.int32
+    assert found.toarray().tolist() == (terms[chosen].toarray() * kept).tolist()
+
+
+@given(terms=spread_terms(largest=300), data=st.data())
+def test_some_rows_are_those_of_the_matrix(terms: Any, data: st.DataObject) -> None:
+    places = [*np.flatnonzero(np.diff(terms.indptr)).tolist(), 0, terms.shape[0] - 1]
+    chosen = np.array(data.draw(st.lists(st.sampled_from(places))), dtype=np.int64)
+    postings = Postings.from_matrix(terms)
+    assert same_matrix(postings.matrix_of(chosen), postings.matrix()[chosen])
+
+
+def test_some_rows_come_from_their_blocks_alone() -> None:
+    """What other blocks hold, even damage, is not looked at."""
+    terms = spread(sparse.csr_array(np.array([[1, 0, 3], [2, 5, 0]], np.int32)), [7, BLOCK + 7], BLOCK + 9)
+    bad = damaged(Postings.from_matrix(terms), "rows", 1, 60_000)  # of the second block
+    found = bad.matrix_of(np.array([7, 8, 7]))
+    assert found.toarray().tolist() == [[1, 0, 3], [0, 0, 0], [1, 0, 3]]
+    with pytest.raises(ValueError, match="the postings are damaged: row"):
+        bad.matrix_of(np.array([7, BLOCK + 7]))
+
+
+@both
+def test_postings_may_be_memory_maps(engine: Engine, tmp_path: Path) -> None:
+    terms = random_terms(np.random.default_rng(2), (500, 8), 300, 0.5)
+    made = Postings.from_matrix(terms)
+    arrays = {}
+    for name in ("starts", "rows", "frequencies"):
+        np.save(tmp_path / name, getattr(made, name), allow_pickle=False)
+        arrays[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+    np.testing.assert_equal(top(engine, replace(made, **arrays), terms[:4], 9), top(engine, made, terms[:4], 9))
+
+
+def damaged(postings: Postings, name: str, place: int, value: int) -> Postings:
+    changed = getattr(postings, name).copy()
+    changed[place] = value
+    return replace(postings, **{name: changed})
+
+
+@both
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [
+        ("starts", 1, 10**9),
+        ("starts", 1, 2**32 - 1),
+        ("starts", 2, 0),
+        ("rows", -1, 70),
+        ("rows", 0, 70),
+    ],
+)
+def test_damage_is_told_and_leaves_no_trace(engine: Engine, name: str, place: int, value: int) -> None:
+    terms = sparse.csr_array(np.ones((70, 3), np.int32))
+    postings, query = Postings.from_matrix(terms), terms[:1]
+    with pytest.raises(ValueError, match=r"^the postings are damaged: .*; index again$"):
+        top(engine, damaged(postings, name, place, value), query, 5)
+    with pytest.raises(ValueError, match=r"^the postings are damaged: .*; index again$"):
+        damaged(postings, name, place, value).matrix_of(np.array([3]))
+    assert top(engine, postings, query, 100)[0][1].tolist() == [3] * 70
+
+
+@both
+@settings(max_examples=200)
+@given(place=st.integers(1, 14), value=st.integers(0, 70) | st.integers(0, 2**32 - 1), seed=st.integers(0, 3))
+def test_no_start_leads_out_of_the_postings(engine: Engine, place: int, value: int, seed: int) -> None:
+    terms = spread(
+        random_terms(np.random.default_rng(seed), (20, 5), 9, 0.5),
+        [*range(10), *range(BLOCK, BLOCK + 10)],
+        2 * BLOCK + 9,
+    )
+    good, query = Postings.from_matrix(terms), sparse.csr_array(np.ones((1, 5), np.int32))
+    bad = damaged(good, "starts", place, value)
+    with suppress(ValueError):
+        assert top(engine, bad, query, 99)[0][0].max(initial=0) < terms.shape[0]
+    with suppress(ValueError):
+        assert bad.matrix_of(np.array([0, BLOCK + 9])).shape == (2, 5)
+    assert_equal_to_slow(engine, terms, query, 99)
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    good = Postings.from_matrix(sparse.csr_array(np.array([[1, 2], [0, 300]], np.int32)))
+    wrong: list[dict[str, Any]] = [
+        {"n": BLOCK + 1},
+        {"n_terms": 3},
+        {"starts": good.starts[:-1]},
+        {"starts": good.starts.astype(np.int64)},
+        {"starts": good.starts + np.uint32(1)},
+        {"rows": good.rows[:-1]},
+        {"rows": good.rows.astype(np.int32)},
+        {"rows": np.repeat(good.rows, 2)[::2]},
+        {"frequencies": good.frequencies[:-1]},
+        {"frequencies": good.frequencies.astype(np.float32)},
+    ]
+    for change in wrong:
+        with pytest.raises(ValueError, match="do not fit each other"):
+            replace(good, **change)
+
+
+@both
+def test_requests_that_make_no_sense_are_refused(engine: Engine) -> None:
+    postings = Postings.from_matrix(sparse.csr_array(np.ones((3, 2), np.int32)))
+    query = sparse.csr_array(np.ones((1, 2), np.int32))
+    for queries, k, mask in (
+        (query, 0, None),
+        (sparse.csr_array(np.ones((1, 3), np.int32)), 1, None),
+        (query, 1, np.ones(2, np.uint8)),
+        (query, 1, np.ones(3, np.int64)),
+        (-query, 1, None),
+    ):
+        with pytest.raises(ValueError, match=r"queries have|k must|the mask|negative"):
+            top(engine, postings, queries, k, mask)
+
+
+def test_too_many_postings_are_told() -> None:
+    too_many: Any = SimpleNamespace(shape=(1, 1), nnz=2**32)
+    with pytest.raises(BackendError, match="4294967296 postings"):
+        Postings.from_matrix(too_many)
+
+
+@BUILT
+def test_the_kernel_takes_only_what_fits() -> None:
+    assert KERNEL is not None
+    p = Postings.from_matrix(sparse.csr_array(np.array([[1, 2], [0, 3]], np.int32)))
+    one, two = np.ones(1, np.int32), np.array([0, 1], np.int64)
+    found = np.zeros((1, 2), np.int64), np.zeros((1, 2))
+    peaks = np.zeros(2, np.uint32)
+    good: list[Any] = [p.starts, p.rows, p.frequencies, peaks, two, one, one, *found, None, 2, 2, False]
+    assert KERNEL(*good) == [2]
+    assert [part.tolist() for part in found] == [[[1, 0]], [[3.0, 2.0]]]
+    for place, value in [
+        *((i, np.zeros(9, np.uint8)) for i in range(9)),
+        *((i, good[i][:0]) for i in range(9) if i != 2),  # without frequencies all are 1
+        (4, two - 1), (4, two + 1), (4, two[::-1].copy()), (5, one + 1), (5, one - 2), (6, -one),
+        (9, np.ones(3, np.uint8)), (10, -1), (10, 2**31), (10, BLOCK + 1), (10, 1), (11, 0), (11, 3), (11, 2**62),
+    ]:  # fmt: skip
+        good[3][:] = 0  # lists that were not looked at yet
+        with pytest.raises(ValueError, match=r"fit each other|damaged|does not have|do not have|negative"):
+            KERNEL(*good[:place], value, *good[place + 1 :])
+    for arguments in (good[:-1], [*good[:-2], "2", False], [None, *good[1:]]):
+        with pytest.raises(TypeError):
+            KERNEL(*arguments)
+    read_only = np.zeros(1, np.int64)
+    read_only.flags.writeable = False
+    with pytest.raises((BufferError, ValueError), match=r"writeable|read-only"):
+        KERNEL(*good[:8], read_only, *good[9:])

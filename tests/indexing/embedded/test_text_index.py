@@ -1,0 +1,417 @@
+"""Words and metadata of segments: filters against the plain predicate, BM25 against a slow loop and against FTS5."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boc.errors import BackendError, ManifestError
+from boc.inputs.metadata import holds
+from boc.types import FieldType, Filter, Item
+from indexing.embedded import text_index_writer
+from indexing.embedded.bm25 import Ranking, spaced, tokens
+from indexing.embedded.text_index import Words
+from indexing.embedded.text_index_writer import merge, write
+from tests.oracles import picture, sentence
+
+TYPES: dict[str, FieldType] = {
+    "year": "integer", "tag": "keyword", "taken": "date", "sharpness": "float", "indoors": "boolean", "title": "text",
+}  # fmt: skip
+WHOLE = st.integers(-3, 3) | st.sampled_from([s * 2**b + d for b in (53, 62) for s in (-1, 1) for d in (-1, 0, 1)])
+WHOLE |= st.sampled_from([-(2**63), 2**63 - 1])
+FLOATS = st.sampled_from([0.0, -0.0, 0.1, 0.30000000000000004, 5e-324, -5e-324, 1e300, -1e300, 2.0**53, 2.0**63])
+STRINGS = st.sampled_from(["", "a", "A", "ab", "a'b", '"', "été", "e\u0301", "日本", "\uffff", "😀", "a\0", "a%", "--"])
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "year": WHOLE,
+    "tag": STRINGS | st.text(st.characters(exclude_categories=["Cs"]), max_size=3),
+    "taken": st.dates().map(lambda day: f"{day.isoformat()}T00:00:00"),
+    "sharpness": FLOATS | st.floats(allow_nan=False) | WHOLE,
+    "indoors": st.booleans(),
+}
+HUGE = st.sampled_from([s * v for s in (-1, 1) for v in (2**63, 2**63 + 1, 2**64, 10**300, 10**300 + 1, 10**400)])
+ASKED = VALUES | {
+    "year": WHOLE | HUGE,
+    "tag": VALUES["tag"] | st.sampled_from(["\ud800", "a\udcff"]),
+    "sharpness": VALUES["sharpness"] | HUGE | st.just(math.nan),
+}
+WORDS = ["a", "a", "dog", "dog's", "Dog", "cat", "3.5", "été", "犬", "NEAR", "AND", "x_y"]
+SPOKEN = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
+
+
+def make(folder: Path, items: Sequence[Item], types: dict[str, FieldType] = TYPES) -> Words:
+    path = folder / "words.sqlite"
+    path.unlink(missing_ok=True)
+    assert write(path, items, types)
+    return Words(path, len(items))
+
+
+def captions(texts: Sequence[str]) -> list[Item]:
+    return [sentence(f"{i:04d}", text) for i, text in enumerate(texts)]
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[list[Item], Filter]:
+    """Items with values of one field, none, one or several each, and a condition on it, often on one of them."""
+    name = draw(st.sampled_from(sorted(VALUES)))
+    value = VALUES[name]
+    rows = draw(st.lists(st.none() | value | st.lists(value, max_size=3), min_size=1, max_size=12))
+    items = [replace(picture(str(i)), fields={} if row is None else {name: row}) for i, row in enumerate(rows)]
+    there = [each for row in rows if row is not None for each in (row if isinstance(row, list) else [row])]
+    asked = draw(ASKED[name] | st.sampled_from(there) if there else ASKED[name])
+    return items, Filter(name, draw(st.sampled_from(["=", "!=", "<", "<=", ">", ">="])), asked)
+
+
+@given(table=tables())
+def test_passing_rows_are_those_for_which_the_predicate_holds(
+    tmp_path_factory: pytest.TempPathFactory, table: tuple[list[Item], Filter]
+) -> None:
+    items, condition = table
+    folder = tmp_path_factory.getbasetemp()
+    words = make(folder, [*items, sentence("last", "so that there is a file")])
+    expected = [holds(condition, item.fields) for item in items]
+    found = words.passing(condition)
+    assert found.dtype == np.bool_
+    assert found.tolist() == [*expected, condition.op == "!="]
+
+
+def test_rows_of_many_values_take_more_than_a_byte(tmp_path: Path) -> None:
+    items = [replace(picture(f"{i:05d}"), fields={"year": [i * 7919 % 70_001, -i]}) for i in range(70_000)]
+    words = make(tmp_path, items, {"year": "integer"})
+    for condition in (Filter("year", "<", -69_990), Filter("year", ">=", 60_000), Filter("year", "!=", 5)):
+        assert words.passing(condition).tolist() == [holds(condition, item.fields) for item in items]
+
+
+def slow_bm25(rows: Sequence[Sequence[str]], asked: Sequence[str]) -> list[float]:
+    """The formula, row by row."""
+    lengths = [len(row) for row in rows if row]
+    scores = [0.0] * len(rows)
+    for word in asked:
+        n = sum(word in row for row in rows)
+        for i, row in enumerate(rows):
+            f = row.count(word)
+            norm = 1.2 * (0.25 + 0.75 * len(row) * len(lengths) / sum(lengths)) if row else 0
+            scores[i] += math.log(1 + (len(lengths) - n + 0.5) / (n + 0.5)) * (2.2 * f / (f + norm) if f else 0)
+    return scores
+
+
+@given(
+    texts=st.lists(SPOKEN, min_size=1, max_size=12),
+    titles=st.lists(st.none() | SPOKEN | st.lists(SPOKEN, max_size=2), min_size=12, max_size=12),
+    asked=SPOKEN,
+)
+def test_scores_are_those_of_the_slow_loop(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], titles: list[Any], asked: str
+) -> None:
+    items = captions(texts)
+    items = [
+        replace(item, modality="image" if i % 3 == 2 else "text", fields={} if title is None else {"title": title})
+        for i, (item, title) in enumerate(zip(items, titles, strict=False))
+    ]
+    full = []
+    for item in items:
+        title = item.fields.get("title", [])
+        parts = [item.content] if item.modality == "text" else []
+        full.append(tokens(" ".join([*parts, *([title] if isinstance(title, str) else title)])))
+    items.append(sentence("last", "z"))
+    full.append(["z"])
+    words = make(tmp_path_factory.getbasetemp(), items)
+    expected = slow_bm25(full, tokens(asked))
+    assert words.lengths.tolist() == [len(row) for row in full]
+    assert Ranking([words], [None]).scores(asked)[0] == pytest.approx(expected, rel=1e-12)
+    rows, scores = Ranking([words], [None]).match(asked)[0]
+    assert (rows.dtype, scores.dtype) == (np.int64, np.float64)
+    assert rows.tolist() == [i for i, row in enumerate(full) if set(row) & set(tokens(asked))]
+    assert (scores > 0).all()
+
+
+@given(
+    texts=st.lists(st.tuples(SPOKEN, st.integers(0, 3), st.booleans()), min_size=1, max_size=16),
+    asked=SPOKEN,
+)
+def test_scores_do_not_depend_on_segments_nor_on_dead_rows(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[tuple[str, int, bool]], asked: str
+) -> None:
+    base = tmp_path_factory.getbasetemp()
+    alive = [text for text, _, lives in texts if lives]
+    scores = Ranking([make(base, captions([*alive, "z"]))], [None]).scores(asked)[0].tolist()[:-1]
+    expected = iter(scores)
+    whole = [next(expected) if lives else 0.0 for _, _, lives in texts]
+    segments, live, places = [], [], []
+    for part in range(4):
+        inside = [i for i, (_, where, _) in enumerate(texts) if where == part]
+        segments.append(make(base, captions([*(texts[i][0] for i in inside), "z"])))
+        live.append(np.array([*(texts[i][2] for i in inside), part == 0], np.uint8))
+        places.append(inside)
+    found = Ranking(segments, live).scores(asked)
+    for inside, sums in zip(places, found, strict=True):
+        assert sums.tolist()[:-1] == [whole[i] for i in inside]
+
+
+def test_words_of_real_captions_score_as_in_fts5(photos: Path, tmp_path: Path) -> None:
+    """Word by word, up to a factor: FTS5 weighs words by another formula."""
+    with (photos / "captions.csv").open(encoding="utf-8", newline="") as lines:
+        texts = [row["caption"] for row in csv.DictReader(lines)]
+    texts = [text for text in texts if re.fullmatch(r"[A-Za-z ]+[.]?", text)][:5000]
+    assert len(texts) > 3000
+    ranking = Ranking([make(tmp_path, captions(texts))], [None])
+    oracle = sqlite3.connect(":memory:")
+    oracle.execute("CREATE VIRTUAL TABLE found USING fts5(text, tokenize = 'unicode61 remove_diacritics 0')")
+    oracle.executemany("INSERT INTO found (rowid, text) VALUES (?, ?)", enumerate(texts))
+    counts = Counter(word for text in texts for word in set(tokens(text)))
+    for word in sorted(counts)[:: len(counts) // 60]:
+        sql = "SELECT rowid, -bm25(found) FROM found WHERE found MATCH ? ORDER BY rowid"
+        expected = np.array(oracle.execute(sql, (f'"{word}"',)).fetchall())
+        rows, scores = ranking.match(word)[0]
+        assert rows.tolist() == expected[:, 0].tolist()
+        assert len(rows) == counts[word]
+        assert scores / scores[0] == pytest.approx(expected[:, 1] / expected[0, 1], rel=1e-9)
+    oracle.close()
+
+
+def test_words_that_most_rows_have_still_count(tmp_path: Path) -> None:
+    ranking = Ranking([make(tmp_path, captions(["a dog", "a cat", "a car here"]))], [None])
+    rows, scores = ranking.match("a")[0]
+    assert rows.tolist() == [0, 1, 2]
+    assert 0 < scores[2] < scores[0] == scores[1]
+    assert Ranking([make(tmp_path, captions(["alone"]))], [None]).match("alone")[0][1][0] > 0.1
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", []),
+        (" -- ?! \0\n\t \u2028 ", []),
+        ("A Dog, a DOG.", ["a", "dog", "a", "dog"]),
+        ("the dog's o'clock don\u2019t 'quoted' rock'n'roll'", ["the", "dog's", "o'clock", "don\u2019t", "quoted",
+         "rock'n'roll"]),
+        ("1,000 at 3.5: 12:30 and 7, 8; U.S.A. e.g.", ["1,000", "at", "3.5", "12", "30", "and", "7", "8", "u.s.a",
+         "e.g"]),
+        ("two-legged x_y mid\u00addle", ["two", "legged", "x_y", "middle"]),
+        ("ÉTÉ e\u0301te\u0301 straße", ["été", "été", "straße"]),
+        ("हिन्दी में", ["हिन्दी", "में"]),
+        ("日本の犬 テレビ 개가", ["日", "本", "の", "犬", "テレビ", "개가"]),
+        ("\ud800dog\udcff", ["dog"]),
+        ("a\0b", ["a", "b"]),
+    ],
+)  # fmt: skip
+def test_words_are_those_of_the_standard_analyser(text: str, found: list[str]) -> None:
+    assert tokens(text) == found
+
+
+@given(st.text(max_size=20))
+def test_words_of_any_text_are_words_again(text: str) -> None:
+    found = tokens(text)
+    assert all(word and tokens(word) == [word] for word in found)
+    assert tokens(" ".join(found)) == found
+
+
+@pytest.mark.parametrize("text", ["AND", "OR", "NOT", "NEAR(a b)", "*", 'a"', "'", "(a", ")", "-a", "^a", "title:a",
+                                  "a* b", "{a}", "\0", "a' OR 1=1 --", "?", "%", "_"])  # fmt: skip
+def test_no_text_is_syntax(tmp_path: Path, text: str) -> None:
+    rows = ["a b", "near and or not", "title", "1 1", "nothing"]
+    found = Ranking([make(tmp_path, captions(rows))], [None]).match(text)[0][0]
+    assert found.tolist() == [i for i, row in enumerate(rows) if set(row.split()) & set(tokens(text))]
+
+
+def test_the_same_items_give_the_same_bytes(tmp_path: Path) -> None:
+    items = [
+        replace(sentence(f"{i:03d}", f"a dog number {i} of {i % 7}"), fields={"year": i, "tag": ["x", f"t{i % 9}"]})
+        for i in range(999)
+    ]
+    one = make(tmp_path, items).path.read_bytes()
+    assert make(tmp_path, items, dict(reversed(TYPES.items()))).path.read_bytes() == one
+    assert make(tmp_path, [*items[:-1], replace(items[-1], content="a cat")]).path.read_bytes() != one
+    assert [path.name for path in tmp_path.iterdir()] == ["words.sqlite"]
+
+
+@st.composite
+def divided(draw: st.DrawFn) -> tuple[list[Item], list[int]]:
+    """Items with words and values, and of each the part that it is in, or -1 if it counts no longer."""
+    # Of numbers that are equal, such as 0.0 and -0.0, either may be written.
+    values = VALUES | {"sharpness": st.floats(0.5, 2, allow_nan=False), "title": SPOKEN}
+    fields = st.fixed_dictionaries({}, optional={k: v | st.lists(v, max_size=3) for k, v in values.items()})
+    rows = draw(st.lists(st.tuples(SPOKEN, fields, st.booleans(), st.integers(-1, 3)), max_size=16))
+    items = [
+        replace(sentence(f"{i:02d}", text) if spoken else picture(f"{i:02d}"), fields=told)
+        for i, (text, told, spoken, _) in enumerate(rows)
+    ]
+    return items, [part for *_, part in rows]
+
+
+@given(table=divided(), dead=st.integers(0, 3), occurrences=st.sampled_from([1, 4, 1 << 20]))
+def test_files_that_are_merged_are_as_made_of_the_items(
+    tmp_path_factory: pytest.TempPathFactory, table: tuple[list[Item], list[int]], dead: int, occurrences: int
+) -> None:
+    items, owners = table
+    base = tmp_path_factory.getbasetemp()
+    kept = [i for i, owner in enumerate(owners) if owner >= 0]
+    parts: list[Words | None] = []
+    moved = []
+    for part in range(4):
+        rows = [i for i, owner in enumerate(owners) if owner == part or (owner < 0 and part == dead)]
+        (base / "part.sqlite").unlink(missing_ok=True)
+        there = write(base / "part.sqlite", [items[i] for i in rows], TYPES)
+        parts.append(Words(base / "part.sqlite", len(rows)) if there else None)
+        moved.append(np.array([kept.index(i) if owners[i] >= 0 else -1 for i in rows], np.int64))
+    for name in ("whole.sqlite", "merged.sqlite"):
+        (base / name).unlink(missing_ok=True)
+    there = write(base / "whole.sqlite", [items[i] for i in kept], TYPES)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(text_index_writer, "OCCURRENCES", occurrences)
+        assert merge(base / "merged.sqlite", parts, moved, len(kept), TYPES) == there
+    assert (base / "merged.sqlite").exists() == there
+    if there:
+        assert (base / "merged.sqlite").read_bytes() == (base / "whole.sqlite").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["gaps = x'0102030405'", "gaps = x'010203'", "gaps = x''", "gaps = x'0107'", "frequencies = x'010203'",
+     "documents = 0", "documents = -1", "documents = 3", "documents = 1 << 60"],
+)  # fmt: skip
+def test_a_damaged_file_is_named_when_it_is_merged(tmp_path: Path, change: str) -> None:
+    part = make(tmp_path, captions(["a dog", "a dog a cat", "cats"]), {})
+    with sqlite3.connect(part.path) as file:
+        file.execute(f"UPDATE words SET {change} WHERE word = 'a'")
+    with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
+        merge(tmp_path / "merged.sqlite", [Words(part.path, 3)], [np.arange(3)], 3, {})
+
+
+@pytest.mark.parametrize("items", [[picture("a"), picture("b")], [sentence("a", "...")], []])
+def test_without_words_and_values_there_is_no_file(tmp_path: Path, items: list[Item]) -> None:
+    assert not write(tmp_path / "words.sqlite", items, TYPES)
+    assert not list(tmp_path.iterdir())
+
+
+def test_values_without_words_and_words_without_values(tmp_path: Path) -> None:
+    words = make(tmp_path, [picture("a"), replace(picture("b"), fields={"indoors": True})])
+    assert words.passing(Filter("indoors", "=", True)).tolist() == [False, True]
+    assert words.passing(Filter("year", "!=", 3)).tolist() == [True, True]
+    assert words.passing(Filter("unknown", "=", 3)).tolist() == [False, False]
+    assert words.lengths.tolist() == [0, 0]
+    assert Ranking([words], [None]).match("a dog")[0][0].tolist() == []
+    words = make(tmp_path, captions(["a dog"]), {})
+    assert words.passing(Filter("year", "=", 3)).tolist() == [False]
+    assert Ranking([words], [np.zeros(1, np.uint8)]).match("dog")[0][0].tolist() == []
+
+
+@pytest.mark.parametrize("name", ["with space", "what?mode=rw", "a#b", "100%41", "größe", "a&b=c;d"])
+def test_folders_may_have_any_name_and_go_once_the_file_is_open(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    items = [replace(item, fields={"year": i}) for i, item in enumerate(captions(["a dog", "a cat"] * 5000))]
+    words = make(folder, items)
+    words.path.unlink()
+    folder.rmdir()
+    assert words.passing(Filter("year", "<", 3)).sum() == 3
+    assert len(Ranking([words], [None]).match("cat")[0][0]) == 5000
+    assert not list(tmp_path.iterdir())
+
+
+def test_threads_share_a_file(tmp_path: Path) -> None:
+    items = [
+        replace(item, fields={"year": i}) for i, item in enumerate(captions([f"a w{i % 50}" for i in range(2000)]))
+    ]
+    words = make(tmp_path, items)
+    ranking = Ranking([words], [None])
+
+    def ask(i: int) -> tuple[int, list[int]]:
+        return int(words.passing(Filter("year", "<", i)).sum()), ranking.match(f"w{i % 50}")[0][0].tolist()
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(ask, range(400)))
+    assert found == [(i, list(range(i % 50, 2000, 50))) for i in range(400)]
+
+
+@pytest.mark.parametrize("left", [0, 1, 99, 4096, 8192, 0.5, 0.9])
+def test_a_file_cut_short_is_refused_by_its_name(tmp_path: Path, left: float) -> None:
+    items = [replace(item, fields={"year": i}) for i, item in enumerate(captions([f"a w{i}" for i in range(9999)]))]
+    path = make(tmp_path, items).path
+    data = path.read_bytes()
+    path.write_bytes(data[: int(left * len(data)) if isinstance(left, float) else left])
+    with pytest.raises(ManifestError, match=r"words\.sqlite: damaged .*boc index"):
+        read_all(path, 9999)
+
+
+def test_what_is_no_such_file_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "words.sqlite"
+    with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
+        Words(path, 1)
+    assert not path.exists()
+    path.write_bytes(b"something else" * 999)
+    with pytest.raises(ManifestError, match=r"words\.sqlite: damaged"):
+        Words(path, 1)
+    make(tmp_path, [replace(item, fields={"year": 1}) for item in captions(["a dog", "a cat"] * 200)])
+    with pytest.raises(ManifestError, match="a row beyond the 300 that there are"):
+        read_all(path, 300)
+
+
+def read_all(path: Path, n: int) -> None:
+    words = Words(path, n)
+    words.passing(Filter("year", ">=", 0))
+    for i in range(n):
+        words.occurrences(f"w{i}")
+    Ranking([words], [None]).match("a dog")
+
+
+def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=r"words\.sqlite: cannot be written"):
+        write(tmp_path / "none" / "words.sqlite", captions(["a dog"]), {})
+    for value in (2**63, -(2**63) - 1):
+        path = tmp_path / f"{value}.sqlite"
+        with pytest.raises(BackendError, match="beyond 64 bits"):
+            write(path, [replace(picture("a"), fields={"year": value})], TYPES)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a device that is full")
+def test_a_full_disk_is_told() -> None:
+    with pytest.raises(BackendError, match="/dev/full: cannot be written"):
+        write(Path("/dev/full"), captions(["a dog"]), {})
+
+
+@given(
+    st.lists(st.text(alphabet="aA\u03a3\u00e9\u0301\u00ad\u72ac1.,' \n\r\u2028", max_size=12), min_size=1, max_size=6)
+)
+def test_words_of_many_texts_are_those_of_each(texts: list[str]) -> None:
+    found = [line.split(" ") for line in spaced(texts).split("\n")]
+    assert [list(filter(None, words)) for words in found] == [tokens(text) for text in texts]
+    assert [list(filter(None, words)) for words in found] == [tokens(text.replace("\n", " ")) for text in texts]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@given(st.lists(st.lists(st.text(alphabet="ab \u72ac", max_size=9), min_size=1, max_size=5), max_size=4))
+def test_words_are_numbered_as_they_come(compiled: bool, blocks: list[list[str]]) -> None:
+    if compiled and text_index_writer._strings is None:
+        pytest.skip("not built here")
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:
+            patch.setattr(text_index_writer, "_strings", None)
+        words, numbers, lengths = text_index_writer._numbered(["\n".join(lines).encode() for lines in blocks])
+    rows = [line.split() for lines in blocks for line in lines]
+    assert words == list(dict.fromkeys(word for row in rows for word in row))
+    assert [words[number] for number in numbers] == [word for row in rows for word in row]
+    assert lengths.tolist() == [len(row) for row in rows]
+
+
+@pytest.mark.skipif(text_index_writer._strings is None, reason="not built here")
+def test_a_large_vocabulary_is_numbered_too() -> None:
+    """The table grows some times."""
+    text = " ".join(f"w{i % 7000}" for i in range(20_000)).encode()
+    words, numbers, lengths = text_index_writer._numbered([text, text])
+    assert words == [f"w{i}" for i in range(7000)]
+    assert numbers.tolist() == [i % 7000 for i in range(20_000)] * 2
+    assert lengths.tolist() == [20_000] * 2

@@ -1,0 +1,485 @@
+"""Loading: every row ends acknowledged exactly as given, or there is an error; whatever the server does."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, groupby, repeat
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boc.errors import BackendError, BocWarning
+from indexing.server import bulk as bulk_module
+from indexing.server.bulk import Bulk, Ledger
+from indexing.server.transport import Json, RefusedError, UnreachableError
+
+BUSY = {"status": 429, "error": {"type": "es_rejected_execution_exception", "reason": "queue is full"}}
+Operation = tuple[str, bytes | None]
+operations = st.tuples(st.sampled_from("abcdefghij"), st.none() | st.integers(0, 9999).map(orjson.dumps))
+faults = st.sampled_from(["none", "429", "503", "413", "before", "after", "items"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _without_pauses() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bulk_module, "SHORTEST", 0.0)
+        yield
+
+
+class Server:
+    """A server in memory that goes wrong by a list, one entry a request, and no more when that has ended.
+
+    ``acknowledged`` counts the bytes of rows that it told the client are kept; ``log`` has what was done to each id.
+    """
+
+    engine = "opensearch"
+    shown = "http://memory:9200"
+
+    def __init__(self, faults: Sequence[str] = (), largest: int = 1 << 30) -> None:
+        self.faults = chain(faults, repeat("none"))
+        self.largest = largest
+        self.documents: dict[str, bytes] = {}
+        self.log: dict[str, list[bytes | None]] = {}
+        self.sizes: list[int] = []
+        self.params: list[dict[str, Any]] = []
+        self.acknowledged = 0
+        self.parallel = 0
+        self.most_parallel = 0
+        self.lock = threading.Lock()
+
+    def request(self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None, **params: Any) -> Json:
+        assert isinstance(body, bytes)
+        assert (method, path) == ("POST", "/photos/_bulk")
+        with self.lock:
+            fault = next(self.faults)
+            self.sizes.append(len(body))
+            self.params.append(params)
+            self.parallel += 1
+            self.most_parallel = max(self.most_parallel, self.parallel)
+        try:
+            return self.answer(fault, body)
+        finally:
+            with self.lock:
+                self.parallel -= 1
+
+    def answer(self, fault: str, body: bytes) -> Json:
+        rows = list(parse(body))
+        if len(body) > self.largest or (fault == "413" and len(rows) > 1):
+            raise RefusedError("too large", 413)
+        if fault in ("429", "503"):
+            raise RefusedError(f"{self.shown} refused", int(fault))
+        if fault == "before":
+            raise UnreachableError("nobody there")
+        busy = [fault == "items" and i % 3 == 0 for i in range(len(rows))]
+        with self.lock:
+            items = [BUSY if skip else self.do(*row) for skip, row in zip(busy, rows, strict=True)]
+            if fault == "after":
+                raise UnreachableError("cut off")
+            self.acknowledged += sum(size(*row) for row, item in zip(rows, items, strict=True) if "error" not in item)
+        return {
+            "items": [
+                {"delete" if document is None else "index": item}
+                for (_, document), item in zip(rows, items, strict=True)
+            ]
+        }
+
+    def do(self, key: str, document: bytes | None) -> Json:
+        if document == b'"poison"':
+            cause = {"type": "number_format_exception", "reason": "no number"}
+            return {
+                "status": 400,
+                "error": {"type": "mapper_parsing_exception", "reason": "failed to parse", "caused_by": cause},
+            }
+        self.log.setdefault(key, []).append(document)
+        before = self.documents.pop(key, None)
+        if document is not None:
+            self.documents[key] = document
+        return {"status": 200 if before is not None else 404 if document is None else 201}
+
+
+def parse(body: bytes) -> Iterator[Operation]:
+    lines = iter(body.splitlines(keepends=True))
+    for line in lines:
+        assert line.endswith(b"\n")
+        [(kind, action)] = orjson.loads(line).items()
+        yield action["_id"], None if kind == "delete" else next(lines)[:-1]
+
+
+def size(key: str, document: bytes | None) -> int:
+    """Of a row in a request."""
+    action = orjson.dumps({"delete" if document is None else "index": {"_id": key}})
+    return len(action) + 1 + (0 if document is None else len(document) + 1)
+
+
+def put(bulk: Bulk, key: str, document: bytes | None) -> None:
+    bulk.delete(key) if document is None else bulk.index(key, document)
+
+
+@given(
+    st.lists(operations, max_size=60),
+    st.lists(faults, max_size=30),
+    st.integers(1, 200),
+    st.integers(1, 12),
+    st.integers(1, 3),
+)
+def test_all_is_as_given(
+    given_: list[Operation], faults: list[str], max_bytes: int, max_rows: int, in_flight: int
+) -> None:
+    """What the server holds is what the operations make one after the other; each was done in its turn, and nothing
+    after it before. Never more than the requests in flight and the one being filled are in memory."""
+    server = Server(faults)
+    room = (in_flight + 1) * max(max_bytes, *(size(*row) for row in given_), 0)
+    written = 0
+    with Bulk(server, "photos", max_bytes=max_bytes, max_rows=max_rows, in_flight=in_flight) as bulk:
+        for row in given_:
+            put(bulk, *row)
+            written += size(*row)
+            assert written - server.acknowledged <= room
+        bulk.flush()
+        assert written == server.acknowledged
+    assert server.documents == {key: document for key, document in dict(given_).items() if document is not None}
+    for key, done in server.log.items():
+        wanted = [document for other, document in given_ if other == key]
+        assert [d for d, _ in groupby(done)] == [d for d, _ in groupby(wanted)]
+    assert server.most_parallel <= in_flight
+    assert all(n <= max_bytes or n in {size(*row) for row in given_} for n in server.sizes)
+
+
+@given(st.lists(operations, max_size=60), st.integers(1, 12))
+def test_deletes_that_found_something_are_counted(given_: list[Operation], max_rows: int) -> None:
+    there: set[str] = set()
+    found = 0
+    for key, document in given_:
+        found += document is None and key in there
+        there.discard(key) if document is None else there.add(key)
+    bulk = Bulk(Server(["503", "items", "413"]), "photos", max_rows=max_rows)
+    for row in given_:
+        put(bulk, *row)
+    assert bulk.flush() == found
+    assert bulk.flush() == 0
+
+
+@given(st.lists(st.integers(0, 9999).map(orjson.dumps), min_size=1, max_size=30), st.data())
+def test_a_row_that_is_refused_is_named(documents: list[bytes], data: st.DataObject) -> None:
+    bad = data.draw(st.integers(0, len(documents)))
+    rows = [(f"item {i}", document) for i, document in enumerate(documents)]
+    rows.insert(bad, ("the bad one", b'"poison"'))
+    bulk = Bulk(Server(["429", "after"]), "photos", max_rows=4)
+
+    def load() -> None:
+        for row in rows:
+            put(bulk, *row)
+        bulk.flush()
+
+    said = (
+        r"^http://memory:9200: item 'the bad one' was refused: mapper_parsing_exception: failed to parse \(no number\)$"
+    )
+    with pytest.raises(RefusedError, match=said) as caught:
+        load()
+    assert (caught.value.status, caught.value.kind) == (400, "mapper_parsing_exception")
+    with pytest.raises(RefusedError, match=said):
+        bulk.flush()
+
+
+def test_a_server_that_takes_less_gets_less() -> None:
+    server = Server(largest=1000)
+    documents = {f"{i}": orjson.dumps("x" * (i % 90)) for i in range(500)}
+    with Bulk(server, "photos", max_bytes=8000, in_flight=1) as bulk:
+        for key, document in documents.items():
+            bulk.index(key, document)
+    assert server.documents == documents
+    refused = [n for n in server.sizes if n > 1000]
+    assert len(refused) <= 3  # halved thrice, and remembered
+    bulk = Bulk(server, "photos")
+    bulk.index("short", b"1")
+    bulk.index("long", orjson.dumps("x" * (2021 - size("long", b'""'))))
+    with pytest.raises(BackendError, match="item 'long' takes 2021 bytes, more than the server takes in one request"):
+        bulk.flush()
+    assert server.documents["short"] == b"1"
+
+
+def test_connections_lost_over_large_requests() -> None:
+    """Some servers do not say 413 but hang up: what goes again is smaller."""
+
+    class HangsUp(Server):
+        def answer(self, fault: str, body: bytes) -> Json:
+            if len(body) > 100_000:
+                raise UnreachableError("broken pipe")
+            return super().answer(fault, body)
+
+    server = HangsUp()
+    document = orjson.dumps("x" * 5000)
+    with Bulk(server, "photos") as bulk:
+        for i in range(200):
+            bulk.index(str(i), document)
+    assert len(server.documents) == 200
+
+
+@pytest.mark.parametrize("fault", ["429", "503", "before", "after"])
+def test_patience_ends(fault: str) -> None:
+    bulk = Bulk(Server([fault] * 9), "photos", patience=0.0)
+    bulk.index("a", b"1")
+    with pytest.raises(BackendError, match=r"^no row was taken for 0 seconds: .*; repeat the command to go on$"):
+        bulk.flush()
+
+
+def test_a_full_disk_is_named() -> None:
+    class Full(Server):
+        def do(self, key: str, document: bytes | None) -> Json:
+            reason = "index [photos] blocked by: [TOO_MANY_REQUESTS/12/index has read-only-allow-delete block];"
+            return {"status": 429, "error": {"type": "cluster_block_exception", "reason": reason}}
+
+    bulk = Bulk(Full(), "photos", patience=0.0)
+    bulk.index("a", b"1")
+    with pytest.raises(
+        BackendError, match=r"free disk space, clear index\.blocks\.read_only_allow_delete of photos; repeat"
+    ):
+        bulk.flush()
+
+
+class Clock:
+    """Goes on by a second at every look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1
+        return self.now
+
+
+@pytest.mark.parametrize("max_rows", [1, 100])
+def test_patience_lasts_while_anything_goes_forward(monkeypatch: pytest.MonkeyPatch, max_rows: int) -> None:
+    clock = Clock()
+    monkeypatch.setattr(bulk_module, "time", clock)
+    wait = ["429"] * 30
+    server = Server([*wait, "items", *wait, "items", *wait, "none"] if max_rows == 100 else [*wait, "none"] * 90)
+    with Bulk(server, "photos", patience=60, in_flight=1, max_rows=max_rows) as bulk:
+        for i in range(90):
+            bulk.index(str(i), b"1")
+    assert clock.now > 90
+    assert len(server.documents) == 90
+
+
+def test_patience_is_with_the_server_not_with_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(bulk_module, "time", clock)
+    server = Server(["none", "429"])
+    with Bulk(server, "photos", patience=60) as bulk:
+        bulk.index("a", b"1")
+        bulk.flush()
+        clock.now += 3600
+        bulk.index("b", b"1")
+    assert set(server.documents) == {"a", "b"}
+
+
+class Slow(Server):
+    """Takes its time over a request until others have come too."""
+
+    def __init__(self, company: int) -> None:
+        super().__init__()
+        self.company = company
+        self.met = threading.Event()
+
+    def answer(self, fault: str, body: bytes) -> Json:
+        if self.parallel >= self.company:
+            self.met.set()
+        self.met.wait(0.2)
+        return super().answer(fault, body)
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 3])
+def test_as_many_requests_at_a_time_as_asked(in_flight: int) -> None:
+    server = Slow(in_flight + 1)
+    with Bulk(server, "photos", max_rows=1, in_flight=in_flight) as bulk:
+        for i in range(in_flight + 1):
+            bulk.index(str(i), b"1")
+    assert server.most_parallel == in_flight
+
+
+@pytest.mark.parametrize("between", [[], ["b"], ["b", "c"]])
+def test_operations_on_one_id_do_not_overtake_each_other(between: list[str]) -> None:
+    """The first may still be in the request being filled, or on its way."""
+    server = Slow(len(between) + 2)
+    with Bulk(server, "photos", max_rows=1, in_flight=9) as bulk:
+        for key in ("a", *between):
+            bulk.index(key, b"1")
+        bulk.delete("a")
+    assert server.log["a"] == [b"1", None]
+    assert server.most_parallel == len(between) + 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 500])
+def test_what_no_waiting_helps_is_raised_at_once(status: int) -> None:
+    class No(Server):
+        def answer(self, fault: str, body: bytes) -> Json:
+            raise RefusedError("no", status)
+
+    server = No()
+    bulk = Bulk(server, "photos", patience=1e9)
+    bulk.index("a", b"1")
+    with pytest.raises(RefusedError, match=r"^no$"):
+        bulk.flush()
+    assert len(server.sizes) == 1
+
+
+@pytest.mark.parametrize("answer", [{}, {"items": []}, {"errors": False, "items": [{"index": {"status": 201}}] * 2}])
+def test_an_answer_that_acknowledges_other_rows_is_none(answer: Json) -> None:
+    class Odd(Server):
+        def answer(self, fault: str, body: bytes) -> Json:
+            return answer
+
+    bulk = Bulk(Odd(), "photos")
+    bulk.index("a", b"1")
+    with pytest.raises(BackendError, match=r"1 rows were sent and [02] answered"):
+        bulk.flush()
+
+
+def test_requests_say_where_to() -> None:
+    plain, strict = Server(), Server()
+    with Bulk(plain, "photos") as bulk:
+        bulk.index("a", b"1")
+    with Bulk(strict, "photos", require_alias=True, routing="one") as bulk:
+        bulk.index("a", b"1")
+    assert strict.params[0] == plain.params[0] | {"require_alias": "true", "routing": "one"}
+
+
+def test_waiting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_module, "NOTICE", 0.01)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+
+        class Deaf(Server):
+            def answer(self, fault: str, body: bytes) -> Json:
+                if not caught:
+                    raise UnreachableError("nobody there")
+                return super().answer(fault, body)
+
+        with Bulk(Deaf(), "photos") as bulk:
+            bulk.index("a", b"1")
+    assert {str(w.message) for w in caught} == {"no row is taken at present, trying again: nobody there"}
+    assert caught[0].category is BocWarning
+
+
+class Hanging(Server):
+    """Answers when it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    def answer(self, fault: str, body: bytes) -> Json:
+        self.asked.set()
+        assert self.go.wait(60)
+        return super().answer(fault, body)
+
+
+def leave_by(error: type[BaseException], server: Hanging) -> None:
+    with Bulk(server, "photos", max_rows=1) as bulk:
+        bulk.index("a", b"1")
+        bulk.index("b", b"1")
+        server.asked.wait()
+        raise error
+
+
+def test_an_interrupt_does_not_wait_for_the_server() -> None:
+    server = Hanging()
+    with pytest.raises(KeyboardInterrupt):
+        leave_by(KeyboardInterrupt, server)
+    assert not server.documents
+    server.go.set()
+
+
+def test_after_an_error_nothing_is_written_later_on() -> None:
+    server = Hanging()
+    threading.Timer(0.05, server.go.set).start()
+    with pytest.raises(ZeroDivisionError):
+        leave_by(ZeroDivisionError, server)
+    assert server.parallel == 0
+    assert server.documents == {"a": b"1"}
+
+
+def test_ctrl_c_ends_a_process_whose_server_hangs() -> None:
+    program = """
+import signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.insert(0, sys.argv[1])
+from indexing.server.bulk import Bulk
+class Hanging:
+    shown = "x"
+    def request(self, *a, **k):
+        print("asked", flush=True)
+        threading.Event().wait()
+with Bulk(Hanging(), "photos") as bulk:
+    bulk.index("a", b"1")
+    bulk.flush()
+"""
+    command = [sys.executable, "-c", program, str(bulk_module.__file__).rpartition("/indexing/")[0]]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "asked\n"
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode != 0
+    assert said.endswith("KeyboardInterrupt\n")
+
+
+def test_a_mistake_in_the_code_is_no_silence() -> None:
+    class Wrong(Server):
+        def answer(self, fault: str, body: bytes) -> Json:
+            raise TypeError("a mistake")
+
+    bulk = Bulk(Wrong(), "photos")
+    bulk.index("a", b"1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "excepthook", lambda _: None)
+        with pytest.raises(TypeError, match="a mistake"):
+            bulk.flush()
+
+
+calls = st.tuples(
+    st.sampled_from(["found", "has", "add", "missing"]), st.lists(st.text("ab'\0é", max_size=2), max_size=4)
+)
+
+
+@given(st.lists(calls, max_size=20))
+def test_ledger(calls: list[tuple[str, list[str]]]) -> None:
+    """Like two sets."""
+    left: set[str] = set()
+    ours: set[str] = set()
+    with Ledger() as ledger:
+        for call, ids in calls:
+            doubled = len(set(ids)) < len(ids) or not ours.isdisjoint(ids)
+            if call == "found":
+                ledger.found(iter(ids))
+                left.update(ids)
+            elif call == "missing":
+                assert ledger.missing(iter(ids)) == sorted(ours - set(ids), key=str.encode)[:10]
+            elif call == "has" and not left.issuperset(ids):
+                assert not ledger.has(ids)
+            elif doubled:
+                with pytest.raises(BackendError, match="occurs more than once; make the ids of the source unique"):
+                    getattr(ledger, call)(ids)
+            else:
+                assert getattr(ledger, call)(ids) is (True if call == "has" else None)
+                ours.update(ids)
+            assert len(ledger) == len(ours)
+            assert list(ledger.strays()) == sorted(left - ours, key=str.encode)
+
+
+def test_ledger_of_many() -> None:
+    """More than a transaction's worth, and strays that are looked through while rows are deleted elsewhere."""
+    with Ledger() as ledger:
+        ledger.found(f"{i:06d}" for i in range(20_000))
+        ledger.add([f"{i:06d}" for i in range(10_000, 30_000)])
+        assert ledger.has([f"{i:06d}" for i in range(5_000)])
+        assert len(ledger) == 25_000
+        assert sum(1 for _ in ledger.strays()) == 5_000
+        assert ledger.missing(f"{i:06d}" for i in range(29_998)) == ["029998", "029999"]

@@ -1,0 +1,45 @@
+"""A query that is too large for a server is cut by weight, and only then."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boc.errors import BocWarning
+from indexing.server.clause_limit import NEAR, SAFE, Budget
+
+
+@given(
+    limit=st.integers(SAFE + 24, 20_000), sizes=st.lists(st.integers(0, 30_000), max_size=4), others=st.integers(0, 9)
+)
+def test_what_is_asked_is_never_too_much_and_hardly_ever_less_than_could_be(
+    limit: int, sizes: list[int], others: int
+) -> None:
+    asked: list[int] = []
+
+    def takes(clauses: int) -> bool:
+        asked.append(clauses)
+        return clauses <= limit
+
+    budget = Budget(takes, "somewhere")
+    for size in sizes:
+        features = {f"t{j}": j * 7919 % size + 1 for j in range(size)}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            kept = budget.kept(features, others)
+        assert len(kept) + others <= max(limit, SAFE)
+        assert len(kept) >= min(size, limit - NEAR - others)
+        assert kept.items() <= features.items()
+        left = [weight for feature, weight in features.items() if feature not in kept]
+        assert not left or min(kept.values()) >= max(left)
+        assert [w.category for w in caught] == [BocWarning] * (len(kept) < size)
+    assert len(asked) <= 2 * 15 * max(1, len(sizes))
+
+
+def test_a_query_that_every_server_takes_is_not_asked_about() -> None:
+    budget = Budget(lambda clauses: pytest.fail("asked"), "somewhere")
+    features = dict.fromkeys(map(str, range(SAFE - 3)), 1)
+    assert budget.kept(features, 3) == features

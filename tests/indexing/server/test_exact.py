@@ -1,0 +1,212 @@
+"""Scores of real servers are integer dot products, however an index is stored, spread, cut up and edited."""
+
+from __future__ import annotations
+
+import re
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import sparse
+
+from boc import plugins
+from boc.errors import BackendError, BocWarning
+from boc.plugins import Index
+from boc.types import Filter, Item
+from indexing.server.backend import ServerBackend
+from indexing.server.index import ServerIndex
+from indexing.server.term_fields import EXACT, STRATEGIES
+from tests.oracles import new_manifest, picture, random_terms, sentence
+
+SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
+N, QUERIES, TERMS = 200, 50, 100
+ITEMS = [picture(f"{i:03d}.jpg") if i % 3 else sentence(f"{i:03d}#0") for i in range(N)]
+VECTORS = np.eye(N, 3, dtype=np.float32)
+
+Connect = Callable[..., ServerBackend]
+
+
+@pytest.fixture
+def connect(server: Any) -> Connect:
+    """Connects to the server with options of the address; skips for a field that it has not."""
+
+    def connected(*, hosts: str = "{}", **options: object) -> ServerBackend:
+        place = hosts.format(server.url.removeprefix("http://"))
+        query = "&".join(f"{name}={value}" for name, value in options.items())
+        found = plugins.backend(f"{SCHEMES[server.kind.engine]}+http://{place}?{query}")
+        assert isinstance(found, ServerBackend)
+        return found
+
+    return connected
+
+
+@pytest.fixture
+def name(connect: Connect) -> Iterator[str]:
+    found = f"boc-test-{uuid.uuid4().hex[:12]}"
+    yield found
+    backend = connect()
+    if backend.exists(found):
+        backend.remove(found)
+
+
+def build(
+    backend: ServerBackend, name: str, terms: sparse.csr_array, *, first: int = N, tagged: bool = False
+) -> ServerIndex:
+    """An index of the ``first`` rows of ``terms``."""
+    manifest = new_manifest(terms.shape[1], 3)
+    items = ITEMS
+    if tagged:
+        manifest = replace(manifest, fields={"tag": "keyword"})
+        items = [replace(item, fields={"tag": "even" if i % 2 == 0 else "odd"}) for i, item in enumerate(ITEMS)]
+    first = min(first, terms.shape[0])
+    try:
+        with backend.create(name, manifest, {}) as writer:
+            writer.add(items[:first], terms[:first], VECTORS[:first])
+            writer.commit()
+    except BackendError as error:
+        if "can hold no codes" not in str(error):
+            raise
+        pytest.skip(f"this {backend.transport.engine} has no {backend.address.field}")
+    return backend.open(name)
+
+
+def scores(index: Index, items: list[Item], queries: sparse.csr_array, **options: Any) -> NDArray[np.float64]:
+    """Of all pairs (queries, items), 0 for those that are not found."""
+    place = {item.id: row for row, item in enumerate(items)}
+    found = np.zeros((queries.shape[0], len(items)))
+    for i, hits in enumerate(index.search(queries, len(items) + 1, **options)):
+        for hit in hits:
+            found[i, place[hit.item.id]] = hit.score
+    return found
+
+
+def dots(queries: sparse.csr_array, terms: sparse.csr_array) -> NDArray[np.int64]:
+    """By whole numbers."""
+    return queries.toarray().astype(np.int64) @ terms.toarray().astype(np.int64).T
+
+
+def drawn(seed: int, largest: int = 512) -> tuple[sparse.csr_array, sparse.csr_array]:
+    """Documents and queries whose frequencies reach ``largest``."""
+    rng = np.random.default_rng(seed)
+    terms = random_terms(rng, (N, TERMS), largest, 0.2)
+    terms.data[::7], terms.data[1::7] = largest, largest - 1
+    return terms, random_terms(rng, (QUERIES, TERMS), largest, 0.3)
+
+
+@pytest.mark.parametrize("field", STRATEGIES)
+def test_ten_thousand_pairs_of_weights_up_to_512(connect: Connect, name: str, field: str) -> None:
+    terms, queries = drawn(0)
+    expected = dots(queries, terms)
+    assert expected.size == 10_000
+    assert 100_000 < expected.max() < EXACT
+    index = build(connect(field=field), name, terms)
+    assert index.generation.state.field == field
+    assert np.count_nonzero(scores(index, ITEMS, queries) != expected) == 0
+    pictures = [item for item in ITEMS if item.modality == "image"]
+    rows = [i for i, item in enumerate(ITEMS) if item.modality == "image"]
+    assert np.array_equal(scores(index, pictures, queries, modality="image"), expected[:, rows])
+
+
+@pytest.mark.parametrize("field", STRATEGIES)
+@pytest.mark.parametrize("shards", [1, 5])
+def test_segments_and_deletes_change_no_score(connect: Connect, name: str, field: str, shards: int) -> None:
+    terms, queries = drawn(shards + 10)
+    expected = dots(queries, terms)
+    backend = connect(field=field, shards=shards)
+    build(backend, name, terms, first=40)
+    for start in range(40, N, 40):
+        part = slice(start, start + 40)
+        with backend.edit(name) as editor:
+            editor.put(ITEMS[part], terms[part], VECTORS[part])
+            editor.commit("ab" * 32)
+    index = backend.open(name)
+    assert segments(index) >= 5 * shards
+    assert np.array_equal(scores(index, ITEMS, queries), expected)
+    with backend.edit(name) as editor:
+        gone = [item.id for item in ITEMS[::3]]
+        assert editor.delete(gone) == len(gone)
+        editor.commit("ab" * 32)
+    kept = [i for i in range(N) if i % 3]
+    left = [ITEMS[i] for i in kept]
+    index = backend.open(name)
+    assert np.array_equal(scores(index, left, queries), expected[:, kept])
+    backend.transport.request("POST", f"/{index.generation.physical}/_forcemerge", max_num_segments=1)
+    backend.transport.request("POST", f"/{index.generation.physical}/_refresh")
+    assert segments(index) <= shards
+    assert np.array_equal(scores(index, left, queries), expected[:, kept])
+
+
+def segments(index: ServerIndex) -> int:
+    """That are searched, on all shards."""
+    found = index._transport.request("GET", f"/{index.generation.physical}/_segments")["indices"]
+    shards = [shard for each in found.values() for copies in each["shards"].values() for shard in copies]
+    return sum(segment["search"] for shard in shards for segment in shard["segments"].values())
+
+
+@pytest.mark.parametrize("field", STRATEGIES)
+def test_frequencies_of_several_digits(connect: Connect, name: str, field: str) -> None:
+    rng = np.random.default_rng(0)
+    terms = random_terms(rng, (N, TERMS), 2**20, 0.2)
+    terms.data[::5], terms.data[1::5], terms.data[2::5] = 2**20, 2**20 - 1, 513
+    queries = np.zeros((QUERIES, TERMS), np.int32)
+    for row in queries:
+        row[rng.permutation(TERMS)[:3]] = rng.integers(1, 5, 3, endpoint=True)
+    queries = sparse.csr_array(queries)
+    expected = dots(queries, terms)
+    assert 2**23 < expected.max() < EXACT
+    index = build(connect(field=field), name, terms)
+    assert np.array_equal(scores(index, ITEMS, queries), expected)
+
+
+@pytest.mark.parametrize("field", STRATEGIES)
+def test_scores_of_2_to_24_are_refused_and_those_below_are_exact(connect: Connect, name: str, field: str) -> None:
+    terms = sparse.csr_array(np.array([[2**20, 2**20 - 1, 1], [1, 1, 1]], np.int32))
+    index = build(connect(field=field), name, terms)
+    below = sparse.csr_array(np.array([[15, 0, 7], [0, 16, 15]], np.int32))
+    assert np.array_equal(scores(index, ITEMS[:2], below), dots(below, terms))
+    for weights in ([16, 0, 0], [0, 16, 16], [16, 16, 16]):
+        with pytest.raises(BackendError, match=r"2\^24"):
+            index.search(sparse.csr_array(np.array([weights], np.int32)), 1)
+
+
+@pytest.mark.parametrize("hosts", ["127.0.0.1:9,{0}", "{0},127.0.0.1:9"])
+def test_several_hosts_one_of_them_dead(connect: Connect, name: str, hosts: str) -> None:
+    terms, queries = drawn(3)
+    index = build(connect(hosts=hosts), name, terms)
+    for _ in range(3):
+        assert np.array_equal(scores(index, ITEMS, queries), dots(queries, terms))
+
+
+@pytest.mark.parametrize("field", STRATEGIES)
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_query_of_too_many_terms_is_cut_by_weight_with_a_notice(
+    connect: Connect, name: str, field: str, filtered: bool
+) -> None:
+    n_terms = 20_000
+    rng = np.random.default_rng(0)
+    terms = random_terms(rng, (N, n_terms), 15, 0.005)
+    index = build(connect(field=field), name, terms, tagged=True)
+    weights = rng.permutation(n_terms) % 511 + 1
+    query = sparse.csr_array(weights[None].astype(np.int32))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", BocWarning)
+        found = scores(index, ITEMS, query, filters=[Filter("tag", "=", "even")] if filtered else [])
+    kept = n_terms
+    if caught:
+        match = re.match(r"a query of 20000 clauses was cut to the (\d+) of largest weight", str(caught[0].message))
+        assert match is not None
+        kept = int(match[1])
+    assert kept > 950
+    if index._transport.engine == "opensearch":
+        assert kept < 1024
+    order = sorted(range(n_terms), key=lambda j: (-int(weights[j]), j))
+    cut = np.zeros((1, n_terms), np.int32)
+    cut[0, order[:kept]] = weights[order[:kept]]
+    expected = dots(sparse.csr_array(cut), terms) * (np.arange(N) % 2 == 0 if filtered else 1)
+    assert np.array_equal(found, expected)
+    assert expected.any()

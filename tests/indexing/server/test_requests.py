@@ -1,0 +1,311 @@
+"""What servers are sent: digits make up the frequency, scripts decode what was stored, conditions are all there."""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from boc.types import Filter, TermMatrix
+from indexing.server import requests
+from indexing.server.requests import FLOAT16, FLOAT32
+from indexing.server.term_fields import STRATEGIES, CountedText, Strategy, Text
+from tests.oracles import TEXT, assert_canonical, new_manifest, same_matrix, term_matrices
+
+LARGEST = 2**31 - 1
+FEW = settings(max_examples=40)  # of each strategy
+frequencies = (
+    st.integers(1, 20) | st.sampled_from([15, 16, 17, 511, 512, 513, 2**24 - 1, 2**24]) | st.integers(1, LARGEST)
+)
+
+
+@st.composite
+def sparse_terms(draw: st.DrawFn, rows: int = 4, width: int = 9) -> TermMatrix:
+    """Term matrices with frequencies of every size, rows without any among them."""
+    terms = draw(term_matrices((rows, width), LARGEST))
+    terms.data[:] = draw(st.lists(frequencies, min_size=terms.nnz, max_size=terms.nnz))
+    terms.eliminate_zeros()
+    return terms
+
+
+def slow_dot(query: dict[str, int], document: dict[str, int]) -> int:
+    return sum(weight * document.get(feature, 0) for feature, weight in query.items())
+
+
+def row_of(terms: TermMatrix, i: int) -> dict[int, int]:
+    span = slice(terms.indptr[i], terms.indptr[i + 1])
+    return dict(zip(terms.indices[span].tolist(), terms.data[span].tolist(), strict=True))
+
+
+def words(field: str) -> dict[str, int]:
+    """What a server counts of surrogate text."""
+    found: dict[str, int] = {}
+    for word in field.split():
+        name, _, count = word.partition("|")
+        found[name] = found.get(name, 0) + int(count or 1)
+    return found
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=list(STRATEGIES))
+class TestStrategy:
+    @FEW
+    @given(terms=sparse_terms(), query=st.dictionaries(st.integers(0, 8), st.integers(1, LARGEST)))
+    def test_the_sum_over_features_is_the_dot_product(
+        self, strategy: Strategy, terms: TermMatrix, query: dict[int, int]
+    ) -> None:
+        digits = strategy.digits(int(terms.data.max(initial=0)))
+        asked = strategy.features(list(query), list(query.values()), digits)
+        for i, document in enumerate(strategy.documents(terms)):
+            row = row_of(terms, i)
+            assert slow_dot(asked, document) == sum(weight * row.get(j, 0) for j, weight in query.items())
+
+    @FEW
+    @given(terms=sparse_terms())
+    def test_digits_put_together_are_the_frequencies(self, strategy: Strategy, terms: TermMatrix) -> None:
+        documents = list(strategy.documents(terms))
+        assert all(0 < digit < strategy.base for document in documents for digit in document.values())
+        found = requests.decode_terms(documents, strategy.base, terms.shape[1])
+        assert_canonical(found, terms.shape)
+        assert same_matrix(found, terms)
+
+    @FEW
+    @given(terms=sparse_terms(), column=st.integers(0, 8))
+    def test_a_term_is_in_a_document_if_one_of_its_features_is(
+        self, strategy: Strategy, terms: TermMatrix, column: int
+    ) -> None:
+        asked = strategy.features([column], [1], strategy.digits(int(terms.data.max(initial=0))))
+        for i, document in enumerate(strategy.documents(terms)):
+            assert bool(document.keys() & asked.keys()) == (column in row_of(terms, i))
+
+    @FEW
+    @given(value=frequencies)
+    def test_a_number_has_as_many_digits_as_are_told(self, strategy: Strategy, value: int) -> None:
+        digits = strategy.digits(value)
+        assert strategy.base ** (digits - 1) <= value < strategy.base**digits
+        asked = strategy.features([7], [3], digits)
+        assert list(asked.values()) == [3 * strategy.base**i for i in range(digits)]
+        assert len(asked) == digits
+
+    @FEW
+    @given(terms=sparse_terms())
+    def test_the_field_holds_the_features(self, strategy: Strategy, terms: TermMatrix) -> None:
+        for document in strategy.documents(terms):
+            field = strategy.field(document)
+            assert (words(field) if isinstance(strategy, Text) else field) == document
+            assert not any("." in name or " " in name for name in document)
+
+    @FEW
+    @given(weights=st.dictionaries(st.integers(0, 99).map("t{}".format), st.integers(1, LARGEST), min_size=1))
+    def test_a_query_says_each_weight_and_what_servers_would_do_otherwise(
+        self, strategy: Strategy, weights: dict[str, int]
+    ) -> None:
+        query = strategy.query(weights)
+        assert orjson.loads(requests.dumps(query)) == query
+        if strategy.name == "sparse_vector":
+            assert query["sparse_vector"] == {"field": "terms", "query_vector": weights, "prune": False}
+            return
+        clauses = query["bool"]["should"]
+        if strategy.name == "rank_features":
+            assert all(clause["rank_feature"]["linear"] == {} for clause in clauses)
+            found = {c["rank_feature"]["field"].removeprefix("terms."): c["rank_feature"]["boost"] for c in clauses}
+        else:
+            found = {c["term"]["terms"]["value"]: c["term"]["terms"]["boost"] for c in clauses}
+        assert found == weights
+
+    @pytest.mark.parametrize("layout", requests.VECTORS)
+    def test_codes_are_in_one_field_and_not_in_source(self, strategy: Strategy, layout: str) -> None:
+        state = {"boc": {"a": 1}}
+        body = requests.index_body(strategy, new_manifest(10, 3), layout, state, shards=3)
+        mappings = body["mappings"]
+        assert mappings["dynamic"] is False
+        assert mappings["_meta"] == state
+        assert {"terms", "vector", "concepts"} <= set(mappings["_source"]["excludes"])
+        assert not {"terms", "vector", "concepts"} & set(requests.ITEM)
+        assert mappings["properties"]["terms"] == strategy.mapping
+        settings = body["settings"]
+        assert (settings["number_of_shards"], settings["number_of_replicas"]) == (3, 0)
+        assert settings["refresh_interval"] == "-1"
+        assert (mappings["properties"]["vector"]["type"] == "binary") == (layout == "binary")
+
+
+def test_surrogate_text_counts_words_and_nothing_else() -> None:
+    for strategy in (Text(), CountedText()):
+        mapping, script = strategy.mapping, strategy.settings["similarity"][strategy.mapping["similarity"]]
+        assert (mapping["norms"], mapping["index_options"]) == (False, "freqs")
+        assert script["script"]["source"] == "return query.boost * doc.freq;"
+        assert mapping["search_analyzer"] != "boc_counts"
+
+
+@given(features=st.dictionaries(st.integers(0, 50).map("t{}".format), st.integers(1, 5)), limit=st.integers(0, 20))
+def test_the_strongest_are_those_of_largest_weight_ties_to_the_earlier(features: dict[str, int], limit: int) -> None:
+    found = requests.strongest(features, limit)
+    names = list(features)
+    left = list(names)
+    expected = []
+    while left and len(expected) < limit:
+        best = left[0]
+        for name in left:
+            if features[name] > features[best]:
+                best = name
+        left.remove(best)
+        expected.append((best, features[best]))
+    assert list(found.items()) == expected
+    assert list(features) == names
+
+
+@given(data=st.binary(max_size=200))
+def test_what_was_encoded_is_decoded_in_either_alphabet(data: bytes) -> None:
+    text = requests.encoded(data)
+    assert base64.b64decode(text, validate=True) == data
+    assert requests.decoded(text) == data
+    assert requests.decoded(base64.urlsafe_b64encode(data).decode().rstrip("=")) == data
+
+
+@given(rows=st.integers(0, 4), dtype=st.sampled_from(["<f2", "<f4", "i1", ">f4"]))
+def test_raw_bytes_are_row_by_row(rows: int, dtype: str) -> None:
+    array = np.arange(rows * 6).reshape(6, rows).T.astype(dtype)  # Fortran order
+    code = {"<f2": "<e", "<f4": "<f", "i1": "b", ">f4": ">f"}[dtype]
+    assert requests.raw(array) == b"".join(struct.pack(code, value) for row in array.tolist() for value in row)
+
+
+@given(a=TEXT | st.text("é日a", min_size=150, max_size=300), b=TEXT | st.text("é日a", min_size=150, max_size=300))
+def test_a_document_has_the_id_of_its_item_where_servers_take_it(a: str, b: str) -> None:
+    for key in (a, f"boc:{b}", f"boc:sha256:{b}"):
+        found = requests.document_id(key)
+        assert len(found.encode()) <= 512
+        assert (found == key) == (len(key.encode()) <= 512 and not key.startswith("boc:"))
+    if a != b:
+        assert len({requests.document_id(key) for key in (a, b, f"boc:{a}", f"boc:{b}")}) == 4
+
+
+def test_no_item_takes_the_place_of_a_block_of_arrays() -> None:
+    assert requests.document_id("boc:block:0") != "boc:block:0"
+    assert requests.document_id(requests.document_id("boc:x")) != requests.document_id("boc:x")
+
+
+values = st.text(min_size=1, max_size=5) | st.integers(-5, 5) | st.booleans() | st.floats(-2, 2)
+filters = st.lists(
+    st.builds(Filter, st.sampled_from("abc"), st.sampled_from(["=", "!=", "<", "<=", ">", ">="]), values), max_size=4
+)
+
+
+@given(conditions=filters, modality=st.none() | st.sampled_from(["image", "text"]), k=st.integers(1, 50),
+       words=st.none() | st.just(requests.match_body("a dog", 2.5)))  # fmt: skip
+def test_every_condition_is_in_the_query_once_and_none_scores(
+    conditions: list[Filter], modality: Any, k: int, words: Any
+) -> None:
+    query = STRATEGIES["text"].query({"t1": 2, "t3": 4})
+    body = requests.search_body(query, k, modality, conditions, words)
+    assert (body["size"], body["track_total_hits"]) == (k, True)
+    assert body["sort"] == [{"_score": "desc"}, {"id": "asc"}]
+    whole = body["query"]
+    if not conditions and modality is None and words is None:
+        assert whole == query
+        return
+    assert whole["bool"]["must"] == [query]  # a hit shares a term
+    assert whole["bool"].get("should", []) == ([] if words is None else [words])
+    said = [("only", *clause.items()) for clause in whole["bool"].get("filter", [])]
+    said += [("not", *clause.items()) for clause in whole["bool"].get("must_not", [])]
+    wanted: list[Any] = [] if modality is None else [("only", ("term", {"modality": modality}))]
+    for c in conditions:
+        name = f"meta.{c.field}"
+        if c.op in ("=", "!="):
+            wanted.append(("only" if c.op == "=" else "not", ("term", {name: c.value})))
+        else:
+            side = ("l" if "<" in c.op else "g") + "t" + ("e" if "=" in c.op else "")
+            wanted.append(("only", ("range", {name: {side: c.value}})))
+    key = orjson.dumps
+    assert sorted(map(key, said)) == sorted(map(key, wanted))
+
+
+@given(
+    layout=st.sampled_from(requests.VECTORS), dtype=st.sampled_from(["float16", "float32"]), window=st.integers(1, 99)
+)
+def test_rescoring_takes_the_script_of_the_layout_and_leaves_the_search_as_it_was(
+    layout: str, dtype: str, window: int
+) -> None:
+    vector = np.array([3.0, 4.0], np.float32)
+    body = requests.search_body(STRATEGIES["text"].query({"t1": 1}), 5)
+    before = orjson.dumps(body)
+    found = requests.rescored(body, vector, window, layout, dtype)
+    assert orjson.dumps(body) == before
+    assert "sort" not in found  # a server does not rescore what is sorted
+    assert found["rescore"]["window_size"] == window
+    rescore = found["rescore"]["query"]
+    assert (rescore["query_weight"], rescore["rescore_query_weight"]) == (0, 1)
+    script = rescore["rescore_query"]["script_score"]["script"]
+    wanted = requests.DENSE if layout != "binary" else {"float16": FLOAT16, "float32": FLOAT32}[dtype]
+    assert script["source"] == wanted
+    assert script["params"]["query"] is vector
+    assert 5.0 < script["params"]["offset"] == pytest.approx(5.05)
+
+
+@given(data=st.data(), width=st.integers(1, 8))
+def test_no_score_is_negative_where_vectors_are_no_longer_than_one(data: st.DataObject, width: int) -> None:
+    numbers = st.lists(st.floats(-1, 1, width=32), min_size=width, max_size=width)
+    query, item = (np.array(data.draw(numbers), np.float32) for _ in range(2))
+    item /= max(1.0, float(np.linalg.norm(item)))
+    assert requests.offset(query) + float(query @ item.astype(np.float16)) >= 0
+
+
+def painless(source: str, query: NDArray[np.float32], data: bytes, offset: float) -> float:
+    """What a script of ``_bodies`` returns, its own expressions evaluated with Java's numbers: bytes and ints are
+    signed, ints have 32 bits, products and sums of floats are rounded to float32."""
+    signed = np.frombuffer(data, np.int8).tolist()
+    step = int(re.findall(r"at \+= (\d)", source)[0])
+    steps = dict(re.findall(r"int (\w+) = ([^;]+);", source.partition("++i")[2]))
+    decoded = re.findall(r"intBitsToFloat\((.+?)\)(?: \*|;)", source)[0]
+    factor = [float(x) for x in re.findall(r"return sum \* ([0-9.E]+) \+", source)] or [1.0]
+    total = np.float32(0)
+    for i, weight in enumerate(query):
+        known: dict[str, Any] = {"data": signed, "at": i * step}
+        for name, expression in steps.items():
+            known[name] = int32(eval(expression, {}, known))
+        value = np.float32(weight * as_float(eval(decoded, {}, known)))
+        negative = "bits < 0" in source and known["bits"] < 0
+        total = np.float32(total + (-value if negative else value))
+    return float(total) * factor[0] + offset
+
+
+def int32(value: int) -> int:
+    return int(np.uint32(value & 0xFFFFFFFF).view(np.int32))
+
+
+def as_float(bits: int) -> np.float32:
+    return np.uint32(bits & 0xFFFFFFFF).view(np.float32)
+
+
+def test_the_script_decodes_every_float16_there_is() -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    every = every[np.isfinite(every)]
+    assert len(every) == 2 * 31 * 1024
+    one = np.ones(1, np.float32)
+    with np.errstate(under="ignore"):
+        found = [painless(FLOAT16, one, value.tobytes(), 0.0) for value in every]
+    assert found == every.astype(float).tolist()
+
+
+@given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=6))
+def test_the_script_decodes_float32(values: list[float]) -> None:
+    for value in values:
+        assert painless(FLOAT32, np.ones(1, np.float32), np.float32(value).tobytes(), 0.0) == value
+
+
+@pytest.mark.parametrize(("source", "dtype"), [(FLOAT16, "<f2"), (FLOAT32, "<f4")])
+def test_the_script_gives_the_dot_product(source: str, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    for dim in (1, 2, 7, 384, 1024):
+        query, item = rng.standard_normal((2, dim)).astype(np.float32)
+        query, item = query / np.linalg.norm(query), (item / np.linalg.norm(item)).astype(dtype)
+        expected = float(query.astype(float) @ item.astype(float))
+        bound = dim * 2.0**-24 * float(np.abs(query).astype(float) @ np.abs(item).astype(float)) + dim * 2.0**-37
+        found = painless(source, query, requests.raw(item), requests.offset(query))
+        assert abs(found - requests.offset(query) - expected) <= bound + 1e-12

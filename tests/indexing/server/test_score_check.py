@@ -1,0 +1,285 @@
+"""An index that would score wrongly is refused with the name of what does it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from boc import plugins
+from boc.errors import BackendError
+from boc.types import TermMatrix
+from indexing.server import score_check, term_fields
+from indexing.server.backend import ServerBackend
+from indexing.server.score_check import self_test
+from indexing.server.term_fields import CountedText, RankFeatures, SparseVector, Strategy, Text
+from indexing.server.transport import Json, Transport
+from tests.oracles import new_manifest, picture
+
+SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
+
+
+class Saturating(RankFeatures):
+    def clause(self, feature: str, weight: int) -> Json:
+        return {"rank_feature": {"field": f"terms.{feature}", "boost": weight}}
+
+
+class Pruning(SparseVector):
+    def query(self, features: Mapping[str, int]) -> Json:
+        return {"sparse_vector": {"field": "terms", "query_vector": dict(features)}}
+
+
+class BM25(Text):
+    @property
+    def mapping(self) -> Json:
+        return {name: value for name, value in super().mapping.items() if name != "similarity"}
+
+
+class HiddenBM25(Text):
+    """The same under the name of the right similarity: only scores show it."""
+
+    @property
+    def settings(self) -> Json:
+        return {**super().settings, "similarity": {"boc_dot": {"type": "BM25"}}}
+
+
+class Norms(Text):
+    @property
+    def mapping(self) -> Json:
+        return {**super().mapping, "norms": True}
+
+
+class DoubleAnalysis(Text):
+    @property
+    def mapping(self) -> Json:
+        return {**super().mapping, "search_analyzer": "simple"}
+
+
+class DoubleCounting(CountedText):
+    @property
+    def mapping(self) -> Json:
+        return {**super().mapping, "search_analyzer": "boc_counts"}
+
+
+class NumbersAsWords(CountedText):
+    @property
+    def mapping(self) -> Json:
+        return {**super().mapping, "analyzer": "standard"}
+
+
+def _dotted(strategy: type[Strategy]) -> Strategy:
+    class Dotted(strategy):  # type: ignore[valid-type, misc]
+        def documents(self, terms: TermMatrix) -> list[dict[str, int]]:
+            return [{f"t.{name[1:]}": value for name, value in row.items()} for row in super().documents(terms)]
+
+        def features(self, columns: Sequence[int], weights: Sequence[int], digits: int) -> dict[str, int]:
+            return {f"t.{name[1:]}": value for name, value in super().features(columns, weights, digits).items()}
+
+    return Dotted()
+
+
+class Halving(Text):
+    def clause(self, feature: str, weight: int) -> Json:
+        return super().clause(feature, max(1, weight // 2))
+
+
+FAULTS: dict[str, tuple[Strategy, str]] = {
+    "default saturation": (Saturating(), r'by saturation .* every query must say "linear"'),
+    "pruning": (Pruning(), r'by pruning: .* every query must say "prune": false'),
+    "BM25": (BM25(), "similarity is BM25, which saturates"),
+    "BM25 by another name": (HiddenBM25(), "similarity is BM25, which saturates"),
+    "norms": (Norms(), r"norms is true, must be false \(norms on"),
+    "double analysis": (DoubleAnalysis(), r'double analysis: search_analyzer is "simple"'),
+    "double analysis by the filter": (DoubleCounting(), r'double analysis: search_analyzer is "boc_counts"'),
+    "analysis that loses counts": (NumbersAsWords(), r'double analysis: analyzer is "standard"'),
+    "dots in features": (_dotted(RankFeatures), r"dots in term names \('t\.0'\)"),
+    "dots in sparse_vector": (_dotted(SparseVector), r"dots in term names \('t\.0'\)"),
+    "dots in words": (_dotted(Text), r"dots in term names \('t\.0'\)"),
+    "another": (Halving(), "for no known reason: test document 8 has 68, not 100"),
+}
+
+
+def change(**values: Any) -> Callable[[Json], None]:
+    """Of the mapping of the field: other values, None to leave one out."""
+
+    def changed(body: Json) -> None:
+        mapped = {**body["mappings"]["properties"]["terms"], **values}
+        kept = {name: value for name, value in mapped.items() if value is not None}
+        body["mappings"]["properties"]["terms"] = kept
+
+    return changed
+
+
+def root(body: Json) -> None:
+    body["settings"]["similarity"]["boc_dot"]["script"]["source"] = "return Math.sqrt(doc.freq);"
+
+
+BY_HAND: dict[str, tuple[Strategy, Callable[[Json], None], str]] = {
+    "BM25": (Text(), change(similarity=None), 'similarity is "BM25", must be "boc_dot"'),
+    "norms": (Text(), change(norms=None), "norms is true, must be false"),
+    "positions": (Text(), change(index_options=None), 'index_options is "positions", must be "freqs"'),
+    "double analysis": (
+        CountedText(),
+        change(search_analyzer=None),
+        'double analysis: search_analyzer is "boc_counts"',
+    ),
+    "script": (Text(), root, r"index\.similarity\.boc_dot\.script\.source is .*sqrt"),
+    "negative impact": (
+        RankFeatures(),
+        change(positive_score_impact=False),
+        "positive_score_impact is false, must be true",
+    ),
+    "type": (
+        Text(),
+        lambda body: body["mappings"].update(properties={"terms": {"type": "keyword"}}),
+        "is of type keyword",
+    ),
+    "no field": (Text(), lambda body: body["mappings"].update(properties={}), "is of type None, must be text"),
+}
+
+
+@pytest.fixture
+def backend(server: Any) -> ServerBackend:
+    return connect(f"{SCHEMES[server.kind.engine]}+{server.url}")
+
+
+def connect(url: str) -> ServerBackend:
+    found = plugins.backend(url)
+    assert isinstance(found, ServerBackend)
+    return found
+
+
+@pytest.fixture
+def index(backend: ServerBackend) -> Iterator[str]:
+    name = f"boc-test-{uuid.uuid4().hex[:12]}"
+    yield name
+    backend.transport.request("DELETE", f"/{name}", ignore_unavailable="true")
+
+
+def body(strategy: Strategy, shards: int = 1) -> Json:
+    return {
+        "settings": {"number_of_shards": shards, "number_of_replicas": 0, **strategy.settings},
+        "mappings": {"dynamic": False, "properties": {"terms": strategy.mapping}},
+    }
+
+
+def need(backend: ServerBackend, strategy: Strategy) -> None:
+    if strategy.name not in available(backend):
+        pytest.skip(f"{backend.transport.engine} here has no {strategy.name}")
+
+
+def available(backend: ServerBackend) -> list[str]:
+    """The ways to store codes that the server has."""
+    return _available(f"{SCHEMES[backend.transport.engine]}+{backend.transport.shown}")
+
+
+@lru_cache
+def _available(url: str) -> list[str]:
+    told = connect(url).about()
+    return [name for name in term_fields.STRATEGIES if told[name].startswith("exact")]
+
+
+def count(transport: Transport, index: str) -> int:
+    return int(transport.request("GET", f"/{index}/_count")["count"])
+
+
+@pytest.mark.parametrize("shards", [1, 5])
+def test_what_is_right_passes_and_nothing_stays(backend: ServerBackend, index: str, shards: int) -> None:
+    names = available(backend)
+    assert names
+    for name in names:
+        strategy = term_fields.STRATEGIES[name]
+        backend.transport.request("PUT", f"/{index}", body(strategy, shards))
+        assert self_test(backend.transport, index, strategy) is None
+        assert count(backend.transport, index) == 0
+        backend.transport.request("DELETE", f"/{index}")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_configuration_is_refused_by_name(backend: ServerBackend, index: str, fault: str) -> None:
+    strategy, message = FAULTS[fault]
+    need(backend, strategy)
+    backend.transport.request("PUT", f"/{index}", body(strategy))
+    with pytest.raises(BackendError, match=message):
+        self_test(backend.transport, index, strategy)
+
+
+@pytest.mark.parametrize("fault", BY_HAND)
+def test_an_index_that_is_not_as_asked_is_refused_by_name(backend: ServerBackend, index: str, fault: str) -> None:
+    strategy, spoil, message = BY_HAND[fault]
+    need(backend, strategy)
+    asked = body(strategy)
+    spoil(asked)
+    backend.transport.request("PUT", f"/{index}", asked)
+    with pytest.raises(BackendError, match=message):
+        self_test(backend.transport, index, strategy)
+
+
+def test_a_field_that_cannot_be_asked_is_a_lack_and_no_fault(backend: ServerBackend, index: str) -> None:
+    class Unknown(Text):
+        def clause(self, feature: str, weight: int) -> Json:
+            return {"no_such_query": {feature: weight}}
+
+    need(backend, Text())
+    backend.transport.request("PUT", f"/{index}", body(Unknown()))
+    lack = self_test(backend.transport, index, Unknown())
+    assert lack is not None
+    assert "no_such_query" in lack
+
+
+def test_a_document_that_is_refused_is_a_lack_and_no_fault(backend: ServerBackend, index: str) -> None:
+    class Objects(Text):
+        def field(self, features: Mapping[str, int]) -> Any:
+            return dict(features) if len(features) > 2 else super().field(features)  # not where it is only analysed
+
+    need(backend, Text())
+    backend.transport.request("PUT", f"/{index}", body(Text()))
+    assert self_test(backend.transport, index, Objects()) is not None
+
+
+def test_no_index_is_made_where_scores_would_be_wrong(
+    backend: ServerBackend, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = next(s for s in (Saturating(), Pruning(), BM25()) if s.name in available(backend))
+    monkeypatch.setitem(term_fields.STRATEGIES, strategy.name, strategy)
+    monkeypatch.setattr(backend, "_order", [strategy.name])
+    terms, vectors = sparse.csr_array(np.ones((1, 3), np.int32)), np.ones((1, 3), np.float32)
+    with (
+        pytest.raises(BackendError, match="scores wrongly"),
+        backend.create(index, new_manifest(3, 3), {}) as writer,
+    ):
+        writer.add([picture("a.jpg")], terms, vectors)
+    assert backend.transport.request("GET", f"/{index}-boc-*/_alias") == {}
+    assert backend.about()[strategy.name].startswith("no (")
+
+
+@given(a=st.floats(0.01, 100), p=st.floats(0.1, 900))
+def test_saturation_is_told_from_proportion(a: float, p: float) -> None:
+    f = np.array(score_check.COMMON, np.float64)
+    assert score_check._saturated(RankFeatures(), a * f) is None
+    assert score_check._saturated(RankFeatures(), np.zeros_like(f)) is None
+    fault = score_check._saturated(RankFeatures(), a * f / (f + p))
+    assert fault is not None
+    assert f"{p:.3g}" in fault
+    assert "BM25" in (score_check._saturated(Text(), a * f / (f + p)) or "")
+
+
+def test_pruning_shows_in_the_documents() -> None:
+    """By the rule of Elasticsearch: five times as frequent as the average, and at most 0.4 of the best weight."""
+    strategy = SparseVector()
+    documents = list(strategy.documents(score_check._documents()))
+    asked = list(score_check._features(strategy, score_check._queries(), 2))
+    frequency = {f: sum(f in d for d in documents) for d in documents for f in d}
+    average = sum(frequency.values()) / len(frequency)
+    dropped = [
+        {f for f, w in query.items() if frequency.get(f, 0) >= 5 * average and w <= 0.4 * max(query.values())}
+        for query in asked
+    ]
+    assert {"t0"} in dropped

@@ -1,0 +1,118 @@
+"""A cluster as it is run for real: TLS by an authority of its own, an API key that opens one index's names only."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import boc
+from tests.servers import SecureServer
+
+pytestmark = pytest.mark.servers
+
+
+def secrets(server: SecureServer, key: str) -> list[str]:
+    """All that must never be seen: the password, the key, and its secret half; the other is a name."""
+    return [server.password, key, base64.b64decode(key).decode().partition(":")[2]]
+
+
+def test_every_command_works_with_a_key_of_the_indexs_names_and_tells_no_secret(
+    own: Callable[[SecureServer], SecureServer],
+    library: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    server = own(SecureServer(tmp_path / "server"))
+    key = server.api_key("photos", "photos-boc-*")
+    address = server.url.removeprefix("https://")
+    at = ("--at", f"elastic+https://{address}?ca_certs={server.authority}&replicas=0")
+    features, model = library / "photos.h5", f"tern:{library / 'model'}"
+    table = tmp_path / "metadata.csv"
+    table.write_text("id,number:integer,title:text\n000.png,7,a first box\n001.png,8,a second box\n", encoding="utf-8")
+    queries = tmp_path / "queries.txt"
+    queries.write_text("a red box\nsomething green\n", encoding="utf-8")
+    monkeypatch.setenv("BOC_API_KEY", key)
+    said: list[str] = []
+
+    def ok(*arguments: object, status: int = 0) -> str:
+        result = boc(*arguments, *at)
+        said.append(result.output + capfd.readouterr().out + capfd.readouterr().err)
+        assert result.exit_code == status, result.output
+        return result.output
+
+    ok("index", "photos", features, "--metadata", table)
+    ok("index", "photos", features, "--append")
+    assert "000.png" in ok("search", "photos", "--features", features, "--id", "000.png", "-k", 3, "--encoder", model)
+    ok("search", "photos", "a red box", "--filter", "number>=8", "--json", "--encoder", model)
+    ok("search", "photos", "a first box", "--hybrid", "rrf", "--encoder", model)
+    ok("search", "photos", "--queries", queries, "--encoder", model)
+    ok("evaluate", features, "--name", "photos")
+    ok("verify", "photos")
+    ok("info", "photos")
+    assert "elasticsearch" in ok("info")
+    ok("explain", "photos", "a red box", "000.png", "--encoder", model)
+    ok("delete", "photos", "001.png")
+    ok("index", "others", features, status=1)  # a name that the key does not open
+    ok("delete", "photos", "--all")
+    shown = "".join(said)
+    assert not [secret for secret in secrets(server, key) if secret in shown]
+
+
+def test_nothing_of_a_secret_is_stored_or_told_when_it_is_not_trusted(
+    own: Callable[[SecureServer], SecureServer],
+    library: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = own(SecureServer(tmp_path / "server"))
+    key = server.api_key("photos*")
+    bare = f"elastic+{server.url}"
+    trusting = f"{bare}?ca_certs={server.authority}"
+    commands = [
+        ("index", "photos", library / "photos.h5"),
+        ("search", "photos", "a red box"),
+        ("info", "photos"),
+        ("info",),
+        ("verify", "photos"),
+        ("delete", "photos", "--all"),
+    ]
+    for given, at, words in (
+        (key, bare, "its certificate is not trusted"),
+        (key[:-6] + "AAAAAA", trusting, "does not let you in"),
+        (None, trusting, "does not let you in"),
+    ):
+        if given is None:
+            monkeypatch.delenv("BOC_API_KEY", raising=False)
+        else:
+            monkeypatch.setenv("BOC_API_KEY", given)
+        for command in commands:
+            result = boc(*command, "--at", at)
+            assert result.exit_code == 1, (command, result.output)
+            assert words in result.output, (command, result.output)
+            assert not [secret for secret in secrets(server, key) if secret in result.output]
+    monkeypatch.setenv("BOC_API_KEY", key)
+    assert boc(*commands[0], "--at", trusting).exit_code == 0
+    stored = json.dumps(server.request("GET", "photos*")) + json.dumps(server.request("GET", "photos/_search?size=500"))
+    assert not [secret for secret in secrets(server, key) if secret in stored]
+
+
+def test_a_fingerprint_stands_for_an_authority(
+    own: Callable[[SecureServer], SecureServer], library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = own(SecureServer(tmp_path / "server"))
+    certificate = ssl.get_server_certificate(("127.0.0.1", server.port))
+    fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).hexdigest()
+    monkeypatch.setenv("BOC_PASSWORD", server.password)
+    at = f"elastic+https://elastic@127.0.0.1:{server.port}?verify_certs=false&ssl_assert_fingerprint="
+    assert boc("index", "photos", library / "photos.h5", "--at", at + fingerprint).exit_code == 0
+    other = "0" * 64
+    result = boc("info", "photos", "--at", at + other)
+    assert result.exit_code == 1
+    assert server.password not in result.output

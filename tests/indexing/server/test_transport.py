@@ -1,0 +1,152 @@
+"""Errors of servers become one line that names the cause and the next step. The bodies are what servers sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boc.errors import BackendError
+from indexing.server.transport import RefusedError, UnreachableError, refusal, unreachable
+
+AT = "https://one:9200,https://two:9200"
+NEW_CLAUSES = "failed to create query: Query contains too many nested clauses; maxClauseCount is set to 16384"
+OLD_CLAUSES = "failed to create query: maxClauseCount is set to 1024"
+COMPILE = {
+    "type": "script_exception", "reason": "compile error", "script_stack": ["retur doc", "      ^---- HERE"],
+    "caused_by": {"type": "illegal_argument_exception", "reason": "invalid declaration: cannot resolve type [retur]"},
+}  # fmt: skip
+WINDOW = "Result window is too large, from + size must be less than or equal to: [10000] but was [20000]."
+UNKNOWN = "No handler for type [nope] declared on field [a]"
+FULL = (
+    "index [photos] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark, index has "
+    "read-only-allow-delete block];"
+)
+NOT_ALLOWED = (
+    "action [indices:admin/create] is unauthorized for API key id [k1] of user [elastic] on indices [photos-boc-1], "
+    "this action is granted by the index privileges [create_index,manage,all]"
+)
+OPEN_NOT_ALLOWED = "no permissions for [indices:admin/create] and User [name=photos, backend_roles=[]]"
+
+
+def error(kind: str, reason: str, **more: Any) -> dict[str, Any]:
+    return {"root_cause": [{"type": kind, "reason": reason}], "type": kind, "reason": reason, **more}
+
+
+def shards(kind: str, reason: str, inner: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """How a search fails: on every shard for a reason of its own."""
+    failed = [{"shard": 0, "index": "photos", "node": "n", "reason": inner}]
+    body = {"root_cause": [{"type": kind, "reason": reason}], "type": "search_phase_execution_exception"}
+    return {**body, "reason": "all shards failed", "phase": "query", "grouped": True, "failed_shards": failed, **more}
+
+
+def clauses(kind: str, reason: str) -> dict[str, Any]:
+    cause = {"type": kind, "reason": reason.removeprefix("failed to create query: ")}
+    return {"type": "query_shard_exception", "reason": reason, "caused_by": cause}
+
+
+BODIES = {
+    "no index": (404, error("index_not_found_exception", "no such index [photos]"),
+                 "index_not_found_exception", "no such index [photos]"),
+    "no query of that name": (
+        400, error("parsing_exception", "unknown query [sparse_vector]",
+                   caused_by={"type": "named_object_not_found_exception",
+                              "reason": "[1:27] unknown field [sparse_vector]"}),
+        "parsing_exception", "unknown query [sparse_vector]: [1:27] unknown field [sparse_vector]"),
+    "no field of that type": (
+        400, {**error("mapper_parsing_exception", UNKNOWN), "reason": f"Failed to parse mapping [_doc]: {UNKNOWN}",
+              "caused_by": {"type": "mapper_parsing_exception", "reason": UNKNOWN}},
+        "mapper_parsing_exception", UNKNOWN),
+    "clauses, Elasticsearch": (
+        400, shards("query_shard_exception", NEW_CLAUSES, clauses("too_many_nested_clauses", NEW_CLAUSES)),
+        "query_shard_exception", NEW_CLAUSES),
+    "clauses, OpenSearch": (
+        400, shards("query_shard_exception", OLD_CLAUSES, clauses("too_many_clauses", OLD_CLAUSES),
+                    caused_by=clauses("too_many_clauses", OLD_CLAUSES)),
+        "query_shard_exception", OLD_CLAUSES),
+    "script, compiled": (
+        400, shards("script_exception", "compile error",
+                    {"type": "query_shard_exception", "reason": "failed to create query: compile error",
+                     "caused_by": COMPILE}, caused_by=COMPILE),
+        "script_exception", "compile error: invalid declaration: cannot resolve type [retur]"),
+    "script, run": (
+        400, shards("script_exception", "runtime error",
+                    {"type": "script_exception", "reason": "runtime error", "script": "return doc['zz'].value",
+                     "caused_by": {"type": "illegal_argument_exception",
+                                   "reason": "No field found for [zz] in mapping"}}),
+        "script_exception", "runtime error: No field found for [zz] in mapping"),
+    "window": (
+        400, shards("illegal_argument_exception", WINDOW, {"type": "illegal_argument_exception", "reason": WINDOW},
+                    caused_by={"type": "illegal_argument_exception", "reason": WINDOW,
+                               "caused_by": {"type": "illegal_argument_exception", "reason": WINDOW}}),
+        "illegal_argument_exception", WINDOW),
+    "disk full": (429, error("cluster_block_exception", FULL), "cluster_block_exception", FULL),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_the_message_tells_status_kind_and_innermost_reason_once(name: str) -> None:
+    status, body, kind, reason = BODIES[name]
+    found = refusal(AT, status, {"error": body, "status": status})
+    assert (found.status, found.kind, found.reason) == (status, kind, reason)
+    assert str(found) == f"{AT} refused ({status}): {kind}: {reason}"
+    assert isinstance(found, BackendError)
+
+
+def test_who_is_not_let_in_is_told_what_to_name() -> None:
+    bodies = (
+        {"error": error("security_exception", "missing authentication credentials for REST request [/photos]")},
+        "Unauthorized",  # OpenSearch's security answers in plain text
+        None,
+    )
+    for body in bodies:
+        message = str(refusal(AT, 401, body))
+        assert "BOC_PASSWORD" in message
+        assert "BOC_API_KEY" in message
+
+
+@pytest.mark.parametrize("reason", [NOT_ALLOWED, OPEN_NOT_ALLOWED])
+def test_who_may_not_is_told_what_was_not_allowed(reason: str) -> None:
+    found = refusal(AT, 403, {"error": error("security_exception", reason), "status": 403})
+    assert str(found) == f"{AT} does not allow that to this user: {reason}; ask for rights on the index's names"
+
+
+def test_a_blocked_index_is_no_question_of_rights() -> None:
+    body = {"error": error("cluster_block_exception", "index [photos] blocked by: [FORBIDDEN/8/index write (api)];")}
+    assert "rights" not in str(refusal(AT, 403, body))
+
+
+ANYTHING = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.integers(), max_size=2)
+ERRORS = st.dictionaries(st.sampled_from(["code", "message", "status", "type", "reason"]), ANYTHING)
+JSON = ANYTHING | ERRORS | (ANYTHING | ERRORS).map(lambda inner: {"error": inner})
+
+
+@given(status=st.integers(400, 599), body=JSON)
+def test_whatever_a_proxy_answers_is_an_error_of_that_status(status: int, body: Any) -> None:
+    found = refusal(AT, status, body)
+    assert found.status == status
+    assert str(found).startswith(AT)
+
+
+def test_long_reasons_are_cut() -> None:
+    assert len(str(refusal(AT, 400, {"error": error("parsing_exception", "x" * 100_000)}))) < 1000
+    assert len(str(refusal(AT, 502, {"error": "<html>" * 10_000}))) < 1000
+
+
+@pytest.mark.parametrize(
+    ("tls", "late", "advice"),
+    [
+        (True, False, "?ca_certs=FILE"),
+        (False, True, "?request_timeout=SECONDS"),
+        (False, False, "whether the server runs there"),
+    ],
+)
+def test_no_answer_is_explained(tls: bool, late: bool, advice: str) -> None:
+    found = unreachable(AT, "connection refused", tls=tls, late=late)
+    assert isinstance(found, UnreachableError)
+    assert not isinstance(found, RefusedError)
+    assert str(found).startswith(f"no answer from {AT}: ")
+    assert advice in str(found)
+    assert "connection refused" in str(found)
