@@ -25,6 +25,8 @@ class TernConfig:
     ``region_dim`` is the width of a region's feature, ``visual_width`` that of the visual transformer, ``joint_width``
     that of the common space. The text tower has sizes of its own. Features are raised to ``region_power`` before all
     else, their signs kept: 1 is the published network, 0.5 evens out the activations of rectified convolutions.
+    ``residual`` is how much a concept keeps of its own row as it comes into the last layers, beside what these make of
+    it in its context, both taken as of one length: 0 is the published network, whose rows may become one and the same.
     """
 
     region_dim: int = 2048
@@ -36,6 +38,7 @@ class TernConfig:
     feedforward: int = 2048
     dropout: float = 0.1
     region_power: float = 1.0
+    residual: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("visual_width", "joint_width"):
@@ -100,11 +103,12 @@ class Tern(Network):
         features, boxes = nn.functional.pad(features, (0, 0, 1, 0)), nn.functional.pad(boxes, (0, 0, 1, 0))
         mask = padding_mask(lengths + 1, features.shape[1])
         rows = self.img_proj(self.img_enc(features, boxes, mask))
-        return self._encoded(self.image_joint(rows, src_key_padding_mask=mask))
+        return self._encoded(self.image_joint(rows, src_key_padding_mask=mask), rows)
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
         mask = padding_mask(lengths, hidden.shape[1])
-        return self._encoded(self.transformer_encoder_1(self.cap_proj(hidden), src_key_padding_mask=mask))
+        rows = self.cap_proj(hidden)
+        return self._encoded(self.transformer_encoder_1(rows, src_key_padding_mask=mask), rows)
 
     @property
     def image_joint(self) -> nn.TransformerEncoder:
@@ -115,6 +119,11 @@ class Tern(Network):
         config = self.config
         return transformer(config.joint_width, config.heads, config.feedforward, config.joint_layers, config.dropout)
 
-    def _encoded(self, joined: Tensor) -> Encoded:
+    def _encoded(self, joined: Tensor, rows: Tensor) -> Encoded:
+        """What the last layers made of ``rows``, both (B, n, joint_width)."""
         first = joined[:, 0]
-        return Encoded(first / first.norm(dim=1, keepdim=True), joined)
+        vectors = first / first.norm(dim=1, keepdim=True)
+        if not self.config.residual:
+            return Encoded(vectors, joined)
+        own = nn.functional.normalize(rows, dim=-1) * joined.norm(dim=-1, keepdim=True)
+        return Encoded(vectors, joined + self.config.residual * own)

@@ -44,6 +44,7 @@ class Objective(nn.Module):
                 f"objective must join matching or alignment (and generation) by +, got {config.objective!r}"
             )
         check_pooling(config.pooling)
+        self.before, _ = network.region_margins
         if config.uncertainty:
             self.log_variances = nn.Parameter(torch.zeros(len(self.parts)))
         if "generation" in self.parts:
@@ -65,7 +66,8 @@ class Objective(nn.Module):
         for part in self.parts:
             if part == "generation":
                 with torch.autocast(lengths.device.type, dtype=torch.bfloat16, enabled=self.mixed):
-                    loss = self.config.generation_weight * self.generation(images.sets, lengths, numbers, positive)
+                    regions = images.sets[:, self.before :]
+                    loss = self.config.generation_weight * self.generation(regions, lengths, numbers, positive)
             else:
                 scores = self.scores(part, images, region_mask, chunks)
                 if part == "matching" and self.config.sinkhorn:

@@ -20,7 +20,7 @@ from encoders.networks.alignment import POOLINGS, pooled
 from encoders.networks.base import Encoded
 from encoders.runtime.model_folder import make
 from encoders.training.caption_tensors import Captions
-from encoders.training.losses import hinge
+from encoders.training.losses import contrastive, hinge
 from encoders.training.objectives import Objective
 from encoders.training.trainer import TrainConfig
 
@@ -105,7 +105,7 @@ def test_the_parts_add_up_or_are_weighed_by_their_uncertainty(captions: tuple[An
             hinge(plain.scores(part, images, mask, chunks), positive, margin, 2) / 6
             for part, margin in (("matching", 0.2), ("alignment", 0.7))
         ]
-        losses.append(0.5 * plain.generation(images.sets, lengths, numbers, positive))
+        losses.append(0.5 * plain.generation(images.sets[:, 1:], lengths, numbers, positive))
         batch = images, lengths, mask, chunks, numbers, positive, 2
         assert float(plain(*batch)) == pytest.approx(float(sum(losses)), abs=1e-5)
         weighed = Objective(TrainConfig(**settings, generation_weight=0.5, uncertainty=1), network, texts).eval()
@@ -113,6 +113,58 @@ def test_the_parts_add_up_or_are_weighed_by_their_uncertainty(captions: tuple[An
         weighed.log_variances.copy_(torch.tensor([0.3, -0.2, 1.0]))
         expected = 0.5 * sum(np.exp(-s) * float(loss) + s for s, loss in zip((0.3, -0.2, 1.0), losses, strict=True))
         assert float(weighed(*batch)) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("part", ["matching", "alignment"])
+def test_a_temperature_takes_the_contrastive_loss(captions: tuple[Any, Captions], part: str) -> None:
+    network, texts = captions
+    settings = {"temperature": 0.3, "alignment_temperature": 2.0}
+    objective = Objective(TrainConfig(objective=part, **settings), network, texts).eval()
+    positive = torch.tensor([[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1]], dtype=torch.bool)
+    with torch.no_grad():
+        images, lengths, mask, chunks = encode(network, texts)
+        scores = objective.scores(part, images, mask, chunks)
+        found = objective(images, lengths, mask, chunks, [4, 0, 2, 1, 5, 3], positive, 2)
+    expected = contrastive(scores, positive, 0.3 if part == "matching" else 2.0) / 6
+    assert float(found) == pytest.approx(float(expected), abs=1e-6)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 3), st.floats(0.05, 2))
+def test_the_contrastive_loss_is_the_slow_loop(seed: int, pictures: int, each: int, temperature: float) -> None:
+    rng = np.random.default_rng(seed)
+    scores = rng.uniform(-1, 1, (pictures, pictures * each))
+    owner = np.repeat(np.arange(pictures), each)
+    loss = 0.0
+    for j, i in enumerate(owner):
+        row, column = np.exp(scores[i] / temperature), np.exp(scores[:, j] / temperature)
+        loss -= np.log(row[j] / row.sum()) + np.log(column[i] / column.sum())
+    positive = torch.from_numpy(owner[None, :] == np.arange(pictures)[:, None])
+    assert float(contrastive(torch.from_numpy(scores), positive, temperature)) == pytest.approx(loss, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["tern", "teran", "vsrn"])
+def test_each_region_and_no_other_row_is_what_captions_are_written_from(kind: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    tower = text_towers.load_tower("small", 1, TEXTS)
+    sizes = {"region_dim": 6, "width": 8} if kind == "vsrn" else TERAN
+    network = make(kind, sizes, tower.text).eval()
+    items = [Item(str(i), "text", text) for i, text in enumerate(TEXTS)]
+    texts = Captions(items, tower.tokens, network.txt_enc.width, frozen=False, folder=tmp_path)
+    config = TrainConfig(objective="matching+generation", generation_hidden=4, generation_weight=100.0)
+    objective = Objective(config, network, texts).eval()
+    positive = torch.eye(3, 6, dtype=torch.bool)
+    images, lengths, mask, chunks = encode(network, texts)
+    rest = (chunks, [4, 0, 2, 1, 5, 3], positive, 2)
+
+    def loss(sets: torch.Tensor) -> float:
+        with torch.no_grad():
+            return float(objective(images._replace(sets=sets), lengths, mask, *rest))
+
+    plain = loss(images.sets)
+    for picture, row in np.ndindex(*mask.shape):
+        changed = images.sets.detach().clone()
+        changed[picture, row] += 1
+        assert (abs(loss(changed) - plain) > 1e-6) == bool(mask[picture, row]), (picture, row)
 
 
 def test_scores_are_in_the_order_asked(captions: tuple[Any, Captions]) -> None:
