@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 
 def hinge(scores: Tensor, positive: Tensor, margin: float = 0.2, negatives: int = 1) -> Tensor:
@@ -24,12 +25,15 @@ def hinge(scores: Tensor, positive: Tensor, margin: float = 0.2, negatives: int 
 
 
 def contrastive(scores: Tensor, positive: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of who belongs to whom (InfoNCE; van den Oord et al., 2018; CLIP, ICML 2021), both directions,
-    summed over the sentences; ``scores`` and ``positive`` as of ``hinge``.
+    """Cross-entropy of who belongs to whom (InfoNCE; van den Oord et al., 2018), both directions, summed over the
+    positive pairs; ``scores`` and ``positive`` as of ``hinge``.
 
-    The scores over ``temperature`` are the logits of the sentences of a picture, and of the pictures of a sentence.
-    Of several sentences of one picture, each also competes with the others.
+    Scores over ``temperature`` are logits. The sentence of a pair is told from the sentences of other pictures, its
+    picture from the other pictures: log(1 + sum of exp(s - s_ij)) over these.
     """
     logits = scores / temperature
-    chosen = logits.log_softmax(dim=1) + logits.log_softmax(dim=0)
-    return -chosen[positive].sum()
+    others = logits.masked_fill(positive, -torch.inf)
+    images, sentences = positive.nonzero(as_tuple=True)
+    own = logits[images, sentences]
+    by_row, by_column = others.logsumexp(dim=1)[images], others.logsumexp(dim=0)[sentences]
+    return (softplus(by_row - own) + softplus(by_column - own)).sum()
