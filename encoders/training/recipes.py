@@ -19,7 +19,7 @@ PHOTOS = {
     "kind": "tern", "text": "minilm", "text_layers": "6", "text_lr": "0.17",
     "visual_width": "768", "visual_layers": "1", "joint_width": "384", "feedforward": "512", "region_power": "0.5",
     "residual": "1", "temperature": "0.05",
-    "epochs": "8", "batch_size": "128", "captions_per_picture": "2", "lr": "3e-4", "warmup": "80",
+    "epochs": "4", "batch_size": "128", "captions_per_picture": "2", "lr": "4e-4", "warmup": "40",
     "region_keep": "0.7", "feature_keep": "0.8", "weight_decay": "0.05", "held_out": "500",
 }  # fmt: skip
 
