@@ -31,15 +31,15 @@ demo: install
 	$(BIN)/boc search scenes --queries bench/demo_queries.txt -k 5 --html demo/hits.html --at file:demo/index
 	$(BIN)/boc serve scenes --at file:demo/index --open
 
-# The same on real photographs: DATA holds images/, captions.csv, train.ids.txt and dev.ids.txt; MOBILENET the network
-# that describes their regions. AT is where the index goes: a folder, or a server.
+# The same on real photographs: DATA holds images/, captions.csv, train.ids.txt and dev.ids.txt; EYES describes their
+# regions. AT is where the index goes: a folder, or a server.
 AT ?= file:flickr8k/index
 DATA ?= ../shared/data/flickr8k
-MOBILENET ?= $(DATA)/../weights/mobilenet_v2_1.0_224_quant.tflite
+EYES ?= efficientnet:lite2?cells=3&crops=2
 flickr8k: install
-	$(BIN)/boc extract $(DATA)/captions.csv -o flickr8k/regions.h5 --regions tflite:$(MOBILENET)
+	$(BIN)/boc extract $(DATA)/captions.csv -o flickr8k/regions.h5 --regions '$(EYES)'
 	$(BIN)/boc train flickr8k/regions.h5 --ids $(DATA)/train.ids.txt -o flickr8k/model \
-		--recipe photos --regions tflite:$(MOBILENET)
+		--recipe photos --regions '$(EYES)'
 	$(BIN)/boc extract flickr8k/regions.h5 --ids $(DATA)/dev.ids.txt -o flickr8k/dev.h5 --encoder tern:flickr8k/model
 	$(BIN)/boc evaluate flickr8k/dev.h5
 	$(BIN)/boc index flickr8k flickr8k/dev.h5 --at '$(AT)'
@@ -48,11 +48,11 @@ flickr8k: install
 # All encoders on the same photographs, side by side: see docs/encoders.md.
 encoders: install
 	test -f flickr8k/regions.h5 || \
-		$(BIN)/boc extract $(DATA)/captions.csv -o flickr8k/regions.h5 --regions tflite:$(MOBILENET)
+		$(BIN)/boc extract $(DATA)/captions.csv -o flickr8k/regions.h5 --regions '$(EYES)'
 	for name in photos photos-teran photos-align photos-vsrn photos-vsrnpp; do \
 		case $$name in *teran) kind=teran;; *vsrn) kind=vsrn;; *vsrnpp) kind=vsrnpp;; *) kind=tern;; esac; \
 		$(BIN)/boc train flickr8k/regions.h5 --ids $(DATA)/train.ids.txt -o flickr8k/$$name \
-			--recipe $$name --regions tflite:$(MOBILENET) && \
+			--recipe $$name --regions '$(EYES)' && \
 		$(BIN)/boc extract flickr8k/regions.h5 --ids $(DATA)/dev.ids.txt -o flickr8k/$$name.h5 \
 			--encoder $$kind:flickr8k/$$name || exit 1; \
 	done

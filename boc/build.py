@@ -209,8 +209,8 @@ def _feature_files(
         odd = next((path for path in sources if path.is_dir() or not is_embeddings(path)), None)
         if odd is not None:
             raise BocError(f"{odd} holds no vectors; several sources must all be files of boc extract --encoder")
-    found = open_source(sources[0], None if len(sources) > 1 else ids, images)
-    if len(sources) > 1 or (found.file is not None and is_embeddings(found.file)):
+    found = None if len(sources) > 1 else open_source(sources[0], ids, images)
+    if found is None or (found.file is not None and is_embeddings(found.file)):
         if ids is not None:
             raise BocError(NARROWED)
         return list(sources), None

@@ -26,14 +26,14 @@ class TeranConfig(TernConfig):
     last_word : whether the last word-piece before [SEP], most often the full stop, is a word of the alignment; the
         published network drops it
     stop_words : whether frequent words without a meaning of their own take part in the alignment (section 8.3)
-    vector : what the global vector is: ``first``, the special row as in the authors' code, which alignment alone does
-        not train; or ``mean``, the mean over the regions or words that take part in the alignment
+    vector : what the global vector is: ``mean``, the mean over the regions or words that take part in the alignment;
+        or ``first``, the special row as in the authors' code, which alignment alone does not train
     """
 
     shared: bool = False
     last_word: bool = False
     stop_words: bool = True
-    vector: str = "first"
+    vector: str = "mean"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,8 +78,9 @@ class Teran(Tern):
         mask = super().word_mask(ids, lengths)
         return mask if self.config.stop_words else mask & ~torch.isin(ids, self._stop_ids.to(ids.device))
 
-    def _encoded(self, joined: Tensor) -> Encoded:
-        return super()._encoded(joined)._replace(sets=nn.functional.normalize(joined, dim=-1))
+    def _encoded(self, joined: Tensor, rows: Tensor) -> Encoded:
+        found = super()._encoded(joined, rows)
+        return found._replace(sets=nn.functional.normalize(found.sets, dim=-1))
 
     def _pooled(self, found: Encoded, mask: Tensor, gather: str) -> Encoded:
         """The mean over masked rows in place of the first row, if so configured; the first where there are none."""

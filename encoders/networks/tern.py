@@ -25,8 +25,10 @@ class TernConfig:
     ``region_dim`` is the width of a region's feature, ``visual_width`` that of the visual transformer, ``joint_width``
     that of the common space. The text tower has sizes of its own. Features are raised to ``region_power`` before all
     else, their signs kept: 1 is the published network, 0.5 evens out the activations of rectified convolutions. If
-    ``scaled``, they are then centred and scaled, each by its mean and deviation over the pictures learned from: so
-    that numbers of several sources, such as shapes and colours, count alike.
+    ``scaled``, they are then centred and scaled, each by its mean and deviation over the training pictures, so that
+    numbers of several sources, such as shapes and colours, have equal weight.
+    ``residual`` is the weight of a concept's own row, before the last layers, beside the row that these make of it in
+    its context, both scaled to one length: 0 is the published network, whose rows may become equal.
     """
 
     region_dim: int = 2048
@@ -39,6 +41,7 @@ class TernConfig:
     dropout: float = 0.1
     region_power: float = 1.0
     scaled: bool = False
+    residual: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("visual_width", "joint_width"):
@@ -108,11 +111,12 @@ class Tern(Network):
         features, boxes = nn.functional.pad(features, (0, 0, 1, 0)), nn.functional.pad(boxes, (0, 0, 1, 0))
         mask = padding_mask(lengths + 1, features.shape[1])
         rows = self.img_proj(self.img_enc(features, boxes, mask))
-        return self._encoded(self.image_joint(rows, src_key_padding_mask=mask))
+        return self._encoded(self.image_joint(rows, src_key_padding_mask=mask), rows)
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
         mask = padding_mask(lengths, hidden.shape[1])
-        return self._encoded(self.transformer_encoder_1(self.cap_proj(hidden), src_key_padding_mask=mask))
+        rows = self.cap_proj(hidden)
+        return self._encoded(self.transformer_encoder_1(rows, src_key_padding_mask=mask), rows)
 
     @property
     def image_joint(self) -> nn.Module:
@@ -123,6 +127,11 @@ class Tern(Network):
         config = self.config
         return transformer(config.joint_width, config.heads, config.feedforward, config.joint_layers, config.dropout)
 
-    def _encoded(self, joined: Tensor) -> Encoded:
+    def _encoded(self, joined: Tensor, rows: Tensor) -> Encoded:
+        """What the last layers made of ``rows``, both (B, n, joint_width)."""
         first = joined[:, 0]
-        return Encoded(first / first.norm(dim=1, keepdim=True), joined)
+        vectors = first / first.norm(dim=1, keepdim=True)
+        if not self.config.residual:
+            return Encoded(vectors, joined)
+        own = nn.functional.normalize(rows, dim=-1) * joined.norm(dim=-1, keepdim=True)
+        return Encoded(vectors, joined + self.config.residual * own)

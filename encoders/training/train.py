@@ -59,7 +59,18 @@ class Recipe:
                 known = ", ".join(key for group in fields_of.values() for key in group)
                 raise EncoderError(f"no setting {key!r}; known: {known}")
             found[group][key] = _parsed(key, value, fields_of[group][key])
-        return cls(kind=kind, sizes=found["sizes"], train=TrainConfig(**found["train"]), **found["rest"])
+        recipe = cls(kind=kind, sizes=found["sizes"], train=TrainConfig(**found["train"]), **found["rest"])
+        recipe._check_vector()
+        return recipe
+
+    def _check_vector(self) -> None:
+        """EncoderError if nothing would train the vectors that an index holds."""
+        pooled = NETWORKS[self.kind].Config(**self.sizes, region_dim=1)
+        if "matching" not in self.train.objective.split("+") and getattr(pooled, "vector", "") != "mean":
+            raise EncoderError(
+                f"objective={self.train.objective} trains the concepts of a {self.kind} and leaves its global vector "
+                "as chance made it; add matching, as in objective=matching+alignment, or take a teran with vector=mean"
+            )
 
 
 REST = {"text": "str", "text_layers": "int"}

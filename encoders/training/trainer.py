@@ -164,7 +164,7 @@ class Trainer:
             )
         self.fragments, self.exchanges = self._sentences()
         self.steps_per_epoch = len(self.train) // config.batch_size
-        self.optimizer = torch.optim.AdamW(self._groups(), lr=config.lr, weight_decay=config.weight_decay)
+        self.optimizer = torch.optim.AdamW(self._groups(), lr=config.lr, weight_decay=config.weight_decay, fused=True)
         whole = torch.nn.ModuleDict({"network": self.network, "objective": self.objective})
         self.learned = {name: p for name, p in whole.named_parameters() if p.requires_grad}
         self.buffers = dict(whole.named_buffers())  # those of batch normalisation

@@ -310,6 +310,19 @@ def test_context(tmp_path: Path) -> None:
     assert cells(only(rows, modality="text"), "items", "concepts an item", "variance within items") == [3, 0.67, 0]
 
 
+def test_concept_variance(tmp_path: Path) -> None:
+    e = np.eye(2)
+    captions = [("0#0", "0", e[0], [3 * e[0], e[1]], ["a", "b"]), ("1#0", "1", e[0], [e[0]], ["a"])]
+    file = write(tmp_path / "few.h5", [("0", e[0], [e[0], 2 * e[0]]), ("1", e[1], [e[1], 5 * e[1]])], captions)
+    row = only(run("concept_variance.py", f"plain={file}"), recipe="plain")
+    # Directions of the regions of a picture are one. Of the words, (1, 0), (0, 1) and (1, 0), the squares about their
+    # mean are 2 (2/9) + 8/9 = 4/3, and about the means of the two captions 1.
+    assert cells(row, "image variance within", "text variance within") == [0, 75]
+    # The second caption finds the first picture.
+    told = [f"{way} R@{k}" for way in ("sentence to picture", "picture to sentence") for k in (1, 5, 10)]
+    assert cells(row, *told) == [50, 100, 100, 50, 100, 100]
+
+
 @pytest.fixture
 def verdicts(tmp_path: Path) -> Verdicts:
     """The claims' rows by claim and direction, from lines of either table: (model, minus, sum, error) and curves."""

@@ -6,6 +6,7 @@ BOC_DAMAGED sets the number of damaged files in the folder that holds twenty tim
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import signal
@@ -376,6 +377,18 @@ def hits(name: str, home: Path, features: Path) -> list[str]:
     return found
 
 
+def assert_same_hits(lines: list[str], others: list[str]) -> None:
+    """Equal hits but for the last bits of scores, which follow from the sizes of batches on some processors."""
+    for one, other in zip(map(json.loads, lines), map(json.loads, others), strict=True):
+        scores, known = ({hit["id"]: hit["score"] for hit in each["hits"]} for each in (one, other))
+        assert sorted(scores.values()) == pytest.approx(sorted(known.values()), abs=1e-5)
+        assert {key: scores[key] for key in scores.keys() & known} == pytest.approx(
+            {key: known[key] for key in scores.keys() & known}, abs=1e-5
+        )
+        last = min(known.values())
+        assert all(abs(known[key] - last) < 1e-5 for key in known.keys() - scores)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [3, 60])
 def test_an_index_of_shards_finds_what_one_of_the_whole_finds(library: Path, tmp_path: Path, parts: int) -> None:
@@ -395,7 +408,7 @@ def test_an_index_of_shards_finds_what_one_of_the_whole_finds(library: Path, tmp
         assert boc("index", f"{name}-whole", library / "photos.h5", *code, at).exit_code == 0
         assert boc("index", name, *paths, *code, at).stdout.startswith(f"{name} is up to date")
         home = tmp_path / "index"
-        assert hits(name, home, library / "photos.h5") == hits(f"{name}-whole", home, library / "photos.h5")
+        assert_same_hits(hits(name, home, library / "photos.h5"), hits(f"{name}-whole", home, library / "photos.h5"))
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,12 @@ read = cache(read_published)
 
 
 def network_of(file: Path) -> Any:
-    return from_published(read(checkpoint_of(file)))[1]
+    """The authors' network: the global vector of their TERAN is its special row, which alignment does not train."""
+    kind, network = from_published(read(checkpoint_of(file)))
+    if kind == "teran":
+        assert network.config.vector == "mean"
+        network.config = replace(network.config, vector="first")
+    return network
 
 
 @torch.inference_mode()

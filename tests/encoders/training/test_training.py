@@ -428,6 +428,22 @@ def test_a_setting_that_is_none_is_refused(setting: dict[str, str], words: str) 
         Recipe.of("small", setting)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "setting"),
+    [
+        ("photos", {"objective": "alignment"}),
+        ("photos-teran", {"vector": "first"}),
+        ("teran", {"vector": "first", "objective": "alignment+generation"}),
+        ("vsrn", {"objective": "alignment"}),
+    ],
+)
+def test_a_global_vector_that_nothing_trains_is_refused(recipe: str, setting: dict[str, str]) -> None:
+    with pytest.raises(EncoderError, match="leaves its global vector as chance made it; add matching"):
+        Recipe.of(recipe, setting)
+    joined = f"matching+{setting.get('objective', 'alignment')}"
+    assert Recipe.of(recipe, {**setting, "objective": joined}).train.objective == joined
+
+
 def test_pairs_need_captions(library: Path) -> None:
     with pytest.raises(EncoderError, match="no picture with captions to learn from"):
         read_pairs(library / "regions.h5", set())
