@@ -18,7 +18,7 @@ from boc.cli.options import PATH, show
 def command(folder: Path, count: int, seed: int) -> None:
     """Paint a gallery of captioned scenes into FOLDER, to try things on.
 
-    FOLDER gets the pictures, captions.csv, and the contents of each scene (scenes.json).
+    FOLDER gets the pictures, captions.csv, and the contents of each scene with their boxes (scenes.json).
 
     \b
     Example: boc gallery scenes --count 2000
