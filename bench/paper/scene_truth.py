@@ -109,6 +109,21 @@ def told(rows: Mapping[tuple[str, str, str], Measure], metric: str) -> Iterator[
     yield "the noun points at the thing: " + ", ".join(f"{100 * m.value:.0f} % ({things})" for things, m in points)
 
 
+def measured(
+    searcher: Searcher,
+    painted: Sequence[Painted],
+    file: FeatureFile,
+    metrics: Sequence[Metric],
+    most: int,
+    explained: int,
+) -> Iterator[tuple[str, str, str, Measure]]:
+    """All measures of the pictures in ``file``, whose ids number them in ``painted``."""
+    numbers = {id: i for i, id in enumerate(file.ids("image"))}
+    shown = [painted[int(Path(id).stem)] for id in numbers]
+    yield from families(searcher, shown, numbers, metrics, most)
+    yield from pointing(searcher, shown, file, explained)
+
+
 @contextmanager
 def opened(features: Path, name: str | None, at: str) -> Iterator[Searcher]:
     """The index ``name``, or one of FEATURES made for the time being, under the default code."""
@@ -143,17 +158,20 @@ def main(
     painted = read_gallery(gallery / "scenes.json")
     with FeatureFile(features) as file, opened(features, name, at) as searcher:
         metrics = metrics or (check_metric(searcher.index.manifest.rerank),)
-        numbers = {id: i for i, id in enumerate(file.ids("image"))}
-        shown = [painted[int(Path(id).stem)] for id in numbers]
-        measures = {(a, b, c): m for a, b, c, m in families(searcher, shown, numbers, metrics, most)}
-        measures |= {(a, b, c): m for a, b, c, m in pointing(searcher, shown, file, explained)}
-    if brief:
-        click.echo("\n".join(told(measures, metrics[0])))
-        return
-    settings = {"gallery": gallery, "features": features, "rerank": metrics, "queries": most, "explained": explained}
-    with Writer(sys.stdout, __file__, settings, COLUMNS) as out:
-        for key, measure in measures.items():
-            out.write(*key, f"{measure.value:.4f}", f"{measure.chance:.4f}", measure.count)
+        found = measured(searcher, painted, file, metrics, most, explained)
+        if brief:
+            click.echo("\n".join(told({(a, b, c): measure for a, b, c, measure in found}, metrics[0])))
+            return
+        settings = {
+            "gallery": gallery,
+            "features": features,
+            "rerank": metrics,
+            "queries": most,
+            "explained": explained,
+        }
+        with Writer(sys.stdout, __file__, settings, COLUMNS) as out:
+            for *key, measure in found:
+                out.write(*key, f"{measure.value:.4f}", f"{measure.chance:.4f}", measure.count)
 
 
 if __name__ == "__main__":

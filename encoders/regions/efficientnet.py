@@ -20,6 +20,7 @@ from boc.errors import EncoderError
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
+from ..runtime import device as _device
 from . import _colours, _lite, _options
 from ._cells import cell_boxes
 
