@@ -20,12 +20,12 @@ endif
 	@touch $@
 
 # Draws two galleries of scenes, learns on one, and serves a page that searches the other. So small a network learns on
-# one thread as fast as on two, which wait for each other.
-EYES := efficientnet:lite0?maps=slim&colours=1
+# one thread faster than on two where other work runs: they wait for each other.
+SCENE_EYES := efficientnet:lite0?maps=slim&colours=1
 demo: install
 	$(BIN)/boc gallery demo/train --count 3000 --seed 1
 	$(BIN)/boc gallery demo/photos --count 500 --seed 2
-	OMP_NUM_THREADS=1 $(BIN)/boc train demo/train/captions.csv -o demo/model --recipe scenes --regions '$(EYES)'
+	OMP_NUM_THREADS=1 $(BIN)/boc train demo/train/captions.csv -o demo/model --recipe scenes --regions '$(SCENE_EYES)'
 	$(BIN)/boc extract demo/photos/captions.csv -o demo/photos.h5 --encoder teran:demo/model
 	$(BIN)/boc index scenes demo/photos.h5 --rerank mrsw --rm 20 --at file:demo/index
 	$(BIN)/python -m bench.paper.scene_truth demo/photos demo/photos.h5 --index scenes --at file:demo/index --brief
