@@ -41,9 +41,9 @@ def directions(path: Path, modality: Modality) -> Ragged:
 def main(recipes: tuple[str, ...]) -> None:
     """Variance of concepts within items beside recall, of each RECIPE (NAME=FILE)."""
     with Writer(sys.stdout, __file__, {"recipes": " ".join(recipes)}, COLUMNS) as out:
-        for name, equals, file in (recipe.partition("=") for recipe in recipes):
+        for name, equals, file in (recipe.rpartition("=") for recipe in recipes):
             if not equals:
-                raise click.UsageError(f"{name!r} is not NAME=FILE")
+                raise click.UsageError(f"{file!r} is not NAME=FILE")
             gallery = Gallery.of(Path(file))
             found = evaluate_recall(gallery.scores("dot"), gallery.owners)
             recalls = [getattr(way, f"r{k}") for way in (found.text_to_image, found.image_to_text) for k in (1, 5, 10)]

@@ -30,6 +30,7 @@ TITLES = {  # file of rows: title, what was measured on; in the order of the pag
     "sparsity-teran": ("Sparsity against recall: TERAN", "TERAN, Flickr8k dev"),
     "codebook-size": ("Size of the codebook", "TERN, Flickr8k dev"),
     "context": ("What concepts have of their own", "TERN, Flickr8k dev"),
+    "concept-variance": ("Concepts that stay apart, and recall", "Flickr8k dev"),
     "recall-postings-tern": ("Recall against postings: sentences ask for pictures", "TERN, Flickr8k dev"),
     "recall-postings-captions": ("Recall against postings: captions", "100,000 captions of Multi30k, MiniLM"),
     "race-embedded": ("The race in one process", "captions of Multi30k, MiniLM"),
