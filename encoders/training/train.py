@@ -65,8 +65,9 @@ class Recipe:
 
     def _check_vector(self) -> None:
         """EncoderError if nothing would train the vectors that an index holds."""
-        pooled = NETWORKS[self.kind].Config(**self.sizes, region_dim=1)
-        if "matching" not in self.train.objective.split("+") and getattr(pooled, "vector", "") != "mean":
+        defaults = {field.name: field.default for field in fields(NETWORKS[self.kind].Config)}
+        vector = self.sizes.get("vector", defaults.get("vector"))
+        if "matching" not in self.train.objective.split("+") and vector != "mean":
             raise EncoderError(
                 f"objective={self.train.objective} trains the concepts of a {self.kind} and leaves its global vector "
                 "as chance made it; add matching, as in objective=matching+alignment, or take a teran with vector=mean"

@@ -39,7 +39,7 @@ def change(picture: Path) -> None:
     Image.new("RGB", (64, 64), "orange").save(picture)
 
 
-@pytest.mark.parametrize("again", [["--replace"], ["--append"], ["--replace", "--plain"]])
+@pytest.mark.parametrize("again", [["--replace"], ["--append"], ["--replace", "--code", "scalar(plain=true)"]])
 def test_a_run_after_a_refused_one_sees_pictures_as_they_are(
     library: Path, pictures: Path, tmp_path: Path, again: list[str]
 ) -> None:
@@ -54,7 +54,7 @@ def test_a_run_after_a_refused_one_sees_pictures_as_they_are(
     assert vectors("x", at) == vectors("fresh", at)
 
 
-@pytest.mark.parametrize("plain", [[], ["--plain"]])
+@pytest.mark.parametrize("plain", [[], ["--code", "scalar(plain=true)"]])
 def test_an_index_is_up_to_date_only_if_its_vectors_are(
     library: Path, pictures: Path, tmp_path: Path, plain: list[str]
 ) -> None:
@@ -73,7 +73,7 @@ def test_an_index_is_up_to_date_only_if_its_vectors_are(
 def test_so_it_is_for_feature_files(library: Path, tmp_path: Path, array: str) -> None:
     at, path = f"--at=file:{tmp_path / 'at'}", tmp_path / "f.h5"
     shutil.copy(library / "photos.h5", path)
-    keeps = ["--plain", "--concepts", "float16"]
+    keeps = ["--code", "scalar(plain=true)", "--concepts", "float16"]
     assert boc("index", "x", path, at, *keeps).exit_code == 0
     assert "up to date" in boc("index", "x", path, at, *keeps).stdout
     with h5py.File(path, "a") as file:
@@ -139,7 +139,9 @@ def test_items_that_take_the_place_of_others_are_counted(library: Path, pictures
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("equal", [True, False])
-@pytest.mark.parametrize("code", ["scalar", "bits", "permutation", "dictionary", "scalar --plain", "scalar --shift"])
+@pytest.mark.parametrize(
+    "code", ["scalar", "bits", "permutation", "dictionary", "scalar(plain=true)", "scalar(shift=true)"]
+)
 def test_small_and_equal_collections_are_searchable_or_refused(
     library: Path, tmp_path: Path, code: str, count: int, *, equal: bool
 ) -> None:
@@ -149,7 +151,8 @@ def test_small_and_equal_collections_are_searchable_or_refused(
         Image.new("RGB", (64, 64), "red" if equal else (40 * i, 255 - 40 * i, 90)).save(tmp_path / f"{i}.png")
     made = boc("extract", tmp_path, "-o", path, "--encoder", f"tern:{library / 'model'}", "--no-concepts")
     assert made.exit_code == 0, made.output
-    result = boc("index", "x", path, at, "--code", *code.split())
+    result = boc("index", "x", path, at, "--code", code)
+    assert result.exit_code < 2, result.output
     if result.exit_code:
         assert result.stderr.splitlines()[-1].startswith("Error: ")
         return

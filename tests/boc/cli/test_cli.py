@@ -414,7 +414,7 @@ def test_appending_gives_what_one_load_under_that_code_gives(home: Path, code: l
     ok("index", "grown", home / "first.h5", *code, at(home))
     before = Searcher.open("grown", f"file:{home / 'index'}")
     result = ok("index", "grown", home / "second.h5", "--append", at(home))
-    assert result.stdout == "grown: 25 pictures and 50 captions put into it\n"
+    assert result.stdout == "grown: 25 pictures and 50 captions put into it, 15 of them in place of others\n"
     grown = Searcher.open("grown", f"file:{home / 'index'}").index
     assert grown.manifest.items == {"image": 40, "text": 80}
     assert grown.manifest.source != before.index.manifest.source

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from boc.cli.options import plain
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
-from boc.types import Item, Rows
+from boc.types import MODALITIES, Batch, Embeddings, Item
 from tests.helpers import boc
 
 ODD = "a\x1b[2J\x1b]0;title\x07\nb\r\x9b31m\u202egpj\u2028c"
@@ -29,9 +29,10 @@ def test_no_control_character_is_left_and_printable_text_stays(text: str) -> Non
 def test_ids_and_captions_of_any_kind_are_lines_of_plain_text(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     with FeatureWriter(tmp_path / "f.h5", Header("embeddings", f"own:{ODD}", "ab" * 32, 16, "float32", "cd")) as writer:
-        for modality in ("image", "text"):
+        for modality in MODALITIES:
             items = [Item(f"{ODD}{modality}{i}", modality, ODD) for i in range(5)]
-            writer.append(5, [Rows(items, {"vectors": rng.standard_normal((5, 16)).astype(np.float32)})])
+            vectors = rng.standard_normal((5, 16)).astype(np.float32)
+            writer.append(5, [Batch(items, Embeddings(modality, vectors))])
         writer.finish()
     at = f"--at=file:{tmp_path / 'at'}"
     assert boc("index", "x", tmp_path / "f.h5", at).exit_code == 0

@@ -242,7 +242,7 @@ def test_the_figure_is_named_after_the_photo(library: Path, tmp_path: Path, monk
         ("photo.png", " ", "figure.png", "the sentence is empty"),
         ("photo.png", "a box", "figure.bmp", "figures are written as"),
         ("photo.png", "a box", "figure", "figures are written as"),
-        ("photo.png", "a box", "photo.png", "is the picture itself"),
+        ("photo.png", "a box", "photo.png", "is an input of this command"),
         ("photo.png", "a box", "broken.png/figure.png", "cannot be created"),
     ],
 )

@@ -428,7 +428,7 @@ def test_files_that_do_not_belong_together_are_refused_before_anything_is_made(l
         ((one, library / "regions.h5"), f"{library / 'regions.h5'} holds no vectors"),
         ((one, library / "images"), f"{library / 'images'} holds no vectors"),
         ((one, tmp_path / "missing.h5"), "missing.h5: no such file"),
-        ((one, two, "--ids", library / "captions.csv"), "--ids narrows an extraction"),
+        ((one, two, "--ids", library / "captions.csv"), "ids narrow an extraction (--ids)"),
     ):
         result = boc("index", "photos", *files, at)
         assert result.exit_code in (1, 2)
