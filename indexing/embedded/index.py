@@ -252,8 +252,10 @@ def _mask(part: Part, modality: Modality | None, filters: Sequence[Filter]) -> N
         chosen = segment.modality == MODALITIES.index(modality)
         mask = chosen.view(np.uint8) if mask is None else mask * chosen
     for condition in filters:
-        assert segment.words is not None  # as in every segment of items with metadata
-        passed = segment.words.passing(condition)
+        if segment.words is None:  # no item of the segment has metadata, and only != holds without the field
+            passed = np.full(len(segment), condition.op == "!=")
+        else:
+            passed = segment.words.passing(condition)
         mask = passed.view(np.uint8) if mask is None else mask * passed
     return mask
 
