@@ -459,7 +459,7 @@ TABLES = {  # page: first cells of tables whose figures are measured by nothing,
 }  # fmt: skip
 SENTENCES = {  # page: what is told with a unit and is of no rows, and why not
     "README.md": {
-        "6 GB with PyTorch": "a download", "a quarter of an hour": "by `make flickr8k`",
+        "6 GB with PyTorch": "a download", "half an hour": "by `make flickr8k`",
     },
     "docs/codes.md": {"100,000 vectors of 4 KB": "a setting of `bench/speed/encoding.py`"},
     "docs/embedded.md": {"about 48 MB": "a setting of `indexing/embedded/writer.py`"},
