@@ -37,10 +37,6 @@ class Fragments:
         """The ids of the captions ``numbers``, or of fragments of them."""
         return [self._cut(list(self._ids[number]), rng) for number in numbers]
 
-    def known(self, picture: int) -> frozenset[int]:
-        """All ids of the captions of a picture."""
-        return self._known[picture]
-
     def apart(self, pictures: NDArray[np.int64], rows: Sequence[Sequence[int]]) -> Tensor:
         """Boolean (pictures, rows): whether the captions of a picture lack a word of the row, so that it is a
         negative."""

@@ -62,14 +62,13 @@ class Objective(nn.Module):
         apart: Tensor | None = None,
     ) -> Tensor:
         """The loss of pictures with ``lengths`` regions and the captions ``numbers``; ``positive`` (pictures, captions)
-        says who belongs to whom, and may have columns of further sentences that belong to none, ``apart`` who does not
-        (see losses.py), ``negatives`` how many count (see ``hinge``)."""
+        says which captions describe which picture, ``apart`` which do not (see losses.py), ``negatives`` how many count
+        (see ``hinge``)."""
         losses = []
         for part in self.parts:
             if part == "generation":
                 with torch.autocast(lengths.device.type, dtype=torch.bfloat16, enabled=self.mixed):
-                    owned = positive[:, : len(numbers)]
-                    told = self.generation(self._regions(images.sets), lengths, numbers, owned)
+                    told = self.generation(self._regions(images.sets), lengths, numbers, positive)
                 losses.append(self.config.generation_weight * told)
             else:
                 loss = self._ranked(part, self.scores(part, images, region_mask, chunks), positive, negatives, apart)

@@ -31,7 +31,6 @@ from ..runtime.device import fast_bfloat16
 from ..runtime.model_folder import save_weights
 from .caption_tensors import Captions
 from .data import Pairs, RegionReader
-from .exchanges import Exchanges
 from .fragments import Fragments
 from .objectives import Objective
 from .warmstart import latent_semantics, scale, warm_start
@@ -56,7 +55,6 @@ class TrainConfig:
     temperature: float = 0.05  # divisor of the matching scores in contrast
     alignment_temperature: float = 0.1  # divisor of the alignment scores in contrast
     fragments: float = 0.0  # probability that a run of words replaces its caption (see fragments.py)
-    exchanges: bool = False  # add a wrong caption to each, by exchanged words (see exchanges.py)
     margin: float = 0.2  # of the triplet loss of dot products, which are cosines
     alignment_margin: float = 0.2  # of the triplet loss of alignments, which are sums of cosines over words or regions
     # Number of hardest negatives per pair at the start, and in the last third of the epochs; in between it falls
@@ -101,8 +99,8 @@ class TrainConfig:
             raise EncoderError(f"loss must be hinge or contrast, got {self.loss!r}")
         if self.keep not in {"best", "last"}:
             raise EncoderError(f"keep must be best or last, got {self.keep!r}")
-        if (self.fragments or self.exchanges) and self.text_lr == 0:
-            raise EncoderError("fragments and exchanges need a text tower that learns; set text_lr, or both to 0")
+        if self.fragments and self.text_lr == 0:
+            raise EncoderError("fragments need a text tower that learns; set text_lr, or fragments to 0")
 
 
 @dataclass(frozen=True)
@@ -162,7 +160,8 @@ class Trainer:
                 f"{len(self.train)} pictures to learn from, batches have {config.batch_size}; "
                 "give more pictures or a smaller --batch-size"
             )
-        self.fragments, self.exchanges = self._sentences()
+        share, ids = config.fragments, self.captions.ids
+        self.fragments = Fragments(ids, self.train, self.captions.stops, share) if share else None
         self.steps_per_epoch = len(self.train) // config.batch_size
         self.optimizer = torch.optim.AdamW(self._groups(), lr=config.lr, weight_decay=config.weight_decay, fused=True)
         whole = torch.nn.ModuleDict({"network": self.network, "objective": self.objective})
@@ -170,15 +169,6 @@ class Trainer:
         self.buffers = dict(whole.named_buffers())  # those of batch normalisation
         self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
         self.state = RunState()
-
-    def _sentences(self) -> tuple[Fragments | None, Exchanges | None]:
-        """The transformations of captions before they are read."""
-        config, ids = self.config, self.captions.ids
-        if not config.fragments and not config.exchanges:
-            return None, None
-        known = [[ids[number] for number in numbers] for numbers in self.train.captions]
-        fragments = Fragments(ids, self.train, self.captions.stops, config.fragments)
-        return fragments, Exchanges(known) if config.exchanges else None
 
     @property
     def steps(self) -> int:
@@ -259,20 +249,12 @@ class Trainer:
         return float(loss.detach())
 
     def _read(self, pictures: Any, numbers: Any, positive: Tensor, step: int) -> tuple[Any, Tensor, Tensor | None]:
-        """The texts to read instead of the captions, followed by wrong ones; the positive pairs; the negative pairs."""
+        """The texts to read instead of the captions; the positive pairs; the negative pairs."""
         if self.fragments is None:
             return None, positive, None
         rng = np.random.default_rng((self.config.seed, step, 1))
         rows = self.fragments.cut(numbers, rng)
-        apart = self.fragments.apart(pictures, rows)
-        if self.exchanges is None:
-            return rows, positive, apart
-        owners = positive.int().argmax(dim=0).tolist()
-        own = [self.fragments.known(int(pictures[i])) for i in owners]
-        wrong = [self.exchanges.wrong(row, known, rng) for row, known in zip(rows, own, strict=True)]
-        changed = torch.tensor([one != other for one, other in zip(rows, wrong, strict=True)])
-        both = torch.cat([positive, torch.zeros_like(positive)], dim=1)
-        return [*rows, *wrong], both, torch.cat([apart, (apart | positive) & changed], dim=1)
+        return rows, positive, self.fragments.apart(pictures, rows)
 
     def _factor(self, step: int) -> float:
         """The factor of the learning rate."""

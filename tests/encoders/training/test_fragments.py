@@ -1,4 +1,4 @@
-"""Fragments of captions, and captions made wrong by exchanged words."""
+"""Fragments of captions, and which pictures are their negatives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from boc.errors import EncoderError
 from encoders.training.data import Pairs
-from encoders.training.exchanges import FREQUENT, Exchanges
 from encoders.training.fragments import Fragments
 from encoders.training.trainer import TrainConfig
 
@@ -48,48 +47,8 @@ def test_negatives_are_pictures_whose_captions_lack_a_word(rows: list[list[int]]
     found = fragments.apart(np.array([7, 8, 9]), asked).tolist()
     for picture, flags in enumerate(found):
         own = rows[2 * picture] + rows[2 * picture + 1]
-        assert fragments.known(7 + picture) == frozenset(own)
+        assert fragments._known[7 + picture] == frozenset(own)
         assert flags == [any(id not in own and id != STOP for id in row[1:-1]) for row in asked]
-
-
-def captions() -> list[list[list[int]]]:
-    """Pictures of two coloured things, two captions each; "ship" is another word for "boat"."""
-    rng, found = np.random.default_rng(0), []
-    for _ in range(20 * FREQUENT):
-        colours = rng.choice([RED, BLUE, GREEN], 2, replace=False).tolist()
-        afloat, told = rng.random() < 0.5, []
-        for _ in range(2):
-            things = [[A, colours[0], int(rng.choice([BOAT, SHIP])) if afloat else CAT], [A, colours[1], CAT]]
-            told.append([START, *things[0], AND, *things[1], END])
-        found.append(told)
-    return found
-
-
-def test_words_are_exchanged_for_those_of_the_same_place_but_not_for_synonyms() -> None:
-    exchanges, rng = Exchanges(captions()), np.random.default_rng(1)
-    own = frozenset([START, END, A, RED, BOAT])
-    row = [START, A, RED, BOAT, END]
-    found = {tuple(exchanges.wrong(row, own, rng)) for _ in range(60)}
-    changed = {(old, new) for other in found for old, new in zip(row, other, strict=True) if old != new}
-    assert {new for old, new in changed if old == RED} == {BLUE, GREEN}
-    assert (BOAT, SHIP) not in changed
-    assert all(sum(a != b for a, b in zip(row, other, strict=True)) == 1 for other in found)
-
-
-def test_words_of_one_caption_change_places() -> None:
-    exchanges, rng = Exchanges(captions()), np.random.default_rng(1)
-    row = [START, A, RED, BOAT, AND, A, BLUE, CAT, END]
-    found = [exchanges.wrong(row, frozenset(row), rng) for _ in range(60)]
-    assert [START, A, BLUE, BOAT, AND, A, RED, CAT, END] in found
-    for other in found:
-        assert other[0] == START
-        assert other[-1] == END
-        assert sorted(other) == sorted(row) or sum(a != b for a, b in zip(row, other, strict=True)) == 1
-
-
-def test_where_nothing_can_be_exchanged_a_caption_stays() -> None:
-    exchanges = Exchanges([[[START, 4, END]], [[START, 5, END]]])
-    assert exchanges.wrong([START, 4, END], frozenset([4]), np.random.default_rng(0)) == [START, 4, END]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +57,6 @@ def test_where_nothing_can_be_exchanged_a_caption_stays() -> None:
         ({"loss": "guess"}, "loss must be hinge or contrast, got 'guess'"),
         ({"keep": "first"}, "keep must be best or last, got 'first'"),
         ({"fragments": 0.5}, "need a text tower that learns"),
-        ({"exchanges": True}, "need a text tower that learns"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], words: str) -> None:

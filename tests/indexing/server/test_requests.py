@@ -257,7 +257,7 @@ def test_no_score_is_negative_where_vectors_are_no_longer_than_one(data: st.Data
 
 
 def painless(source: str, query: NDArray[np.float32], data: bytes, offset: float) -> float:
-    """What a script of ``_bodies`` returns, its own expressions evaluated with Java's numbers: bytes and ints are
+    """What a script of ``requests`` returns, its own expressions evaluated with Java's numbers: bytes and ints are
     signed, ints have 32 bits, products and sums of floats are rounded to float32."""
     signed = np.frombuffer(data, np.int8).tolist()
     step = int(re.findall(r"at \+= (\d)", source)[0])
