@@ -40,14 +40,24 @@ FORMAT = 1  # version of the features, part of the digest
 class Options:
     """Options of the source.
 
-    Attributes ---------- side : pixels of the square that the picture is resized to; 0 for the size that the network
-    was trained on maps : ``last``, the map before the classifier (1280 wide, one cell per 32 x 32 pixels), ``narrow``,
-    its input (320 or 352 wide), ``middle``, one before the last halving (112 or 120 wide, 16 x 16 pixels); ``both`` are
-    the last and the middle one, ``slim`` the narrow and the middle one, concatenated cells : side of the grid of
-    regions, to which the maps are averaged; 0 for the size of the map (for ``both``, of the last) crops : k for k x k
-    more regions, overlapping parts of 2 / (k + 1) of width and height, each encoded separately at the full side and
-    averaged whole : 1 to prepend a region for the whole picture, the mean over all cells colours : 1 to append colour
-    features to each region (see _colours.py)
+    Attributes
+    ----------
+    side : int
+        Pixels of the square that the picture is resized to; 0 for the size that the network was trained on.
+    maps : str
+        ``last``, the map before the classifier (1280 wide, one cell per 32 x 32 pixels); ``narrow``, its input (320 or
+        352 wide); ``middle``, one before the last halving (112 or 120 wide, 16 x 16 pixels); ``both``, the last and
+        the middle one concatenated; ``slim``, the narrow and the middle one concatenated.
+    cells : int
+        Side of the grid of regions, to which the maps are averaged; 0 for the size of the map (for ``both``, of the
+        last).
+    crops : int
+        k for k x k more regions: overlapping parts of 2 / (k + 1) of width and height, each encoded separately at the
+        full side and averaged.
+    whole : int
+        1 to prepend a region for the whole picture, the mean over all cells.
+    colours : int
+        1 to append colour features to each region (see ``_colours.py``).
     """
 
     side: int = 0
