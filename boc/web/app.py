@@ -11,15 +11,15 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 from boc import __version__
 from boc.search import Searcher
 from boc.web import routes
-from boc.web.auth import Guard
-from boc.web.decoding import Budget
-from boc.web.errors import answer_problems
-from boc.web.limits import Bodies, Crowd, Heads
+from boc.web.http.auth import Guard
+from boc.web.http.errors import answer_problems
+from boc.web.http.limits import Bodies, Crowd, Heads
+from boc.web.http.responses import Checked, Compressed
 from boc.web.live_index import Library
-from boc.web.responses import Checked, Compressed
+from boc.web.pictures.decoding import Budget
+from boc.web.pictures.thumbnails import Thumbnails
 from boc.web.search import Search
 from boc.web.settings import Settings
-from boc.web.thumbnails import Thumbnails
 
 HERE = Path(__file__).resolve().parent
 

@@ -19,11 +19,11 @@ from boc.errors import BackendError, BocError, ImageError, ManifestError
 from boc.explain.score import TermLabels
 from boc.search import Searcher
 from boc.types import Embeddings, ImageRef, Item, TermMatrix
-from boc.web.decoding import Budget
-from boc.web.errors import ProblemError
+from boc.web.http.errors import ProblemError
 from boc.web.microbatch import Together
+from boc.web.pictures.decoding import Budget
+from boc.web.pictures.uploads import Upload
 from boc.web.settings import Settings
-from boc.web.uploads import Upload
 
 T = TypeVar("T")
 

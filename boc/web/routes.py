@@ -20,15 +20,16 @@ from boc.codecs.crelu import CReLU
 from boc.errors import BocError, ImageError
 from boc.explain.score import explain_item
 from boc.types import Embeddings, Item
-from boc.web import schemas, serialize, uploads
-from boc.web.errors import ProblemError, unknown
-from boc.web.headers import root_of
+from boc.web import schemas, serialize
+from boc.web.http.errors import ProblemError, unknown
+from boc.web.http.headers import root_of
+from boc.web.http.responses import as_json
 from boc.web.live_index import Library, Opened
-from boc.web.responses import as_json
+from boc.web.pictures import uploads
+from boc.web.pictures.thumbnails import SIDES, Thumbnails
+from boc.web.pictures.uploads import Upload
 from boc.web.search import MOST, Asked, Search, Sentence
 from boc.web.settings import FILTERS, SENTENCE, K, Settings
-from boc.web.thumbnails import SIDES, Thumbnails
-from boc.web.uploads import Upload
 
 LABELLED = 12  # terms per explanation that get words and pictures
 KEPT = "private, no-cache"  # to be asked after each time: another index may have another picture under the same id

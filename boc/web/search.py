@@ -14,11 +14,11 @@ from boc.names import Hybrid, Metric, Modality
 from boc.search_options import SearchOptions
 from boc.types import Embeddings, Stages
 from boc.web import schemas, serialize
-from boc.web.headers import root_of
+from boc.web.http.headers import root_of
+from boc.web.http.responses import as_json
 from boc.web.live_index import Library, Opened
-from boc.web.responses import as_json
+from boc.web.pictures.thumbnails import Thumbnails
 from boc.web.settings import FILTERS, SENTENCE, K
-from boc.web.thumbnails import Thumbnails
 
 MOST = 10_000_000  # limit of the number of terms in a request
 MEASURED = [name for name in schemas.StagesAnswer.model_fields if name != "total_ms"]

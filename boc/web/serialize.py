@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from boc.clustering.term_labels import Example
 from boc.explain.score import Explanation, Match, Parts
 from boc.types import Item, TermMatrix
-from boc.web.thumbnails import Thumbnails
+from boc.web.pictures.thumbnails import Thumbnails
 
 SURROGATE = 20_000  # characters of a surrogate text that are sent
 CAPTIONS = 12  # captions per picture that are sent

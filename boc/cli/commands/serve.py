@@ -60,7 +60,7 @@ def command(
 
     try:
         from boc.web.app import create_app
-        from boc.web.server import listen, run
+        from boc.web.http.server import listen, run
         from boc.web.settings import Settings, default_cache
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in {"boc", "encoders", "indexing"}:

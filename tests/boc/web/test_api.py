@@ -31,7 +31,7 @@ from fastapi.testclient import TestClient
 
 from boc.web import schemas
 from boc.web.app import create_app
-from boc.web.limits import Crowd
+from boc.web.http.limits import Crowd
 from boc.web.serialize import thumb
 from boc.web.settings import Settings
 

@@ -27,7 +27,7 @@ pytest.importorskip("fastapi", reason="the page needs the extra web")
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from boc.web.auth import HEADERS
+from boc.web.http.auth import HEADERS
 
 SECRET = "correct horse"
 UPLOAD = 50_000

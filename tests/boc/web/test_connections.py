@@ -19,7 +19,7 @@ SERVER = """
 import asyncio, resource, sys
 if int(sys.argv[2]):
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]),) * 2)
-from boc.web import connections, server
+from boc.web.http import connections, server
 connections.ASK = connections.READ = float(sys.argv[1])
 
 async def app(scope, receive, send):

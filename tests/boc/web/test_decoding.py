@@ -10,7 +10,7 @@ from PIL import Image
 
 from boc.errors import ImageError
 from boc.inputs.images import read_image
-from boc.web.decoding import Budget
+from boc.web.pictures.decoding import Budget
 
 
 @pytest.mark.parametrize("pixels", [1, 100, 250, 10_000])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from boc.errors import BocError, ImageError
 from boc.inputs.images import image_size, read_image
-from boc.web.decoding import Budget
+from boc.web.pictures.decoding import Budget
 
 SIDES = (240, 480, 960)
 QUALITY = 82

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from boc.errors import BocError
-from boc.web.headers import HEADERS
+from boc.web.http.headers import HEADERS
 
 
 class ProblemError(Exception):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from boc.errors import ImageError
 from boc.inputs.images import FORMATS, opened
-from boc.web.errors import ProblemError
+from boc.web.http.errors import ProblemError
 
 
 @dataclass(frozen=True)

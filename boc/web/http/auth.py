@@ -12,8 +12,8 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from boc.web.errors import ProblemError, refusal
-from boc.web.headers import HEADERS, path_of, root_of
+from boc.web.http.errors import ProblemError, refusal
+from boc.web.http.headers import HEADERS, path_of, root_of
 from boc.web.settings import LOOPBACK, Settings
 
 ANYWHERE = frozenset({"0.0.0.0", "::"})

@@ -10,7 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from boc.errors import BocError
-from boc.web.connections import AT_ONCE, PatientProtocol, room
+from boc.web.http.connections import AT_ONCE, PatientProtocol, room
 
 TAKE = 0.2  # seconds in which waiting connections are accepted before the server stops
 QUEUE = 1024  # connections that the system holds until they are accepted

@@ -10,7 +10,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from boc.web.headers import path_of
+from boc.web.http.headers import path_of
 
 SMALL = 1000  # bytes below which an answer is not compressed
 LEVEL = 5

@@ -8,8 +8,8 @@ from time import perf_counter
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from boc.web.errors import ProblemError, refusal
-from boc.web.headers import path_of
+from boc.web.http.errors import ProblemError, refusal
+from boc.web.http.headers import path_of
 from boc.web.settings import Settings
 
 FORM = 65_536  # bytes that a form may have beside its picture
