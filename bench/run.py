@@ -1,10 +1,10 @@
 """All benchmarks, from data to rows: ``python -m bench.run DATA --out OUT``, then ``report.py OUT``.
 
-DATA holds ``flickr8k/`` (images/, captions.csv, train.ids.txt, dev.ids.txt), ``multi30k/captions.en.tsv.gz`` and
-``weights/``; a stage that lacks some of it is left out. Stages are those of `stages.py`, each a process. Results are
-atomic: rows are written to OUT/NAME.csv.part and renamed. After a kill at any moment the same command continues: a
-finished stage is not repeated, unless its command or its inputs have changed. Files without a record, made by hand or
-by ``make encoders``, count as finished.
+DATA holds ``flickr8k/`` (images/, captions.csv, train.ids.txt, dev.ids.txt) and ``multi30k/captions.en.tsv.gz``; a
+stage that lacks some of it is left out. Stages are those of `stages.py`, each a process. Results are atomic: rows are
+written to OUT/NAME.csv.part and renamed. After a kill at any moment the same command continues: a finished stage is not
+repeated, unless its command or its inputs have changed. Files without a record, made by hand or by ``make encoders``,
+count as finished.
 
 Timed stages run alone; of the others two run at a time, with one thread each. The record and the log of a stage are
 OUT/stages/NAME.json and NAME.log.

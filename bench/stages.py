@@ -17,7 +17,8 @@ ALONE = 1500  # training pictures that are encoded without context, where each r
 CLUSTERS = 1000
 PAINTED = (40, 20)  # scenes of a trial, to learn from and to search
 GALLERIES = (3000, 500)  # the same of the demonstration
-EYES = "efficientnet:lite0?maps=slim&colours=1"  # its region source
+SCENE_EYES = "efficientnet:lite0?maps=slim&colours=1"  # its region source
+EYES = "efficientnet:lite2?cells=3&crops=2"  # that of the photographs; the Makefile has both too
 
 ON_SERVER = 30_000  # captions that a server is raced over
 MILLION = (  # raced over a million drawn vectors; numpy's brute force would hold another 4 GB
@@ -34,6 +35,10 @@ RECIPES = {  # name: kind of encoder
     "photos-vsrn": "vsrn",
     "photos-vsrnpp": "vsrnpp",
 }
+NAMES = {
+    "photos": "TERN", "photos-teran": "TERAN", "photos-align": "TERN with alignment", "photos-vsrn": "VSRN",
+    "photos-vsrnpp": "VSRN++",
+}  # fmt: skip
 TRIED = ("photos", "photos-teran")
 SHORT = {"photos": "tern", "photos-teran": "teran", "photos-align": "align"}  # those that are searched by codes
 
@@ -99,12 +104,10 @@ class Plan:
     def _encoders(self) -> Iterator[Stage]:
         """Every encoder trained on the training photographs, and what it makes of the others."""
         table, train, dev = (self.photos / name for name in ("captions.csv", "train.ids.txt", "dev.ids.txt"))
-        weights = self.data / "weights" / "mobilenet_v2_1.0_224_quant.tflite"
-        source = "grid" if self.tiny else f"tflite:{weights}"
-        needs = () if self.tiny else (weights,)
+        source = "grid" if self.tiny else EYES
         regions = self._in("regions.h5")
         extract: Words = ("extract", table, "-o", regions, "--regions", source)
-        yield self._boc("regions", extract, (table, self.photos / "images", *needs), regions)
+        yield self._boc("regions", extract, (table, self.photos / "images"), regions)
         few = self._in("alone.ids.txt")
         yield Stage("alone-ids", ("head", "-n", str(ALONE), str(train)), (train,), few, prints=True)
         for recipe, kind in self.recipes.items():
@@ -118,7 +121,7 @@ class Plan:
 
     def _scenes(self) -> Iterator[Stage]:
         """How right a search is, on painted scenes: what ``make demo`` does."""
-        counts, source = (PAINTED, "grid") if self.tiny else (GALLERIES, EYES)
+        counts, source = (PAINTED, "grid") if self.tiny else (GALLERIES, SCENE_EYES)
         drawn = {}
         for seed, (part, count) in enumerate(zip(("train", "photos"), counts, strict=True), 1):
             folder = self._in(part, "scenes")
@@ -167,6 +170,9 @@ class Plan:
         regions, ids = self._in("regions.h5"), self.photos / "train.ids.txt"
         models = (*self._models(dev), "--floor", regions, "--train", ids)
         yield self._rows("models", "paper.models", models, (*dev.values(), regions, ids))
+        apart = {NAMES[recipe]: file for recipe, file in dev.items()}
+        named = (f"{name}={file}" for name, file in apart.items())
+        yield self._rows("concept-variance", "paper.concept_variance", named, tuple(apart.values()))
 
         options: Words = ("--alone-train", without, "--alone-dev", without_dev, "--codebooks", books, *size)
         reads: tuple[Path, ...] = (tern, learnt, without, without_dev)
@@ -201,13 +207,10 @@ class Plan:
 
     def _models(self, dev: Mapping[str, Path]) -> Iterator[str]:
         """What ``models.py`` compares."""
-        named = {
-            "TERN": ("photos",), "TERAN": ("photos-teran", "mrsw", "mwsr", "symm", "mravgw"),
-            "TERN with alignment": ("photos-align", "mrsw"), "VSRN": ("photos-vsrn",), "VSRN++": ("photos-vsrnpp",),
-        }  # fmt: skip
-        for name, (recipe, *metrics) in named.items():
-            if recipe in dev:
-                yield from (f"{name}={dev[recipe]}{metric}" for metric in ("", *(f",{m}" for m in metrics)))
+        aligned = {"photos-teran": ("mrsw", "mwsr", "symm", "mravgw"), "photos-align": ("mrsw",)}
+        for recipe, file in dev.items():
+            metrics = ("", *(f",{metric}" for metric in aligned.get(recipe, ())))
+            yield from (f"{NAMES[recipe]}={file}{metric}" for metric in metrics)
         if "photos-vsrnpp" in dev:
             yield f"TERN + VSRN++={dev['photos']}+{dev['photos-vsrnpp']}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import click
 import pytest
 
 from bench import run
+from bench.stages import EYES, SCENE_EYES
 from tests.bench.scripts import ROOT
 
 HEAD = "# script: some.py\n# settings: {}\n# seed: 0\n# versions: {}\n# machine: {}\n# time: now\na\n1\n"
@@ -42,6 +44,12 @@ def go(of_run: ModuleType, folder: Path, *stages: Any) -> tuple[dict[str, str], 
     fine = runner.run(runner.needed([each.name for each in stages]))
     assert fine == ("failed" not in runner.state.values())
     return runner.state, (folder / "ran").read_text().split()
+
+
+def test_the_regions_are_those_that_make_takes() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^(SCENE_EYES|EYES) [:?]= (\S+)$", makefile, re.MULTILINE))
+    assert told == {"SCENE_EYES": SCENE_EYES, "EYES": EYES}
 
 
 def test_stages_run_after_what_they_read_and_only_once(of_run: ModuleType, tmp_path: Path) -> None:
