@@ -18,7 +18,7 @@ from boc.errors import BocError
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFiles, is_embeddings
 from boc.inputs.metadata import Metadata
-from boc.inputs.sources import open_source
+from boc.inputs.sources import Source, open_folders, open_source
 from boc.load import DEFAULT_RM, append_items, delete_items, fit_code, load_index, new_manifest
 from boc.names import ConceptDtype, Metric
 from boc.plugins import check_name
@@ -75,8 +75,9 @@ def build_index(
     name : str
         Lower-case letters, digits, - and _.
     source : path, or a sequence of paths
-        A folder of pictures, a CSV with the columns image,caption, or a regions file, which need an ``encoder``; a
-        feature file with vectors, or several made by one encoder.
+        A folder of pictures or several, a CSV with the columns image,caption, or a regions file, which need an
+        ``encoder``; a feature file with vectors, or several made by one encoder. Ids of several folders begin with the
+        names of these.
     encoder : str, optional
         KIND:PATH, for example "tern:models/photos".
     at : str, default="file:boc-data"
@@ -205,11 +206,7 @@ def _feature_files(
     progress: Progress,
 ) -> tuple[list[Path], Path | None]:
     """The embeddings files of the sources, and the temporary one that was made here."""
-    if len(sources) > 1:
-        odd = next((path for path in sources if path.is_dir() or not is_embeddings(path)), None)
-        if odd is not None:
-            raise BocError(f"{odd} holds no vectors; several sources must all be files of boc extract --encoder")
-    found = None if len(sources) > 1 else open_source(sources[0], ids, images)
+    found = _opened(sources, ids, images)
     if found is None or (found.file is not None and is_embeddings(found.file)):
         if ids is not None:
             raise BocError(NARROWED)
@@ -224,6 +221,18 @@ def _feature_files(
         for done in extraction.run():
             progress("encoding", done, extraction.total)
     return [path], path
+
+
+def _opened(sources: Sequence[Path], ids: Path | None, images: Path | None) -> Source | None:
+    """The items of one source, or of several folders; None for several feature files."""
+    if len(sources) == 1:
+        return open_source(sources[0], ids, images)
+    if any(path.is_dir() for path in sources):
+        return open_folders(sources, ids)
+    odd = next((path for path in sources if not is_embeddings(path)), None)
+    if odd is not None:
+        raise BocError(f"{odd} holds no vectors; several sources must all be files of boc extract --encoder")
+    return None
 
 
 def _intermediate(name: str, at: str, contents: Sequence[str]) -> Path:

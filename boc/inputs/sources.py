@@ -14,6 +14,7 @@ from pathlib import Path
 
 from boc.errors import BocWarning, SourceError, check_system
 from boc.inputs.features import FeatureFile
+from boc.inputs.folders import Listing, beginnings, listing
 from boc.inputs.images import SUFFIXES
 from boc.inputs.text_lines import csv_fault, read_ids
 from boc.types import Item
@@ -29,12 +30,14 @@ class Source:
     """The items of a source in a fixed order: pictures first, then captions.
 
     ``file`` is the path of the feature file with the items, or None if they are pictures and plain text. ``shard`` is
-    the part of the source, such as "3/16", or empty for a whole source.
+    the part of the source, such as "3/16", or empty for a whole source. ``closed`` are folders that could not be
+    listed, with a / at the end.
     """
 
     items: list[Item]
     file: Path | None = None
     shard: str = ""
+    closed: tuple[str, ...] = ()
 
     def check_captioned(self) -> None:
         """SourceError unless there are captions."""
@@ -95,7 +98,9 @@ def open_source(path: Path, ids: Path | None = None, images: Path | None = None)
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder; {ADVICE}")
     if path.is_dir():
-        source = Source(_folder(path))
+        source = _folder(path)
+        if not source.items:
+            raise no_pictures(path)
     elif path.suffix.lower() == ".csv":
         source = Source(_table(path, images))
     elif path.suffix.lower() in {".h5", ".hdf5"}:
@@ -105,34 +110,62 @@ def open_source(path: Path, ids: Path | None = None, images: Path | None = None)
             raise SourceError(f"{path}: holds no items; {ADVICE}")
     else:
         raise SourceError(f"{path}: unknown kind of source {path.suffix!r}; {ADVICE}")
-    return source if ids is None else Source(_keep(source.items, ids), source.file)
+    return source if ids is None else Source(_keep(source.items, ids), source.file, closed=source.closed)
 
 
-def _folder(folder: Path) -> list[Item]:
-    # A dangling link is listed; reading it raises the error.
-    inside = sorted(folder.rglob("*"))
-    paths = [path for path in inside if path.suffix.lower() in SUFFIXES and not path.is_dir()]
+def open_folders(folders: Sequence[Path], ids: Path | None = None) -> Source:
+    """The pictures of several folders, whose ids begin with the name of their folder. SourceError as ``open_source``,
+    and if two folders have one name or one lies in another."""
+    for folder in folders:
+        if not folder.is_dir():
+            what = "is no folder" if folder.exists() else "no such folder"
+            raise SourceError(f"{folder}: {what}; several sources must all be folders of pictures, or feature files")
+    found = [_folder(folder, begin) for folder, begin in zip(folders, beginnings(folders), strict=True)]
+    for folder, one in zip(folders, found, strict=True):
+        if not one.items:
+            raise no_pictures(folder)
+    items = [item for one in found for item in one.items]
+    return Source(items if ids is None else _keep(items, ids), closed=tuple(c for one in found for c in one.closed))
+
+
+def no_pictures(folder: Path) -> SourceError:
+    """The error for a folder without pictures."""
+    return SourceError(f"{folder}: no pictures in this folder ({', '.join(sorted(SUFFIXES))}); {ADVICE}")
+
+
+def _folder(folder: Path, begin: str = "") -> Source:
+    """The pictures below ``folder``; their ids are ``begin`` and the path from there."""
+    inside = listing(folder)
     _tell_left_out(folder, inside)
-    if not paths:
-        raise SourceError(f"{folder}: no pictures in this folder ({', '.join(sorted(SUFFIXES))}); {ADVICE}")
-    names = [path.relative_to(folder).as_posix() for path in paths]
+    # A dangling link is listed; reading it raises the error.
+    names = [name for name in inside.files if _suffix(name) in SUFFIXES]
     odd = next((name for name in names if name.encode(errors="ignore").decode() != name), None)
     if odd is not None:
         raise SourceError(f"{folder}: the file name {odd!a} is not UTF-8; rename that file")
-    root = folder.resolve()
-    return [Item(name, "image", str(root / name), name) for name in names]
+    root = str(folder.resolve()).rstrip("/")
+    items = [Item(begin + name, "image", f"{root}/{name}", begin + name) for name in names]
+    return Source(items, closed=tuple(f"{root}/{name}" for name in inside.closed))
 
 
-def _tell_left_out(folder: Path, inside: Sequence[Path]) -> None:
-    """Warn about pictures in the folder that are left out: other formats, and linked folders."""
-    others = Counter(path.suffix.lower() for path in inside if path.suffix.lower() in OTHERS)
+def _suffix(name: str) -> str:
+    """That of ``Path(name)`` in small letters, which takes longer."""
+    stem, _, suffix = name.rpartition("/")[2].rpartition(".")
+    return f".{suffix.lower()}" if stem else ""
+
+
+def _tell_left_out(folder: Path, inside: Listing) -> None:
+    """Warn about pictures in the folder that are left out: other formats, and folders that are not looked through."""
+    suffixes = Counter(_suffix(name) for name in inside.files)
+    others = {suffix: count for suffix, count in suffixes.items() if suffix in OTHERS}
     if others:
         counts = ", ".join(f"{count} {suffix}" for suffix, count in sorted(others.items()))
         warnings.warn(BocWarning(f"{folder}: left out {counts}; convert them to JPEG or PNG"), stacklevel=2)
-    links = [path for path in inside if path.is_symlink() and path.is_dir()]
-    if links:
-        told = f"{folder}: left out {len(links)} folders that are links (such as {links[0].name!a})"
+    if inside.links:
+        told = f"{folder}: left out {len(inside.links)} folders that are links (such as {inside.links[0]!a})"
         warnings.warn(BocWarning(f"{told}; give the folder a link leads to as a source of its own"), stacklevel=2)
+    if inside.closed:
+        told = f"{folder}: left out {len(inside.closed)} folders that cannot be listed (such as {inside.closed[0]!a})"
+        warnings.warn(BocWarning(f"{told}; check their permissions"), stacklevel=2)
 
 
 def _table(path: Path, images: Path | None) -> list[Item]:

@@ -44,9 +44,9 @@ def command(
 ) -> None:
     """Make the index NAME from everything in SOURCE.
 
-    SOURCE is a feature file, or several by one encoder, such as shards; or, with --encoder, a folder of pictures, a CSV
-    with the columns image,caption, or a regions file. After a kill, the same command continues where it stopped. The
-    index is published as a whole at the end.
+    SOURCE is a feature file, or several by one encoder, such as shards; or, with --encoder, a folder of pictures or
+    several, a CSV with the columns image,caption, or a regions file. The ids of several folders begin with the names of
+    these. After a kill, the same command continues where it stopped. The index is published as a whole at the end.
 
     --append adds the items of SOURCE to an existing index, and replaces items with the same ids.
 
