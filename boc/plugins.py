@@ -198,6 +198,12 @@ class Index(Protocol):
     def find(self, ids: Sequence[str]) -> list[Item]:
         """Items by id, in the order of ``ids``; KeyError for an unknown id."""
 
+    def sample(self, count: int, modality: Modality) -> list[str]:
+        """The ids of ``count`` items of one modality, or of all if there are fewer, drawn at random without repeats.
+
+        Every call on an index that was not edited draws the same.
+        """
+
     def sizes(self) -> dict[str, int]:
         """Bytes of the index by part: ``postings``, ``vectors``, ``concepts`` and ``other``."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -12,11 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from boc import plugins
+from boc.background import Background
 from boc.codecs import SurrogateCodec
 from boc.codecs.topz import heaviest
 from boc.errors import BocError, EncoderError
 from boc.inputs.metadata import check_filter
+from boc.names import Metric
 from boc.plugins import check_name
+from boc.queries import Part, Query, compose
 from boc.rank_fusion import reciprocal_rank_fusion
 from boc.search_options import SearchOptions
 from boc.types import Embeddings, Hit, ImageRef, Modality, Rescore, Stages, TextScore
@@ -44,6 +48,7 @@ class Searcher:
         self.codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
         self._load = plugins.encoder if encoder is None else lambda spec: encoder()
         self._reopen = reopen or (lambda: index)
+        self._backgrounds: dict[Modality, Background] = {}
 
     @classmethod
     def open(
@@ -113,14 +118,74 @@ class Searcher:
         """
         if (text is None) == (image is None):
             raise BocError("give either a sentence or a picture to search by")
-        if text is not None:
-            return self.search_texts([text], options, stages=stages, **keywords)[0]
+        part = Part("text", text) if image is None and text is not None else Part("image", Path(str(image)))
+        return self.search_query(Query((part,)), options, stages=stages, **keywords)
+
+    def search_query(
+        self,
+        query: Query,
+        options: SearchOptions | None = None,
+        *,
+        encoded: Sequence[Embeddings] | None = None,
+        stages: Stages | None = None,
+        **keywords: Unpack[SearchKeywords],
+    ) -> list[Hit]:
+        """The k best items for a question of several parts, best first, without the items that it names.
+
+        A hybrid search counts the words of the wanted sentences. ``encoded`` are the parts, each of one row, if they
+        are encoded already. BocError for an unknown id, and as ``search``.
+        """
         options, stages = SearchOptions.of(options, **keywords), stages or Stages()
-        path, encoder = Path(str(image)), self.encoder
+        if encoded is None:
+            begun = perf_counter()
+            encoded = [self._encoded(part) for part in query.parts]
+            stages.took("encode_ms", begun)
+        wanted = replace(options, k=options.k + len(query.ids)) if query.ids else options
         begun = perf_counter()
-        encoded = encoder.encode_images([encoder.prepare(ImageRef(path.name, path))])
-        stages.took("encode_ms", begun)
-        return self.search_vectors(encoded, options, stages=stages)[0]
+        whole, parts = self._composed(query, encoded, options)
+        stages.took("code_ms", begun)
+        texts = None if query.words is None else [query.words]
+        hits = self._search(whole, wanted, texts, stages, parts)[0]
+        return [hit for hit in hits if hit.item.id not in query.ids][: options.k]
+
+    def background(self, modality: Modality) -> Background:
+        """The background of the scores of items of a modality."""
+        return self._backgrounds.setdefault(modality, Background(self.index, modality))
+
+    def _composed(
+        self, query: Query, encoded: Sequence[Embeddings], options: SearchOptions
+    ) -> tuple[Embeddings, list[tuple[Embeddings, float]]]:
+        """The one query that the parts make, and the weighted parts that an alignment sums over."""
+        if len(encoded) == 1:
+            return encoded[0], []
+        background = self.background(self.target(options.find))
+
+        def weighted(metric: Metric) -> list[tuple[Embeddings, float]]:
+            pairs = zip(query.parts, encoded, strict=True)
+            return [(one, part.weight / background.spread(one, metric)) for part, one in pairs]
+
+        metric = self._metric(options)
+        whole = compose(weighted("dot"))
+        return whole, [] if metric == "dot" or whole.concepts is None else weighted(metric)
+
+    def _encoded(self, part: Part) -> Embeddings:
+        if part.kind == "text":
+            return self.encoder.encode_texts([str(part.value)])
+        if part.kind == "image":
+            path = Path(part.value)
+            return self.encoder.encode_images([self.encoder.prepare(ImageRef(path.name, path))])
+        try:
+            found = self.stored(str(part.value))
+        except KeyError:
+            raise BocError(f"the index has no item {part.value!r}; boc search prints the ids of its hits") from None
+        if not self.codec.reads_concepts:
+            return found
+        content = self.index.find([str(part.value)])[0].content
+        return replace(self._encoded(Part(found.modality, content)), vectors=found.vectors)
+
+    def _metric(self, options: SearchOptions) -> Metric:
+        """How candidates are re-ranked."""
+        return "dot" if options.hybrid == "sum" else options.rerank or self.index.manifest.rerank
 
     def search_texts(
         self,
@@ -152,7 +217,17 @@ class Searcher:
 
         ``texts`` are their sentences, which a hybrid search needs.
         """
-        options, stages = SearchOptions.of(options, **keywords), stages or Stages()
+        return self._search(queries, SearchOptions.of(options, **keywords), texts, stages or Stages())
+
+    def _search(
+        self,
+        queries: Embeddings,
+        options: SearchOptions,
+        texts: Sequence[str] | None,
+        stages: Stages,
+        parts: Sequence[tuple[Embeddings, float]] = (),
+    ) -> list[list[Hit]]:
+        """``search_vectors``; an alignment is that of weighted ``parts`` if there are any."""
         for condition in options.filters:
             check_filter(condition, self.index.manifest.fields)
         words = _text_score(options, texts)
@@ -164,8 +239,7 @@ class Searcher:
         if options.hybrid == "sum":
             return self.index.search(codes, options.k, target, filters=options.filters, words=words, stages=stages)
         depth = math.ceil((self.index.manifest.rm if options.rm is None else options.rm) * options.k)
-        metric = options.rerank or self.index.manifest.rerank
-        rescore = Rescore(metric, queries, options.k if words is None else depth)
+        rescore = Rescore(self._metric(options), queries, options.k if words is None else depth, parts)
         ranked = self.index.search(codes, depth, target, filters=options.filters, rescore=rescore, stages=stages)
         if words is None:
             return ranked

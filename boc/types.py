@@ -246,12 +246,15 @@ class Filter:
 class Rescore:
     """Re-rank the candidates of each query by ``metric`` with the query's own row of ``queries``, and keep ``k``.
 
-    "dot" reads ``queries.vectors``; an alignment reads ``queries.concepts``, which must not be None.
+    "dot" reads ``queries.vectors``; an alignment reads ``queries.concepts``, which must not be None. If ``parts`` are
+    given, ``queries`` is the one query that they make, and an alignment is the sum of those of the parts, each of one
+    row, times their weights.
     """
 
     metric: Metric
     queries: Embeddings
     k: int
+    parts: Sequence[tuple[Embeddings, float]] = ()
 
 
 @dataclass(frozen=True)

@@ -36,16 +36,22 @@ MAY = {
     "boc.inputs": BASE | {"boc.instances"},
     "boc.rerank": BASE,
     "boc.rank_fusion": BASE,
+    "boc.queries": BASE,
+    "boc.background": BASE | {"boc.rerank"},
     "boc.clustering": BASE | {"boc.inputs", "boc.prefetch"},
     "boc.codecs": BASE | {"boc.clustering"},
     "boc.load": BASE | {"boc.codecs", "boc.inputs", "boc.prefetch", "boc.rerank"},
     "boc.search_options": BASE | {"boc.rerank"},
-    "boc.search": BASE | {"boc.codecs", "boc.inputs", "boc.rank_fusion", "boc.rerank", "boc.search_options"},
+    "boc.search": BASE
+    | {"boc.codecs", "boc.inputs", "boc.rank_fusion", "boc.rerank", "boc.search_options"}
+    | {"boc.background", "boc.queries"},
     "boc.build": BASE | {"boc.codecs", "boc.inputs", "boc.load", "boc.search"},
     "boc.explain": BASE | {"boc.clustering", "boc.codecs", "boc.inputs", "boc.search"},
     "boc.evaluate": BASE | {"boc.load", "boc.codecs", "boc.inputs", "boc.rerank", "boc.search", "boc.search_options"},
     "boc.doctor": BASE,
-    "boc.web": BASE | {"boc.clustering", "boc.codecs", "boc.explain", "boc.inputs", "boc.search", "boc.search_options"},
+    "boc.web": BASE
+    | {"boc.clustering", "boc.codecs", "boc.explain", "boc.inputs", "boc.search", "boc.search_options"}
+    | {"boc.queries"},
     "encoders": BASE | {"boc.clustering", "boc.evaluate", "boc.inputs"},
     "indexing": BASE | {"boc.inputs", "boc.instances", "boc.rerank"},
 }

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from boc.rerank import check_metric
 from boc.rerank.dot import products
-from boc.types import Modality, Ragged, Rescore, StoredConcepts
+from boc.types import Embeddings, Modality, Ragged, Rescore, StoredConcepts
 from boc.vectors import unit_rows
 
 CELLS = 1 << 22  # cosines pooled at a time, so that they stay in the cache
@@ -36,10 +36,21 @@ def rescored(rescore: Rescore, i: int, candidates: StoredConcepts, modality: Mod
 
     Between two pictures, or two sentences, the concepts of the query take the role of words.
     """
-    sets = rescore.queries.concepts
+    if not rescore.parts:
+        return _aligned(rescore.queries, i, candidates, rescore.metric, modality)
+    total = np.zeros(len(candidates), np.float32)
+    for part, weight in rescore.parts:
+        total += np.float32(weight) * _aligned(part, 0, candidates, rescore.metric, modality)
+    return total
+
+
+def _aligned(
+    queries: Embeddings, i: int, candidates: StoredConcepts, metric: str, modality: Modality
+) -> NDArray[np.float32]:
+    sets = queries.concepts
     assert sets is not None
-    by_words = (rescore.queries.modality, modality) != ("image", "text")
-    return align(sets[i], candidates, rescore.metric, asks_by_words=by_words)
+    by_words = (queries.modality, modality) != ("image", "text")
+    return align(sets[i], candidates, metric, asks_by_words=by_words)
 
 
 def alignments(words: Ragged, regions: Ragged, metric: str) -> NDArray[np.float32]:

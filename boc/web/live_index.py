@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from boc.errors import BackendError, BocError, ImageError, ManifestError
 from boc.explain.score import TermLabels
+from boc.queries import Part
 from boc.search import Searcher
 from boc.types import Embeddings, ImageRef, Item, TermMatrix
-from boc.web.http.errors import ProblemError
+from boc.web.http.errors import ProblemError, unknown
 from boc.web.microbatch import Together
 from boc.web.pictures.decoding import Budget
 from boc.web.pictures.uploads import Upload
@@ -138,6 +139,18 @@ class Library:
     def upload(self, opened: Opened, sent: Upload) -> Embeddings:
         """The embedding of an uploaded picture, from the cache if possible."""
         return self.picture(opened, sent.path, sent.name, sent.key)
+
+    def part(self, opened: Opened, part: Part, sent: Upload | None = None) -> Embeddings:
+        """The embedding of a part of a question; its picture, if it has one, is the one that was ``sent``."""
+        if part.kind == "text":
+            return self.sentence(opened, str(part.value))
+        if part.kind == "image":
+            assert sent is not None
+            return self.upload(opened, sent)
+        try:
+            return self.stored(opened, opened.searcher.index.find([str(part.value)])[0])
+        except KeyError:
+            raise unknown(str(part.value)) from None
 
     def item(self, opened: Opened, item: Item) -> Embeddings:
         """An item of the index, encoded again to get the regions or words that the index does not store."""

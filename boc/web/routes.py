@@ -19,6 +19,8 @@ from boc.codecs import code_of
 from boc.codecs.crelu import CReLU
 from boc.errors import BocError, ImageError
 from boc.explain.score import explain_item
+from boc.queries import Part
+from boc.queries import Query as Parts
 from boc.types import Embeddings, Item
 from boc.web import schemas, serialize
 from boc.web.http.errors import ProblemError, unknown
@@ -28,7 +30,7 @@ from boc.web.live_index import Library, Opened
 from boc.web.pictures import uploads
 from boc.web.pictures.thumbnails import SIDES, Thumbnails
 from boc.web.pictures.uploads import Upload
-from boc.web.search import MOST, Asked, Search, Sentence
+from boc.web.search import MOST, Asked, Question, Search
 from boc.web.settings import FILTERS, SENTENCE, K, Settings
 
 LABELLED = 12  # terms per explanation that get words and pictures
@@ -93,22 +95,21 @@ async def info(service: Served) -> Response:
 
 
 @api.get("/search", response_model=schemas.SearchAnswer)
-async def by_sentence(request: Request, service: Served, asked: Annotated[Sentence, Query()]) -> Response:
-    """Search by a sentence."""
-
-    def encode(opened: Opened) -> Embeddings:
-        return service.library.sentence(opened, asked.q)
-
-    query = {"kind": "text", "text": asked.q}
-    return await run_in_threadpool(lambda: service.search(request, query, asked, encode, text=asked.q))
+async def by_question(request: Request, service: Served, asked: Annotated[Question, Query()]) -> Response:
+    """Search by a sentence, by items, or by both. Items that it names are left out."""
+    query = asked.query()
+    return await run_in_threadpool(service.search, request, query, asked.told(query), asked, service.library.part)
 
 
 @api.post("/search", response_model=schemas.SearchAnswer)
-async def by_picture(request: Request, service: Served, image: Picture, asked: Annotated[Asked, Query()]) -> Response:
-    """Search by a picture."""
+async def by_picture(
+    request: Request, service: Served, image: Picture, asked: Annotated[Question, Query()]
+) -> Response:
+    """Search by a picture, and whatever else is asked."""
 
     def work(sent: Upload) -> Response:
-        return service.search(request, {"kind": "image"}, asked, partial(service.library.upload, sent=sent))
+        query = asked.query([sent.path])
+        return service.search(request, query, asked.told(query), asked, partial(service.library.part, sent=sent))
 
     return await service.with_upload(image, work)
 
@@ -116,12 +117,8 @@ async def by_picture(request: Request, service: Served, image: Picture, asked: A
 @api.get("/similar/{id:path}", response_model=schemas.SearchAnswer)
 async def by_item(request: Request, service: Served, id: str, asked: Annotated[Asked, Query()]) -> Response:
     """Search by an item of the index, which itself is left out."""
-
-    def encode(opened: Opened) -> Embeddings:
-        return service.library.stored(opened, _item(opened, id))
-
-    query = {"kind": "item", "id": id}
-    return await run_in_threadpool(lambda: service.search(request, query, asked, encode, without=id))
+    query, told = Parts((Part("item", id),)), {"kind": "item", "id": id}
+    return await run_in_threadpool(service.search, request, query, told, asked, service.library.part)
 
 
 @api.get("/explain/{id:path}", response_model=schemas.ExplanationAnswer)

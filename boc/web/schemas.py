@@ -94,11 +94,15 @@ class StagesAnswer(BaseModel):
 
 
 class Query(BaseModel):
-    """The query: a sentence, an uploaded picture, or an item."""
+    """The query: a sentence, an uploaded picture, an item, or several parts: the wanted sentence as ``text``, unwanted
+    words, ids of items wanted and unwanted."""
 
-    kind: Literal["text", "image", "item"]
+    kind: Literal["text", "image", "item", "several"]
     text: str | None = None
     id: str | None = None
+    minus: list[str] = []
+    like: list[str] = []
+    unlike: list[str] = []
 
 
 class SearchAnswer(BaseModel):

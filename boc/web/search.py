@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from time import perf_counter
+from typing import Annotated
 
 from fastapi import Request, Response
 from pydantic import BaseModel, Field
@@ -11,6 +14,7 @@ from pydantic import BaseModel, Field
 from boc.errors import BocError
 from boc.inputs.metadata import parse_filter
 from boc.names import Hybrid, Metric, Modality
+from boc.queries import BETA, GAMMA, Part, Query, parse_text
 from boc.search_options import SearchOptions
 from boc.types import Embeddings, Stages
 from boc.web import schemas, serialize
@@ -21,6 +25,9 @@ from boc.web.pictures.thumbnails import Thumbnails
 from boc.web.settings import FILTERS, SENTENCE, K
 
 MOST = 10_000_000  # limit of the number of terms in a request
+ITEMS = 64  # items that a question may name as wanted, and as unwanted
+HEAVIEST = 1000
+Id = Annotated[str, Field(min_length=1, max_length=10_000)]
 MEASURED = [name for name in schemas.StagesAnswer.model_fields if name != "total_ms"]
 
 
@@ -41,10 +48,39 @@ class Asked(BaseModel):
     )
 
 
-class Sentence(Asked):
-    """A search by a sentence."""
+class Question(Asked):
+    """A question of several parts: a sentence, and items wanted or unwanted."""
 
-    q: str = Field(max_length=SENTENCE, description="What the picture shows.")
+    q: str | None = Field(
+        None, max_length=SENTENCE, description='What the picture shows; -word or -"some words": what it does not.'
+    )
+    like: list[Id] = Field([], max_length=ITEMS, description="Ids of items: more like these.")
+    unlike: list[Id] = Field([], max_length=ITEMS, description="Ids of items: less like these.")
+    weight: float = Field(
+        BETA, gt=0, le=HEAVIEST, description="Weight of all pictures and items together; of the sentence: 1."
+    )
+    unlike_weight: float = Field(GAMMA, gt=0, le=HEAVIEST, description="Weight of all together that is unwanted.")
+
+    def query(self, images: Sequence[Path] = ()) -> Query:
+        """Its value, with uploaded ``images``. BocError if it asks for nothing."""
+        sentence, minus = (None, []) if self.q is None else parse_text(self.q)
+        return Query.of(
+            sentence,
+            minus=minus,
+            images=images,
+            like=self.like,
+            unlike=self.unlike,
+            weight=self.weight,
+            unlike_weight=self.unlike_weight,
+        )
+
+    def told(self, query: Query) -> serialize.Json:
+        """The query of the answer."""
+        if len(query.parts) == 1:
+            (part,) = query.parts
+            return {"kind": part.kind} | {"text": {"text": part.value}, "item": {"id": part.value}}.get(part.kind, {})
+        minus = [part.value for part in query.parts if part.kind == "text" and part.weight < 0]
+        return {"kind": "several", "text": query.words, "minus": minus, "like": self.like, "unlike": self.unlike}
 
 
 class Search:
@@ -57,28 +93,20 @@ class Search:
     def __call__(
         self,
         request: Request,
-        query: serialize.Json,
+        query: Query,
+        told: serialize.Json,
         asked: Asked,
-        encode: Callable[[Opened], Embeddings],
-        *,
-        text: str | None = None,
-        without: str | None = None,
+        encode: Callable[[Opened, Part], Embeddings],
     ) -> Response:
-        """A ``SearchAnswer``. ``text`` is the sentence of the query, ``without`` an item to leave out of the hits."""
+        """A ``SearchAnswer`` to ``query``, which is ``told`` in it; its parts are encoded by ``encode``."""
         start: float = request.scope["state"]["start"]
         root = root_of(request.scope)
-        found = self._library.do(lambda opened: self._found(opened, asked, encode, text, without, root))
+        found = self._library.do(lambda opened: self._found(opened, query, asked, partial(encode, opened), root))
         found["stages"]["total_ms"] = _ms(1000 * (perf_counter() - start))
-        return as_json({"query": query, **found})
+        return as_json({"query": told, **found})
 
     def _found(
-        self,
-        opened: Opened,
-        asked: Asked,
-        encode: Callable[[Opened], Embeddings],
-        text: str | None,
-        without: str | None,
-        root: str,
+        self, opened: Opened, query: Query, asked: Asked, encode: Callable[[Part], Embeddings], root: str
     ) -> serialize.Json:
         searcher, stages = opened.searcher, Stages()
         manifest = searcher.index.manifest
@@ -87,14 +115,13 @@ class Search:
         if (asked.rerank or manifest.rerank) != "dot" and manifest.concept_dtype is None:
             raise BocError(f"the index holds no concept sets, which {asked.rerank} compares; leave rerank out")
         begun = perf_counter()
-        queries = encode(opened)
+        encoded = list(map(encode, query.parts))
         stages.took("encode_ms", begun)
-        k = asked.k + (without is not None)
-        options = SearchOptions(k, asked.rm, find, asked.rerank, filters, asked.hybrid, asked.words_weight, asked.z)
-        texts = None if text is None else [text]
-        hits = searcher.search_vectors(queries, options, texts=texts, stages=stages)[0]
+        options = SearchOptions(
+            asked.k, asked.rm, find, asked.rerank, filters, asked.hybrid, asked.words_weight, asked.z
+        )
+        hits = searcher.search_query(query, options, encoded=encoded, stages=stages)
         begun = perf_counter()
-        hits = [hit for hit in hits if hit.item.id != without][: asked.k]
         shown = [{**serialize.item(hit.item, self._thumbnails, root), "score": float(hit.score)} for hit in hits]
         stages.took("content_ms", begun)
         assert stages.codes is not None

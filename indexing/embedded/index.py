@@ -202,6 +202,20 @@ class EmbeddedIndex:
     def find(self, ids: Sequence[str]) -> list[Item]:
         return [part.segment.item(row) for part, row in map(self._place, ids)]
 
+    def sample(self, count: int, modality: Modality) -> list[str]:
+        masks = self._masks(modality, ())
+        pairs = list(zip(self._parts, masks, strict=True))
+        sizes = [len(part.segment) if mask is None else int(np.count_nonzero(mask)) for part, mask in pairs]
+        ends = np.cumsum([0, *sizes])
+        drawn = np.random.default_rng(0).choice(ends[-1], min(count, ends[-1]), replace=False)
+        found: list[str] = []
+        for (part, mask), start, end in zip(pairs, ends[:-1], ends[1:], strict=True):
+            rows = np.sort(drawn[(drawn >= start) & (drawn < end)]) - start
+            if mask is not None and len(rows):
+                rows = np.flatnonzero(mask)[rows]
+            found += [part.segment.texts["ids"][row] for row in rows.tolist()]
+        return found
+
     def sizes(self) -> dict[str, int]:
         found = dict.fromkeys(("postings", "vectors", "concepts", "other"), 0)
         for name, (size, _) in self._commit.files.items():

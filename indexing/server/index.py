@@ -265,6 +265,13 @@ class ServerIndex:
                 found[key] = _item(source)
         return [found[key] for key in ids]
 
+    def sample(self, count: int, modality: Modality) -> list[str]:
+        drawn = {"seed": 0, "field": "_seq_no"}
+        query = {"function_score": {"query": {"term": {"modality": modality}}, "random_score": drawn}}
+        size = min(count, requests.WINDOW)
+        body = {"query": query, "size": size, "_source": ["id"], "sort": [{"_score": "desc"}, {"id": "asc"}]}
+        return [hit["_source"]["id"] for hit in self._ask(body)["hits"]["hits"]]
+
     def sizes(self) -> dict[str, int]:
         found = dict.fromkeys(("postings", "vectors", "concepts", "other"), 0)
         # Not from _stats, which servers cache for some seconds.

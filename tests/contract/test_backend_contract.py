@@ -572,6 +572,23 @@ def test_the_code_is_stored_with_the_index(backend: Backend, name: str) -> None:
     assert index.manifest.identity == asked.identity
 
 
+@pytest.mark.parametrize("count", [1, 9, 1000])
+def test_a_sample_is_of_one_modality_without_repeats(backend: Backend, name: str, count: int) -> None:
+    items = mixed_items(40)
+    index = build(backend, name, items, random_terms(np.random.default_rng(0), (40, 30), 9, 0.4))
+    for modality in MODALITIES:
+        ids = {item.id for item in items if item.modality == modality}
+        found = index.sample(count, modality)
+        assert len(found) == len(set(found)) == min(count, len(ids))
+        assert set(found) <= ids
+        assert index.sample(count, modality) == found
+    with backend.edit(name) as editor:
+        gone = [item.id for item in items if item.modality == "image"][:20]
+        editor.delete(gone)
+        editor.commit("fewer")
+    assert not set(backend.open(name).sample(1000, "image")) & set(gone)
+
+
 def everything(index: Index, queries: sparse.csr_array) -> list[object]:
     items = list(index.items())
     keys = [item.id for item in items]

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 @options.name
 @click.argument("text", type=options.SENTENCE, required=False)
 @click.option("--queries", type=click.File("rb"), help="Search by each line of this file (- for stdin).")
-@click.option("--image", type=options.PATH, help="Search by this picture.")
+@click.option("--image", "images", type=options.PATH, multiple=True, help="Search by this picture; can be repeated.")
+@click.option("--like", multiple=True, metavar="ID", help="More like this item of the index; can be repeated.")
+@click.option("--unlike", multiple=True, metavar="ID", help="Less like this item of the index; can be repeated.")
+@click.option("--weight", type=float, help="Weight of pictures and items together, that of TEXT being 1 [default: 1].")
+@click.option("--unlike-weight", type=float, help="Weight of all that is unwanted together [default: 0.5].")
 @click.option("--features", type=options.PATH, help="Search by the vectors of this feature file.")
 @click.option("--id", "item", help="Search by this item of --features only [default: by each item].")
 @click.option("-k", default=10, show_default=True, help="Number of hits per query.")
@@ -58,7 +62,11 @@ def command(
     name: str,
     text: str | None,
     queries: BinaryIO | None,
-    image: Path | None,
+    images: tuple[Path, ...],
+    like: tuple[str, ...],
+    unlike: tuple[str, ...],
+    weight: float | None,
+    unlike_weight: float | None,
     features: Path | None,
     item: str | None,
     k: int,
@@ -74,35 +82,52 @@ def command(
     encoder: str | None,
     device: str,
 ) -> None:
-    """Search the index NAME by a sentence, by a picture, or by vectors.
+    """Search the index NAME by a sentence, by pictures, by items, or by vectors.
+
+    TEXT, pictures (--image) and items (--like, --unlike) can be combined. In TEXT, -word or -"some words" says what
+    should not be seen; \\-word is a word that begins with a minus.
 
     \b
     Examples: boc search photos "two dogs play in the snow"
+              boc search photos "a dog -snow"
               boc search photos --image dog.jpg --html hits.html
+              boc search photos "at night" --image dog.jpg --weight 2
+              boc search photos --like 1.jpg --like 2.jpg --unlike 3.jpg
               boc search photos --image dog.jpg --find text
               boc search photos "a dog in the snow" --filter "year>=2020" --filter tag=winter
     """
-    if sum(given is not None for given in (text, queries, image, features)) != 1:
-        raise click.UsageError("give one of TEXT (in quotes), --queries FILE, --image FILE or --features FILE")
+    composed = text is not None or bool(images or like)
+    if sum([composed, queries is not None, features is not None]) != 1:
+        raise click.UsageError(
+            "give TEXT (in quotes), --image FILE or --like ID, or else one of --queries FILE and --features FILE"
+        )
+    if not composed and (unlike or weight is not None or unlike_weight is not None):
+        raise click.UsageError("--unlike and weights go with TEXT, --image or --like; add one of them")
     if item is not None and features is None:
         raise click.UsageError("--id names an item of --features FILE; add that")
     from boc.inputs.metadata import parse_filter
     from boc.outputs import begins, check_output
+    from boc.queries import BETA, GAMMA, Query, parse_text
     from boc.search import Searcher
     from boc.search_options import SearchOptions
 
     if html is not None:
-        check_output(html, begins(*options.PAGE), image, features, options.named(queries))
+        check_output(html, begins(*options.PAGE), *images, features, options.named(queries))
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
     filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
     wanted = SearchOptions(k, rm, find, rerank, filters, hybrid, words_weight)
     if features is not None:
         answers = _by_vectors(searcher, features, item, wanted)
-    elif image is not None:
-        answers = [(str(image), searcher.search(image=image, options=wanted))]
+    elif composed:
+        sentence, minus = (None, []) if text is None else parse_text(text)
+        plus, less = BETA if weight is None else weight, GAMMA if unlike_weight is None else unlike_weight
+        asked = Query.of(
+            sentence, minus=minus, images=images, like=like, unlike=unlike, weight=plus, unlike_weight=less
+        )
+        shown = ", ".join([*([] if text is None else [text]), *map(str, images), *like])
+        answers = [(shown, searcher.search_query(asked, wanted))]
     else:
-        texts = [text] if text is not None else _lines(queries)
-        answers = list(zip(texts, searcher.search_texts(texts, wanted), strict=True))
+        answers = _by_lines(searcher, _lines(queries), wanted)
     if html is not None:
         from boc.cli.contact_sheet import write_sheet
 
@@ -119,6 +144,19 @@ def _lines(queries: BinaryIO | None) -> list[str]:
     if not lines:
         raise click.UsageError("--queries holds no sentence; write one per line")
     return lines
+
+
+def _by_lines(searcher: Searcher, lines: list[str], wanted: SearchOptions) -> list[tuple[str, list[Hit]]]:
+    """Answers to sentences as they were typed; those without unwanted words are one batch."""
+    from boc.queries import Query, parse_text
+
+    parsed = {line: parse_text(line) for line in lines}
+    plain = {line: str(sentence) for line, (sentence, minus) in parsed.items() if not minus}
+    answers = dict(zip(plain, searcher.search_texts(list(plain.values()), wanted), strict=True)) if plain else {}
+    for line, (sentence, minus) in parsed.items():
+        if minus:
+            answers[line] = searcher.search_query(Query.of(sentence, minus=minus), wanted)
+    return [(line, answers[line]) for line in lines]
 
 
 def _by_vectors(searcher: Searcher, path: Path, item: str | None, wanted: SearchOptions) -> list[tuple[str, list[Hit]]]:

@@ -1,0 +1,155 @@
+"""Questions of several parts: sentences, pictures and items, wanted or unwanted.
+
+Rocchio's formula (Relevance Feedback in Information Retrieval, in: Salton, The SMART Retrieval System, 1971) moves a
+query towards what is wanted and away from what is not:
+
+    q = ALPHA s + BETA mean(examples) - GAMMA mean(unwanted)
+
+with unit vectors: s of the sentence, examples of pictures and items. Two kinds of parts do not speak equally loud: the
+cosines of pictures with pictures spread several times as wide as those of pictures with a sentence, and would decide
+alone. So each vector is divided by the standard deviation of its scores over the index ("spread"), and equal weights
+move a ranking equally.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.errors import BocError
+from boc.types import Embeddings, Ragged
+from boc.vectors import unit_rows
+
+ALPHA, BETA, GAMMA = 1.0, 1.0, 0.5
+"""Default weights of the sentence, of the examples, and of what is unwanted."""
+
+MINUS = re.compile(r'(?<!\S)-(?:"([^"]+)"|([^\W\d_][^\s"]*))')
+"""An unwanted word or quoted phrase: a minus between a space and a letter or quotes. Not that of t-shirt or of -5."""
+SAME = 1e-6  # length of a sum, as a share of the weights, that rounding alone gives
+ESCAPED = re.compile(r"(?<!\S)\\-")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a question: a sentence, the path of a picture, or the id of an item; ``weight`` is below 0 if it is
+    unwanted."""
+
+    kind: Literal["text", "image", "item"]
+    value: str | Path
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.weight) or self.weight == 0:
+            raise BocError(f"a weight of {self.weight:g}: give one above 0, or below 0 for what is unwanted")
+        if self.kind == "text" and not str(self.value).strip():
+            raise BocError("the sentence is empty; write what the picture shows")
+
+
+@dataclass(frozen=True)
+class Query:
+    """A question of weighted parts, of which at least one is wanted. Only the ratios of the weights matter."""
+
+    parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        if not self.wanted:
+            raise BocError("there is nothing to look for; add a sentence, a picture or an item that is wanted")
+
+    @classmethod
+    def of(
+        cls,
+        text: str | None = None,
+        *,
+        minus: Sequence[str] = (),
+        images: Sequence[Path | str] = (),
+        like: Sequence[str] = (),
+        unlike: Sequence[str] = (),
+        weight: float = BETA,
+        unlike_weight: float = GAMMA,
+    ) -> Query:
+        """A question by Rocchio's formula.
+
+        Parameters
+        ----------
+        text : str, optional
+            A sentence, taken literally.
+        minus : sequence of str
+            Unwanted words or sentences.
+        images : sequence of paths
+            Pictures to look like.
+        like, unlike : sequences of str
+            Ids of items of the index to look like, and not to look like.
+        weight : float, default=1
+            Weight of all pictures and items together; that of the sentence is 1.
+        unlike_weight : float, default=.5
+            Weight of all that is unwanted together.
+        """
+        if not (weight > 0 and unlike_weight > 0):
+            raise BocError(f"weights must be above 0, got {weight:g} and {unlike_weight:g}; leave out what has none")
+        examples, unwanted = len(images) + len(like), len(minus) + len(unlike)
+        plus, less = weight / max(1, examples), -unlike_weight / max(1, unwanted)
+        return cls((
+            *([] if text is None else [Part("text", text, ALPHA)]),
+            *(Part("image", Path(path), plus) for path in images),
+            *(Part("item", id, plus) for id in like),
+            *(Part("text", each, less) for each in minus),
+            *(Part("item", id, less) for id in unlike),
+        ))  # fmt: skip
+
+    @property
+    def wanted(self) -> list[Part]:
+        """The parts of weight above 0."""
+        return [part for part in self.parts if part.weight > 0]
+
+    @property
+    def words(self) -> str | None:
+        """The wanted sentences, for a search that counts words; None if there are none."""
+        return " ".join(str(part.value) for part in self.wanted if part.kind == "text") or None
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The items that it names, which are no hits."""
+        return frozenset(str(part.value) for part in self.parts if part.kind == "item")
+
+
+def parse_text(typed: str) -> tuple[str | None, list[str]]:
+    r"""The sentence and the unwanted words of what a user typed: ``a dog -snow -"two cats"``.
+
+    A minus before a letter or quotes, at the beginning or after a space, marks what is unwanted; ``\-`` is a minus.
+
+    >>> parse_text('a dog in a t-shirt -snow -"two cats"')
+    ('a dog in a t-shirt', ['snow', 'two cats'])
+    """
+    minus = [(phrase or word).strip(" ,.;:!?") for phrase, word in MINUS.findall(typed)]
+    minus = [each for each in minus if each]
+    rest = ESCAPED.sub("-", MINUS.sub("", typed))
+    sentence = " ".join(rest.split()) if minus else rest
+    return (None if minus and not sentence else sentence), minus
+
+
+def compose(parts: Sequence[tuple[Embeddings, float]]) -> Embeddings:
+    """The one query of weighted ``parts``, each of one row: the unit vector of their weighted sum.
+
+    Its modality is that of the first wanted part, its concept set the union of those of the wanted parts, or None if
+    one has none. A single part is the query itself. BocError if the parts cancel each other.
+    """
+    wanted = [part for part, weight in parts if weight > 0]
+    if len(parts) == 1:
+        return wanted[0]
+    weights = np.array([weight for _, weight in parts])
+    rows = unit_rows(np.concatenate([part.vectors for part, _ in parts])).astype(np.float64)
+    total: NDArray[np.float64] = weights @ rows
+    if np.linalg.norm(total) < SAME * np.abs(weights).sum():
+        raise BocError("what is wanted and what is unwanted are the same; change one of them")
+    sets = [part.concepts for part in wanted if part.concepts is not None]
+    union = None
+    if len(sets) == len(wanted):
+        union = Ragged.from_sets([np.concatenate([each[0] for each in sets])], sets[0].values.shape[1])
+    return Embeddings(wanted[0].modality, unit_rows(total[None]), union)
