@@ -20,6 +20,7 @@ from PIL import Image
 
 from boc.codecs.surrogate_text import to_text
 from boc.explain.score import explain
+from boc.queries import Query
 from boc.search import Searcher
 from boc.types import Hit, Stages
 from tests.helpers import boc
@@ -512,3 +513,38 @@ def test_a_client_that_reads_slowly_keeps_no_place(library: Path) -> None:
 
     asyncio.run(both())
     assert sorted(order) == ["quick 200", "slow 200"]
+
+
+def test_a_question_of_several_parts_finds_what_the_library_finds(
+    client: TestClient, searcher: Searcher, library: Path
+) -> None:
+    asked = {"q": f'{TEXT} -green -"a blue box"', "like": ["003.png", "004.png"], "unlike": "005.png", "weight": 2}
+    found = got(client, "/api/search", schemas.SearchAnswer, k=6, **asked)
+    minus, like = ["green", "a blue box"], ["003.png", "004.png"]
+    parts = {"minus": minus, "like": like, "unlike": ["005.png"]}
+    query = Query.of(TEXT, **parts, weight=2)  # type: ignore[arg-type]
+    assert plain(found["hits"]) == told(searcher.search_query(query, k=6))
+    assert found["query"] == {"kind": "several", "text": TEXT, **parts}
+    path = library / "images" / "011.png"
+    answer = client.post("/api/search", params={"q": TEXT, "k": 5}, files={"image": ("a.png", path.read_bytes())})
+    assert plain(answer.json()["hits"]) == told(searcher.search_query(Query.of(TEXT, images=[path]), k=5))
+    assert answer.json()["query"] == {"kind": "several", "text": TEXT, "minus": [], "like": [], "unlike": []}
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "message"),
+    [
+        ({}, 400, "nothing to look for"),
+        ({"q": "-snow"}, 400, "nothing to look for"),
+        ({"q": TEXT, "like": "nobody.png"}, 404, "no item 'nobody.png'"),
+        ({"q": TEXT, "weight": 0}, 400, "weight"),
+        ({"q": TEXT, "unlike": [""]}, 400, "unlike"),
+        ({"like": ["003.png"] * 65}, 400, "like"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_says_why(
+    client: TestClient, asked: dict[str, Any], status: int, message: str
+) -> None:
+    answer = client.get("/api/search", params=asked)
+    assert answer.status_code == status
+    assert message in answer.json()["error"]
