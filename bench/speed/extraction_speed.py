@@ -275,9 +275,10 @@ def clip(folder: Path, device: str, batch: int, small: bool) -> Subject:
     pieces = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
     (place / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}), encoding="utf-8")
     (place / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
-    transformers.CLIPTokenizerFast(  # type: ignore[attr-defined]
+    tokenizer = transformers.CLIPTokenizerFast(
         str(place / "vocab.json"), str(place / "merges.txt"), model_max_length=77
-    ).save_pretrained(place)
+    )
+    tokenizer.save_pretrained(place)
     end = len(pieces) - 1
     text: dict[str, Any] = {"bos_token_id": end - 1, "eos_token_id": end, "pad_token_id": end}
     tiny = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
