@@ -142,6 +142,7 @@ def test_links_of_the_site_lead_somewhere(site: dict[Path, Marks]) -> None:
                 assert not parts.fragment or parts.fragment in site[place].ids, f"{page.name}: {target}"
 
 
+@pytest.mark.slow
 def test_the_site_loads_nothing_from_elsewhere(site: dict[Path, Marks]) -> None:
     assert not [target for marks in site.values() for target in marks.loads if urlsplit(target).netloc]
 

@@ -55,6 +55,7 @@ def test_an_index_without_sentences_says_so(run: Run, library: Path) -> None:
     assert "pictures only" in found[-1]
 
 
+@pytest.mark.slow
 def test_a_vector_of_ones_own_finds_its_item(run: Run) -> None:
     assert run("own_vectors")[0] == "1.000  0007.jpg"
 
@@ -123,6 +124,7 @@ def test_the_page_has_a_route_more(library: Path) -> None:
         assert client.get("/api/best", params=asked).status_code == 401
 
 
+@pytest.mark.slow
 def test_every_example_is_run_and_told() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")}
     here, page = Path(__file__).read_text(encoding="utf-8"), EXAMPLES.parent / "docs" / "examples.md"

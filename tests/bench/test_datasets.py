@@ -254,6 +254,7 @@ def ann(path: Path, distance: str = "angular", n: int = 400, **changed: Any) -> 
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distance", ["angular", "dot"])
 def test_ann_benchmarks_become_a_gallery_queries_and_the_truth(
     convert: Convert, tmp_path: Path, distance: str

@@ -262,6 +262,7 @@ def test_labels(mini: Path, tmp_path: Path) -> None:
         assert cells(row, "hits", "hits +-", "chance", "chance +-", "above chance") == [1, 0, 0.05, 0, 1]
 
 
+@pytest.mark.slow
 def test_alignment(mini: Path) -> None:
     rows = run("alignment_rerank.py", mini / "dev.h5", "--fit", mini / "train.h5", "--rm", 1, "--rm", 8, "--timed", 2)
     # By vectors a query's own is first wherever it is a candidate; of 80 candidates it is. By alignment a picture finds
@@ -299,6 +300,7 @@ def test_models(tmp_path: Path) -> None:
     assert cells(only(rows, model="words", direction="text to image"), "R@1", "NDCG@25 ROUGE-L") == [100, 1]
 
 
+@pytest.mark.slow
 def test_context(tmp_path: Path) -> None:
     one = np.ones(1)
     captions = [("0#0", "0", one, [4 * one], ["a"]), ("1#0", "1", one, [], [])]
@@ -310,6 +312,7 @@ def test_context(tmp_path: Path) -> None:
     assert cells(only(rows, modality="text"), "items", "concepts an item", "variance within items") == [3, 0.67, 0]
 
 
+@pytest.mark.slow
 def test_concept_variance(tmp_path: Path) -> None:
     e = np.eye(2)
     captions = [("0#0", "0", e[0], [3 * e[0], e[1]], ["a", "b"]), ("1#0", "1", e[0], [e[0]], ["a"])]

@@ -271,6 +271,7 @@ def test_only_what_reached_the_same_recall_over_the_same_code_or_vectors_is_comp
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_rows_of_a_race_that_was_stopped_are_not_compared(bench: SimpleNamespace, tmp_path: Path) -> None:
     with bench.rows.Writer(out := io.StringIO(), "race.py", {}, bench.race.HEAD):
         pass
@@ -287,6 +288,7 @@ def test_fewer_drawn_items_than_queries_are_refused_before_any_is_drawn(bench: S
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_every_engine_is_built_once_and_finds_the_exact_top_ten_at_its_widest_setting(
     bench: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,6 +336,7 @@ def test_another_process_gets_the_paths_of_the_data_and_no_copy_of_its_vectors(
     np.testing.assert_array_equal(there.halves, data.halves)
 
 
+@pytest.mark.slow
 def test_the_first_items_of_a_gallery_are_a_gallery(
     bench: SimpleNamespace, files: tuple[Path, Path], tmp_path: Path
 ) -> None:

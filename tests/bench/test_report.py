@@ -190,6 +190,7 @@ def test_the_page_holds_every_figure_and_needs_nothing_else(bench: SimpleNamespa
     assert {link[1:] for link in page.links if link.startswith("#") and link[1:] in ROWS} <= set(page.ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", [["claims", "race-ratios"]], indirect=True)
 def test_wins_losses_and_claims_are_told(bench: SimpleNamespace, out: Path) -> None:
     text = bench.page.page(out)
@@ -317,6 +318,7 @@ def test_pages_follow_their_rows(out: Path) -> None:
     assert "README.md differs from its rows" in checked.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", [["growth"]], indirect=True)
 @pytest.mark.parametrize(
     ("marker", "told"),

@@ -147,6 +147,7 @@ def test_what_is_timed_runs_alone_and_never_more_than_two_at_once(of_run: Module
         assert len(beside) == 0 if name in ("timed", "clocked") else len(beside) <= 2
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_the_same_command_goes_on(of_run: ModuleType, tmp_path: Path) -> None:
     slow = (
         f"import os, sys, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); "

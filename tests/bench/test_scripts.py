@@ -84,6 +84,7 @@ def test_recall_and_postings_of_the_codes_over_concepts(library: Path, tmp_path:
     assert all(float(row["recall"]) == 1 for row in everything)  # 40 pictures, all of them re-ranked
 
 
+@pytest.mark.slow
 def test_alignment_over_an_index_has_a_row_for_each_metric(library: Path) -> None:
     plain = library / "photos.h5"
     rows = run("alignment_rerank.py", plain, "--fit", plain, "--rm", 1, "--rm", 4, "--timed", 2)

@@ -40,6 +40,7 @@ def at(tmp_path: Path) -> str:
     return f"file:{tmp_path / 'indexes'}"
 
 
+@pytest.mark.slow
 def test_a_folder_of_pictures_becomes_the_index_that_the_command_makes(library: Path, tmp_path: Path, at: str) -> None:
     spec, ticks = f"tern:{library / 'model'}", []
     (tmp_path / "indexes").mkdir()

@@ -39,6 +39,7 @@ def change(picture: Path) -> None:
     Image.new("RGB", (64, 64), "orange").save(picture)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", [["--replace"], ["--append"], ["--replace", "--code", "scalar(plain=true)"]])
 def test_a_run_after_a_refused_one_sees_pictures_as_they_are(
     library: Path, pictures: Path, tmp_path: Path, again: list[str]
@@ -54,6 +55,7 @@ def test_a_run_after_a_refused_one_sees_pictures_as_they_are(
     assert vectors("x", at) == vectors("fresh", at)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plain", [[], ["--code", "scalar(plain=true)"]])
 def test_an_index_is_up_to_date_only_if_its_vectors_are(
     library: Path, pictures: Path, tmp_path: Path, plain: list[str]
@@ -69,6 +71,7 @@ def test_an_index_is_up_to_date_only_if_its_vectors_are(
     assert "something else" in refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("array", ["dense/vectors", "ragged/concepts"])
 def test_so_it_is_for_feature_files(library: Path, tmp_path: Path, array: str) -> None:
     at, path = f"--at=file:{tmp_path / 'at'}", tmp_path / "f.h5"
@@ -81,6 +84,7 @@ def test_so_it_is_for_feature_files(library: Path, tmp_path: Path, array: str) -
     assert boc("index", "x", path, at, *keeps).exit_code == 1
 
 
+@pytest.mark.slow
 def test_no_file_of_the_user_is_touched_whatever_it_is_called(library: Path, pictures: Path, tmp_path: Path) -> None:
     place = tmp_path / "at"
     place.mkdir()
@@ -96,6 +100,7 @@ def test_no_file_of_the_user_is_touched_whatever_it_is_called(library: Path, pic
         assert (place / name).read_bytes() == (library / "photos.h5").read_bytes()
 
 
+@pytest.mark.slow
 def test_what_an_earlier_run_left_for_other_pictures_is_removed(library: Path, pictures: Path, tmp_path: Path) -> None:
     at, encoder = f"file:{tmp_path / 'at'}", f"tern:{library / 'model'}"
     build_index("x", pictures, encoder=encoder, at=at)
@@ -124,6 +129,7 @@ def test_parts_of_a_killed_run_are_not_joined_with_pictures_that_have_changed(
         list(Extraction(open_source(pictures), tmp_path / "r.h5", regions=source).run())
 
 
+@pytest.mark.slow
 def test_items_that_take_the_place_of_others_are_counted(library: Path, pictures: Path, tmp_path: Path) -> None:
     at, encoder = f"file:{tmp_path / 'at'}", f"tern:{library / 'model'}"
     other = tmp_path / "2024"
@@ -137,6 +143,7 @@ def test_items_that_take_the_place_of_others_are_counted(library: Path, pictures
     assert "3 of them in place of others" in told.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("equal", [True, False])
 @pytest.mark.parametrize(
@@ -164,6 +171,7 @@ def test_small_and_equal_collections_are_searchable_or_refused(
         assert id in [line.split()[2] for line in found.stdout.splitlines()], (found.stdout, found.stderr)
 
 
+@pytest.mark.slow
 def test_a_replaced_index_of_another_encoder_is_searched_by_that(library: Path, pictures: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path / 'at'}"
     tiny = [f"--set={s}" for s in ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2", "text_layers=1")]

@@ -64,6 +64,7 @@ def test_a_file_that_is_gone_is_damage(tmp_path: Path, load: Callable[[Path], ob
         load(tmp_path / "a.npy")
 
 
+@pytest.mark.slow
 def test_so_it_is_in_a_process_that_may_open_few_files(library: Path) -> None:
     code = (
         "import resource, sys; import boc.search, indexing.file, h5py; from boc.cli import main;"
@@ -109,6 +110,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_results_that_cannot_be_written_are_one_line(library: Path) -> None:
     command = [sys.executable, "-c", "from boc.cli import main; main()", "info", "photos"]
@@ -176,6 +178,7 @@ def test_items_are_deleted_though_there_is_no_room_for_another_codec(
     assert boc("verify", "x", at).exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 100, 10_000])
 def test_an_index_that_cannot_be_written_leaves_nothing(library: Path, tmp_path: Path, limit: int) -> None:
     code = (

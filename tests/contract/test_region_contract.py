@@ -144,6 +144,7 @@ def test_the_identity_finds_the_source_again(given: Given) -> None:
     assert re.fullmatch(r"[0-9a-f]{64}", source.identity.digest)
 
 
+@pytest.mark.slow
 def test_a_pickled_copy_gives_the_same_regions(given: Given) -> None:
     source, folder = given
     copy = pickle.loads(pickle.dumps(source))  # noqa: S301

@@ -1,7 +1,8 @@
 """Fixtures that hand out servers, and the parameters that run a test against each kind.
 
 Tests never fetch: ``make test`` and ``make test-servers`` do that first. What is not there skips its tests, or fails
-them when BOC_SERVERS_ALL is set. The mark ``servers`` is on every parameter but ``opensearch-3``.
+them when BOC_SERVERS_ALL is set. ``opensearch-3`` is marked ``slow``, every other parameter
+``servers``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ROOM = 1 << 29  # several times what they were seen to take
 
 def kinds(*names: str) -> list[Any]:
     """Parameters of the fixture ``server``: ``parametrize("server", kinds("elasticsearch-9"), indirect=True)``."""
-    return [pytest.param(name, marks=() if name == LIGHT else pytest.mark.servers) for name in names]
+    return [pytest.param(name, marks=pytest.mark.slow if name == LIGHT else pytest.mark.servers) for name in names]
 
 
 @contextmanager

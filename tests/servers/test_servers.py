@@ -166,6 +166,7 @@ time.sleep(600)
     assert alive(group) == []
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_start_shows_its_log(own: Own, tmp_path: Path) -> None:
     server = Server("opensearch-3", tmp_path, settings={"no.such.setting": 1})
     with pytest.raises(StartError, match=r"opensearch-3 died; the end of .*log.txt:\n(.|\n)*no.such.setting"):

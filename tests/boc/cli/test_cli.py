@@ -269,6 +269,7 @@ def test_options_of_extract_decide_what_is_stored(library: Path, tmp_path: Path)
         assert full.batch("text", 0, 1).embeddings.words == [["a", "red", "box", "at", "the", "left"]]
 
 
+@pytest.mark.slow
 def test_ids_keep_the_pictures_listed_with_their_captions(library: Path, tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("007.png\n002.png\n")
     narrowed = (library / "captions.csv", "--ids", tmp_path / "ids.txt")
@@ -385,6 +386,7 @@ def test_filters_keep_what_the_table_says(described: Path) -> None:
     assert ok("info", "described", at(described)).stdout.count("tag:keyword, title:text, year:integer") == 1
 
 
+@pytest.mark.slow
 def test_other_metadata_is_another_index(described: Path) -> None:
     again = ("index", "described", described / "photos.h5", "--metadata", described / "metadata.csv", at(described))
     assert ok(*again).stdout.startswith("described is up to date")

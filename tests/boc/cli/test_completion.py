@@ -161,6 +161,7 @@ def test_the_script_is_printed_and_the_help_says_where_it_goes(shell: str) -> No
     assert place in told
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.parametrize(
     ("line", "answers"),

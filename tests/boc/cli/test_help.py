@@ -109,6 +109,7 @@ def test_a_typing_error_is_answered_with_what_is_meant(typed: str, meant: str) -
     assert f"Did you mean {meant}?" in result.stderr
 
 
+@pytest.mark.slow
 @given(typed=st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=15))
 def test_whatever_is_typed_is_told_in_words(typed: str) -> None:
     if typed in main.commands or typed.startswith("-"):

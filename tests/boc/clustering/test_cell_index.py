@@ -199,6 +199,7 @@ def test_centroids_are_distinct_unit_vectors_in_cells(many: Centroids) -> None:
     assert len(many.heads) == len(many.starts) - 1 > 1
 
 
+@pytest.mark.slow
 def test_with_all_cells_no_centroid_is_missed(many: Centroids, points: NDArray[np.float32]) -> None:
     """And 8 bits hardly show in a cosine."""
     numbers, cosines = many.nearest(points[:200], 10, len(many.heads))

@@ -236,6 +236,7 @@ def test_restored_from_its_parameters_and_arrays_it_is_the_same(learned: Diction
     assert same_matrix(twin.encode_queries(X, "image"), learned.encode_queries(X, "image"))
 
 
+@pytest.mark.slow
 def test_few_postings_hold_the_nearest_neighbours(learned: Dictionary) -> None:
     """Of 12,000 vectors a query reads some hundred postings; its true ten are nearly all among the items it meets."""
     X, Q = clustered(0, 400, 12_000), clustered(3, 400, 200)

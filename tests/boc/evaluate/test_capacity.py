@@ -131,6 +131,7 @@ def test_a_sample_is_of_different_items_as_many_as_asked_in_the_shares_of_the_fi
         assert min(size, total) <= drawn <= min(size, total) + 2 * len(counts)
 
 
+@pytest.mark.slow
 def test_a_sample_has_blocks_from_everywhere(many: Path) -> None:
     with FeatureFiles([many]) as whole:
         numbers = [int(item.id[-6:]) for rows in SampledFiles(whole, 1000).batches("text") for item in rows.items]

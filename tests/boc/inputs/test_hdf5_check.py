@@ -209,6 +209,7 @@ print("refused", refused)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "length", "value"), [(0, 200, 0), (136, 200, 0), (3, 1, 255), (64, 8, 0), (50, 2, 7)]
 )

@@ -313,6 +313,7 @@ def test_what_the_system_lacks_is_no_fault_of_the_picture(
     assert not isinstance(caught.value, ImageError)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(data=st.data(), suffix=st.sampled_from(["jpg", "png", "webp", "gif", "bmp", "tif"]))
 def test_changed_bytes_give_a_picture_or_an_image_error(data: st.DataObject, suffix: str) -> None:

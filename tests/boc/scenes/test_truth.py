@@ -56,6 +56,7 @@ def has_all(asked: Asked, picture: Painted) -> bool:
     return False
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(GALLERIES)
 def test_right_pictures_are_those_of_the_slow_loop(gallery: list[Painted]) -> None:
@@ -114,6 +115,7 @@ def test_the_best_ranking_is_judged_best_and_chance_is_the_mean_of_all(gallery: 
         assert [m.chance for m in none.values()] == [m.chance for m in best.values()]
 
 
+@pytest.mark.slow
 def test_chance_is_what_all_orders_have_on_average() -> None:
     gallery = [painted(seed) for seed in (3, 14, 15, 92)]
     many = gallery * 3  # more than are looked at
@@ -143,6 +145,7 @@ def test_ndcg_is_the_sum_that_its_paper_prints() -> None:
     assert judge([query], [order])[f"NDCG@{DEPTH}"].value == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_the_first_hit_is_judged_in_each_respect() -> None:
     gallery = [painted(seed) for seed in range(60)]
     for query in queries(gallery, 10):

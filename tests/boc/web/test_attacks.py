@@ -104,6 +104,7 @@ def test_static_files_are_those_of_the_page(client: TestClient, path: str) -> No
     refused(client.get(f"/static/{path}"), 404)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ["search", "explain/000.png"])
 @pytest.mark.parametrize(
     ("data", "status", "said"),

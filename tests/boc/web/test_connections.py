@@ -64,6 +64,7 @@ def connected(port: int, stack: ExitStack) -> socket.socket:
     return stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=LONG))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: a\r\n"])
 @pytest.mark.parametrize("files", [128, 200])
 def test_more_idle_connections_than_files_keep_nobody_out(files: int, sent: bytes) -> None:

@@ -259,6 +259,7 @@ PLACES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("bomb", BOMBS)

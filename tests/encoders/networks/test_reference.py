@@ -337,6 +337,7 @@ MISTAKES: dict[str, tuple[str, Callable[[Any, Arrays], Arrays]]] = {
 """What is wrong -> the files that must show it, and the outputs then."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "mistake"),
     [(file, name) for name, (stems, _) in MISTAKES.items() for file in FILES if file.stem in stems.split()],

@@ -146,6 +146,7 @@ def head(network: Any, features: NDArray[np.float32]) -> NDArray[np.float32]:
     return scores.amax(1).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", DETECTORS.values(), ids=DETECTORS.keys())
 def test_boxes_and_confidences_are_those_of_the_library(
     make: Callable[[Path], str], tmp_path: Path, picture: ImageRef

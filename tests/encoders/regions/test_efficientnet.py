@@ -48,6 +48,7 @@ def source(argument: str) -> efficientnet.EfficientnetRegions:
     return efficientnet.load(argument)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PACKAGES)
 def test_the_classifier_names_what_photographs_show(name: str, photos: Path) -> None:
     labels = (photos.parent / "weights" / "imagenet_labels.txt").read_text(encoding="utf-8").splitlines()[1:]
@@ -95,6 +96,7 @@ def test_a_convolution_is_that_of_tensorflow_with_its_norm(
         assert made[channel, i, j] == pytest.approx(min(max(normed, 0), 6), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_options_say_which_rows_there_are(picture: ImageRef) -> None:
     plain, rich = source("lite0"), source("lite0?whole=1&crops=3&colours=1&maps=both&cells=5")
     assert plain(picture).features.shape == (49, 1280)
@@ -107,6 +109,7 @@ def test_options_say_which_rows_there_are(picture: ImageRef) -> None:
     assert np.allclose(found.boxes[26:], efficientnet.crop_boxes(3))
 
 
+@pytest.mark.slow
 def test_maps_side_by_side_are_the_maps(picture: ImageRef) -> None:
     both, last, middle = (source(f"lite0?maps={maps}&cells=7")(picture).features for maps in ("both", "last", "middle"))
     assert np.array_equal(both, np.concatenate([last, middle], axis=1))
@@ -141,6 +144,7 @@ def test_crops_overlap_by_half_and_cover_the_picture(side: int) -> None:
         assert np.allclose(boxes[1, 0] - boxes[0, 0], (boxes[0, 2] - boxes[0, 0]) / 2)
 
 
+@pytest.mark.slow
 def test_each_option_is_another_source() -> None:
     arguments = ["side=96", "maps=middle", "cells=3", "crops=2", "whole=1", "colours=1"]
     digests = {source(f"lite0?{argument}").identity.digest for argument in arguments}

@@ -95,6 +95,7 @@ def test_best_rows_are_those_of_the_slow_loop(
     assert_equal_to_slow(engine, terms, queries, k, mask)
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("largest", [1, 15, 255, 256, 65535, 65536, 2**31 - 1])
 @pytest.mark.parametrize("weight", [1, 15, 70_000])
