@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from boc.build import append, build_index, delete
+    from boc.copy import copy_index
     from boc.errors import BocError
     from boc.search import Searcher
     from boc.search_options import SearchOptions
@@ -28,6 +29,7 @@ __all__ = [
     "Searcher",
     "append",
     "build_index",
+    "copy_index",
     "delete",
 ]
 
@@ -41,6 +43,7 @@ _MODULES = {
     "Searcher": "search",
     "append": "build",
     "build_index": "build",
+    "copy_index": "copy",
     "delete": "build",
 }
 

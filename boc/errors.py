@@ -52,6 +52,11 @@ class BackendError(BocError):
     """An engine refused a request, or lacks what it needs."""
 
 
+class UnreachableError(BackendError):
+    """No complete answer of a server: no connection, no trust, a timeout, or a cut-off answer. The server may have
+    executed the request. A load that stops here can be continued later."""
+
+
 class EncoderError(BocError):
     """An encoder cannot be found, loaded, or trained."""
 

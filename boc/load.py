@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from boc.types import (
     Batch,
     Embeddings,
     Item,
+    Modality,
     StoredConcepts,
     TermMatrix,
 )
@@ -47,8 +48,19 @@ _Documents: TypeAlias = tuple[list[Item], TermMatrix, NDArray[np.float32], Store
 """The input of an index writer: items, term frequencies, vectors and concept sets."""
 
 
-def fit_code(file: FeatureFile | FeatureFiles, codec: SurrogateCodec) -> SurrogateCodec:
-    """Fit ``codec`` on vectors of an embeddings file: 100,000 per modality, or as many as its steps need, spread
+class Samples(Protocol):
+    """What a code is learned from: an embeddings file, several, or an index."""
+
+    @property
+    def path(self) -> object: ...
+
+    def count(self, modality: Modality) -> int: ...
+
+    def sample(self, modality: Modality, step: int) -> NDArray[np.float32]: ...
+
+
+def fit_code(file: Samples, codec: SurrogateCodec) -> SurrogateCodec:
+    """Fit ``codec`` on vectors of ``file``: 100,000 per modality, or as many as its steps need, spread
     evenly."""
     counts = {modality: file.count(modality) for modality in MODALITIES}
     total = sum(counts.values())

@@ -46,6 +46,7 @@ MAY = {
     | {"boc.codecs", "boc.inputs", "boc.rank_fusion", "boc.rerank", "boc.search_options"}
     | {"boc.background", "boc.queries"},
     "boc.build": BASE | {"boc.codecs", "boc.inputs", "boc.load", "boc.search"},
+    "boc.copy": BASE | {"boc.build", "boc.codecs", "boc.load", "boc.prefetch", "boc.rerank"},
     "boc.explain": BASE | {"boc.clustering", "boc.codecs", "boc.inputs", "boc.search"},
     "boc.evaluate": BASE | {"boc.load", "boc.codecs", "boc.inputs", "boc.rerank", "boc.search", "boc.search_options"},
     "boc.doctor": BASE,
@@ -58,7 +59,7 @@ MAY = {
 MAY["boc.cli"] = set(MAY) - {"encoders", "indexing"}
 # Under TYPE_CHECKING only.
 ANNOTATIONS = {
-    "boc": {"boc.build", "boc.errors", "boc.search", "boc.search_options", "boc.types"},
+    "boc": {"boc.build", "boc.copy", "boc.errors", "boc.search", "boc.search_options", "boc.types"},
     "boc.codecs": {"boc.clustering"},
     "boc.cli": {"encoders"},
 }

@@ -19,6 +19,7 @@ from boc.cli.commands import (
     compact,
     completion,
     convert,
+    copy,
     delete,
     doctor,
     estimate,
@@ -43,7 +44,7 @@ SECTIONS = {
     "Make an encoder": (train, convert, extract, evaluate, show_alignment),
     "Make an index": (build_codebook, index, tune, estimate),
     "Search": (search, serve, explain),
-    "Look after indexes": (info, verify, compact, delete),
+    "Look after indexes": (info, verify, copy, compact, delete),
     "Look after boc": (doctor, completion),
 }
 WITHOUT_SETTINGS = {"completion", "doctor"}

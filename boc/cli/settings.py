@@ -43,8 +43,8 @@ class Origin:
 
 
 def flag(option: click.Parameter) -> str:
-    """The name of an option without dashes."""
-    return max(option.opts, key=len).lstrip("-")
+    """The first long name of an option, without dashes."""
+    return next((name for name in option.opts if name.startswith("--")), option.opts[0]).lstrip("-")
 
 
 def options(command: click.Command) -> Iterator[tuple[str, click.Option]]:

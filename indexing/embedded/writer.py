@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.atomic_files import sole_writer
-from boc.errors import BackendError, ManifestError
+from boc.errors import BackendError, ManifestError, UnreachableError
 from boc.manifest import FORMAT, Manifest
 from boc.rerank.storage import stored
 from boc.types import MODALITIES, Item, StoredConcepts, TermMatrix
@@ -167,7 +167,8 @@ class EmbeddedWriter(_Writing):
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         with self._held:
             self._pool.shutdown()
-            if self._committed or kind is None or issubclass(kind, Exception):  # after a kill the load continues later
+            later = kind is not None and (issubclass(kind, UnreachableError) or not issubclass(kind, Exception))
+            if self._committed or not later:  # after a kill, or if the source is lost, the load continues later
                 self._merger.close()
                 fs.remove(self._home / LOADING)
                 _sweep(self._home)

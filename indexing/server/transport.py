@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from boc.errors import BackendError
+from boc.errors import UnreachableError as UnreachableError
 
 Json = dict[str, Any]
 
@@ -18,11 +19,6 @@ class RefusedError(BackendError):
         self.status = status
         self.kind = kind
         self.reason = reason
-
-
-class UnreachableError(BackendError):
-    """No complete answer: no connection, no trust, a timeout, or a cut-off answer. The server may have executed the
-    request."""
 
 
 class UnfinishedError(BackendError):

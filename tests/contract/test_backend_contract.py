@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc import plugins
+from boc import copy_index, plugins
 from boc.errors import BackendError, BocError
 from boc.inputs.metadata import holds
 from boc.names import CONCEPT_DTYPES, METRICS, Metric
@@ -65,8 +65,13 @@ def place(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def backend(place: str, tmp_path: Path) -> Backend:
-    return plugins.backend(PLACES[place](tmp_path))
+def address(place: str, tmp_path: Path) -> str:
+    return PLACES[place](tmp_path)
+
+
+@pytest.fixture
+def backend(address: str) -> Backend:
+    return plugins.backend(address)
 
 
 @pytest.fixture
@@ -896,3 +901,60 @@ def test_a_place_says_what_it_is(backend: Backend) -> None:
     told = backend.about()
     assert told["engine"]
     assert all(isinstance(key, str) and isinstance(value, str) for key, value in told.items())
+
+
+@pytest.mark.parametrize(("dtype", "concepts"), [("float32", None), ("float16", "int8"), ("float32", "float16")])
+def test_a_copy_there_and_back_is_the_index(
+    backend: Backend, address: str, name: str, tmp_path: Path, dtype: str, concepts: str | None
+) -> None:
+    rng = np.random.default_rng(3)
+    items, terms = with_fields(30), random_terms(rng, (30, 9), 700, 0.5)
+    sets = [rng.standard_normal((int(m), 5)).astype(np.float32) for m in rng.integers(0, 4, 30)]
+    here, back = (f"file:{tmp_path / folder}" for folder in ("source", "back"))
+    source = build(plugins.backend(here), name, items, terms, halves(30, 0), dtype=dtype, concepts=sets,
+                   concept_dtype=concepts, fields=FIELDS)  # fmt: skip
+    report = copy_index(name, at=here, to=address)
+    assert report.images + report.texts == report.compared == 30
+    assert report.postings == terms.nnz
+    assert copy_index(name, at=here, to=address).up_to_date
+    copy_index(name, f"{name}-2", at=address, to=back)
+    queries = random_terms(rng, (8, 9), 9, 0.5)
+    for copy in (backend.open(name), plugins.backend(back).open(f"{name}-2")):
+        assert_copied(source, copy, queries)
+
+
+def assert_copied(source: Index, copy: Index, queries: sparse.csr_array) -> None:
+    """An index holds what another holds, and answers alike."""
+    assert copy.manifest.same_contents(source.manifest)
+    assert (copy.manifest.items, copy.manifest.postings) == (source.manifest.items, source.manifest.postings)
+    items = list(source.items())
+    assert list(copy.items()) == items
+    ids = [item.id for item in items]
+    assert same_matrix(copy.vectors(ids), source.vectors(ids))
+    assert same_matrix(copy.terms(ids), source.terms(ids))
+    assert all(np.array_equal(array, copy.arrays()[name]) for name, array in source.arrays().items())
+    if source.manifest.concept_dtype is not None:
+        ours, theirs = copy.concepts(ids), source.concepts(ids)
+        assert np.array_equal(ours.offsets, theirs.offsets)
+        assert same_matrix(ours.values, theirs.values)
+        assert np.array_equal(ours.ragged().values, theirs.ragged().values)
+    asked = Embeddings("image", halves(queries.shape[0], 1))
+    for rescore in (None, Rescore("dot", asked, 7)):
+        assert copy.search(queries, 20, rescore=rescore) == source.search(queries, 20, rescore=rescore)
+
+
+def test_nothing_is_copied_onto_something_else_or_itself(
+    backend: Backend, address: str, name: str, tmp_path: Path
+) -> None:
+    here = f"file:{tmp_path / 'source'}"
+    terms = random_terms(np.random.default_rng(0), (4, 5), 9, 0.9)
+    build(plugins.backend(here), name, mixed_items(4), terms)
+    build(backend, name, mixed_items(3), terms[:3])
+    with pytest.raises(BocError, match=r"of something else; add --replace"):
+        copy_index(name, at=here, to=address)
+    with pytest.raises(BocError, match=r"copied onto itself"):
+        copy_index(name, at=address)
+    assert sum(backend.open(name).manifest.items.values()) == 3
+    copy_index(name, at=here, to=address, replace=True)
+    copy_index(name, at=address, rm=4, replace=True)
+    assert (sum(backend.open(name).manifest.items.values()), backend.open(name).manifest.rm) == (4, 4)

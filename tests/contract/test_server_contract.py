@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boc import plugins
 from boc.plugins import Backend
 from tests.contract.test_backend_contract import *  # noqa: F403
 from tests.contract.test_backend_contract import build, vectors_for
@@ -40,8 +39,8 @@ def place() -> str:
 
 
 @pytest.fixture
-def backend(server: Any, options: str) -> Backend:
-    return plugins.backend(f"{SCHEMES[server.kind.engine]}+{server.url}{options}")
+def address(server: Any, options: str) -> str:
+    return f"{SCHEMES[server.kind.engine]}+{server.url}{options}"
 
 
 @pytest.fixture
