@@ -1,8 +1,9 @@
-"""Spherical k-means for very many centroids, and a fast search for the nearest of them.
+"""Spherical k-means for many centroids, and a fast search for the nearest of them.
 
-Comparing every vector with all V centroids costs V dot products, in training as in use. Here the centroids lie in about
-4 sqrt(V) cells, and a vector is compared with those of the cells nearest to it only. Both are held, and compared, in 8
-bits: for directions that is enough, and sums of whole numbers are fast, and the same wherever they are computed.
+Comparing a vector with all V centroids costs V dot products, in training and in use. Here the centroids are grouped in
+about 4 sqrt(V) cells, and a vector is compared only with the centroids of its nearest cells (an inverted file index).
+Vectors and centroids are stored and compared in 8 bits: this is precise enough for directions, and integer sums are
+fast and equal on all machines.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ except ImportError:  # not built here: numpy stands in
 Bytes = NDArray[np.int8]
 Ints = NDArray[np.int64]
 
-FLAT = 2048  # so few centroids lie in one cell
-FINENESS = 4  # cells are so many times sqrt(V): many small ones fit the neighbourhood of a vector closer than few
-POINTS = 64  # of a sample for each centroid; more hardly move it
-ROUNDS = 8  # of k-means in a cell
-REFINEMENTS = 4  # rounds over all cells
-REFINING_CELLS = 8
-ROWS = 1 << 14  # compared with all heads at a time
-HELD = 1 << 24  # similarities in memory at a time
-CACHED = 1 << 18  # numbers of centroids whose cosines are found at a time
-LARGEST = 127
-EXACT = 1 << 24  # float32 holds all whole numbers up to here
+ONE_CELL_CENTROIDS = 2048  # up to this number, all centroids are in one cell
+FINENESS = 4  # cells per sqrt(V): many small cells fit the neighbourhood of a vector better than few large ones
+POINTS = 64  # training points per centroid; more points hardly move it
+ROUNDS = 8  # rounds of k-means inside a cell
+REFINEMENTS = 4  # rounds of k-means over all cells
+REFINING_CELLS = 8  # cells searched per point in these rounds
+BATCH_ROWS = 1 << 14  # rows compared with all heads at a time
+BATCH_SIMILARITIES = 1 << 24  # similarities in memory at a time
+BATCH_NUMBERS = 1 << 18  # components of centroids gathered at a time
+LARGEST = 127  # of int8, kept symmetric
+EXACT = 1 << 24  # float32 holds all integers up to this one
 
 
 @dataclass
 class Centroids:
-    """Unit vectors in cells: cell i is ``vectors[starts[i]:starts[i + 1]]``, and ``heads[i]`` its direction.
+    """Unit vectors in cells: cell i is ``vectors[starts[i]:starts[i + 1]]``, and ``heads[i]`` is its mean direction.
 
-    ``vectors`` are int8 (V, d), to be multiplied by ``scales`` float32 (V,); so are ``heads`` (m, d) by
-    ``head_scales`` (m,), see ``rounded``. ``starts`` is int64 (m + 1,). All lie in one piece, and no cell is empty.
+    ``vectors`` is int8 (V, d), to be multiplied by ``scales`` float32 (V,); ``heads`` is int8 (m, d), to be multiplied
+    by ``head_scales`` (m,), see ``rounded``. ``starts`` is int64 (m + 1,). All are contiguous; no cell is empty.
     """
 
     vectors: Bytes
@@ -60,16 +61,16 @@ class Centroids:
     @property
     def units(self) -> Floats:
         """The unit vectors (V, d)."""
-        found: Floats = self.vectors * self.scales[:, None]
-        return found
+        vectors: Floats = self.vectors * self.scales[:, None]
+        return vectors
 
     def nearest(self, X: Floats, z: int, cells: int) -> tuple[Ints, Floats]:
-        """For each row of ``X`` (n, d) the ``z`` centroids of largest cosine with it among those of ``cells`` cells.
+        """For each row of ``X`` (n, d) the ``z`` centroids of largest cosine among those of its nearest cells.
 
-        Rows are compared as ``rounded`` makes them; a zero row is as near to all. The cells are those of the nearest
-        heads; with all of them, ``cells >= m``, no centroid is missed. Where they could hold fewer than ``z``
-        centroids, more cells are searched. Returns numbers of centroids, ascending, and their cosines, (n, min(z, V))
-        each; of equal cosines those of the lower numbers are the nearest.
+        Rows are compared after ``rounded``; a zero row has cosine 0 with all centroids. ``cells`` is the number of
+        cells searched, those of the nearest heads; the result is exact if ``cells >= m``. More cells are searched if
+        they could hold fewer than ``z`` centroids. Returns the numbers of the centroids, ascending, and their cosines,
+        (n, min(z, V)) each; ties go to the lower number.
         """
         z, cells = min(z, len(self)), min(cells, len(self.heads))
         if cells < z:
@@ -84,51 +85,51 @@ class Centroids:
         return numbers, cosines
 
     def cosines(self, numbers: Ints, others: Ints) -> Floats:
-        """Cosines (n, m) of the centroids ``numbers`` (n, m) of each row with its centroid ``others`` (n,)."""
-        found = np.empty(numbers.shape, np.float32)
-        step = max(1, CACHED // (numbers.shape[1] * self.vectors.shape[1]))
+        """Cosines (n, m) of the centroids ``numbers`` (n, m) with one centroid per row, ``others`` (n,)."""
+        cosines = np.empty(numbers.shape, np.float32)
+        step = max(1, BATCH_NUMBERS // (numbers.shape[1] * self.vectors.shape[1]))
         for i in range(0, len(numbers), step):
             some, other = numbers[i : i + step], others[i : i + step, None]
             products = _products(self.vectors[some], self.vectors[other])[:, :, 0]
-            found[i : i + step] = products * (self.scales[some] * self.scales[other])
-        return found
+            cosines[i : i + step] = products * (self.scales[some] * self.scales[other])
+        return cosines
 
     def _search(self, X: Floats, cells: int, numbers: Ints, cosines: Floats) -> None:
-        """Fills in ``numbers`` and ``cosines``."""
+        """Write the result of ``nearest`` into ``numbers`` and ``cosines``."""
         width, z = int(np.diff(self.starts).max()), numbers.shape[1]
-        step = max(1, HELD // (width * cells + len(self.heads)))
+        step = max(1, BATCH_SIMILARITIES // (width * cells + len(self.heads)))
         for i in range(0, len(X), step):
             rows, lengths = rounded(X[i : i + step])
             cell = np.sort(topk(_products(rows, self.heads) * self.head_scales, cells), axis=1)
-            found = self._compare(rows, cell, width)
-            best = np.sort(topk(found, z), axis=1)
+            products = self._compare(rows, cell, width)
+            best = np.sort(topk(products, z), axis=1)
             numbers[i : i + step] = np.take_along_axis(self.starts[cell], best // width, axis=1) + best % width
-            cosines[i : i + step] = np.take_along_axis(found, best, axis=1) * lengths[:, None]
+            cosines[i : i + step] = np.take_along_axis(products, best, axis=1) * lengths[:, None]
 
     def _compare(self, rows: Bytes, cell: Ints, width: int) -> Floats:
-        """Scaled products (n, cells * width) with the centroids of each row's cells; -inf where a cell is shorter."""
-        found = np.full((*cell.shape, width), -np.inf, np.float32)
+        """Scaled products (n, cells * width) with the centroids of each row's cells, padded with -inf."""
+        padded = np.full((*cell.shape, width), -np.inf, np.float32)
         order = np.argsort(cell, axis=None, kind="stable")
         bounds = np.searchsorted(cell.ravel()[order], np.arange(len(self.heads) + 1))
         for i in np.flatnonzero(np.diff(bounds)):
             asking, slots = np.divmod(order[bounds[i] : bounds[i + 1]], cell.shape[1])
             members = slice(self.starts[i], self.starts[i + 1])
             products = _products(rows[asking], self.vectors[members]) * self.scales[members]
-            found[asking, slots, : products.shape[1]] = products
-        return found.reshape(len(rows), -1)
+            padded[asking, slots, : products.shape[1]] = products
+        return padded.reshape(len(rows), -1)
 
 
 def _products(a: Bytes, b: Bytes) -> Floats:
-    """Dot products of the rows of ``a`` with those of ``b``: whole numbers, as exact as float32 holds them."""
+    """Integer dot products of the rows of ``a`` and ``b``, as float32; computed in float64 if float32 could round."""
     exact: type[np.floating[Any]] = np.float32 if LARGEST * LARGEST * a.shape[-1] <= EXACT else np.float64
-    found: Floats = (a.astype(exact) @ b.astype(exact).swapaxes(-1, -2)).astype(np.float32, copy=False)
-    return found
+    products: Floats = (a.astype(exact) @ b.astype(exact).swapaxes(-1, -2)).astype(np.float32, copy=False)
+    return products
 
 
 def rounded(X: Floats) -> tuple[Bytes, Floats]:
-    """Rows of ``X`` (n, d) in 8 bits, their largest number 127 or -127, halves to the even one; and scales (n,).
+    """Rows of ``X`` (n, d) as int8, scaled to a largest magnitude of 127, halves to even; and their scales (n,).
 
-    Multiplied by its scale a row has length 1; that of a zero row is 0, and one with what is no number becomes such.
+    A row times its scale has unit length. Zero rows, and rows with NaN or infinity, become zeros with scale 0.
     """
     X = np.where(np.isfinite(X).all(axis=1, keepdims=True), X, 0)
     most = np.abs(X).max(axis=1, initial=0).astype(np.float64)
@@ -138,18 +139,18 @@ def rounded(X: Floats) -> tuple[Bytes, Floats]:
 
 
 def spherical_kmeans(X: Floats, k: int, seed: int) -> Centroids:
-    """At most ``k`` distinct centroids of the unit vectors ``X`` (n, d): directions of large mean similarity.
+    """At most ``k`` distinct centroids of the unit vectors ``X`` (n, d).
 
-    k-means (by faiss, on a GPU where there is one) in about sqrt(k) cells, then rounds over all. Each cell gets
-    centroids in proportion to its points, so that no centroid is left with a crowd. Learns from 64 points a centroid at
-    most, zero rows left out. Fewer than ``k`` centroids come back where ``X`` has fewer distinct rows. The same seed
-    gives the same ones.
+    First k-means (by faiss, on a GPU if there is one) inside about sqrt(k) cells, then rounds over all centroids. Each
+    cell gets centroids in proportion to its points, so that no centroid has very many points. At most 64 points per
+    centroid are used, without zero rows. Fewer than ``k`` centroids are returned if ``X`` has fewer distinct rows. The
+    same seed gives the same centroids.
     """
     rng = np.random.default_rng(seed)
     if len(X) > k * POINTS:
         X = X[np.sort(rng.choice(len(X), k * POINTS, replace=False))]
     directed = X.any(axis=1)
-    if not directed.all():  # else there is nothing to gain by a copy
+    if not directed.all():  # avoids a copy
         X = X[directed] if directed.any() else X[:1]
     vectors = X if len(X) <= k else _cellwise(X, k, rng)
     for _ in range(REFINEMENTS if len(X) > k else 0):
@@ -158,13 +159,13 @@ def spherical_kmeans(X: Floats, k: int, seed: int) -> Centroids:
 
 
 def _distinct(vectors: Floats) -> Floats:
-    """Those that are not the same in 8 bits, as these have them."""
+    """The vectors without those that are equal after ``rounded``, in 8-bit precision."""
     rows = np.unique(rounded(vectors)[0], axis=0)
     return unit_rows(rows.astype(np.float32))
 
 
 def _cellwise(X: Floats, k: int, rng: np.random.Generator) -> Floats:
-    """``k`` centroids by k-means inside cells, in proportion to their points."""
+    """``k`` centroids by k-means inside cells, each cell with a share of them in proportion to its points."""
     members = _groups(X, _kmeans(X, round(k**0.5), rng))
     shares = np.array([len(rows) for rows in members]) * (k / len(X))
     counts = np.floor(shares).astype(np.int64)
@@ -173,8 +174,8 @@ def _cellwise(X: Floats, k: int, rng: np.random.Generator) -> Floats:
 
 
 def _refined(X: Floats, centroids: Centroids) -> Floats:
-    """One round of k-means over all centroids; one without points stays where it is."""
-    blocks = (X[i : i + ROWS] for i in range(0, len(X), ROWS))
+    """One round of k-means over all centroids; a centroid without points does not move."""
+    blocks = (X[i : i + BATCH_ROWS] for i in range(0, len(X), BATCH_ROWS))
     owner = np.concatenate(list(ahead(lambda rows: centroids.nearest(rows, 1, REFINING_CELLS)[0][:, 0], blocks)))
     points = sparse.csr_array((np.ones(len(X), np.float32), (owner, np.arange(len(X)))), (len(centroids), len(X)))
     sums: Floats = points @ X
@@ -182,8 +183,8 @@ def _refined(X: Floats, centroids: Centroids) -> Floats:
 
 
 def _in_cells(vectors: Floats, rng: np.random.Generator) -> Centroids:
-    """The same vectors, ordered by cells; cells over twice the mean are divided."""
-    if len(vectors) <= FLAT:
+    """The same vectors, ordered by cells; cells of more than twice the mean size are divided."""
+    if len(vectors) <= ONE_CELL_CENTROIDS:
         return Centroids(*rounded(vectors), *rounded(vectors.mean(axis=0, keepdims=True)), np.array([0, len(vectors)]))
     mean = len(vectors) ** 0.5 / FINENESS
     cells: list[Ints] = []
@@ -200,10 +201,11 @@ def _in_cells(vectors: Floats, rng: np.random.Generator) -> Centroids:
 
 
 def _groups(X: Floats, heads: Floats) -> list[Ints]:
-    """Which rows of ``X`` are nearest to each head; heads that have none are left out."""
-    owner = np.concatenate([(X[i : i + ROWS] @ heads.T).argmax(axis=1) for i in range(0, len(X), ROWS)])
-    found = np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=len(heads)))[:-1])
-    return [rows for rows in found if len(rows)]
+    """The rows of ``X`` by nearest head; heads without rows are left out."""
+    steps = range(0, len(X), BATCH_ROWS)
+    owner = np.concatenate([(X[i : i + BATCH_ROWS] @ heads.T).argmax(axis=1) for i in steps])
+    groups = np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=len(heads)))[:-1])
+    return [rows for rows in groups if len(rows)]
 
 
 def _kmeans(X: Floats, k: int, rng: np.random.Generator) -> Floats:

@@ -1,4 +1,4 @@
-"""Dictionary code: the terms of a global vector are the centroids it is near to."""
+"""Dictionary code: the terms of a global vector are its nearest centroids."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ except ImportError:  # not built here: numpy stands in
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
-FEWEST_CELLS = 16  # searched for a query: fewer miss too many of a few
-DOCUMENT_CELLS = 12  # and for a document, of whose candidates few are chosen: more find no better ones
-CHOICE = 4  # times z: so many centroids are offered to a document
-ROWS = 2048  # pursued at a time: of each, (CHOICE * z) ** 2 products of candidates
+FEWEST_CELLS = 16  # least number of cells searched for a query; fewer miss nearest centroids
+DOCUMENT_CELLS = 12  # cells searched for a document; more do not improve its terms
+CHOICE = 4  # candidate centroids per term of a document
+ROWS = 2048  # documents encoded at a time; each needs (CHOICE * z) ** 2 products of candidates
 ROWS_PER_TERM = 16
 RIDGE = 1e-4  # keeps the weights of two nearly equal centroids finite
 
 
 class Dictionary(Step):
-    """A Bag of Concepts over global vectors: V centroids are the vocabulary, rows of any length become directions.
+    """A Bag of Concepts over global vectors: V centroids are the vocabulary; rows are scaled to unit length.
 
-    A document is written as a sum of ``z`` of its ``4 z`` nearest centroids by orthogonal matching pursuit (Pati et
-    al., Asilomar 1993): the nearest first, then whichever is most like the remainder, with least-squares weights. So
-    the second centroid covers what the first one misses, as in SOAR (Sun et al., NeurIPS 2023), and the score
-    sum_c w_c (q.c) estimates q.d. A query asks for its ``query_z`` nearest centroids with the weights
-    exp((s - s_max) / temperature), s the cosines.
+    A document is approximated by a weighted sum of ``z`` of its ``4 z`` nearest centroids, by orthogonal matching
+    pursuit (Pati et al., Asilomar 1993): the nearest centroid first, then the one most similar to the residual, with
+    least-squares weights. The second centroid covers what the first one misses, as in SOAR (Sun et al., NeurIPS 2023),
+    and the score sum_c w_c (q.c) estimates q.d. The terms of a query are its ``query_z`` nearest centroids with the
+    weights exp((s - s_max) / temperature), where s are the cosines.
 
-    Against signed components (``CReLU``) this reads about a hundredth of the postings at the same recall; it has to be
-    learned from vectors like those to come, of both modalities if both are asked for.
+    Compared with signed components (``CReLU``) a query reads about a hundredth of the postings at the same recall. The
+    vocabulary must be learned from vectors like those to be indexed and searched, of both modalities if both are used.
 
     Parameters
     ----------
     terms : int or None, default=None
         Size V of the vocabulary, 1 to 262,144; None means the power of two near 50 sqrt(n), or near n / 4 if that is
-        less, for n items (see ``fit``). Fewer come out where the rows have fewer distinct directions.
+        less, for n items (see ``fit``). Fewer are learned if the rows have fewer distinct directions.
     z : int, default=2
-        Terms of a document, 1 to 16. Budgets beyond V mean V.
+        Terms kept per document, 1 to 16; at most V are kept.
     query_z : int, default=64
-        Terms of a query, at least 1.
+        Terms kept per query, at least 1; at most V are kept.
     temperature : float, default=0.1
-        Greater than 0; the less, the more the nearest centroids weigh.
+        Greater than 0; a lower value gives the nearest centroids more weight.
     bits : int, default=6
         Frequencies go from 1 to 2**bits - 1; 1 to 15.
     seed : int, default=0
@@ -61,7 +61,7 @@ class Dictionary(Step):
     Attributes
     ----------
     centroids_, scales_ : ndarray of int8 (V, d), of float32 (V,)
-        Directions, ordered by cells; times their scales they have length 1.
+        Directions, ordered by cells; a row times its scale has unit length.
     heads_, head_scales_, starts_ : ndarray of int8 (m, d), of float32 (m,), of int64 (m + 1,)
         The cells, see ``boc.clustering.cell_index.Centroids``.
 
@@ -74,7 +74,7 @@ class Dictionary(Step):
     [[0, 0, 15], [15, 0, 0], [0, 15, 0]]
     """
 
-    rows_together: ClassVar[int] = 2 * ROWS  # many share what is read of the vocabulary
+    rows_together: ClassVar[int] = 2 * ROWS  # a large batch reads the vocabulary once
     learned: ClassVar[tuple[str, ...]] = ("centroids_", "scales_", "heads_", "head_scales_", "starts_")
 
     def __init__(
@@ -114,9 +114,9 @@ class Dictionary(Step):
         if not 0 < self.temperature < np.inf:
             raise ValueError(f"temperature must be a number greater than 0, got {self.temperature}")
         rows = unit_rows(self._validated(X, reset=True))
-        found = spherical_kmeans(rows, self.terms or vocabulary_size(n_items or len(rows)), self.seed)
-        self.centroids_, self.scales_ = found.vectors, found.scales
-        self.heads_, self.head_scales_, self.starts_ = found.heads, found.head_scales, found.starts
+        learned = spherical_kmeans(rows, self.terms or vocabulary_size(n_items or len(rows)), self.seed)
+        self.centroids_, self.scales_ = learned.vectors, learned.scales
+        self.heads_, self.head_scales_, self.starts_ = learned.heads, learned.head_scales, learned.starts
         return self
 
     @property
@@ -124,20 +124,20 @@ class Dictionary(Step):
         return len(self.centroids_)
 
     def transform(self, X: NDArray[Any]) -> sparse.csr_array:
-        """The document side: X (n, d) -> int32 csr (n, V) with ``z`` terms a row, none for a zero row."""
+        """The document side: X (n, d) -> int32 csr (n, V) with ``z`` terms per row, none for a zero row."""
         rows = self._directions(X)
         parts = [self._document_terms(rows[i : i + ROWS]) for i in range(0, len(rows), ROWS)]
         return stacked(parts)
 
     def encode_queries(self, X: NDArray[Any], modality: Modality) -> sparse.csr_array:
-        """The query side: X (n, d) -> int32 csr (n, V) with ``query_z`` terms a row, none for a zero row."""
+        """The query side: X (n, d) -> int32 csr (n, V) with ``query_z`` terms per row, none for a zero row."""
         rows = self._directions(X)
         numbers, cosines = self._nearest(rows, self.query_z, FEWEST_CELLS)
         return self._terms(rows, numbers, cosines, cosines, self.temperature)
 
     def _directions(self, X: NDArray[Any]) -> NDArray[np.float32]:
         X = self._validated(X, reset=False)
-        return X if X.dtype == FLOAT32 else unit_rows(X)  # before they leave the range of float32
+        return X if X.dtype == FLOAT32 else unit_rows(X)  # scaled before the conversion to float32 could overflow
 
     def _document_terms(self, rows: NDArray[np.float32]) -> sparse.csr_array:
         candidates, cosines = self._nearest(rows, CHOICE * self.z, DOCUMENT_CELLS)
@@ -157,16 +157,16 @@ class Dictionary(Step):
         weights: NDArray[np.float32],
         temperature: float = 0,
     ) -> sparse.csr_array:
-        """Terms ``numbers`` (n, z), ascending, their ``weights`` (n, z) as whole numbers; none for a zero row."""
+        """Terms ``numbers`` (n, z), ascending, their ``weights`` (n, z) quantized to integers; none for a zero row."""
         frequencies = quantized(weights, 2**self.bits - 1, temperature)
-        found = terms_of(frequencies, numbers.astype(np.int32), len(self.centroids_))
-        if not cosines.all():  # as of zero rows, which are as near to all
-            found.data *= np.repeat(rows.any(axis=1), numbers.shape[1])
-            found.eliminate_zeros()
-        return found
+        terms = terms_of(frequencies, numbers.astype(np.int32), len(self.centroids_))
+        if not cosines.all():  # cheap test for zero rows, whose cosines are all 0
+            terms.data *= np.repeat(rows.any(axis=1), numbers.shape[1])
+            terms.eliminate_zeros()
+        return terms
 
     def _nearest(self, rows: NDArray[np.float32], z: int, cells: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        # The z nearest lie scattered over more cells than z; those of the z nearest cells are all but 1 to 4 in 100.
+        # The z nearest centroids are spread over more than z cells; the z nearest cells hold 96 to 99 % of them.
         return self._centroids.nearest(rows, z, max(cells, z))
 
     @property
@@ -189,12 +189,12 @@ def dictionary_steps(
 
 
 def vocabulary_size(n: int) -> int:
-    """The power of two near 50 sqrt(n), or near n / 4 where that is less; 1 to 262,144."""
+    """The power of two near 50 sqrt(n), or near n / 4 if that is less; 1 to 262,144."""
     return int(min(MOST_TERMS, 2 ** round(np.log2(max(1, min(50 * n**0.5, n / 4))))))
 
 
 def quantized(weights: NDArray[np.float32], top: int, temperature: float = 0) -> NDArray[np.int32]:
-    """``weights`` (n, z) times ``top`` as whole numbers from 1 to ``top``, halves to the even one.
+    """``weights`` (n, z) times ``top``, rounded to integers from 1 to ``top``, halves to even.
 
     With a ``temperature`` the weights are exp((w - the largest of the row) / temperature).
     """
@@ -211,11 +211,12 @@ def quantized(weights: NDArray[np.float32], top: int, temperature: float = 0) ->
 def pursuit(
     dots: NDArray[np.float32], products: Callable[[NDArray[np.int64]], NDArray[np.float32]], z: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Orthogonal matching pursuit: each row as a sum of ``z`` of its own ``m`` candidates, unit vectors.
+    """Orthogonal matching pursuit: approximate each row by a sum of ``z`` of its ``m`` candidates, unit vectors.
 
-    ``dots`` (n, m) are the dot products of rows and candidates; ``products`` gives those (n, m) of the candidates with
-    one of them, whose number it takes of each row (n,). No more is needed (Rubinstein et al., Technion CS-2008-08).
-    Returns which were chosen, (n, z), in the order of choice, and their least-squares weights.
+    ``dots`` (n, m) are the dot products of rows and candidates. ``products`` takes the number of one candidate per row
+    (n,) and returns its dot products (n, m) with all candidates of the row; the vectors themselves are not needed
+    (Rubinstein et al., Technion CS-2008-08). Returns the chosen candidates (n, z), in the order of choice, and their
+    least-squares weights.
     """
     chosen = dots.argmax(axis=1)[:, None]
     among = products(chosen[:, 0])[:, None]
@@ -225,7 +226,7 @@ def pursuit(
         weights = np.linalg.solve(inner, np.take_along_axis(dots, chosen, axis=1)[:, :, None])[:, :, 0]
         if chosen.shape[1] == z:
             return chosen, weights
-        left = dots - np.einsum("nc,ncm->nm", weights, among)
-        np.put_along_axis(left, chosen, -np.inf, axis=1)
-        chosen = np.concatenate([chosen, left.argmax(axis=1)[:, None]], axis=1)
+        residual = dots - np.einsum("nc,ncm->nm", weights, among)
+        np.put_along_axis(residual, chosen, -np.inf, axis=1)
+        chosen = np.concatenate([chosen, residual.argmax(axis=1)[:, None]], axis=1)
         among = np.concatenate([among, products(chosen[:, -1])[:, None]], axis=1)

@@ -1,4 +1,4 @@
-"""The codes by name: which steps make them up."""
+"""The codes by name, each a chain of codec steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
 MIXED_SCALE = 100
-SHIFTED_SCALE = 10_000  # rounding is all that a shifted code loses
+SHIFTED_SCALE = 10_000  # high, because rounding is the only loss of a shifted code
 
 
 def global_code(
@@ -43,12 +43,12 @@ def global_code(
 ) -> SurrogateCodec:
     """One of the codes over global vectors, unfitted: ``scalar``, ``bits``, ``permutation`` or ``dictionary``.
 
-    The chain is centring, rotation, c-ReLU, top-z, unit norm (not for ranks, which have it), quantiser. Without
-    centring and rotation it is the papers' own. With ``shift`` it is made to keep the order of the dense vectors:
-    neither centred, which moves queries too, nor sparsified nor normed, and c-ReLU is the shifted one.
+    The chain is centring, rotation, c-ReLU, top-z, unit norm (not for ranks, whose norm is constant), quantiser.
+    Without centring and rotation it is the chain of the papers. With ``shift`` the code keeps the order of the dense
+    vectors: there is no centring (which moves queries, too), no sparsification and no norm, and c-ReLU is shifted.
 
-    For ``dictionary`` it is centring and nearest centroids, ``terms`` of them, 2 an item and 64 a query unless told
-    otherwise; rotation, shift and bits do not concern it.
+    For ``dictionary`` the chain is centring and a vocabulary of ``terms`` centroids; default budgets are 2 terms per
+    item and 64 per query. It ignores ``rotate``, ``shift``, ``expand`` and ``bits``.
     """
     if code not in GLOBAL_CODES:
         raise BocError(f"no code {code!r}; known: {', '.join(GLOBAL_CODES)}")
@@ -80,10 +80,9 @@ def concept_code(
 ) -> SurrogateCodec:
     """One of the codes over concept sets: ``hard`` or ``soft`` Bag of Concepts over ``codebook``, or ``mixed``.
 
-    ``mixed`` writes a soft Bag of Concepts (each concept's 2 nearest centroids, unless ``z`` says otherwise) and the
-    dictionary of the global vectors side by side; only the dictionary is still to be fitted. Its concepts are scaled so
-    that two equal sets score about what two equal global vectors do. ``drop_stopwords`` leaves the concepts of English
-    stop-words out.
+    ``mixed`` concatenates a soft Bag of Concepts (``z`` nearest centroids per concept, default 2) and the dictionary of
+    the global vectors; only the dictionary is still to be fitted. The concepts are scaled so that two equal sets score
+    about as much as two equal global vectors. ``drop_stopwords`` leaves out the concepts of English stop-words.
     """
     if code not in CONCEPT_CODES:
         raise BocError(f"no code {code!r} over concepts; known: {', '.join(CONCEPT_CODES)}")
@@ -99,7 +98,7 @@ def concept_code(
 
 
 def frozen(chain: list[Step]) -> list[Step]:
-    """The chain over a codebook made elsewhere: what follows the codebook has nothing to learn but its width."""
+    """The chain over a given codebook; the steps after the codebook learn only their width."""
     for step in chain[1:]:
         step.fit(np.zeros((1, chain[0]._n_features_out), np.float32))
         step.frozen = True

@@ -9,12 +9,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.codecs.base import SparseStep, one_row, stacked
-from boc.types import (
-    Modality,
-    TermMatrix,
-)
+from boc.types import Modality, TermMatrix
 
-BLOCK = 4096  # rows at a time, so that temporaries stay small beside the input
+BLOCK = 4096  # rows at a time, which keeps temporaries small
 
 
 def largest(X: NDArray[Any], z: int) -> NDArray[np.int32]:
@@ -24,7 +21,7 @@ def largest(X: NDArray[Any], z: int) -> NDArray[np.int32]:
         return np.tile(np.arange(width, dtype=np.int32), (n, 1))
     kth = np.partition(X, width - z, axis=1)[:, width - z, None]
     kept = kth <= X
-    for row in np.flatnonzero(kept.sum(axis=1) > z):  # of equal entries the last ones are too many
+    for row in np.flatnonzero(kept.sum(axis=1) > z):  # ties at the k-th best: the last ones are dropped
         equal = np.flatnonzero(X[row] == kth[row])
         kept[row, equal[z - np.count_nonzero(kept[row]) :]] = False
     return np.nonzero(kept)[1].reshape(n, z).astype(np.int32)
@@ -33,15 +30,15 @@ def largest(X: NDArray[Any], z: int) -> NDArray[np.int32]:
 class TopZ(SparseStep):
     """Keep the ``z`` largest positive components of each row; the others become zero (BoC, section III-A).
 
-    The budgets are apart because they cost apart: a document pays bytes for each term, a query pays time. Recall
-    depends on about their product, so few terms a document and many a query is the cheaper way to the same recall.
+    The two budgets differ because their costs differ: a term of a document costs bytes, a term of a query costs time.
+    Recall depends roughly on their product, so few terms per document and many per query reach a recall at lower cost.
 
     Parameters
     ----------
     z : int or None, default=None
-        Terms kept of a document, 1 <= z <= n_features; None keeps all positive components.
+        Terms kept per document, 1 <= z <= n_features; None keeps all positive components.
     query_z : int or None, default=None
-        The same for a query; None means ``z``.
+        Terms kept per query; None means ``z``.
     """
 
     def __init__(self, z: int | None = None, query_z: int | None = None) -> None:
@@ -57,7 +54,7 @@ class TopZ(SparseStep):
         return self
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """X (n, d) -> float32 csr (n, d), at most ``z`` positive entries a row."""
+        """X (n, d) -> float32 csr (n, d), at most ``z`` positive entries per row."""
         return self._keep(X, self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
@@ -83,7 +80,7 @@ def _keep_block(X: Any, z: int) -> sparse.csr_array:
 def heaviest(terms: TermMatrix, z: int) -> TermMatrix:
     """The z largest frequencies of each row of ``terms`` (n, V), ties to the lower term."""
     row = np.repeat(np.arange(terms.shape[0]), np.diff(terms.indptr))
-    order = np.lexsort((terms.indices, -terms.data, row))  # rows stay where they are
+    order = np.lexsort((terms.indices, -terms.data, row))  # sorts within each row
     kept = np.sort(order[np.arange(len(order)) - terms.indptr[row] < z])
     ends = np.searchsorted(kept, terms.indptr)
     return sparse.csr_array((terms.data[kept], terms.indices[kept], ends), shape=terms.shape)

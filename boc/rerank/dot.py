@@ -1,4 +1,4 @@
-"""Dot products of one query with many stored vectors, and the largest of them."""
+"""Re-ranking by the dot products of a query with stored vectors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ except ImportError:  # not built here: ``products`` stands in
 
 
 def reorder(hits: Sequence[Hit], scores: NDArray[np.float32], k: int) -> list[Hit]:
-    """The k hits of largest score, which takes the place of the one they had, ties by id."""
+    """The k hits with the largest of ``scores``, which replace their own scores; ties go to the smaller id."""
     scored = [replace(hit, score=float(score)) for hit, score in zip(hits, scores, strict=True)]
     return sorted(scored, key=lambda hit: (-hit.score, hit.item.id))[:k]
 
@@ -27,11 +27,11 @@ def reorder(hits: Sequence[Hit], scores: NDArray[np.float32], k: int) -> list[Hi
 def dot(
     query: NDArray[np.float32], vectors: NDArray[np.generic], chosen: NDArray[np.int64] | None = None
 ) -> NDArray[np.float32]:
-    """Dot products (m,) of ``query`` float32 (d,) with the rows ``chosen`` int64 (m,) of ``vectors`` float16 or float32
-    (n, d), or with all.
+    """Dot products (m,) of ``query`` float32 (d,) with the rows ``chosen`` int64 (m,) of ``vectors`` (n, d).
 
-    Rows are read where they lie, a memory map for example, and each is scored as if it were alone. In float32: off by
-    (d / 4 + 4) * 2**-24 * sum |q_i v_i| at most. IndexError for a row that is not there, ValueError for another width.
+    All rows if ``chosen`` is None. ``vectors`` are float16 or float32, for example a memory map; rows are not copied.
+    The score of a row does not depend on the other rows. Sums are in float32, with an error of at most (d / 4 + 4) * 2**-24 * sum |q_i v_i|.
+    IndexError for a row out of range, ValueError if the widths differ.
     """
     if _rescore is None or not vectors.flags.c_contiguous:
         return _gathered(query, vectors, chosen)
@@ -44,33 +44,33 @@ def dot(
 def best(
     query: NDArray[np.float32], vectors: NDArray[np.generic], chosen: NDArray[np.int64], k: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Of the rows ``chosen`` the k that ``dot`` gives the largest products, and these: the largest first, of equal ones
-    the row chosen first."""
+    """The k rows of ``chosen`` with the largest dot products, and these, best first; ties in the given order."""
     if _rescore is None or not vectors.flags.c_contiguous:
         scores = dot(query, vectors, chosen)
         order = topk(scores, k)
         return chosen[order], scores[order]
     k = min(k, len(chosen))
-    found, scores = np.empty(k, np.int64), np.empty(k, np.float32)
-    _rescore.best(np.ascontiguousarray(query), vectors, np.ascontiguousarray(chosen), found, scores)
-    return found, scores
+    rows, scores = np.empty(k, np.int64), np.empty(k, np.float32)
+    _rescore.best(np.ascontiguousarray(query), vectors, np.ascontiguousarray(chosen), rows, scores)
+    return rows, scores
 
 
 def _gathered(
     query: NDArray[np.float32], vectors: NDArray[np.generic], chosen: NDArray[np.int64] | None
 ) -> NDArray[np.float32]:
-    """What ``dot`` gives, from a copy of the rows."""
+    """The same as ``dot``, from a copy of the rows."""
     if chosen is not None and (chosen < 0).any():
         raise IndexError(f"no row {chosen.min()} among {len(vectors)}")
-    found: NDArray[np.float32] = products(query[None], vectors if chosen is None else vectors[chosen])[0]
-    return found
+    scores: NDArray[np.float32] = products(query[None], vectors if chosen is None else vectors[chosen])[0]
+    return scores
 
 
 def products(queries: NDArray[np.float32], rows: NDArray[np.generic]) -> NDArray[np.float32]:
     """``queries`` float32 (m, d) @ ``rows``.T float16, int8 or float32 (n, d) -> (m, n), without converting ``rows``.
 
-    numpy takes longer to convert float16 or int8 rows than numkong to multiply them. Each query is given to it in two
-    parts of the type of the rows, its rounding and what that leaves, so that nothing is lost but what storing lost.
+    numkong multiplies float16 and int8 rows faster than numpy converts them. It needs queries of the type of the rows,
+    so each query is passed as the sum of two such vectors, its rounded value and the remainder: the precision of the
+    query is kept.
     """
     if queries.shape[1] != rows.shape[1]:
         raise ValueError(f"queries of width {queries.shape[1]} for rows of width {rows.shape[1]}")

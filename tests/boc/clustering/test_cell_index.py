@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from boc.clustering import cell_index
-from boc.clustering.cell_index import FLAT, Centroids, rounded, spherical_kmeans
+from boc.clustering.cell_index import ONE_CELL_CENTROIDS, Centroids, rounded, spherical_kmeans
 from boc.vectors import unit_rows
 
 PATHS = ["numpy"] if cell_index._nearest is None else ["compiled", "numpy"]
@@ -170,7 +170,7 @@ def test_cosines_are_those_of_the_chosen_with_one_of_them(n: int, m: int, d: int
     centroids = Centroids(vectors, scales, vectors[:1], scales[:1], np.array([0, 9]))
     numbers, others = rng.integers(9, size=(n, m)), rng.integers(9, size=n)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cell_index, "CACHED", 2 * m * d)  # two rows at a time
+        patch.setattr(cell_index, "BATCH_NUMBERS", 2 * m * d)  # two rows at a time
         found = centroids.cosines(numbers, others)
     for cosines, chosen, other in zip(found, numbers.tolist(), others.tolist(), strict=True):
         expected = slow_scores(vectors[other].tolist(), vectors[chosen], scales[chosen] * scales[other])
@@ -185,13 +185,13 @@ def points() -> NDArray[np.float32]:
 @pytest.fixture(scope="module")
 def many(points: NDArray[np.float32]) -> Centroids:
     """More centroids than lie in one cell."""
-    return spherical_kmeans(points, 2 * FLAT, seed=0)
+    return spherical_kmeans(points, 2 * ONE_CELL_CENTROIDS, seed=0)
 
 
 @pytest.mark.slow
 def test_centroids_are_distinct_unit_vectors_in_cells(many: Centroids) -> None:
-    assert len(np.unique(many.vectors, axis=0)) == len(many) <= 2 * FLAT
-    assert len(many) > 1.9 * FLAT
+    assert len(np.unique(many.vectors, axis=0)) == len(many) <= 2 * ONE_CELL_CENTROIDS
+    assert len(many) > 1.9 * ONE_CELL_CENTROIDS
     np.testing.assert_allclose(np.linalg.norm(many.units, axis=1), 1, rtol=1e-5)
     assert many.starts[0] == 0
     assert many.starts[-1] == len(many)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from boc.clustering.cell_index import FLAT, rounded
+from boc.clustering.cell_index import ONE_CELL_CENTROIDS, rounded
 from boc.codecs import SurrogateCodec, dictionary, global_code
 from boc.codecs.center import Center
 from boc.codecs.dictionary import CHOICE, Dictionary, dictionary_steps, pursuit, quantized, vocabulary_size
@@ -215,7 +215,7 @@ def test_parameters_out_of_range_are_named(wrong: dict[str, Any], message: str) 
 @pytest.fixture(scope="module")
 def learned() -> Dictionary:
     """A vocabulary in many cells."""
-    return Dictionary(2 * FLAT, z=2, query_z=64).fit(clustered(0, 400, 12_000))
+    return Dictionary(2 * ONE_CELL_CENTROIDS, z=2, query_z=64).fit(clustered(0, 400, 12_000))
 
 
 def test_a_seed_gives_one_code_and_another_seed_another() -> None:
