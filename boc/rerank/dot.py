@@ -30,8 +30,8 @@ def dot(
     """Dot products (m,) of ``query`` float32 (d,) with the rows ``chosen`` int64 (m,) of ``vectors`` (n, d).
 
     All rows if ``chosen`` is None. ``vectors`` are float16 or float32, for example a memory map; rows are not copied.
-    The score of a row does not depend on the other rows. Sums are in float32, with an error of at most (d / 4 + 4) * 2**-24 * sum |q_i v_i|.
-    IndexError for a row out of range, ValueError if the widths differ.
+    The score of a row does not depend on the other rows. Sums are in float32, with an error of at most
+    (d / 4 + 4) * 2**-24 * sum |q_i v_i|. IndexError for a row out of range, ValueError if the widths differ.
     """
     if _rescore is None or not vectors.flags.c_contiguous:
         return _gathered(query, vectors, chosen)
