@@ -62,6 +62,7 @@ def named(file: IO[Any] | None) -> Path | None:
 
 
 name = click.argument("name", shell_complete=completers.names)
+names = click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=completers.names)
 at = click.option(
     "--at",
     envvar="BOC_AT",

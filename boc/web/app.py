@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from fastapi import FastAPI
-from fastapi.responses import HTMLResponse
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from boc import __version__
@@ -16,7 +20,9 @@ from boc.web.http.errors import answer_problems
 from boc.web.http.limits import Bodies, Crowd, Heads
 from boc.web.http.responses import Checked, Compressed
 from boc.web.live_index import Library
+from boc.web.microbatch import Together
 from boc.web.pictures.decoding import Budget
+from boc.web.pictures.sizes import Sizes
 from boc.web.pictures.thumbnails import Thumbnails
 from boc.web.search import Search
 from boc.web.settings import Settings
@@ -24,32 +30,71 @@ from boc.web.settings import Settings
 HERE = Path(__file__).resolve().parent
 
 
-def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
-    """The server of one index as an ASGI application. It loads nothing itself: the first request waits for what
-    ``searcher`` has not loaded yet."""
+def create_app(searcher: Searcher, settings: Settings, others: Mapping[str, Searcher] | None = None) -> FastAPI:
+    """The server of one index, or of several, as an ASGI application.
+
+    ``settings.name`` is the index at ``/``; it and the ``others``, by name, are at ``/index/NAME/``. It loads nothing
+    itself: the first request waits for what a searcher has not loaded yet.
+    """
     app = FastAPI(
         title=f"boc: {settings.name}",
         version=__version__,
         description="Search pictures by sentences, and sentences by pictures; and why each was found.",
         docs_url=None,
         redoc_url=None,
+        lifespan=_warm,
     )
     answer_problems(app)
-    budget = Budget(settings.decoding)
-    library = Library(searcher, settings, budget)
-    thumbnails = Thumbnails(settings.cache, settings.cache_bytes, budget)
-    app.state.service = routes.Service(library, thumbnails, settings, Search(library, thumbnails))
+    app.state.services = _services({settings.name: searcher, **(others or {})}, settings)
     app.include_router(routes.api)
+    app.include_router(routes.api, prefix="/index/{index}", include_in_schema=False)
     app.mount("/static", Checked(directory=HERE / "static"), "static")
-    pages = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=select_autoescape(default=True))
-
-    @app.get("/", include_in_schema=False)
-    def page() -> HTMLResponse:
-        shown = pages.get_template("index.html").render(name=settings.name, version=__version__)
-        return HTMLResponse(shown, headers={"Cache-Control": "no-cache"})
-
+    _add_pages(app)
     app.add_middleware(Compressed)
     for layer in (Crowd, Bodies, Guard):  # the last layer added sees a request first
         app.add_middleware(layer, settings=settings)
     app.add_middleware(Heads)
     return app
+
+
+@asynccontextmanager
+async def _warm(app: FastAPI) -> AsyncIterator[None]:
+    """Load what the first search would wait for."""
+    await run_in_threadpool(next(iter(app.state.services.values())).sizes.warm)
+    yield
+
+
+def _services(searchers: Mapping[str, Searcher], settings: Settings) -> dict[str, routes.Service]:
+    """A service per index; they share encoders, thumbnails, sizes, and the memory for decoding."""
+    budget, sizes = Budget(settings.decoding), Sizes()
+    batching: dict[str, Together] = {}
+    thumbnails = Thumbnails(settings.cache, settings.cache_bytes, budget)
+    found = {}
+    for name, searcher in searchers.items():
+        library = Library(searcher, settings, budget, batching)
+        search = Search(library, sizes)
+        own = replace(settings, name=name)
+        found[name] = routes.Service(tuple(searchers), library, sizes, thumbnails, own, search)
+    return found
+
+
+def _add_pages(app: FastAPI) -> None:
+    """Add the page of each index. All its addresses are relative, so that a proxy may serve it below a prefix."""
+    pages = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=select_autoescape(default=True))
+
+    def page(service: routes.Service, home: str) -> Response:
+        name, names = service.settings.name, service.names
+        shown = pages.get_template("index.html").render(name=name, names=names, home=home, version=__version__)
+        return HTMLResponse(shown, headers={"Cache-Control": "no-cache"})
+
+    @app.get("/", include_in_schema=False)
+    def first(service: routes.Served) -> Response:
+        return page(service, "")
+
+    @app.get("/index/{index}/", include_in_schema=False)
+    def named(service: routes.Served) -> Response:
+        return page(service, "../../")
+
+    @app.get("/index/{index}", include_in_schema=False)
+    def without_slash(service: routes.Served) -> Response:
+        return RedirectResponse(f"{service.settings.name}/")

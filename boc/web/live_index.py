@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from boc.errors import BackendError, BocError, ImageError, ManifestError
 from boc.explain.score import TermLabels
+from boc.plugins import Encoder
 from boc.queries import Part
 from boc.search import Searcher
 from boc.types import Embeddings, ImageRef, Item, TermMatrix
@@ -90,14 +91,17 @@ class Library:
     A replaced index is noticed within seconds. Until it is open, the old one answers.
     """
 
-    def __init__(self, searcher: Searcher, settings: Settings, budget: Budget) -> None:
+    def __init__(
+        self, searcher: Searcher, settings: Settings, budget: Budget, batching: dict[str, Together] | None = None
+    ) -> None:
+        """``batching`` holds, by the digest of an encoder, what several libraries that use it share."""
         self._settings = settings
         self._budget = budget
         self._opened = Opened.of(searcher)
         self._away: str | None = None
         self._looked = monotonic()
         self._looking = threading.Lock()
-        self._together = Together()
+        self._batching = {} if batching is None else batching
         self._sentences: Recent[Embeddings] = Recent(SENTENCES)
         self._pictures: Recent[Embeddings] = Recent(PICTURES)
 
@@ -119,7 +123,7 @@ class Library:
             raise BocError("the sentence is empty; write what the picture shows")
         encoder = opened.searcher.encoder
         key = (encoder.identity.digest, text)
-        return self._sentences.get(key, lambda: self._together(encoder.encode_texts, text))
+        return self._sentences.get(key, lambda: self._together(encoder)(encoder.encode_texts, text))
 
     def picture(self, opened: Opened, path: Path, name: str, key: Hashable) -> Embeddings:
         """The embedding of the picture at ``path``, from the cache if possible; ``key`` changes with its contents."""
@@ -131,10 +135,13 @@ class Library:
                     prepared = encoder.prepare(ImageRef(name, path))
             except ImageError as error:  # the answer must not reveal paths of this disk
                 raise ImageError(str(error).replace(str(path), name)) from error
-            with self._together.alone():
+            with self._together(encoder).alone():
                 return encoder.encode_images([prepared])
 
         return self._pictures.get((encoder.identity.digest, key), make)
+
+    def _together(self, encoder: Encoder) -> Together:
+        return self._batching.setdefault(encoder.identity.digest, Together())
 
     def upload(self, opened: Opened, sent: Upload) -> Embeddings:
         """The embedding of an uploaded picture, from the cache if possible."""

@@ -24,10 +24,10 @@ from boc.queries import Query as Parts
 from boc.types import Embeddings, Item
 from boc.web import schemas, serialize
 from boc.web.http.errors import ProblemError, unknown
-from boc.web.http.headers import root_of
 from boc.web.http.responses import as_json
 from boc.web.live_index import Library, Opened
 from boc.web.pictures import uploads
+from boc.web.pictures.sizes import Sizes
 from boc.web.pictures.thumbnails import SIDES, Thumbnails
 from boc.web.pictures.uploads import Upload
 from boc.web.search import MOST, Asked, Question, Search
@@ -56,9 +56,11 @@ Side = Annotated[int, Query(description=f"Pixels of the longer side: one of {', 
 
 @dataclass(frozen=True)
 class Service:
-    """The shared state of the routes of one application."""
+    """What the routes of one index use. ``names`` are those of all indexes of the application."""
 
+    names: tuple[str, ...]
     library: Library
+    sizes: Sizes
     thumbnails: Thumbnails
     settings: Settings
     search: Search
@@ -79,9 +81,12 @@ class Service:
 
 
 async def service_of(request: Request) -> Service:
-    """The service that ``create_app`` keeps in the application."""
-    service: Service = request.app.state.service
-    return service
+    """The service of the index that the address names, else of the first. ProblemError 404 if there is none."""
+    services: dict[str, Service] = request.app.state.services
+    name = request.path_params.get("index", next(iter(services)))
+    if name not in services:
+        raise ProblemError(404, f"no index {name[:100]!r} is served here; there are: {', '.join(services)}")
+    return services[name]
 
 
 Served = Annotated[Service, Depends(service_of)]
@@ -91,7 +96,7 @@ api = APIRouter(prefix="/api", responses=ERRORS)
 @api.get("/info", response_model=schemas.Info)
 async def info(service: Served) -> Response:
     """What the index holds, and the limits of requests."""
-    return await service.answer(lambda opened: _info(opened, service.settings))
+    return await service.answer(lambda opened: _info(opened, service))
 
 
 @api.get("/search", response_model=schemas.SearchAnswer)
@@ -122,9 +127,9 @@ async def by_item(request: Request, service: Served, id: str, asked: Annotated[A
 
 
 @api.get("/explain/{id:path}", response_model=schemas.ExplanationAnswer)
-async def why(request: Request, service: Served, id: str, asked: Annotated[Why, Query()]) -> Response:
+async def why(service: Served, id: str, asked: Annotated[Why, Query()]) -> Response:
     """Why an item has its score for a sentence, or for another item."""
-    q, like, root, library = asked.q, asked.like, root_of(request.scope), service.library
+    q, like, library = asked.q, asked.like, service.library
     if (q is None) == (like is None):
         raise BocError("give either q, a sentence, or like, the id of an item")
 
@@ -134,20 +139,20 @@ async def why(request: Request, service: Served, id: str, asked: Annotated[Why, 
             query = ExplainedQuery(other, library.shown(opened, other), "item")
         else:
             query = ExplainedQuery(Item("query", "text", str(q)), library.sentence(opened, str(q)), "sentence")
-        return _explained(library, opened, id, query, asked.z, root)
+        return _explained(library, opened, id, query, asked.z)
 
     return await service.answer(work)
 
 
 @api.post("/explain/{id:path}", response_model=schemas.ExplanationAnswer)
-async def why_picture(request: Request, service: Served, id: str, image: Picture, z: Terms = None) -> Response:
+async def why_picture(service: Served, id: str, image: Picture, z: Terms = None) -> Response:
     """Why an item has its score for a picture."""
-    library, root = service.library, root_of(request.scope)
+    library = service.library
 
     def work(sent: Upload) -> Response:
         def explain(opened: Opened) -> serialize.Json:
             query = ExplainedQuery(Item("query", "image", sent.name), library.upload(opened, sent), "image")
-            return _explained(library, opened, id, query, z, root)
+            return _explained(library, opened, id, query, z)
 
         return as_json(library.do(explain))
 
@@ -155,13 +160,13 @@ async def why_picture(request: Request, service: Served, id: str, image: Picture
 
 
 @api.get("/item/{id:path}", response_model=schemas.WholeItem)
-async def item(request: Request, service: Served, id: str) -> Response:
+async def item(service: Served, id: str) -> Response:
     """One item."""
-    root = root_of(request.scope)
 
     def work(opened: Opened) -> serialize.Json:
         found = _item(opened, id)
-        return {**serialize.item(found, service.thumbnails, root), "captions": captions(opened, found)}
+        (size,) = service.sizes.of([found], patience=None)
+        return {**serialize.item(found, size), "captions": captions(opened, found)}
 
     return await service.answer(work)
 
@@ -202,15 +207,13 @@ class ExplainedQuery:
     kind: str
 
 
-def _explained(
-    library: Library, opened: Opened, id: str, query: ExplainedQuery, z: int | None, root: str
-) -> serialize.Json:
+def _explained(library: Library, opened: Opened, id: str, query: ExplainedQuery, z: int | None) -> serialize.Json:
     item, searcher = _item(opened, id), opened.searcher
     encode = partial(library.item, opened)
     found = explain_item(
         searcher, query.item, query.embeddings, item, encode, opened.labels, labelled=LABELLED, query_z=z
     )
-    return serialize.explanation(found, searcher.index.terms([id]), query.kind, captions(opened, item), root)
+    return serialize.explanation(found, searcher.index.terms([id]), query.kind, captions(opened, item))
 
 
 def captions(opened: Opened, item: Item) -> list[str]:
@@ -234,11 +237,12 @@ def _item(opened: Opened, id: str) -> Item:
         raise unknown(id) from None
 
 
-def _info(opened: Opened, settings: Settings) -> serialize.Json:
-    searcher = opened.searcher
+def _info(opened: Opened, service: Service) -> serialize.Json:
+    searcher, settings = opened.searcher, service.settings
     manifest = searcher.index.manifest
     return {
         "name": settings.name,
+        "indexes": list(service.names),
         "at": re.sub("//[^/@]*@", "//", settings.at),  # without user and password
         "version": __version__,
         "engine": settings.at.partition(":")[0].partition("+")[0].replace("file", "embedded"),

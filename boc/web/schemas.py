@@ -34,10 +34,11 @@ class Limits(BaseModel):
 
 
 class Info(BaseModel):
-    """What the index holds. ``query_z`` is the largest number of terms of a query, ``rm`` the number of candidates
-    re-ranked per hit, ``examples`` are sentences of the index."""
+    """What the index holds. ``indexes`` are the names of all indexes of the server. ``query_z`` is the largest number
+    of terms of a query, ``rm`` the number of candidates re-ranked per hit, ``examples`` are sentences of the index."""
 
     name: str
+    indexes: list[str]
     at: str
     version: str
     engine: str
@@ -57,8 +58,9 @@ class Info(BaseModel):
 
 class ItemAnswer(BaseModel):
     """An item of the index. ``content`` is the sentence, or the file name of the picture. ``width`` and ``height`` are
-    those of the picture, null for a sentence or an unreadable picture. ``thumb`` is the path, on this host, of a
-    thumbnail of the picture, or of the picture that a sentence describes."""
+    those of the picture; null for a sentence, for an unreadable picture, and in a search for a picture whose file did
+    not answer at once. ``thumb`` is the address of a thumbnail of the picture, or of the picture that a sentence
+    describes, from the page of the index: ``api/thumb/ID``."""
 
     id: str
     modality: Modality

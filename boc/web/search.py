@@ -18,10 +18,9 @@ from boc.queries import BETA, GAMMA, Part, Query, parse_text
 from boc.search_options import SearchOptions
 from boc.types import Embeddings, Stages
 from boc.web import schemas, serialize
-from boc.web.http.headers import root_of
 from boc.web.http.responses import as_json
 from boc.web.live_index import Library, Opened
-from boc.web.pictures.thumbnails import Thumbnails
+from boc.web.pictures.sizes import Sizes
 from boc.web.settings import FILTERS, SENTENCE, K
 
 MOST = 10_000_000  # limit of the number of terms in a request
@@ -86,9 +85,9 @@ class Question(Asked):
 class Search:
     """Searches by embeddings from an encoder or from the index."""
 
-    def __init__(self, library: Library, thumbnails: Thumbnails) -> None:
+    def __init__(self, library: Library, sizes: Sizes) -> None:
         self._library = library
-        self._thumbnails = thumbnails
+        self._sizes = sizes
 
     def __call__(
         self,
@@ -100,13 +99,12 @@ class Search:
     ) -> Response:
         """A ``SearchAnswer`` to ``query``, which is ``told`` in it; its parts are encoded by ``encode``."""
         start: float = request.scope["state"]["start"]
-        root = root_of(request.scope)
-        found = self._library.do(lambda opened: self._found(opened, query, asked, partial(encode, opened), root))
+        found = self._library.do(lambda opened: self._found(opened, query, asked, partial(encode, opened)))
         found["stages"]["total_ms"] = _ms(1000 * (perf_counter() - start))
         return as_json({"query": told, **found})
 
     def _found(
-        self, opened: Opened, query: Query, asked: Asked, encode: Callable[[Part], Embeddings], root: str
+        self, opened: Opened, query: Query, asked: Asked, encode: Callable[[Part], Embeddings]
     ) -> serialize.Json:
         searcher, stages = opened.searcher, Stages()
         manifest = searcher.index.manifest
@@ -122,7 +120,10 @@ class Search:
         )
         hits = searcher.search_query(query, options, encoded=encoded, stages=stages)
         begun = perf_counter()
-        shown = [{**serialize.item(hit.item, self._thumbnails, root), "score": float(hit.score)} for hit in hits]
+        sizes = self._sizes.of([hit.item for hit in hits])
+        shown = [
+            {**serialize.item(hit.item, size), "score": float(hit.score)} for hit, size in zip(hits, sizes, strict=True)
+        ]
         stages.took("content_ms", begun)
         assert stages.codes is not None
         return {

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from boc.clustering.term_labels import Example
 from boc.explain.score import Explanation, Match, Parts
 from boc.types import Item, TermMatrix
-from boc.web.pictures.thumbnails import Thumbnails
+from boc.web.pictures.sizes import Size
 
 SURROGATE = 20_000  # characters of a surrogate text that are sent
 CAPTIONS = 12  # captions per picture that are sent
@@ -22,10 +22,9 @@ CAPTIONS = 12  # captions per picture that are sent
 Json = dict[str, Any]
 
 
-def item(found: Item, thumbnails: Thumbnails, root: str) -> Json:
-    """An ``ItemAnswer`` below ``root``. It has the file name of a picture, but not its path on this disk."""
+def item(found: Item, size: Size | None) -> Json:
+    """An ``ItemAnswer``. It has the file name of a picture, but not its path on this disk."""
     picture = found.modality == "image"
-    size = thumbnails.size(Path(found.content)) if picture else None
     width, height = size or (None, None)
     shown = found.id if picture else found.group
     return {
@@ -36,28 +35,26 @@ def item(found: Item, thumbnails: Thumbnails, root: str) -> Json:
         "fields": dict(found.fields),
         "width": width,
         "height": height,
-        "thumb": thumb(shown, root) if shown else None,
+        "thumb": thumb(shown) if shown else None,
     }
 
 
-def thumb(id: str, root: str) -> str:
-    """The path of the thumbnail of an item on this host."""
+def thumb(id: str) -> str:
+    """The address of the thumbnail of an item, from that of the page of its index."""
     # Browsers resolve such parts of a path, encoded or not, but leave alone what stands between encoded slashes.
     odd = {"", ".", ".."} & set(id.split("/"))
-    return quote(f"{root}/api/thumb/") + quote(id, safe="" if odd else "/")
+    return "api/thumb/" + quote(id, safe="" if odd else "/")
 
 
-def explanation(found: Explanation, terms: TermMatrix, of: str, captions: Sequence[str], root: str) -> Json:
-    """An ``Explanation`` below ``root``; ``terms`` (1, V) are those that the index stores for the item."""
+def explanation(found: Explanation, terms: TermMatrix, of: str, captions: Sequence[str]) -> Json:
+    """An ``ExplanationAnswer``; ``terms`` (1, V) are those that the index stores for the item."""
     cosines = found.alignment
     return {
         "id": found.item.id,
         "modality": found.item.modality,
         "score": found.score,
         "of": of,
-        "terms": [
-            _term(found, match, parts, root) for match, parts in zip(found.matches, _carried(found), strict=True)
-        ],
+        "terms": [_term(found, match, parts) for match, parts in zip(found.matches, _carried(found), strict=True)],
         "item_parts": _parts(found.item_parts, found.weights),
         "query_parts": _parts(found.query_parts, None),
         "alignment": None if cosines is None else _rounded(cosines),
@@ -75,12 +72,12 @@ def _carried(found: Explanation) -> list[list[float] | None]:
     return [_rounded(row) if row.any() else None for row in found.carried]
 
 
-def _term(found: Explanation, match: Match, parts: list[float] | None, root: str) -> Json:
+def _term(found: Explanation, match: Match, parts: list[float] | None) -> Json:
     label = match.label
     return {
         "term": match.term,
         "words": [] if label is None else list(label.words),
-        "examples": [] if label is None else [_example(example, root) for example in label.examples],
+        "examples": [] if label is None else [_example(example) for example in label.examples],
         "query": match.query_frequency,
         "item": match.item_frequency,
         "product": match.product,
@@ -89,8 +86,8 @@ def _term(found: Explanation, match: Match, parts: list[float] | None, root: str
     }
 
 
-def _example(example: Example, root: str) -> Json:
-    return {"id": example.id, "thumb": thumb(example.id, root), "box": example.box and list(example.box)}
+def _example(example: Example) -> Json:
+    return {"id": example.id, "thumb": thumb(example.id), "box": example.box and list(example.box)}
 
 
 def _parts(parts: Parts | None, weights: NDArray[np.float64] | None) -> Json | None:

@@ -7,11 +7,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -29,11 +33,13 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(name: str, home: Path, cache: Path, port: int | None = None, token: str | None = None) -> Iterator[Any]:
+def serving(
+    name: str, home: Path, cache: Path, port: int | None = None, token: str | None = None, others: Sequence[str] = ()
+) -> Iterator[Any]:
     """A running ``boc serve``: has ``url`` and ``process``."""
     port = port or free_port()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"BOC_TOKEN": token} if token else {})
-    command = ["serve", name, "--at", f"file:{home / 'index'}", "--port", str(port), "--cache", str(cache)]
+    command = ["serve", name, *others, "--at", f"file:{home / 'index'}", "--port", str(port), "--cache", str(cache)]
     with (cache.parent / f"{name}-{port}.log").open("w+") as log:
         process = subprocess.Popen([sys.executable, "-c", RUN, *command], stderr=log, stdout=log, env=environment)
         process.url = f"http://127.0.0.1:{port}/"
@@ -43,6 +49,46 @@ def serving(name: str, home: Path, cache: Path, port: int | None = None, token: 
         finally:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def below(prefix: str, url: str) -> Iterator[str]:
+    """The address below which a proxy shows the server at ``url``: it strips ``prefix``, as proxies do."""
+    target = urlsplit(url)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path.startswith(f"{prefix}/"):
+                self.pass_on()
+            else:
+                self.send_error(404, "outside of the prefix")
+
+        do_POST = do_GET  # noqa: N815
+
+        def pass_on(self) -> None:
+            connection = HTTPConnection(target.hostname or "", target.port, timeout=START)
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            connection.request(self.command, self.path.removeprefix(prefix), body, dict(self.headers))
+            answer = connection.getresponse()
+            data = answer.read()
+            self.send_response(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in ("transfer-encoding", "content-length", "date", "server", "connection"):
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+            connection.close()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as proxy:
+        thread = Thread(target=proxy.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{proxy.server_address[1]}{prefix}/"
+        proxy.shutdown()
+        thread.join()
 
 
 def _wait(process: Any, log: Any) -> None:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from boc.cli import options
 
+if TYPE_CHECKING:
+    from boc.plugins import Encoder
+    from boc.search import Searcher
+
 
 @click.command("serve")
-@options.name
+@options.names
 @click.option("--host", default="127.0.0.1", show_default=True, help="Network address to listen on; 0.0.0.0 means all.")
 @click.option(
     "--port",
@@ -38,7 +44,7 @@ from boc.cli import options
 @options.encoder
 @options.device
 def command(
-    name: str,
+    names: tuple[str, ...],
     host: str,
     port: int,
     token: str | None,
@@ -49,10 +55,13 @@ def command(
     encoder: str | None,
     device: str,
 ) -> None:
-    """Serve the search page of the index NAME and its JSON interface, until Ctrl-C.
+    """Serve the search page of one or more indexes and its JSON interface, until Ctrl-C.
+
+    The first NAME is at /, each of several at /index/NAME/.
 
     \b
     Examples: boc serve photos --open
+              boc serve photos album
               boc serve photos --at elastic+https://USER@HOST:9200 --port 8080
               BOC_TOKEN=$(openssl rand -hex 16) boc serve photos --host 0.0.0.0 --allow-host pictures.example.org
     """
@@ -70,25 +79,39 @@ def command(
 
     if token is not None and not token.strip():
         raise BocError("the token is empty; give one that is hard to guess, or leave --token out")
-    settings = Settings(name, at, host, hosts, token, cache or default_cache())
+    names = tuple(dict.fromkeys(names))
+    settings = Settings(names[0], at, host, hosts, token, cache or default_cache())
     with listen(host, port) as sock:
-        searcher = Searcher.open(name, at, encoder=encoder, device=device)
-        app = create_app(searcher, settings)
-        click.echo(f"loading the encoder {searcher.index.manifest.identity.spec}", err=True)
-        searcher.encoder.encode_texts(["a picture"])
+        searchers = {name: Searcher.open(name, at, encoder=encoder, device=device) for name in names}
+        app = create_app(searchers[names[0]], settings, searchers)
+        _load_encoders(searchers.values())
         address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}/"
         if not settings.private and token is None:
             click.echo(
                 f"note: everybody who reaches {host} can search and see these pictures; give a --token to change that",
                 err=True,
             )
-        click.echo(f"{name} is at {address}", err=True)
+        click.echo(f"{' '.join(names)} is at {address}", err=True)
         if browse and _shows():
             click.launch(address if token is None else f"{address}?token={token}")
         try:
             run(app, sock)
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None
+
+
+def _load_encoders(searchers: Iterable[Searcher]) -> None:
+    """Load the encoder of each index, once where several have the same, and encode and search once: what is loaded on
+    the way is not waited for by the first query."""
+    loaded: dict[str, Encoder] = {}
+    for searcher in searchers:
+        identity = searcher.index.manifest.identity
+        if identity.digest in loaded:
+            searcher.encoder = loaded[identity.digest]
+        else:
+            click.echo(f"loading the encoder {identity.spec}", err=True)
+            loaded[identity.digest] = searcher.encoder
+        searcher.search("a picture", k=1)
 
 
 def _shows() -> bool:

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from boc.web.http.errors import ProblemError, refusal
-from boc.web.http.headers import HEADERS, path_of, root_of
+from boc.web.http.headers import HEADERS, path_of
 from boc.web.settings import LOOPBACK, Settings
 
 ANYWHERE = frozenset({"0.0.0.0", "::"})
@@ -56,7 +56,7 @@ class Guard:
         if self._token is None:
             return None
         if path_of(scope) == "/":
-            return self._handed_in(parse_qsl(scope["query_string"].decode("latin-1")), f"{root_of(scope)}/")
+            return self._handed_in(parse_qsl(scope["query_string"].decode("latin-1")))
         if not path_of(scope).startswith("/static/"):
             self._check_token(headers)
         return None
@@ -71,7 +71,7 @@ class Guard:
                 400, f"this server does not go by the name {shown!r}; start it with --allow-host NAME to let it"
             )
 
-    def _handed_in(self, query: list[tuple[str, str]], home: str) -> Response | None:
+    def _handed_in(self, query: list[tuple[str, str]]) -> Response | None:
         """Set the cookie for a token in the address, and redirect to the address without it."""
         given = dict(query).get("token")
         if given is None:
@@ -79,7 +79,7 @@ class Guard:
         if not _same(given, self._token or ""):
             raise _unauthorized()
         rest = urlencode([(name, value) for name, value in query if name != "token"])
-        answer = RedirectResponse(f"{home}?{rest}" if rest else home, 303, {"Cache-Control": "no-store"})
+        answer = RedirectResponse(f"./?{rest}" if rest else "./", 303, {"Cache-Control": "no-store"})
         answer.set_cookie(COOKIE, _ticket(given), max_age=30 * 86400, httponly=True, samesite="strict")
         return answer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,12 +18,10 @@ HEADERS = {
 }
 
 
-def root_of(scope: Mapping[str, Any]) -> str:
-    """The prefix that the app is mounted at; empty for a separate server."""
-    return str(scope.get("root_path", ""))
+_INDEX = re.compile("^/index/[^/]+(?=/)")
 
 
 def path_of(scope: Mapping[str, Any]) -> str:
-    """The path of a request below the mount prefix."""
-    path, root = str(scope["path"]), root_of(scope)
-    return path[len(root) :] if root and path.startswith(f"{root}/") else path
+    """The path of a request below the mount prefix, and below the address of its index."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return _INDEX.sub("", path[len(root) :] if root and path.startswith(f"{root}/") else path, count=1)

@@ -11,13 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from boc.errors import BocError, ImageError
-from boc.inputs.images import image_size, read_image
+from boc.errors import ImageError
+from boc.inputs.images import read_image
 from boc.web.pictures.decoding import Budget
 
 SIDES = (240, 480, 960)
 QUALITY = 82
-KNOWN = 200_000  # pictures whose size is cached
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,6 @@ class Thumbnails:
         self._lock = threading.Lock()
         self._total: int | None = None
         self._making = threading.BoundedSemaphore(max(1, min(4, (os.cpu_count() or 2) - 1)))
-        self._sizes: dict[tuple[str, int, int], tuple[int, int] | None] = {}
 
     def tag(self, path: Path, side: int) -> str:
         """The name of the thumbnail of a picture. ImageError if the picture is missing."""
@@ -73,19 +71,6 @@ class Thumbnails:
                 return _drawn(path, side)
         except ImageError as error:
             raise ImageError(str(error).replace(str(path), path.name)) from error
-
-    def size(self, path: Path) -> tuple[int, int] | None:
-        """Width and height of a picture as displayed; None if it cannot be read. Reads its header once."""
-        try:
-            found = path.stat()
-        except OSError:
-            return None
-        key = (str(path), found.st_size, found.st_mtime_ns)
-        if key not in self._sizes:
-            if len(self._sizes) > KNOWN:
-                self._sizes.clear()
-            self._sizes[key] = _size(path)
-        return self._sizes[key]
 
     def _keep(self, file: Path, data: bytes) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -126,10 +111,3 @@ def _drawn(path: Path, side: int) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=QUALITY, optimize=True)
     return buffer.getvalue()
-
-
-def _size(path: Path) -> tuple[int, int] | None:
-    try:
-        return image_size(path)
-    except BocError:
-        return None

@@ -74,10 +74,14 @@ function show(delay = 0) {
     input.disabled = Boolean(info) && !info.items[input.value];
   }
   controls?.show(state, bySentence());
+  for (const link of ui.indexes?.querySelectorAll("a") ?? []) link.search = bySentence() ? sentenceOnly(state) : "";
   document.title = title();
   search.update(delay);
   dialog.show();
 }
+
+/** The address of a sentence in another index, which has other fields and ids. */
+const sentenceOnly = ({ q, find }) => new URLSearchParams({ ...(q && { q }), ...(find && { find }) }).toString();
 
 /** Show the picture or item that is searched by, in the search box. */
 function showAskedBy() {

@@ -7,6 +7,7 @@ const EAGER = 12; // pictures that are asked for at once; others as they come ne
 const NEAR = 600; // pixels below the screen where the end is near
 const FLAT = 3; // widest and tallest pictures are cut to this ratio
 const ASPECT = 1.5; // of a picture whose size is not known
+const TOGETHER = 150; // milliseconds in which pictures that came are placed at once
 
 /**
  * Places of pictures of these aspect ratios (width / height) in rows `width` wide, about `target` high:
@@ -182,8 +183,16 @@ export class Results {
       const text = h("span", { class: "sentence", text: hit.content, dir: "auto" });
       return h("li", { class: "sentence-hit" }, h("a", link, beside, text, points), like);
     }
-    const image = picture(hit.thumb, hit.content, 160 * aspect(hit), { ...lazy, alt: hit.content });
+    const onload = hit.width ? null : (event) => this.measured(hit, event.target);
+    const image = picture(hit.thumb, hit.content, 160 * aspect(hit), { ...lazy, alt: hit.content, onload });
     return h("li", { class: "hit" }, h("a", link, image, points), like);
+  }
+
+  /** The picture of a hit whose size the server did not know is there. */
+  measured(hit, { naturalWidth, naturalHeight }) {
+    Object.assign(hit, { width: naturalWidth, height: naturalHeight });
+    clearTimeout(this.placing);
+    this.placing = setTimeout(() => this.place(), TOGETHER);
   }
 
   place() {

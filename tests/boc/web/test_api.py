@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urljoin
+from urllib.parse import unquote, urljoin
 
 import numpy as np
 import pytest
@@ -119,11 +119,11 @@ def test_hits_tell_of_pictures_their_name_and_size_and_of_sentences_the_words(
     picture = got(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=1)["hits"][0]
     assert picture["content"] == picture["id"] == picture["group"]
     assert (picture["width"], picture["height"]) == (64, 64)
-    assert picture["thumb"] == f"/api/thumb/{picture['id']}"
+    assert picture["thumb"] == f"api/thumb/{picture['id']}"
     sentence = got(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=1, find="text")["hits"][0]
     assert sentence["content"] == searcher.index.find([sentence["id"]])[0].content
     assert (sentence["width"], sentence["height"]) == (None, None)
-    assert sentence["thumb"] == f"/api/thumb/{sentence['group']}"
+    assert sentence["thumb"] == f"api/thumb/{sentence['group']}"
     assert client.get(sentence["thumb"]).headers["content-type"] == "image/jpeg"
 
 
@@ -353,12 +353,66 @@ def test_pictures_are_found_below_a_prefix_too(searcher: Searcher, tmp_path: Pat
     shown += [example for term in why["terms"] for example in term["examples"]]
     assert len(shown) > 7
     for each in shown:
-        assert urljoin("http://127.0.0.1:8000/", each["thumb"]).startswith(f"http://127.0.0.1:8000{quote(prefix)}/api/")
-        assert client.get(each["thumb"]).headers["content-type"] == "image/jpeg"
+        assert client.get(f"{prefix}/{each['thumb']}").headers["content-type"] == "image/jpeg"
     linked = re.findall('(?:href|src)="([^"#]+)"', client.get(f"{prefix}/").text)
     assert len(linked) > 1
     for address in linked:
         assert client.get(urljoin(f"{prefix}/", address)).status_code == 200, address
+
+
+@pytest.fixture(scope="module")
+def album(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    """An index of the first eight pictures of ``library``."""
+    at = f"file:{tmp_path_factory.mktemp('album')}"
+    for command in (
+        ("index", "album", library / "photos.h5"),
+        ("delete", "album", *(f"{i:03d}.png" for i in range(8, 40))),
+    ):
+        made = boc(*command, "--at", at)
+        assert made.exit_code == 0, made.output
+    return Searcher.open("album", at, device="cpu")
+
+
+@pytest.mark.slow
+def test_several_indexes_have_an_address_each_and_the_first_is_at_the_root(
+    searcher: Searcher, album: Searcher, tmp_path: Path
+) -> None:
+    app = create_app(searcher, Settings("photos", "file:nowhere", cache=tmp_path), {"album": album})
+    client = TestClient(app, base_url="http://127.0.0.1:8000")
+    for address, name, pictures in (("", "photos", 40), ("index/photos/", "photos", 40), ("index/album/", "album", 8)):
+        info = got(client, f"/{address}api/info", schemas.Info)
+        assert (info["name"], info["items"]["image"], info["indexes"]) == (name, pictures, ["photos", "album"])
+        hits = got(client, f"/{address}api/search", schemas.SearchAnswer, q=TEXT, k=40)["hits"]
+        assert len(hits) == pictures
+        shown = client.get(f"/{address}{hits[-1]['thumb']}")
+        assert shown.headers["content-type"] == "image/jpeg"
+        page = client.get(f"/{address}").text
+        assert f"<title>{name}" in page
+        for linked in re.findall('(?:href|src)="([^"#]+)"', page):
+            assert client.get(urljoin(f"http://127.0.0.1:8000/{address}", linked)).status_code == 200, linked
+        assert re.findall('aria-current="page">(.*?)<', page) == [name]
+    assert client.get("/index/album", follow_redirects=False).headers["location"] == "album/"
+    for address in ("/index/none/", "/index/none/api/info", "/index/none/api/thumb/000.png"):
+        answer = client.get(address)
+        assert answer.status_code == 404
+        assert "'none'" in answer.json()["error"]
+    assert client.get("/index/album/api/thumb/020.png").status_code == 404
+    assert "Indexes" not in client_of(searcher, tmp_path).get("/").text
+
+
+@pytest.mark.slow
+def test_what_is_below_an_index_is_guarded_as_the_first_is(searcher: Searcher, album: Searcher, tmp_path: Path) -> None:
+    settings = Settings("photos", "file:nowhere", cache=tmp_path, token="a secret")
+    client = TestClient(create_app(searcher, settings, {"album": album}), base_url="http://127.0.0.1:8000")
+    for index in ("album", "photos", "none", "static", "api"):
+        assert client.get(f"/index/{index}/api/info").status_code == 401
+        assert client.get(f"/index/{index}/static/api/info").status_code in (401, 404)
+        foreign = {"origin": "http://evil.example", "authorization": "Bearer a secret"}
+        assert client.get(f"/index/{index}/api/info", headers=foreign).status_code == 403
+    assert client.get("/index/album").status_code == 401
+    entered = client.get("/index/album/?token=a+secret&q=red", follow_redirects=False)
+    assert (entered.status_code, entered.headers["location"]) == (303, "./?q=red")
+    assert client.get("/index/album/api/info").status_code == 200
 
 
 def test_the_cache_keeps_within_its_room(searcher: Searcher, tmp_path: Path) -> None:
@@ -459,9 +513,9 @@ def test_head_says_what_get_does_without_a_body(client: TestClient, path: str) -
 
 @pytest.mark.parametrize("id", ["./a.png", "../b/a.png", "a.png", "x//a.png", "/a.png", "x/../a.png", "a?b#c%2F.png"])
 def test_the_address_of_a_thumbnail_is_that_of_its_item_in_a_browser(id: str) -> None:
-    address = thumb(id, "/root")
-    assert urljoin("http://host/root/", address) == f"http://host{address}"
-    assert unquote(address) == f"/root/api/thumb/{id}"
+    address = thumb(id)
+    assert urljoin("http://host/root/", address) == f"http://host/root/{address}"
+    assert unquote(address) == f"api/thumb/{id}"
 
 
 def test_pictures_with_odd_ids_are_each_found_by_their_own_address(library: Path, tmp_path: Path) -> None:

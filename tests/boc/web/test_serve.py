@@ -81,7 +81,7 @@ def test_a_server_loads_first_answers_outlives_its_index_and_ends_quietly(librar
         status, found = get(port, "/api/search?q=a%20red%20box&k=5")
         assert status == 200
         assert len(found["hits"]) == 5
-        assert get(port, found["hits"][0]["thumb"])[1].startswith(b"\xff\xd8")
+        assert get(port, f"/{found['hits'][0]['thumb']}")[1].startswith(b"\xff\xd8")
         assert b"<title>photos" in get(port, "/")[1]
         shutil.rmtree(tmp_path / "index" / "photos")
         until(lambda: get(port, "/api/search?q=a%20red%20box")[0] == 503)
