@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     help="Maximum number of queries: half choose the setting, half judge it.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the sample.")
+@click.option("--apply", "applied", is_flag=True, help="Encode the index NAME again with the setting found, in place.")
 @options.as_json
 @options.at
 def command(
@@ -68,6 +69,7 @@ def command(
     sample: int,
     asked: int,
     seed: int,
+    applied: bool,
     as_json: bool,
     at: str,
 ) -> None:
@@ -76,10 +78,16 @@ def command(
     Tries the codes on a sample, chooses with one half of the queries, and prints the recall of the choice on the other
     half with a 95 % confidence interval. The exit status is 1 if no setting reaches a target.
 
+    With --apply the stored vectors are encoded again with this setting, as boc copy does, and the result takes the
+    place of NAME at the end; until then searches see NAME as it was.
+
     \b
     Examples: boc tune photos --target-recall 0.95
               boc tune photos --queries asked.h5 --target-recall 0.8 --target-recall 0.99
+              boc tune photos --target-recall 0.95 --apply
     """
+    if applied and len(targets) != 1:
+        raise click.UsageError(f"--apply takes one --target-recall, got {len(targets)}; give the one to apply")
     from boc.evaluate.tune import draw, grid, tune
     from boc.search import Searcher
 
@@ -101,6 +109,19 @@ def command(
             f"no setting reaches a recall of {', '.join(missed)}; ask for less, or index with "
             '--code "scalar(shift=true)", which keeps the order of the vectors'
         )
+    if applied:
+        _apply(name, at, best[targets[0]], quiet=as_json)
+
+
+def _apply(name: str, at: str, trial: Trial, *, quiet: bool) -> None:
+    """Put the index encoded by the setting of ``trial`` in the place of ``name``."""
+    from boc.cli.commands.copy import sentence
+    from boc.copy import copy_index
+
+    with options.bars() as progress:
+        report = copy_index(name, at=at, code=trial.code, rm=trial.rm, replace=True, progress=progress)
+    if not quiet:
+        click.echo(sentence(name, report))
 
 
 def _queries(path: Path, identity: Identity) -> Embeddings:
@@ -122,7 +143,7 @@ def _json(trial: Trial) -> dict[str, Any]:
 def _sentence(name: str, aim: float, trial: Trial) -> str:
     judged = trial.judged
     return (
-        f'{aim:g}: boc index {name} SOURCE --code "{trial.code}" --rm {trial.rm:g} --replace\n'
+        f'{aim:g}: boc copy {name} --code "{trial.code}" --rm {trial.rm:g} --replace\n'
         f"      recall {judged.mean:.3f} ({judged.low:.3f} to {judged.high:.3f}) on held-out queries, "
         f"{trial.postings:.0f} postings per query, {trial.terms:.1f} terms per item"
     )

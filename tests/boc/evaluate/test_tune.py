@@ -150,7 +150,7 @@ def test_the_command_names_the_setting_or_says_that_none_reaches(library: Path) 
     assert row["target"] == 0.5
     assert row["recall"] >= 0.5
     said = boc("tune", "photos", "--at", at, "-k", 2, "--target-recall", 0.5, "--asked", 20)
-    [advised] = re.findall(r'boc index photos SOURCE --code "(.+)" --rm', said.stdout)
+    [advised] = re.findall(r'boc copy photos --code "(.+)" --rm', said.stdout)
     assert str(parse_code(advised)) == advised
     assert "on held-out queries" in said.stdout
     refused = boc("tune", "photos", "--at", at, "-k", 2, "--target-recall", 7)
