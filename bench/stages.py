@@ -174,6 +174,8 @@ class Plan:
         named = (f"{name}={file}" for name, file in apart.items())
         yield self._rows("concept-variance", "paper.concept_variance", named, tuple(apart.values()))
 
+        arguments = (tern, "--fit", learnt, "--vectors", "--sparsity", 0.5, *(("--terms", 32) if self.tiny else ()))
+        yield self._rows("flickr8k", "paper.sparsity_recall", arguments, (tern, learnt))
         options: Words = ("--alone-train", without, "--alone-dev", without_dev, "--codebooks", books, *size)
         reads: tuple[Path, ...] = (tern, learnt, without, without_dev)
         yield self._rows("table1", "paper.table1", (tern, "--fit", learnt, *options), reads, work=books)

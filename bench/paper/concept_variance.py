@@ -40,10 +40,13 @@ def directions(path: Path, modality: Modality) -> Ragged:
 @click.argument("recipes", metavar="RECIPE...", nargs=-1, required=True)
 def main(recipes: tuple[str, ...]) -> None:
     """Variance of concepts within items beside recall, of each RECIPE (NAME=FILE)."""
-    with Writer(sys.stdout, __file__, {"recipes": " ".join(recipes)}, COLUMNS) as out:
-        for name, equals, file in (recipe.rpartition("=") for recipe in recipes):
-            if not equals:
-                raise click.UsageError(f"{file!r} is not NAME=FILE")
+    read = [recipe.rpartition("=") for recipe in recipes]
+    wrong = [file for _, equals, file in read if not equals]
+    if wrong:
+        raise click.UsageError(f"{wrong[0]!r} is not NAME=FILE")
+    told = {"recipes": [f"{name}={Path(file).name}" for name, _, file in read]}
+    with Writer(sys.stdout, __file__, told, COLUMNS) as out:
+        for name, _, file in read:
             gallery = Gallery.of(Path(file))
             found = evaluate_recall(gallery.scores("dot"), gallery.owners)
             recalls = [getattr(way, f"r{k}") for way in (found.text_to_image, found.image_to_text) for k in (1, 5, 10)]

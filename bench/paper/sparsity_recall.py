@@ -197,6 +197,7 @@ def _unit(X: NDArray[np.float64]) -> NDArray[np.float32]:
 @click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
 @click.option("--codebooks", type=click.Path(path_type=Path), help="Folder to keep codebooks in, and find them.")
 @click.option("--terms", default=2048, show_default=True, help="Size of the dictionary.")
+@click.option("--vectors", is_flag=True, help="Only codes of global vectors.")
 @click.option("--sparsity", "sparsities", multiple=True, type=float, default=SPARSITIES, show_default=True)
 def main(
     features: Path | None,
@@ -206,12 +207,14 @@ def main(
     clusters: int,
     codebooks: Path | None,
     terms: int,
+    vectors: bool,
     sparsities: tuple[float, ...],
 ) -> None:
     """Recall@10 against sparsity of the embeddings in FEATURES."""
     if (features is None) == (count is None):
         raise click.UsageError("give either FEATURES or --synthetic N")
     told = {"features": features, "synthetic": count, "fit": fit, "alone": alone, "clusters": clusters, "terms": terms}
+    told |= {"vectors": True} if vectors else {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         if count is not None:
             features = Path(folder) / "synthetic.h5"
@@ -222,7 +225,7 @@ def main(
         gallery = Gallery(searched)
         dictionary = fit_code(learned, global_code("dictionary", terms=terms))
         settings = [global_settings(learned, sparsities, dictionary)]
-        if gallery.of["image"].concepts is not None:
+        if gallery.of["image"].concepts is not None and not vectors:
             books = Codebooks(learned, context_free, codebooks, clusters)
             settings.append(concept_settings(books, learned, sparsities, dictionary))
         with Writer(sys.stdout, __file__, {**told, "sparsities": sparsities}, COLUMNS) as out:

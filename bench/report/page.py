@@ -26,6 +26,7 @@ from bench.report.tables import MEASURES, Table, everything, ratio, share, shown
 TITLES = {  # file of rows: title, what was measured on; in the order of the page
     "models": ("Encoders", "Flickr8k dev"),
     "table1": ("Table I of the paper", "TERN, Flickr8k dev"),
+    "flickr8k": ("Codes of global vectors, by the recipe of today", "TERN, Flickr8k dev"),
     "sparsity-tern": ("Sparsity against recall: TERN", "TERN, Flickr8k dev"),
     "sparsity-teran": ("Sparsity against recall: TERAN", "TERAN, Flickr8k dev"),
     "codebook-size": ("Size of the codebook", "TERN, Flickr8k dev"),

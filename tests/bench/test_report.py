@@ -465,7 +465,7 @@ SENTENCES = {  # page: what is told with a unit and is of no rows, and why not
     },
     "docs/codes.md": {"100,000 vectors of 4 KB": "a setting of `bench/speed/encoding.py`"},
     "docs/embedded.md": {"about 48 MB": "a setting of `indexing/embedded/writer.py`"},
-    "docs/encoders.md": {"10 to 19 minutes": "by `make encoders`"},
+    "docs/encoders.md": {"10 to 25 minutes": "by `make encoders`"},
     "docs/servers.md": {
         "2.2 times smaller": "BM25 of Lucene's two forms", "30 GB or per 10 million": "a rule", "20 to 40 GB": "a rule",
         "1 GB, and 1 GB for each 20 shards": "a rule", "up to 63 times": "a limit", "512 times its weight": "a base",
