@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import json
 import platform
-import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from pathlib import Path
+
+from packaging.markers import Marker
+from packaging.requirements import Requirement
 
 from boc import __version__
 
@@ -49,23 +50,6 @@ PROBE = (
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
-@dataclass(frozen=True)
-class Requirement:
-    """A required package ``name`` in ``wanted`` versions, like ``>=8.15,<9``; ``extra`` is empty for a core package."""
-
-    name: str
-    wanted: str
-    extra: str
-
-    def met(self) -> bool:
-        """Whether it is installed in a suitable version."""
-        found = _version(self.name)
-        return found is not None and all(_fits(found, bound) for bound in self.wanted.split(","))
-
-    def __str__(self) -> str:
-        return f"{self.name}{self.wanted}"
-
-
 def versions() -> dict[str, str]:
     """Versions of the main packages by name."""
     from boc.manifest import FORMAT
@@ -80,13 +64,13 @@ def software() -> Iterator[Finding]:
     """Findings on Python, boc, its core packages, each extra, the C modules, and the GPU."""
     yield Finding("ok", "boc", f"{__version__}, on Python {platform.python_version()} ({sys.executable})")
     try:
-        needed = requirements()
+        core = requirements()
     except metadata.PackageNotFoundError:
         yield Finding("note", "boc", "runs from a folder and is not installed", f"{_pip()} -e FOLDER")
     else:
-        yield _group("packages", "all that boc always needs", [each for each in needed if not each.extra])
+        yield _group("packages", "all that boc always needs", core)
         for extra, use in USES.items():
-            yield _group(f"extra {extra}", use, [each for each in needed if each.extra == extra])
+            yield _group(f"extra {extra}", use, requirements(extra), optional=True)
     for name, use in C_MODULES.items():
         if _compiled(name):
             yield Finding("ok", "C modules", f"{name} is compiled in ({use})")
@@ -96,49 +80,56 @@ def software() -> Iterator[Finding]:
     yield _gpu()
 
 
-def requirements() -> list[Requirement]:
-    """The requirements of the installed boc on this Python; PackageNotFoundError if it is not installed."""
-    found = []
-    for line in metadata.requires("boc") or []:
-        need, _, marker = line.partition(";")
-        older = re.search(r'python_version\s*<\s*"(\d+)\.(\d+)"', marker)
-        if older and sys.version_info[:2] >= (int(older[1]), int(older[2])):
-            continue
-        extra = re.search(r"extra\s*==\s*[\"']([\w-]+)", marker)
-        name = re.match(r"[\w.-]+", need.strip())
-        if name:
-            wanted = need.strip()[name.end() :].strip(" ()").replace(" ", "")
-            found.append(Requirement(name[0], wanted, extra[1] if extra else ""))
-    return found
+def requirements(extra: str = "") -> list[Requirement]:
+    """The packages that the installed boc requires on this Python, or that an extra adds.
+
+    PackageNotFoundError if boc is not installed.
+    """
+    every = [Requirement(line) for line in metadata.requires("boc") or []]
+    return [each for each in every if _applies(each.marker, extra) and not (extra and _applies(each.marker, ""))]
+
+
+def _applies(marker: Marker | None, extra: str) -> bool:
+    return marker is None or marker.evaluate({"extra": extra})
+
+
+def _met(requirement: Requirement) -> bool:
+    """Whether the package is installed in a suitable version."""
+    version = _version(requirement.name)
+    return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
 def install(extra: str) -> str:
     """The command that installs the missing packages of an extra; empty if none is missing."""
     try:
-        needed = [each for each in requirements() if each.extra == extra and not each.met()]
+        return _line([each for each in requirements(extra) if not _met(each)])
     except metadata.PackageNotFoundError:
-        needed = []
-    return _line(needed)
+        return ""
 
 
-def _group(about: str, use: str, group: list[Requirement]) -> Finding:
-    missing = [each for each in group if not each.met()]
+def _group(about: str, use: str, group: list[Requirement], optional: bool = False) -> Finding:
+    missing = [each for each in group if not _met(each)]
     if not group:
         return Finding("note", about, f"{use}: the installed boc is older than this", "install boc again")
     if not missing:
-        there = ", ".join(f"{each.name} {_version(each.name)}" for each in group)
-        return Finding("ok", about, f"{use}: {there}" if len(group) < 6 else f"{use}: {len(group)} packages")
+        packages = ", ".join(f"{each.name} {_version(each.name)}" for each in group)
+        return Finding("ok", about, f"{use}: {packages}" if len(group) < 6 else f"{use}: {len(group)} packages")
     lacks = ", ".join(f"{each.name} ({_lack(each)})" for each in missing)
-    return Finding("note" if missing[0].extra else "problem", about, f"{use}: lacks {lacks}", _line(missing))
+    return Finding("note" if optional else "problem", about, f"{use}: lacks {lacks}", _line(missing))
+
+
+def _bounds(requirement: Requirement) -> str:
+    """The versions that fit, the lower bound first."""
+    return ",".join(sorted(map(str, requirement.specifier), reverse=True))
 
 
 def _lack(requirement: Requirement) -> str:
-    found = _version(requirement.name)
-    return "not installed" if found is None else f"{found}, must be {requirement.wanted}"
+    version = _version(requirement.name)
+    return "not installed" if version is None else f"{version}, must be {_bounds(requirement)}"
 
 
 def _line(missing: list[Requirement]) -> str:
-    return f"{_pip()} {shlex.join(map(str, missing))}" if missing else ""
+    return f"{_pip()} {shlex.join(f'{each.name}{_bounds(each)}' for each in missing)}" if missing else ""
 
 
 def _pip() -> str:
@@ -153,25 +144,9 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _fits(version: str, bound: str) -> bool:
-    """Whether a version is within a bound like >=8.15, by its leading numbers."""
-    match = re.match(r"(>=|<)(.+)", bound)
-    if match is None:
-        return True
-    return (_numbers(version) >= _numbers(match[2])) == (match[1] == ">=")
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    match = re.match(r"\d+(\.\d+)*", version)
-    numbers = [int(each) for each in match[0].split(".")] if match else []
-    while numbers and not numbers[-1]:
-        numbers.pop()
-    return tuple(numbers)
-
-
 def _compiled(name: str) -> bool:
-    found = find_spec(name)
-    return found is not None and (found.origin or "").endswith(tuple(EXTENSION_SUFFIXES))
+    spec = find_spec(name)
+    return spec is not None and (spec.origin or "").endswith(tuple(EXTENSION_SUFFIXES))
 
 
 def _gpu() -> Finding:

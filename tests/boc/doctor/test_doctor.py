@@ -196,15 +196,15 @@ def test_modules_that_were_not_compiled_are_told(monkeypatch: pytest.MonkeyPatch
     assert doctor.versions()["C modules"] == "none compiled in"
 
 
-PARTS = st.lists(st.integers(0, 30), min_size=1, max_size=4)
-
-
-@given(version=PARTS, bound=PARTS)
-def test_versions_compare_like_their_numbers(version: list[int], bound: list[int]) -> None:
-    padded = [(each + [0] * 4)[:4] for each in (version, bound)]
-    told, wanted = (".".join(map(str, each)) for each in (version, bound))
-    assert _software._fits(f"{told}.dev1+cpu", f">={wanted}") == (padded[0] >= padded[1])
-    assert _software._fits(told, f"<{wanted}") == (padded[0] < padded[1])
+def test_requirements_are_those_of_the_extra_on_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["numpy>=1.26", 'tomli>=2; python_version < "3.0"', 'torch<9,>=2.6; extra == "encoders"']
+    monkeypatch.setattr(_software.metadata, "requires", lambda name: lines)
+    assert [each.name for each in _software.requirements()] == ["numpy"]
+    [torch] = _software.requirements("encoders")
+    assert (torch.name, _software._bounds(torch)) == ("torch", ">=2.6,<9")
+    for version, fits in (("2.5.9", False), ("2.6", True), ("2.15.0+cpu", True), ("9.0", False), (None, False)):
+        monkeypatch.setattr(_software, "_version", lambda name, version=version: version)
+        assert _software._met(torch) == fits
 
 
 def test_little_memory_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
