@@ -147,6 +147,7 @@ def test_the_site_loads_nothing_from_elsewhere(site: dict[Path, Marks]) -> None:
     assert not [target for marks in site.values() for target in marks.loads if urlsplit(target).netloc]
 
 
+@pytest.mark.slow
 def test_the_reference_tells_every_command(site: dict[Path, Marks]) -> None:
     (ids,) = [marks.ids for page, marks in site.items() if page.name == "commands.html"]
     assert {f"boc-{name}" for name in main.commands} <= ids

@@ -26,7 +26,12 @@ OPTIONS = {
 }
 """Kind of server -> options of the address."""
 CASES = [
-    pytest.param(kind, options, id=f"{kind}{options}", marks=[pytest.mark.servers] * ((kind, options) != (LIGHT, "")))
+    pytest.param(
+        kind,
+        options,
+        id=f"{kind}{options}",
+        marks=pytest.mark.slow if (kind, options) == (LIGHT, "") else pytest.mark.servers,
+    )
     for kind, each in OPTIONS.items()
     for options in each
 ]

@@ -13,6 +13,7 @@ from boc.inputs.images import read_image
 from boc.web.pictures.decoding import Budget
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pixels", [1, 100, 250, 10_000])
 def test_no_more_pixels_than_the_budget_unless_by_one_picture_alone(tmp_path: Path, pixels: int) -> None:
     sizes, lock, most = [(10, 10), (5, 5), (10, 20), (50, 50)] * 6, threading.Lock(), [0]
