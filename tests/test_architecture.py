@@ -48,6 +48,7 @@ MAY = {
     "boc.build": BASE | {"boc.codecs", "boc.inputs", "boc.load", "boc.search"},
     "boc.copy": BASE | {"boc.build", "boc.codecs", "boc.load", "boc.prefetch", "boc.rerank"},
     "boc.synchronise": BASE | {"boc.codecs", "boc.inputs", "boc.load", "boc.search", "boc.build"},
+    "boc.duplicates": BASE | {"boc.search"},
     "boc.explain": BASE | {"boc.clustering", "boc.codecs", "boc.inputs", "boc.search"},
     "boc.evaluate": BASE | {"boc.load", "boc.codecs", "boc.inputs", "boc.rerank", "boc.search", "boc.search_options"},
     "boc.doctor": BASE,

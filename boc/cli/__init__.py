@@ -22,6 +22,7 @@ from boc.cli.commands import (
     copy,
     delete,
     doctor,
+    duplicates,
     estimate,
     evaluate,
     explain,
@@ -44,7 +45,7 @@ SECTIONS = {
     "Make an encoder": (train, convert, extract, evaluate, show_alignment),
     "Make an index": (build_codebook, index, tune, estimate),
     "Search": (search, serve, explain),
-    "Look after indexes": (info, verify, copy, compact, delete),
+    "Look after indexes": (info, verify, copy, duplicates, compact, delete),
     "Look after boc": (doctor, completion),
 }
 WITHOUT_SETTINGS = {"completion", "doctor"}

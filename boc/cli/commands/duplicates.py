@@ -1,0 +1,82 @@
+"""boc duplicates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from boc.cli import options
+from boc.names import MODALITIES, Modality
+
+if TYPE_CHECKING:
+    from boc.duplicates import Group
+
+
+@click.command("duplicates")
+@options.name
+@click.option(
+    "--threshold", type=float, help="Least cosine of near duplicates [default: by the cosines of random pairs]."
+)
+@click.option(
+    "--find",
+    type=click.Choice(MODALITIES),
+    help="Modality of the items [default: image if the index has pictures].",
+)
+@click.option("--html", type=options.PATH, help="Write the groups to this page, with their pictures.")
+@options.as_json
+@options.at
+def command(name: str, threshold: float | None, find: str | None, html: Path | None, as_json: bool, at: str) -> None:
+    """List exact and near duplicates among the items of the index NAME, as groups.
+
+    The first item of a group is the one to keep: it has most near items. Each other item is near it. Nothing is
+    deleted; delete with boc delete what should leave the index.
+
+    \b
+    Examples: boc duplicates photos
+              boc duplicates photos --threshold 0.98 --html duplicates.html
+              boc duplicates photos --json
+    """
+    from boc.duplicates import find_duplicates
+    from boc.outputs import begins, check_output
+    from boc.search import Searcher
+
+    if html is not None:
+        check_output(html, begins(*options.PAGE))
+    with options.bars() as progress:
+        groups = find_duplicates(
+            Searcher.open(name, at), threshold, find=cast("Modality | None", find), progress=progress
+        )
+    if as_json:
+        click.echo(json.dumps([_record(group) for group in groups], ensure_ascii=False))
+    else:
+        _print(name, groups)
+    if html is not None:
+        _write_page(html, groups)
+
+
+def _print(name: str, groups: list[Group]) -> None:
+    for group in groups:
+        click.echo(options.plain(group.kept.id))
+        for one in group.duplicates:
+            click.echo(f"    {'equal' if one.exact else f'{one.score:.4f}'}  {options.plain(one.item.id)}")
+    count = sum(len(group.duplicates) for group in groups)
+    click.echo(f"{name}: {len(groups)} groups with {count} duplicates", err=True)
+
+
+def _record(group: Group) -> dict[str, Any]:
+    others = [{"id": one.item.id, "score": one.score, "exact": one.exact} for one in group.duplicates]
+    return {"kept": group.kept.id, "duplicates": others}
+
+
+def _write_page(path: Path, groups: list[Group]) -> None:
+    from boc.cli.contact_sheet import write_sheet
+    from boc.types import Hit
+
+    sheets = [
+        (group.kept.id, [Hit(group.kept, 1.0), *(Hit(one.item, one.score) for one in group.duplicates)])
+        for group in groups
+    ]
+    write_sheet(path, sheets)

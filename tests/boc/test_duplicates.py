@@ -1,0 +1,137 @@
+"""Duplicates are those that a loop over all pairs finds; no chain joins what is far apart."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from boc import Searcher, plugins
+from boc.codecs import SurrogateCodec, global_code
+from boc.duplicates import DEPTH, Group, default_threshold, find_duplicates, grouped
+from boc.errors import BocError
+from boc.manifest import Manifest
+from boc.types import Embeddings, Identity, Item
+from tests.helpers import boc
+from tests.oracles import picture, sentence
+
+IDENTITY = Identity("tern:somewhere", "ab" * 32, 16)
+
+
+def build(folder: Path, items: list[Item], vectors: NDArray[np.float32]) -> Searcher:
+    """A searcher whose posting lists bring every item that shares a term, since the code keeps all terms."""
+    codec: SurrogateCodec = global_code("scalar", z=32, query_z=32).fit(Embeddings("image", vectors))
+    fields = {"content_hash": "keyword"} if any(item.fields for item in items) else {}
+    manifest = Manifest.new(IDENTITY, codec.config(), codec.arrays(), rm=1000, dtype="float32", source="ab" * 32,
+                            fields=fields)  # type: ignore[arg-type]  # fmt: skip
+    at = f"file:{folder}"
+    with plugins.backend(at).create("photos", manifest, codec.arrays()) as writer:
+        writer.add(items, codec.encode_documents(Embeddings("image", vectors)), vectors)
+        writer.commit()
+    return Searcher.open("photos", at)
+
+
+def crowded(n: int, seed: int) -> NDArray[np.float32]:
+    """Unit vectors (n, 16) around a few centres, some of them equal."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((6, 16))[rng.integers(0, 6, n)] + rng.choice([0, 0.1, 0.3], (n, 1)) * (
+        rng.standard_normal((n, 16))
+    )
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def slow_near(items: list[Item], vectors: NDArray[np.float32], least: float) -> dict[str, set[str]]:
+    near: dict[str, set[str]] = {}
+    for i, one in enumerate(items):
+        for j, other in enumerate(items):
+            same = np.array_equal(vectors[i], vectors[j]) or (
+                bool(one.fields) and one.fields.get("content_hash") == other.fields.get("content_hash")
+            )
+            if i != j and (same or float(vectors[i] @ vectors[j]) >= least):
+                near.setdefault(one.id, set()).add(other.id)
+    return near
+
+
+def members(groups: list[Group]) -> dict[str, set[str]]:
+    return {group.kept.id: {one.item.id for one in group.duplicates} for group in groups}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_they_are_those_of_a_loop_over_all_pairs(tmp_path: Path, seed: int) -> None:
+    n = 4 * DEPTH * 3
+    items, vectors = [picture(f"{i:03d}.jpg") for i in range(n)], crowded(n, seed)
+    for i in (3, 77, 140):
+        items[i] = replace(items[i], fields={"content_hash": "same"})
+    cosines = np.sort(np.unique(vectors @ vectors.T))
+    gap = int(np.argmax(np.diff(cosines[cosines > 0.8])))  # no pair lies at the threshold
+    least = float(cosines[cosines > 0.8][gap : gap + 2].mean())
+    groups = find_duplicates(build(tmp_path, items, vectors), least)
+    near = slow_near(items, vectors, least)
+    wanted = grouped({key: dict.fromkeys(others, 1.0) for key, others in near.items()})
+    assert members(groups) == {key: set(others) for key, others in wanted.items()}
+    assert groups
+    place = {item.id: row for row, item in enumerate(items)}
+    for group in groups:
+        for one in group.duplicates:
+            ours, theirs = vectors[place[group.kept.id]], vectors[place[one.item.id]]
+            hashed = bool(group.kept.fields) and bool(one.item.fields)
+            assert one.exact == (hashed or np.array_equal(ours, theirs))
+            assert one.exact or one.score == pytest.approx(float(ours @ theirs), abs=1e-5)
+
+
+@settings(max_examples=50)
+@given(pairs=st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=25))
+def test_every_member_is_near_the_kept_item_and_in_one_group(pairs: set[tuple[int, int]]) -> None:
+    near: dict[str, dict[str, float]] = {}
+    for i, j in pairs:
+        if i != j:
+            near.setdefault(str(i), {})[str(j)] = near.setdefault(str(j), {})[str(i)] = 0.9
+    groups = grouped(near)
+    seen = [key for kept, others in groups.items() for key in (kept, *others)]
+    assert len(seen) == len(set(seen))
+    assert all(set(others) <= set(near[kept]) for kept, others in groups.items())
+    left = set(near) - set(seen)
+    assert not any(other in left for key in left for other in near[key])
+
+
+def test_a_chain_is_not_one_group() -> None:
+    chain = {str(i): {str(j): 0.9 for j in (i - 1, i + 1) if 0 <= j < 7} for i in range(7)}
+    assert all(len(others) <= 2 for others in grouped(chain).values())
+
+
+def test_the_default_threshold_is_a_share_of_the_distance_of_random_pairs(tmp_path: Path) -> None:
+    vectors = crowded(60, 0)
+    searcher = build(tmp_path, [picture(f"{i:03d}.jpg") for i in range(60)], vectors)
+    assert 0.84 < default_threshold(searcher, "image") < 1
+    for threshold in (0, 1.2):
+        with pytest.raises(BocError, match="threshold must be above 0"):
+            find_duplicates(searcher, threshold)
+
+
+def test_sentences_are_compared_with_sentences(tmp_path: Path) -> None:
+    vectors = np.tile(crowded(1, 0), (4, 1))
+    items = [picture("a"), picture("b"), sentence("a#0"), sentence("b#0")]
+    searcher = build(tmp_path, items, vectors)
+    assert members(find_duplicates(searcher)) == {"a": {"b"}}
+    assert members(find_duplicates(searcher, find="text")) == {"a#0": {"b#0"}}
+
+
+def test_the_command_lists_groups(tmp_path: Path) -> None:
+    vectors = crowded(5, 0)
+    vectors[4] = vectors[1]
+    build(tmp_path / "here", [picture(f"{i}.jpg") for i in range(5)], vectors)
+    at = f"file:{tmp_path / 'here'}"
+    done = boc("duplicates", "photos", "--at", at, "--threshold", 0.99999, "--html", tmp_path / "page.html")
+    assert done.exit_code == 0, done.output
+    assert done.stdout == "1.jpg\n    equal  4.jpg\n"
+    assert "1 groups with 1 duplicates" in done.stderr
+    assert "4.jpg" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    (row,) = json.loads(boc("duplicates", "photos", "--at", at, "--threshold", 0.99999, "--json").stdout)
+    assert row["kept"] == "1.jpg"
+    assert [(one["id"], one["exact"]) for one in row["duplicates"]] == [("4.jpg", True)]
