@@ -21,7 +21,7 @@ from boc.types import Embeddings, Item, Modality
 BATCH = 256  # items searched by at a time
 DEPTH = 16  # near items asked for at first; more if all of them are near
 SAMPLE = 1000  # items of the background
-NEAR = 0.15  # the default threshold, in distances of random pairs; measured, see docs/commands.md
+NEAR = 0.2  # the default threshold, as a share of the distance of random pairs; how it was chosen: docs/commands.md
 HASH = "content_hash"  # the field with the digest of the file, where the index has it
 
 
@@ -88,7 +88,7 @@ def default_threshold(searcher: Searcher, modality: Modality) -> float:
     if len(ids) < 2:
         return 1.0
     background = float(np.median((vectors[:-1] * vectors[1:]).sum(axis=1)))
-    return 1 - NEAR * (1 - min(background, 1.0)) if background > 0 else 1 - NEAR
+    return 1 - NEAR * (1 - min(background, 1.0))
 
 
 def grouped(near: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:

@@ -43,7 +43,8 @@ def crowded(n: int, seed: int) -> NDArray[np.float32]:
     vectors = rng.standard_normal((6, 16))[rng.integers(0, 6, n)] + rng.choice([0, 0.1, 0.3], (n, 1)) * (
         rng.standard_normal((n, 16))
     )
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    unit: NDArray[np.float32] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    return unit
 
 
 def slow_near(items: list[Item], vectors: NDArray[np.float32], least: float) -> dict[str, set[str]]:
@@ -108,7 +109,7 @@ def test_a_chain_is_not_one_group() -> None:
 def test_the_default_threshold_is_a_share_of_the_distance_of_random_pairs(tmp_path: Path) -> None:
     vectors = crowded(60, 0)
     searcher = build(tmp_path, [picture(f"{i:03d}.jpg") for i in range(60)], vectors)
-    assert 0.84 < default_threshold(searcher, "image") < 1
+    assert 0.6 < default_threshold(searcher, "image") < 1
     for threshold in (0, 1.2):
         with pytest.raises(BocError, match="threshold must be above 0"):
             find_duplicates(searcher, threshold)
