@@ -227,11 +227,11 @@ def _opened(sources: Sequence[Path], ids: Path | None, images: Path | None) -> S
     """The items of one source, or of several folders; None for several feature files."""
     if len(sources) == 1:
         return open_source(sources[0], ids, images)
-    if all(path.is_dir() for path in sources):
+    if any(path.is_dir() for path in sources):
         return open_folders(sources, ids)
-    odd = next((path for path in sources if path.is_dir() or not is_embeddings(path)), None)
+    odd = next((path for path in sources if not is_embeddings(path)), None)
     if odd is not None:
-        raise BocError(f"{odd} holds no vectors; several sources must all be folders of pictures, or feature files")
+        raise BocError(f"{odd} holds no vectors; several sources must all be files of boc extract --encoder")
     return None
 
 

@@ -6,9 +6,9 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,7 +106,7 @@ def new_manifest(
         source=_source(file, metadata, sets=concepts is not None or codec.reads_concepts),
         rerank=rerank,
         concept_dtype=concepts,
-        fields=file.header.types | ({} if metadata is None else metadata.types),
+        fields=None if metadata is None else metadata.types,
     )
 
 
@@ -193,45 +193,20 @@ def _encoding(
     known: Callable[[list[str]], bool] = lambda ids: False,
 ) -> Iterator[tuple[int, _Documents | None]]:
     """Yield for each batch of items their number, and their encoding; None for items that are ``known``."""
-    fields = _Fields(file, manifest, metadata)
 
     def encoded(task: tuple[Batch, bool]) -> tuple[int, _Documents | None]:
         batch, there = task
-        return len(batch), None if there else _documents(batch, codec, manifest, fields)
+        return len(batch), None if there else _documents(batch, codec, manifest, metadata)
 
     batches = _batches(file, codec, manifest)
     yield from ahead(encoded, ((batch, known([item.id for item in batch.items])) for batch in batches))
 
 
-class _Fields:
-    """The metadata of the items of a file: what the file holds of them, and over it the values of a table.
-
-    A caption has that of its picture. Fields of the file that the index declares otherwise, or not at all, are left
-    out.
-    """
-
-    def __init__(self, file: FeatureFile | FeatureFiles, manifest: Manifest, metadata: Metadata | None) -> None:
-        self._names = [name for name, kind in file.header.types.items() if manifest.fields.get(name) == kind]
-        self._metadata = metadata
-        self._pictures: dict[str, Mapping[str, Any]] = {}
-        if self._names and file.count("text"):
-            self._pictures = {item.id: item.fields for part in _parts(file) for item in part.items("image")}
-
-    def of(self, item: Item) -> Item:
-        found = {**self._pictures.get(item.group, {}), **item.fields}
-        kept = {name: found[name] for name in self._names if name in found}
-        return replace(item, fields=kept if self._metadata is None else {**kept, **self._metadata.of(item)})
-
-
-def _parts(file: FeatureFile | FeatureFiles) -> Sequence[FeatureFile]:
-    return file.files if isinstance(file, FeatureFiles) else [file]
-
-
-def _documents(batch: Batch, codec: SurrogateCodec, manifest: Manifest, fields: _Fields) -> _Documents:
+def _documents(batch: Batch, codec: SurrogateCodec, manifest: Manifest, metadata: Metadata | None) -> _Documents:
     items, found, dtype = batch.items, batch.embeddings, manifest.concept_dtype
     sets = None if dtype is None or found.concepts is None else store(found.concepts, dtype)
-    if manifest.fields:
-        items = [fields.of(item) for item in items]
+    if metadata is not None:
+        items = [replace(item, fields=metadata.of(item)) for item in items]
     return items, codec.encode_documents(found), found.vectors, sets
 
 
@@ -276,9 +251,10 @@ def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) ->
     """BocError if no line of ``metadata`` matches an item, a warning if some lines match none."""
     if metadata is None:
         return
+    files = file.files if isinstance(file, FeatureFiles) else [file]
     items = (
         item
-        for part in _parts(file)
+        for part in files
         for modality in MODALITIES
         for start in range(0, part.count(modality), BATCH)
         for item in part.items(modality, start, start + BATCH)

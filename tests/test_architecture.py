@@ -44,10 +44,9 @@ MAY = {
     "boc.search_options": BASE | {"boc.rerank"},
     "boc.search": BASE
     | {"boc.codecs", "boc.inputs", "boc.rank_fusion", "boc.rerank", "boc.search_options"}
-    | {"boc.background", "boc.queries"},
+    | {"boc.queries"},
     "boc.build": BASE | {"boc.codecs", "boc.inputs", "boc.load", "boc.search"},
     "boc.copy": BASE | {"boc.build", "boc.codecs", "boc.load", "boc.prefetch", "boc.rerank"},
-    "boc.synchronise": BASE | {"boc.codecs", "boc.inputs", "boc.load", "boc.search", "boc.build"},
     "boc.duplicates": BASE | {"boc.search"},
     "boc.explain": BASE | {"boc.clustering", "boc.codecs", "boc.inputs", "boc.search"},
     "boc.evaluate": BASE | {"boc.load", "boc.codecs", "boc.inputs", "boc.rerank", "boc.search", "boc.search_options"},

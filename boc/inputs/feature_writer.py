@@ -166,7 +166,7 @@ def _write(
         pairs = np.array(failed, dtype=object).reshape(-1, 2)
         file.create_dataset("failed", data=pairs, dtype=h5py.string_dtype())
         for modality, layout in layouts.items():
-            _allocate(file.create_group(modality), layout, header)
+            _allocate(file.create_group(modality), layout, header.dtype)
         place = dict.fromkeys(layouts, (0, 0))
         for batch in batches():
             if batch.items:
@@ -174,9 +174,8 @@ def _write(
                 place[modality] = _fill(file[modality], batch, *place[modality])
 
 
-def _allocate(group: h5py.Group, layout: _Layout, header: Header) -> None:
-    dtype = header.dtype
-    for name in ("ids", "content", "group", *(["fields"] if header.fields else [])):
+def _allocate(group: h5py.Group, layout: _Layout, dtype: str) -> None:
+    for name in ("ids", "content", "group"):
         group.create_dataset(name, shape=(layout.items,), dtype=h5py.string_dtype())
     group.create_dataset("offsets", data=np.zeros(layout.items + 1, dtype=np.int64))
     for name, width in layout.dense.items():
@@ -196,8 +195,6 @@ def _fill(group: h5py.Group, batch: Batch | RegionBatch, item: int, row: int) ->
     group["ids"][item:end] = np.array([i.id for i in batch.items], dtype=object)
     group["content"][item:end] = np.array([i.content for i in batch.items], dtype=object)
     group["group"][item:end] = np.array([i.group for i in batch.items], dtype=object)
-    if "fields" in group:
-        group["fields"][item:end] = np.array([json.dumps(dict(i.fields)) for i in batch.items], dtype=object)
     for name, array in arrays.dense.items():
         group[f"dense/{name}"][item:end] = array
     last = row

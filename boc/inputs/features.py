@@ -5,14 +5,13 @@ when complete. HDF5 itself cannot do this: a file whose writer is killed can be 
 done; ``FILE`` appears when it is complete. A file and a part have the same layout::
 
     /            attributes: format, kind ("regions" or "embeddings"), spec, digest, dim, dtype, source; precision if it
-                 is not float32, shard if the source is a part, fields if items have metadata
+                 is not float32, shard if the source is a part
     /failed      pairs (id, reason) of items that could not be used
     /image, /text
         ids, content, group     UTF-8 strings, one per item
         dense/NAME              (n, d), contiguous
         ragged/NAME             (N, d), contiguous rows of all items; offsets (n + 1,) int64 separates them
         words                   (N,) strings: the word-piece of each ragged row, in embeddings of sentences
-        fields                  one string per item, if the header has fields: JSON of its metadata
 """
 
 from __future__ import annotations
@@ -33,17 +32,12 @@ from numpy.typing import NDArray
 
 from boc.errors import FeatureFileError, check_system
 from boc.inputs.hdf5_check import check_heaps, check_layout, check_values
-from boc.inputs.metadata import are_types, well_typed
 from boc.instances import instances
-from boc.types import MODALITIES, Batch, Embeddings, FieldType, Identity, Item, Modality, Ragged, RegionBatch
+from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged, RegionBatch
 
-FORMAT = 2
+FORMAT = 1
 KINDS = ("regions", "embeddings")
-OPTIONAL = {
-    "precision": "float32",
-    "shard": "",
-    "fields": "",
-}  # entries of a header that may be missing, with their defaults
+OPTIONAL = {"precision": "float32", "shard": ""}  # entries of a header that may be missing, with their defaults
 
 
 @dataclass(frozen=True)
@@ -51,8 +45,7 @@ class Header:
     """The header of a feature file.
 
     ``source`` is the digest of the list of items it was made from, ``shard`` the part of the full list, and
-    ``precision`` that of the matrix products of the encoder, which the vectors do not show. ``fields`` is JSON of the
-    metadata fields of the items with their types, or empty.
+    ``precision`` that of the matrix products of the encoder, which the vectors do not show.
     """
 
     kind: Literal["regions", "embeddings"]
@@ -64,12 +57,6 @@ class Header:
     format: int = FORMAT
     precision: str = "float32"
     shard: str = ""
-    fields: str = ""
-
-    @property
-    def types(self) -> dict[str, FieldType]:
-        """The metadata fields of the items, with their types."""
-        return json.loads(self.fields) if self.fields else {}
 
     @property
     def identity(self) -> Identity:
@@ -149,11 +136,7 @@ class FeatureFile:
         group = self._file[modality]
         with _damage(self.path):
             ids, content, groups = (group[name].asstr()[start:stop].tolist() for name in ("ids", "content", "group"))
-            texts = group["fields"].asstr()[start:stop] if self.header.fields else ["{}"] * len(ids)
-            known = [json.loads(text) for text in texts]
-        if not all(well_typed(each, self.header.types) for each in known):
-            raise FeatureFileError(f"{self.path}: {modality}/fields is not of the types in its header; make it again")
-        return instances(Item, ids, [modality] * len(ids), content, groups, known)
+        return instances(Item, ids, [modality] * len(ids), content, groups, [{} for _ in ids])
 
     def batch(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Batch:
         """Items ``start`` to ``stop`` with their embeddings, float32; without ``sets``, with the vectors only.
@@ -309,7 +292,7 @@ class FeatureFiles:
 def _check_alike(files: Sequence[FeatureFile]) -> None:
     first = files[0]
     for file in files[1:]:
-        for name in ("kind", "digest", "dim", "dtype", "precision", "fields"):
+        for name in ("kind", "digest", "dim", "dtype", "precision"):
             one, other = getattr(first.header, name), getattr(file.header, name)
             if one != other:
                 raise FeatureFileError(
@@ -387,7 +370,4 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
     odd = [key for key, value in found.items() if not isinstance(value, int if key in numbers else str)]
     if odd or found["dim"] < 1 or found["dtype"] not in ("float16", "float32"):
         raise FeatureFileError(f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); make it again")
-    header = Header(**found)
-    if header.fields and not are_types(header.fields):
-        raise FeatureFileError(f"{path}: its header is damaged (fields); make it again")
-    return header
+    return Header(**found)

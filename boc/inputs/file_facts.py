@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from boc.atomic_files import sha256
-from boc.types import FieldType, ImageRef
+from boc.types import FieldType
 
 FIELDS: dict[str, FieldType] = {
     "size": "integer",
@@ -22,15 +22,7 @@ digit, and ``content_hash`` the begin of the SHA-256 of the file: these tell a c
 STATE = ("size", "modified_ns", "content_hash")
 """The facts that an index must hold to be compared with its files."""
 
-FACTS: dict[str, FieldType] = {**FIELDS}
-"""Types of all that ``facts_of`` may tell."""
-
 HASH = 32  # hexadecimal digits
-
-
-def facts_of(image: ImageRef, known_hash: str | None = None) -> dict[str, Any]:
-    """All facts of a picture and its file, to be read before the picture is; see ``file_facts`` for ``known_hash``."""
-    return file_facts(image.path, known_hash)
 
 
 def file_facts(path: Path, known_hash: str | None = None) -> dict[str, Any]:

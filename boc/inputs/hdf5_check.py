@@ -33,7 +33,7 @@ def check_layout(path: Path, file: h5py.File) -> None:
         if modality in file:
             begin = f"{modality}/"
             found = {name.removeprefix(begin): data for name, data in arrays.items() if name.startswith(begin)}
-            _check_modality(path, modality, found, fields=bool(file.attrs.get("fields")))
+            _check_modality(path, modality, found)
 
 
 def check_values(path: Path, values: NDArray[Any]) -> None:
@@ -67,7 +67,7 @@ def _offset(data: h5py.Dataset) -> Any:
     return data.id.get_offset()
 
 
-def _check_modality(path: Path, modality: str, arrays: dict[str, h5py.Dataset], *, fields: bool) -> None:
+def _check_modality(path: Path, modality: str, arrays: dict[str, h5py.Dataset]) -> None:
     for name in STRINGS:
         good = name in arrays and arrays[name].ndim == 1 and _is_text(arrays[name])
         _expect(path, good, f"{modality}/{name}", "one string per item")
@@ -81,9 +81,6 @@ def _check_modality(path: Path, modality: str, arrays: dict[str, h5py.Dataset], 
             length = count if folder == "dense" else rows
             good = data.ndim == 2 and len(data) == length and data.dtype.kind == "f"
             _expect(path, good, f"{modality}/{name}", f"{length} rows of floats")
-    if fields:
-        good = "fields" in arrays and arrays["fields"].shape == (count,) and _is_text(arrays["fields"])
-        _expect(path, good, f"{modality}/fields", f"{count} strings")
     if "words" in arrays:
         good = arrays["words"].shape == (rows,) and _is_text(arrays["words"])
         _expect(path, good, f"{modality}/words", f"{rows} strings")

@@ -142,37 +142,6 @@ def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
     return any(compare(value, condition.value) for value in values)
 
 
-def are_types(text: str) -> bool:
-    """Whether ``text`` is JSON of fields with their types."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return False
-    return isinstance(found, dict) and all(_NAME.fullmatch(name) and kind in TYPES for name, kind in found.items())
-
-
-def well_typed(fields: Any, types: Mapping[str, FieldType]) -> bool:
-    """Whether ``fields`` are values, or lists of values, of fields of these ``types``."""
-    return isinstance(fields, dict) and all(
-        name in types and all(_is(one, types[name]) for one in (value if isinstance(value, list) else [value]))
-        for name, value in fields.items()
-    )
-
-
-def _is(value: Any, kind: FieldType) -> bool:
-    """Whether ``value`` is what ``_parsed`` makes of a value of this type."""
-    if isinstance(value, str):
-        try:
-            return kind in ("keyword", "date", "text") and _parsed(value, kind) == value
-        except ValueError:
-            return False
-    if isinstance(value, bool) or kind == "boolean":
-        return isinstance(value, bool) and kind == "boolean"
-    if kind == "integer":
-        return isinstance(value, int) and -(2**63) <= value < 2**63
-    return kind == "float" and isinstance(value, (int, float)) and math.isfinite(value)
-
-
 def undeclared(items: Sequence[Item], types: Mapping[str, FieldType]) -> str | None:
     """The name of a field that an item has but ``types`` do not declare, or None."""
     return min(set().union(*[item.fields for item in items]) - types.keys(), default=None)

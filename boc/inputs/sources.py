@@ -9,7 +9,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from boc.errors import BocWarning, SourceError, check_system
@@ -29,15 +29,14 @@ ADVICE = "give a folder of pictures, a CSV with the columns image,caption, or a 
 class Source:
     """The items of a source in a fixed order: pictures first, then captions.
 
-    ``file`` is the path of the feature file with the items, or None if they are pictures and plain text; ``fields`` is
-    that of its header. ``shard`` is the part of the source, such as "3/16", or empty for a whole source. ``closed`` are
-    folders that could not be listed, with a / at the end.
+    ``file`` is the path of the feature file with the items, or None if they are pictures and plain text. ``shard`` is
+    the part of the source, such as "3/16", or empty for a whole source. ``closed`` are folders that could not be
+    listed, with a / at the end.
     """
 
     items: list[Item]
     file: Path | None = None
     shard: str = ""
-    fields: str = ""
     closed: tuple[str, ...] = ()
 
     def check_captioned(self) -> None:
@@ -74,7 +73,7 @@ class Source:
         if parts == 1:
             return self
         kept = [item for item in self.items if _hashed(item.group or item.id) % parts == number - 1]
-        return replace(self, items=kept, shard=f"{number}/{parts}")
+        return Source(kept, self.file, f"{number}/{parts}")
 
 
 def _size_and_time(path: Path) -> list[int]:
@@ -106,12 +105,12 @@ def open_source(path: Path, ids: Path | None = None, images: Path | None = None)
         source = Source(_table(path, images))
     elif path.suffix.lower() in {".h5", ".hdf5"}:
         with FeatureFile(path) as file:
-            source = Source(file.items("image") + file.items("text"), path, fields=file.header.fields)
+            source = Source(file.items("image") + file.items("text"), path)
         if not source.items:
             raise SourceError(f"{path}: holds no items; {ADVICE}")
     else:
         raise SourceError(f"{path}: unknown kind of source {path.suffix!r}; {ADVICE}")
-    return source if ids is None else replace(source, items=_keep(source.items, ids))
+    return source if ids is None else Source(_keep(source.items, ids), source.file, closed=source.closed)
 
 
 def open_folders(folders: Sequence[Path], ids: Path | None = None) -> Source:
