@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from boc import plugins
+from boc import models, plugins
 from boc.atomic_files import sole_writer
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError
@@ -212,7 +212,7 @@ def _feature_files(
             raise BocError(NARROWED)
         return list(sources), None
     if encoder is None:
-        raise BocError(f"{sources[0]} holds no vectors yet; name the encoder to make them: --encoder tern:FOLDER")
+        raise BocError(_no_encoder(sources[0]))
     network = plugins.encoder(encoder, device)
     concepts = keeps_concepts(network.identity)
     path = _intermediate(name, at, [found.digest, found.stamp, network.identity.digest, str(concepts)])
@@ -233,6 +233,17 @@ def _opened(sources: Sequence[Path], ids: Path | None, images: Path | None) -> S
     if odd is not None:
         raise BocError(f"{odd} holds no vectors; several sources must all be files of boc extract --encoder")
     return None
+
+
+def _no_encoder(source: Path) -> str:
+    """What to do about pictures without an encoder."""
+    there = next((name for name, entry in models.CATALOGUE.items() if models.find(entry.repository)), None)
+    if there is not None:
+        return f"{source} holds no vectors yet; name an encoder to make them: add --encoder {there}"
+    return (
+        f"{source} holds no vectors yet, and there is no encoder to make them; get one: boc model get clip, then "
+        "repeat the command with --encoder clip (or with your own: --encoder KIND:FOLDER)"
+    )
 
 
 def _intermediate(name: str, at: str, contents: Sequence[str]) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Protocol
 
+from boc import models
 from boc.errors import BackendError, BocError, EncoderError
 from boc.types import Runtime
 
@@ -50,8 +51,9 @@ def backend(url: str) -> Backend:
 
 
 def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> Encoder:
-    """The encoder ``KIND:ARGUMENT``, for example ``tern:models/flickr8k``; ``runtime`` replaces ``device``."""
-    kind, argument = _split(spec, "encoder", "tern:FOLDER")
+    """The encoder ``KIND:ARGUMENT``, for example ``tern:models/flickr8k``, or the model with a short name, such as
+    ``clip``; ``runtime`` replaces ``device``."""
+    kind, argument = _split(models.spec(spec))
     found: Encoder = _module("encoders", kind).load(argument, runtime or Runtime(device))
     return found
 
@@ -72,10 +74,11 @@ def converter() -> ModuleType:
     return _module("encoders.conversion", "convert")
 
 
-def _split(spec: str, what: str, example: str) -> tuple[str, str]:
+def _split(spec: str) -> tuple[str, str]:
     kind, colon, argument = spec.partition(":")
     if not colon or not argument:
-        raise EncoderError(f"{spec!r} is no {what}; write KIND:ARGUMENT, for example {example}")
+        names = ", ".join(models.CATALOGUE)
+        raise EncoderError(f"{spec!r} is no encoder; write KIND:ARGUMENT, for example tern:FOLDER, or one of {names}")
     return kind, argument
 
 

@@ -1,4 +1,5 @@
-"""CLIP, SigLIP, and the other dual encoders of the ``transformers`` library: ``clip:NAME_OR_FOLDER``.
+"""CLIP, SigLIP, and the other dual encoders of the ``transformers`` library, and CLIPs of ``open_clip``:
+``clip:NAME_OR_FOLDER``.
 
 Global vectors are the library's own (``get_image_features``, ``get_text_features``), of unit length. The concepts of a
 picture are the tokens of its patches, those of a sentence the tokens of its words: rows of the last layer of the tower,
@@ -12,9 +13,7 @@ Nothing is downloaded, and no code of a model is run.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import json
 import logging
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,27 +30,23 @@ from huggingface_hub.errors import HFValidationError
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors import SafetensorError
-from tokenizers import Encoding
+from tokenizers import Encoding, normalizers
 from torch import Tensor, nn
 from transformers import MODEL_MAPPING, AutoConfig, AutoImageProcessor, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from boc.atomic_files import feed
+from boc import models
 from boc.errors import EncoderError, ImageError
 from boc.inputs.images import read_image
 from boc.types import Embeddings, Identity, ImageRef, Ragged, Runtime
 
+from .conversion import open_clip
 from .runtime import device
 from .runtime.batching import in_batches, to_device
 
 WORKS = "CLIP, SigLIP, SigLIP 2, MetaCLIP 2, Chinese-CLIP, AltCLIP, CLIPSeg, ALIGN, AIMv2, VisionTextDualEncoder"
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-SETTINGS = (
-    "config.json", "preprocessor_config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json",
-    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "spiece.model",
-    "sentencepiece.bpe.model", "tokenizer.model",
-)  # fmt: skip
-EXAMPLE = "openai/clip-vit-base-patch32"
+CONFIGS = ("config.json", "open_clip_config.json")
+EXAMPLE = "clip"
 LONGEST = 512  # ids per text, if neither tokenizer nor network has a limit
 THINNEST = 100  # largest ratio of the long to the short side: resizing the short side enlarges the long one too
 # tolerance relative to the global vector: float32 rounding is a hundredth of it, other tokens are far away
@@ -230,8 +225,12 @@ class ClipEncoder:
         self._images = _Tower(model.get_image_features, model.vision_model, getattr(model, "visual_projection", None))
         self._texts = _Tower(model.get_text_features, model.text_model, getattr(model, "text_projection", None))
         self._limit = _limit(tokenizer, model.text_model)
-        # SigLIP was trained with texts padded to full length, and reads the padding.
+        # SigLIP was trained with lower-case texts padded to full length, and reads the padding.
         self._full = model.config.text_config.model_type.startswith("siglip")
+        if self._full:
+            backend = tokenizer.backend_tokenizer
+            others = [] if backend.normalizer is None else [backend.normalizer]
+            backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *others])
         self.identity, self.preparer = self._probe(Preparer(processor, None), name, digest)
         if runtime.compile:
             self._images.compile()
@@ -306,7 +305,7 @@ class ClipEncoder:
             ids[row, place], mask[row, place] = each.ids, 1
             kept[row, place] = np.array(each.special_tokens_mask) == 0
         inputs = {"input_ids": ids}
-        if "attention_mask" in self.tokenizer.model_input_names:
+        if not self._full and "attention_mask" in self.tokenizer.model_input_names:
             inputs["attention_mask"] = mask
         tensors = {name: to_device(torch.from_numpy(array), self.device) for name, array in inputs.items()}
         return tensors, to_device(torch.from_numpy(kept), self.device)
@@ -318,7 +317,8 @@ class ClipEncoder:
 
 
 def load(argument: str, runtime: Runtime) -> ClipEncoder:
-    """Load the dual encoder in a folder, or with this name in the local cache of the Hugging Face hub.
+    """Load the dual encoder in a folder, or with this name among the models of ``boc model get`` or in the local cache
+    of the Hugging Face hub.
 
     Nothing is downloaded. Weights are read from safetensors, or from torch files that contain only weights.
     EncoderError says how to get what is missing, or what is wrong with an unusable model.
@@ -327,23 +327,11 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
     name, folder = _find(argument)
     with _quiet():
         try:
-            config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-            kind: Any = MODEL_MAPPING.get(type(config), None)
-            if not (hasattr(kind, "get_image_features") and hasattr(kind, "get_text_features")):
-                raise EncoderError(
-                    f"{name}: a model of type {config.model_type!r} has no vectors of pictures and of texts, each on "
-                    f"its own; take one of {WORKS}"
-                )
-            weights = _weights(name, folder)
-            model, info = kind.from_pretrained(folder, config=config, local_files_only=True, output_loading_info=True)
-            absent = sorted(info["missing_keys"])
-            if absent:
-                raise ValueError(f"{len(absent)} weights are missing, such as {absent[0]}")
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-            processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, **WITH_PILLOW)
+            weights, digest = _contents(name, folder)
+            read = _open_clip if weights[0].startswith("open_clip") else _transformers
+            model, tokenizer, processor = read(name, folder, weights)
             if not tokenizer.is_fast:
                 raise ValueError("its tokenizer needs transformers 5: pip install -U transformers")
-            digest = _digest(folder, weights)
             return ClipEncoder(model.float(), tokenizer, processor, name, digest, runtime)
         except UNUSABLE as error:
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
@@ -352,45 +340,66 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
             ) from error
 
 
+def _transformers(name: str, folder: Path, weights: list[str]) -> tuple[Any, Any, Any]:
+    """The network, the tokenizer and the image processor of a folder of the transformers library."""
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    kind: Any = MODEL_MAPPING.get(type(config), None)
+    if not (hasattr(kind, "get_image_features") and hasattr(kind, "get_text_features")):
+        raise EncoderError(
+            f"{name}: a model of type {config.model_type!r} has no vectors of pictures and of texts, each on "
+            f"its own; take one of {WORKS}"
+        )
+    model, info = kind.from_pretrained(folder, config=config, local_files_only=True, output_loading_info=True)
+    absent = sorted(info["missing_keys"])
+    if absent:
+        raise ValueError(f"{len(absent)} weights are missing, such as {absent[0]}")
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    return model, tokenizer, AutoImageProcessor.from_pretrained(folder, local_files_only=True, **WITH_PILLOW)
+
+
+def _open_clip(_: str, folder: Path, weights: list[str]) -> tuple[Any, Any, Any]:
+    return open_clip.load(folder, weights[0])
+
+
 def _find(argument: str) -> tuple[str, Path]:
     """The name of the model, and its folder."""
     folder = Path(argument)
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
+        if not any((folder / name).is_file() for name in CONFIGS):
             raise EncoderError(f"{folder}: no folder of the transformers library (no config.json); give such a folder")
         return str(folder.resolve()), folder
+    entry = models.CATALOGUE.get(argument)
+    name = argument if entry is None else entry.repository
+    got = models.find(name)
+    if got is not None:
+        return name, got.folder
     try:
-        found = try_to_load_from_cache(argument, "config.json")
+        found = next(
+            (path for config in CONFIGS if isinstance(path := try_to_load_from_cache(name, config), str)), None
+        )
     except HFValidationError:
         raise EncoderError(f"{argument}: no such folder; give one that exists, or a name such as {EXAMPLE}") from None
-    if not isinstance(found, str):
+    if found is None:
         raise EncoderError(
-            f"{argument}: no such folder, and no model of that name on this machine; download it with: hf download "
+            f"{argument}: no such folder, and no model of that name on this machine; download it with: boc model get "
             f"{argument}, then repeat the command"
         )
-    return argument, Path(found).parent
+    return name, Path(found).parent
 
 
-def _weights(name: str, folder: Path) -> list[str]:
-    """Names of the files that hold the weights."""
-    first = next((file for file in WEIGHTS if (folder / file).is_file()), None)
-    if first is None:
+def _contents(name: str, folder: Path) -> tuple[list[str], str]:
+    """The files that hold the weights, and the digest of the model. EncoderError if it is not what was downloaded."""
+    weights = models.weights(folder)
+    if not weights:
         raise EncoderError(f"{name}: no weights in {folder} (model.safetensors); copy all of the model there")
-    if not first.endswith(".json"):
-        return [first]
-    index = json.loads((folder / first).read_text(encoding="utf-8"))
-    return [first, *sorted(set(index["weight_map"].values()))]
-
-
-def _digest(folder: Path, weights: Sequence[str]) -> str:
-    """SHA-256 over the names, sizes and contents of the files that determine the output."""
-    digest = hashlib.sha256()
-    for name in (*SETTINGS, *weights):
-        path = folder / name
-        if path.is_file():
-            digest.update(f"{name} {path.stat().st_size}\n".encode())
-            feed(digest, path)
-    return digest.hexdigest()
+    digest = models.contents(folder, weights)
+    got = models.read(folder)
+    if got is not None and got.contents != digest:
+        changed = ", ".join(models.verify(got)) or "a file that was added"
+        raise EncoderError(
+            f"{name}: not as it was downloaded ({changed}); get it again: boc model get {got.repository}"
+        )
+    return weights, digest
 
 
 def _limit(tokenizer: Any, tower: nn.Module) -> int:

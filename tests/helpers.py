@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 from click.testing import CliRunner, Result
 from PIL import Image, ImageDraw
 
@@ -27,6 +28,15 @@ def draw_pictures(folder: Path, count: int) -> Path:
         lines += [f"{i:03d}.png,a {colour} box at the {place}", f"{i:03d}.png,{place}: something {colour}"]
     (folder / "captions.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder / "captions.csv"
+
+
+def parse(name: str, arguments: list[str]) -> click.Context:
+    """What a command, or a command of a group such as ``boc model get``, makes of its arguments."""
+    command = main.commands[name]
+    if isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
+        name, *arguments = arguments
+        command = command.commands[name]
+    return command.make_context(name, arguments)
 
 
 def boc(*arguments: object) -> Result:

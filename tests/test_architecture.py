@@ -17,7 +17,7 @@ FILES = [path for package in OURS for path in sorted((ROOT / package).rglob("*.p
 TORCH = {"torch", "transformers", "tokenizers", "safetensors", "sentence_transformers"}
 
 # Folder or module of ``boc``, or one of the other packages -> what it may import besides itself. A new one needs a row.
-CORE = ("errors", "atomic_files", "names", "outputs", "types", "manifest", "plugins", "topk", "vectors")
+CORE = ("errors", "atomic_files", "models", "names", "outputs", "types", "manifest", "plugins", "topk", "vectors")
 BASE = {"boc", *(f"boc.{name}" for name in CORE)}
 MAY = {
     "boc": set(),
@@ -27,7 +27,8 @@ MAY = {
     "boc.outputs": {"boc", "boc.errors", "boc.atomic_files"},
     "boc.types": {"boc", "boc.errors", "boc.names"},
     "boc.manifest": {"boc", "boc.errors", "boc.names", "boc.types"},
-    "boc.plugins": {"boc", "boc.errors", "boc.types", "boc.manifest"},
+    "boc.models": {"boc", "boc.errors", "boc.atomic_files"},
+    "boc.plugins": {"boc", "boc.errors", "boc.types", "boc.manifest", "boc.models"},
     "boc.topk": {"boc"},
     "boc.vectors": {"boc"},
     "boc.prefetch": {"boc"},

@@ -33,7 +33,7 @@ from PIL import Image
 import boc
 from boc.cli import main
 from tests.helpers import boc as run_boc
-from tests.helpers import draw_pictures
+from tests.helpers import draw_pictures, parse
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
@@ -61,7 +61,7 @@ def test_shell_lines_parse(line: str) -> None:
     _, name, *arguments = shlex.split(line, comments=True)
     if name.startswith("-"):
         return
-    context = main.commands[name].make_context(name, arguments)
+    context = parse(name, arguments)
     assert not context.args
 
 

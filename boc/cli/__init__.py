@@ -30,6 +30,7 @@ from boc.cli.commands import (
     gallery,
     index,
     info,
+    model,
     search,
     serve,
     show_alignment,
@@ -42,7 +43,7 @@ from boc.errors import BocError, BocWarning, advice
 
 SECTIONS = {
     "Pictures to try things on": (gallery,),
-    "Make an encoder": (train, convert, extract, evaluate, show_alignment),
+    "Get or make an encoder": (model, train, convert, extract, evaluate, show_alignment),
     "Make an index": (build_codebook, index, tune, estimate),
     "Search": (search, serve, explain),
     "Look after indexes": (info, verify, copy, duplicates, compact, delete),

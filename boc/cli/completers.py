@@ -11,6 +11,8 @@ from typing import Any
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class, split_arg_string
 
+from boc.models import CATALOGUE
+
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMES = ("file:", "elastic+https://", "elastic+http://", "opensearch+https://", "opensearch+http://")
 
@@ -33,8 +35,13 @@ def at(context: click.Context, parameter: click.Parameter, incomplete: str) -> l
 
 
 def encoder(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Kinds of encoders; after a kind, folders."""
-    return _continued([f"{kind}:" for kind in _modules("encoders")], incomplete)
+    """Kinds of encoders, and short names; after a kind, folders."""
+    return _continued([*CATALOGUE, *(f"{kind}:" for kind in _modules("encoders"))], incomplete)
+
+
+def models(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Short names of models."""
+    return [name for name in CATALOGUE if name.startswith(incomplete)]
 
 
 def regions(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

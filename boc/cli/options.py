@@ -75,7 +75,7 @@ encoder = click.option(
     "--encoder",
     metavar="KIND:PATH",
     shell_complete=completers.encoder,
-    help="Encoder of pictures and sentences, for example tern:models/photos.",
+    help="Encoder of pictures and sentences, for example clip (see boc model), or tern:models/photos.",
 )
 device = click.option(
     "--device",

@@ -24,7 +24,7 @@ HAVE_THEIR_ENCODER = {"search", "explain", "serve"}
 THIS_TIME = {"all", "append", "apply", "replace"}
 """Options that are never settings, so that an old line in a file cannot replace an index."""
 NOT_IN_FILES = {"spice": "is a command to run, which is no setting of a file; give it as --spice"}
-OTHERS = ("BOC_CONFIG", *SECRETS.values())
+OTHERS = ("BOC_CONFIG", "BOC_MODELS", *SECRETS.values())
 
 
 @dataclass(frozen=True)

@@ -260,6 +260,25 @@ def test_global_vectors_are_the_librarys_own(
         assert np.abs(np.linalg.norm(each.vectors, axis=1) - 1).max() <= 1e-6
 
 
+def test_siglip_reads_lower_case_and_padding_whatever_its_tokenizer_says(
+    folders: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Its successor is published with the tokenizer of another network, which does neither."""
+    folder = tmp_path / "model"
+    shutil.copytree(folders("siglip"), folder)
+    told = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    assert told["normalizer"] == {"type": "Lowercase"}
+    told["normalizer"] = None
+    (folder / "tokenizer.json").write_text(json.dumps(told), encoding="utf-8")
+    names = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    names["model_input_names"] = ["input_ids", "attention_mask"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(names), encoding="utf-8")
+    expected = open_encoder(folders("siglip")).encode_texts(TEXTS)
+    found = open_encoder(folder).encode_texts(TEXTS)
+    assert np.array_equal(found.vectors, expected.vectors)
+    assert found.words == expected.words
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_there_is_one_concept_a_patch_and_a_piece_of_a_word(
     kind: str, folders: Callable[[str], Path], pictures: list[ImageRef]
@@ -517,7 +536,7 @@ def test_a_name_is_looked_for_on_this_machine_only(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(EncoderError, match="download it with: hf download someone/tiny-clip, then"):
+    with pytest.raises(EncoderError, match="download it with: boc model get someone/tiny-clip, then"):
         plugins.encoder("clip:someone/tiny-clip", "cpu")
     place = tmp_path / "models--someone--tiny-clip"
     shutil.copytree(folders("clip"), place / "snapshots" / "0123")

@@ -13,6 +13,7 @@ from click.shell_completion import get_completion_class
 
 from boc.cli import main, settings
 from boc.codecs import CODES
+from boc.models import CATALOGUE
 from tests.helpers import boc
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -78,7 +79,7 @@ def test_commands_are_offered(shell: str) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_command_that_takes_a_name_is_offered_those_there_are(shell: str) -> None:
-    commands = [name for name, command in main.commands.items() if command.params[0].name == "name"]
+    commands = [name for name, command in main.commands.items() if [p.name for p in command.params][:1] == ["name"]]
     assert len(commands) > 8
     for command in commands:
         assert offered(f"boc {command} p", shell) == ["photos", "places"], command
@@ -120,8 +121,9 @@ def test_addresses_are_offered_by_scheme_and_by_folder(home: Path) -> None:
 
 def test_kinds_of_encoders_and_regions_are_those_that_there_are() -> None:
     kinds = {path.stem for path in (ROOT / "encoders").glob("*.py") if not path.name.startswith("_")}
-    assert {kind.rstrip(":") for kind in offered("boc extract x --encoder ")} == kinds
+    assert {kind.rstrip(":") for kind in offered("boc extract x --encoder ")} == kinds | set(CATALOGUE)
     assert {"tern", "clip"} <= kinds
+    assert offered("boc model get c") == ["clip"]
     assert offered("boc search x --encoder tern:o") == ["tern:other/"]
     assert "grid" in offered("boc train x --regions ")
     assert "tflite:" in offered("boc extract x --regions t")

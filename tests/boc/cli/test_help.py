@@ -20,7 +20,7 @@ from boc.cli import SECTIONS, main
 from boc.codecs import ARGUMENTS, CODES
 from boc.doctor._software import C_MODULES
 from boc.manifest import FORMAT
-from tests.helpers import boc
+from tests.helpers import boc, parse
 
 ROOT = Path(__file__).resolve().parents[3]
 ONE_WAY = {"gallery", "convert"}
@@ -52,7 +52,7 @@ def test_help_ends_with_examples_that_parse(name: str, monkeypatch: pytest.Monke
         assert program == "boc", line
         first, *arguments = shlex.split(called)
         assert first == name
-        context = main.commands[name].make_context(name, arguments)
+        context = parse(name, arguments)
         assert not context.args
         for variable in re.findall(r"([A-Z_]+)=", variables):
             assert variable in {known for p in main.commands[name].params for known in p.envvar or ()}
