@@ -71,7 +71,7 @@ def test_feature_files_need_no_encoder_and_items_come_and_go(library: Path, at: 
 
 
 def test_what_cannot_be_indexed_is_told_before_any_work(library: Path, tmp_path: Path, at: str) -> None:
-    with pytest.raises(BocError, match="holds no vectors yet; name the encoder"):
+    with pytest.raises(BocError, match="holds no vectors yet, and there is no encoder"):
         build_index("photos", library / "images", at=at)
     with pytest.raises(BocError, match="several sources must all be folders of pictures, or feature files"):
         build_index("photos", [library / "photos.h5", library / "images"], at=at)
