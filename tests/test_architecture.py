@@ -45,7 +45,7 @@ MAY = {
     "boc.search_options": BASE | {"boc.rerank"},
     "boc.search": BASE
     | {"boc.codecs", "boc.inputs", "boc.rank_fusion", "boc.rerank", "boc.search_options"}
-    | {"boc.queries"},
+    | {"boc.background", "boc.queries"},
     "boc.build": BASE | {"boc.codecs", "boc.inputs", "boc.load", "boc.search"},
     "boc.copy": BASE | {"boc.build", "boc.codecs", "boc.load", "boc.prefetch", "boc.rerank"},
     "boc.duplicates": BASE | {"boc.search"},

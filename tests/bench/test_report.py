@@ -450,7 +450,7 @@ def test_another_digit_in_a_row_fails_the_check(tmp_path: Path) -> None:
 
 TABLES = {  # page: first cells of tables whose figures are measured by nothing, and what they are
     "docs/codes.md": {"code": "years of papers", "argument": "defaults and limits"},
-    "docs/encoders.md": {"setting": "defaults, and why", "source": "sizes of grids"},
+    "docs/encoders.md": {"setting": "defaults, and why", "source": "sizes of grids", "MODEL": "sizes of downloads"},
     "docs/index.md": {"feature": "versions of servers"},
     "docs/installing.md": {"command": "downloads"},
     "docs/servers.md": {
@@ -461,7 +461,7 @@ TABLES = {  # page: first cells of tables whose figures are measured by nothing,
 }  # fmt: skip
 SENTENCES = {  # page: what is told with a unit and is of no rows, and why not
     "README.md": {
-        "6 GB with PyTorch": "a download", "half an hour": "by `make flickr8k`",
+        "6 GB with PyTorch": "a download", "(0.6 GB, once)": "a download", "half an hour": "by `make flickr8k`",
     },
     "docs/codes.md": {"100,000 vectors of 4 KB": "a setting of `bench/speed/encoding.py`"},
     "docs/embedded.md": {"about 48 MB": "a setting of `indexing/embedded/writer.py`"},

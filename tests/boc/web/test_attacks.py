@@ -248,14 +248,14 @@ class Nasty:
         self.encoder = searcher.encoder
         self.index = NastyIndex(searcher.index, items)
         self._found = items
-        self._search = searcher.search_vectors
+        self._search = searcher.search_query
 
     def target(self, find: Any) -> str:
         return find or "image"
 
-    def search_vectors(self, *arguments: Any, **options: Any) -> Any:
-        hits = self._search(*arguments, **options)[0]
-        return [[replace(hits[0], item=item) for item in self._found.values()]]
+    def search_query(self, *arguments: Any, **options: Any) -> Any:
+        hits = self._search(*arguments, **options)
+        return [replace(hits[0], item=item) for item in self._found.values()]
 
 
 class NastyIndex:
