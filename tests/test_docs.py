@@ -240,9 +240,9 @@ def test_the_tutorials_way_with_a_clip(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.chdir(tmp_path)
     draw_pictures(tmp_path / "Pictures", 5)
-    (line,) = re.findall(r"^boc .* clip:clip$", TUTORIAL.read_text(encoding="utf-8"), re.M)
+    (line,) = re.findall(r"^boc index .* --encoder clip$", TUTORIAL.read_text(encoding="utf-8"), re.M)
     tiny_clip(tmp_path / "clip")
-    boc_prints(shlex.split(line.replace("~", str(tmp_path)))[1:])
+    boc_prints(shlex.split(line.replace("~", str(tmp_path)).replace("--encoder clip", "--encoder clip:clip"))[1:])
     assert len(boc_prints(["search", "photos", "a red box", "-k", "3"]).splitlines()) == 3
 
 
