@@ -426,7 +426,7 @@ def test_files_that_do_not_belong_together_are_refused_before_anything_is_made(l
         ((one, tmp_path / "half.h5"), "do not belong together: their precision is "),
         ((one, tmp_path / "bare.h5"), "one of them holds no concept sets"),
         ((one, library / "regions.h5"), f"{library / 'regions.h5'} holds no vectors"),
-        ((one, library / "images"), f"{library / 'images'} holds no vectors"),
+        ((one, library / "images"), f"{one}: is no folder"),
         ((one, tmp_path / "missing.h5"), "missing.h5: no such file"),
         ((one, two, "--ids", library / "captions.csv"), "ids narrow an extraction (--ids)"),
     ):
