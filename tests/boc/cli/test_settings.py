@@ -338,5 +338,5 @@ def test_the_variables_of_the_documentation_are_read() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     known = {name for _, _, parameter in OPTIONS for name in parameter.envvar or ()}
     named = set(re.findall(r"\bBOC_[A-Z_]+[A-Z]\b", page))
-    assert named <= known | {"BOC_CONFIG", *config.SECRETS.values()}
+    assert named <= known | {"BOC_CONFIG", "BOC_MODELS", *config.SECRETS.values()}
     assert len(named) > 6
