@@ -224,8 +224,6 @@ def _manifest(
         rerank=rerank or old.rerank,
         concept_dtype=old.concept_dtype,
         fields=old.fields,
-        unreadable=old.unreadable,
-        learned_from=old.learned_from if codec is None else sum(old.items.values()),
     )
     return manifest, arrays
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timezone
 from typing import Any
 
@@ -18,17 +18,14 @@ from boc.names import Metric
 from boc.types import FieldType, Identity
 
 FORMAT = 4
-OPTIONAL: dict[str, Any] = {"unreadable": {}, "learned_from": 0}
-"""Entries that may be missing, with the values that they have then. They are written only with other values."""
 
 
 @dataclass(frozen=True)
 class Manifest:
     """Format and maker, encoder (spec, weights digest, dimension), codec (steps, parameters), its arrays (digest,
     shape, dtype of each), digest of the list of items, number of items by modality, number of postings, the
-    default re-rank multiplier and metric, the type of the stored concept sets, None if there are none, the metadata
-    fields of the items with their types, the state (size, time in ns) of the files that could not be read, by their
-    ids, and the number of items that the code was learned for, 0 if unknown."""
+    default re-rank multiplier and metric, the type of the stored concept sets, None if there are none, and the
+    metadata fields of the items with their types."""
 
     encoder: dict[str, Any]
     codec: dict[str, Any]
@@ -44,8 +41,6 @@ class Manifest:
     created: str
     maker: str
     format: int = FORMAT
-    unreadable: dict[str, list[int]] = field(default_factory=dict)
-    learned_from: int = 0
 
     @property
     def identity(self) -> Identity:
@@ -64,8 +59,6 @@ class Manifest:
         rerank: Metric = "dot",
         concept_dtype: str | None = None,
         fields: Mapping[str, FieldType] | None = None,
-        unreadable: Mapping[str, list[int]] | None = None,
-        learned_from: int = 0,
     ) -> Manifest:
         """The manifest of an empty index."""
         return cls(
@@ -82,8 +75,6 @@ class Manifest:
             postings=0,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             maker=f"boc {__version__}, numpy {np.__version__}",
-            unreadable=dict(unreadable or {}),
-            learned_from=learned_from,
         )
 
     def same_contents(self, other: Manifest) -> bool:
@@ -92,12 +83,8 @@ class Manifest:
         same_encoder = self.identity.digest == other.identity.digest
         return same_encoder and all(getattr(self, part) == getattr(other, part) for part in parts)
 
-    def entries(self) -> dict[str, Any]:
-        """The entries to write."""
-        return {key: value for key, value in asdict(self).items() if key not in OPTIONAL or value != OPTIONAL[key]}
-
     def to_json(self) -> str:
-        return json.dumps(self.entries(), indent=1, sort_keys=True)
+        return json.dumps(asdict(self), indent=1, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str, *, where: str) -> Manifest:
@@ -124,8 +111,8 @@ class Manifest:
                 "boc index --replace"
             )
         names = {f.name for f in fields(cls)}
-        if set(raw) | set(OPTIONAL) != names:
-            odd = ", ".join(sorted((set(raw) | set(OPTIONAL)) ^ names))
+        if set(raw) != names:
+            odd = ", ".join(sorted(set(raw) ^ names))
             raise ManifestError(f"{where}: manifest entries missing or unknown ({odd}); make the index again")
         return cls(**raw)
 

@@ -59,7 +59,7 @@ class Commit:
 
     def to_json(self) -> str:
         raw = {
-            "manifest": self.manifest.entries(),
+            "manifest": asdict(self.manifest),
             "codec": self.codec,
             "segments": [asdict(entry) for entry in self.segments],
             "files": self.files,
