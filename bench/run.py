@@ -126,7 +126,7 @@ class Runner:
         return ""
 
     def note(self, stage: Stage, state: str, **more: object) -> None:
-        """Write the record, whole or not at all."""
+        """Write the record atomically."""
         text = json.dumps({"name": stage.name, "state": state, **self.now(stage), **more}, indent=1)
         temporary = self.record(stage).with_suffix(".part")
         temporary.write_text(text + "\n", encoding="utf-8")
@@ -275,7 +275,7 @@ def listing(runner: Runner, needed: Sequence[Stage]) -> None:
 @click.option("--only", multiple=True, metavar="STAGE", help="This stage, and those that it needs; may be repeated.")
 @click.option("--list", "listed", is_flag=True, help="Tell the stages and how they stand; run nothing.")
 def main(data: Path | None, out: Path, tiny: bool, big: bool, only: tuple[str, ...], listed: bool) -> None:
-    """Run all benchmarks over DATA, or go on with them."""
+    """Run all benchmarks over DATA, or continue a stopped run."""
     if (data is None) == (not tiny):
         raise click.UsageError("give either DATA or --tiny")
     plan = Plan(data or out / "data", out, tiny, big)

@@ -134,6 +134,10 @@ class Plan:
         yield self._boc("scenes-vectors", extract, (drawn["photos"], model), file)
         few = ("--queries", 5, "--explained", 2) if self.tiny else ()
         arguments = (drawn["photos"].parent, file, "--rerank", "mrsw", "--rerank", "dot", *few)
+        kinds = ("--queries", 5, "--kinds", 1) if self.tiny else ()
+        yield self._rows(
+            "cutoff", "paper.cutoff", (file, "--gallery", drawn["photos"].parent, *kinds), (drawn["photos"], file)
+        )
         yield self._rows("scene-truth", "paper.scene_truth", arguments, (drawn["photos"], file))
 
     def _extracted(

@@ -99,8 +99,8 @@ class Preparer:
 
     def inputs(self, picture: Image.Image) -> Inputs:
         # Explicit, because the rows of a picture with one or three rows could be mistaken for channels.
-        found = self.processor(picture, return_tensors="np", input_data_format="channels_last")
-        return {name: np.asarray(values)[0] for name, values in found.items()}
+        arrays = self.processor(picture, return_tensors="np", input_data_format="channels_last")
+        return {name: np.asarray(values)[0] for name, values in arrays.items()}
 
 
 def window(processor: Any, width: int, height: int) -> tuple[float, float, float, float]:
@@ -172,8 +172,8 @@ class _Tower:
 
     def __call__(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Unit vectors (B, dim), and the tokens (B, T, w) of the last layer."""
-        found = self._features(**inputs)
-        vectors = found if isinstance(found, Tensor) else found.pooler_output
+        output = self._features(**inputs)
+        vectors = output if isinstance(output, Tensor) else output.pooler_output
         hidden, self._hidden = self._hidden, None
         if hidden is None:
             raise RuntimeError("the tower was not called")
@@ -184,8 +184,8 @@ class _Tower:
     def joint(self, tokens: Tensor) -> Tensor:
         """Tokens (B, T, w), each pooled as if it were the only one, in the joint space (B, T, dim)."""
         single = tokens.flatten(0, 1)[:, None]
-        found: Tensor = self._projection(self._pool(single).flatten(1))
-        joint: Tensor = found.unflatten(0, tokens.shape[:2])
+        projected: Tensor = self._projection(self._pool(single).flatten(1))
+        joint: Tensor = projected.unflatten(0, tokens.shape[:2])
         return joint
 
     def learn_pool(self, vector: Tensor, hidden: Tensor) -> bool:
@@ -272,8 +272,8 @@ class ClipEncoder:
         """The ids of each text, special ones included, with their positions in the text."""
         if not texts:
             return []
-        found = self.tokenizer(list(texts), truncation=True, max_length=self._limit)
-        encodings: list[Encoding] = found.encodings
+        batch = self.tokenizer(list(texts), truncation=True, max_length=self._limit)
+        encodings: list[Encoding] = batch.encodings
         return encodings
 
     @torch.inference_mode()
@@ -374,17 +374,17 @@ def _find(argument: str) -> tuple[str, Path]:
     if got is not None:
         return name, got.folder
     try:
-        found = next(
+        cached = next(
             (path for config in CONFIGS if isinstance(path := try_to_load_from_cache(name, config), str)), None
         )
     except HFValidationError:
         raise EncoderError(f"{argument}: no such folder; give one that exists, or a name such as {EXAMPLE}") from None
-    if found is None:
+    if cached is None:
         raise EncoderError(
             f"{argument}: no such folder, and no model of that name on this machine; download it with: boc model get "
             f"{argument}, then repeat the command"
         )
-    return name, Path(found).parent
+    return name, Path(cached).parent
 
 
 def _contents(name: str, folder: Path) -> tuple[list[str], str]:

@@ -75,12 +75,12 @@ def load(argument: str, runtime: Runtime) -> Ensemble:
     return Ensemble(members)
 
 
-def _joined(found: list[Embeddings]) -> Embeddings:
-    first, scale = found[0], len(found) ** -0.5
-    vectors = np.concatenate([each.vectors for each in found], axis=1) * np.float32(scale)
-    sets = [each.concepts for each in found if each.concepts is not None]
-    alike = len(sets) == len(found) and all(np.array_equal(each.offsets, sets[0].offsets) for each in sets)
-    if not alike or any(each.words != first.words for each in found):
+def _joined(parts: list[Embeddings]) -> Embeddings:
+    first, scale = parts[0], len(parts) ** -0.5
+    vectors = np.concatenate([each.vectors for each in parts], axis=1) * np.float32(scale)
+    sets = [each.concepts for each in parts if each.concepts is not None]
+    alike = len(sets) == len(parts) and all(np.array_equal(each.offsets, sets[0].offsets) for each in sets)
+    if not alike or any(each.words != first.words for each in parts):
         return Embeddings(first.modality, vectors)
     rows = np.concatenate([unit_rows(each.values) for each in sets], axis=1) * np.float32(scale)
     return Embeddings(first.modality, vectors, Ragged(rows, sets[0].offsets), first.boxes, first.words)

@@ -145,7 +145,7 @@ class Json:
 
 def coco(paths: Sequence[Path]) -> Captioned:
     """COCO's own files, such as captions_val2014.json: each is a split; its pictures lie in a folder so named."""
-    found = Captioned()
+    captioned = Captioned()
     for path in paths:
         split = path.stem.partition("_")[2]
         names: dict[object, str] = {}
@@ -165,58 +165,58 @@ def coco(paths: Sequence[Path]) -> Captioned:
         if strange is not None:
             raise DataError(f"{path}: a caption is of image {strange}, which the file does not list; fetch it again")
         for owner, caption in captions:
-            found.add(names[owner], caption)
-        found.splits[split] = list(names.values())
-    return found
+            captioned.add(names[owner], caption)
+        captioned.splits[split] = list(names.values())
+    return captioned
 
 
 def karpathy(paths: Sequence[Path]) -> Captioned:
     """Karpathy's file of a corpus, such as dataset_coco.json; of COCO, pictures lie in the folder ``filepath``."""
-    found = Captioned()
+    captioned = Captioned()
     for path in paths:
         with opened(path) as file:
             for key, elements in Json(path, file).lists():
                 for element in elements:
                     if key == "images":
-                        _karpathy(path, element, found)
-    if not found.captions:
+                        _karpathy(path, element, captioned)
+    if not captioned.captions:
         raise DataError(f"{paths[0]}: no images in it; give one of Karpathy's dataset_NAME.json")
-    return found
+    return captioned
 
 
-def _karpathy(path: Path, element: Any, found: Captioned) -> None:
+def _karpathy(path: Path, element: Any, captioned: Captioned) -> None:
     name, folder = _of(path, element, "filename", str), element.get("filepath") or ""
     image = f"{folder}/{name}" if folder else name
-    found.splits.setdefault(_of(path, element, "split", str), []).append(image)
+    captioned.splits.setdefault(_of(path, element, "split", str), []).append(image)
     for sentence in _of(path, element, "sentences", list):
-        found.add(image, _of(path, sentence, "raw", str))
+        captioned.add(image, _of(path, sentence, "raw", str))
 
 
 def _of(path: Path, element: Any, key: str, kind: type = object) -> Any:
     if not isinstance(element, dict) or key not in element or not isinstance(element[key], kind):
-        told = json.dumps(element)[:80]
-        raise DataError(f"{path}: an element without {key!r}, or with another type of it: {told}; fetch it again")
+        excerpt = json.dumps(element)[:80]
+        raise DataError(f"{path}: an element without {key!r}, or with another type of it: {excerpt}; fetch it again")
     return element[key]
 
 
 def tokens(paths: Sequence[Path]) -> Captioned:
     """Lines ``image#number<TAB>caption``, with the lists of splits that lie beside them, if any."""
-    found = Captioned()
+    captioned = Captioned()
     for path in paths:
         for number, line in _lines(path):
             name, tab, caption = line.partition("\t")
             image, sharp, _ = name.rpartition("#")
             if not tab or not sharp or not image:
                 raise DataError(f"{path}, line {number}: not IMAGE#NUMBER<TAB>CAPTION; fetch it again")
-            found.add(image, caption)
+            captioned.add(image, caption)
         for split in sorted(path.parent.glob("Flickr_8k.*Images.txt")):
-            found.splits[split.name[len("Flickr_8k.") : -len("Images.txt")]] = [line for _, line in _lines(split)]
-    return found
+            captioned.splits[split.name[len("Flickr_8k.") : -len("Images.txt")]] = [line for _, line in _lines(split)]
+    return captioned
 
 
 def table(paths: Sequence[Path]) -> Captioned:
     """Our own table ``image,caption``, with the lists NAME.ids.txt beside it."""
-    found = Captioned()
+    captioned = Captioned()
     for path in paths:
         with opened(path) as file:
             try:
@@ -226,29 +226,29 @@ def table(paths: Sequence[Path]) -> Captioned:
                 for row in reader:
                     if not row["image"] or row["caption"] is None:
                         raise DataError(f"{path}, line {reader.line_num}: image and caption must both be there")
-                    found.add(row["image"], row["caption"])
+                    captioned.add(row["image"], row["caption"])
             except csv.Error as error:
                 raise DataError(f"{path}: not a CSV file ({error})") from error
         for split in sorted(path.parent.glob("*.ids.txt")):
-            found.splits[split.name[: -len(".ids.txt")]] = [line for _, line in _lines(split)]
-    return found
+            captioned.splits[split.name[: -len(".ids.txt")]] = [line for _, line in _lines(split)]
+    return captioned
 
 
 def numbered(paths: Sequence[Path]) -> Captioned:
     """Lines ``image<TAB>number<TAB>caption``."""
-    found = Captioned()
+    captioned = Captioned()
     for path in paths:
         for number, line in _lines(path):
             cells = line.split("\t")
             if len(cells) != 3 or not cells[0]:
                 raise DataError(f"{path}, line {number}: not IMAGE<TAB>NUMBER<TAB>CAPTION")
-            found.add(cells[0], cells[2])
-    return found
+            captioned.add(cells[0], cells[2])
+    return captioned
 
 
 def parallel(paths: Sequence[Path]) -> Captioned:
     """Lists of images ``image_splits/SPLIT.txt``, and of each the English captions in ``raw``, line for line."""
-    found = Captioned()
+    captioned = Captioned()
     for path in paths:
         split = path.stem.removesuffix("_images")
         images = [line.partition("#")[0] for _, line in _lines(path)]
@@ -262,9 +262,9 @@ def parallel(paths: Sequence[Path]) -> Captioned:
                 raise DataError(f"{file}: {len(lines)} lines for the {len(images)} images of {path.name}; fetch both")
         for image, *captions in zip(images, *sides, strict=True):
             for caption in captions:
-                found.add(image, caption)
-        found.splits[split] = images
-    return found
+                captioned.add(image, caption)
+        captioned.splits[split] = images
+    return captioned
 
 
 def _either(folder: Path, pattern: str) -> list[Path]:
@@ -291,11 +291,11 @@ READERS: tuple[tuple[str, Callable[[Sequence[Path]], Captioned]], ...] = (
 
 
 def read(paths: Sequence[Path]) -> Captioned:
-    """Files of one kind, which their names tell."""
+    """Read caption files; their names tell the kind."""
     for pattern, reader in READERS:
         if all(re.fullmatch(pattern, path.name) for path in paths):
-            found = reader(paths)
-            if not found.captions:
+            captioned = reader(paths)
+            if not captioned.captions:
                 raise DataError(f"{paths[0]}: no captions in it; fetch it again")
-            return found
+            return captioned
     raise DataError(f"{paths[0]}: no known name of a file of captions; see python -m bench.datasets.make --help")

@@ -54,7 +54,7 @@ CORPORA = {
 
 
 def found_files(source: Path, corpus: str) -> list[Path]:
-    """The files of captions behind ``source``; DataError tells what was looked for."""
+    """The caption files of ``source``; DataError names the expected files."""
     if source.is_file():
         return [source]
     for pattern in CORPORA[corpus].files:
@@ -62,8 +62,8 @@ def found_files(source: Path, corpus: str) -> list[Path]:
             paths = sorted(folder.glob(pattern))
             if paths:
                 return paths
-    wanted = ", ".join(CORPORA[corpus].files)
-    raise DataError(f"{source}: none of {wanted} is in it, nor in its folder annotations; name the file itself")
+    names = ", ".join(CORPORA[corpus].files)
+    raise DataError(f"{source}: none of {names} is in it, nor in its folder annotations; name the file itself")
 
 
 def picture_root(source: Path, corpus: str, images: Path | None, first: str) -> Path:
@@ -77,14 +77,14 @@ def picture_root(source: Path, corpus: str, images: Path | None, first: str) -> 
     raise DataError(f"the picture {first} is not in {tried}; name the folder with --images, or write all --no-images")
 
 
-def without_missing(found: Captioned, root: Path) -> tuple[Captioned, list[str]]:
+def without_missing(captioned: Captioned, root: Path) -> tuple[Captioned, list[str]]:
     """What has a picture under ``root``, and the pictures that are not there."""
-    named = dict.fromkeys([*found.images, *(image for images in found.splits.values() for image in images)])
+    named = dict.fromkeys([*captioned.images, *(image for images in captioned.splits.values() for image in images)])
     missing = [image for image in named if not (root / image).is_file()]
     gone = set(missing)
-    captions = [pair for pair in found.captions if pair[0] not in gone]
-    splits = {name: [image for image in images if image not in gone] for name, images in found.splits.items()}
-    return Captioned(captions, splits, found.empty), missing
+    captions = [pair for pair in captioned.captions if pair[0] not in gone]
+    splits = {name: [image for image in images if image not in gone] for name, images in captioned.splits.items()}
+    return Captioned(captions, splits, captioned.empty), missing
 
 
 def write(found: Captioned, out: Path) -> None:
@@ -107,19 +107,19 @@ def write(found: Captioned, out: Path) -> None:
 
 def convert(source: Path, corpus: str, out: Path, images: Path | None, *, look: bool) -> None:
     """Read a corpus and write its table; with ``look``, of pictures that are there."""
-    found = read(found_files(source, corpus))
-    if found.empty:
-        click.echo(f"{found.empty} captions without a word are left out", err=True)
+    captioned = read(found_files(source, corpus))
+    if captioned.empty:
+        click.echo(f"{captioned.empty} captions without a word are left out", err=True)
     missing: Sequence[str] = []
     if look:
-        root = picture_root(source, corpus, images, next(iter(found.images)))
-        found, missing = without_missing(found, root)
+        root = picture_root(source, corpus, images, next(iter(captioned.images)))
+        captioned, missing = without_missing(captioned, root)
         click.echo(f"pictures in {root}: give it to boc extract with --images", err=True)
-    write(found, out)
+    write(captioned, out)
     if missing:
         (out / "missing.txt").write_text("".join(f"{image}\n" for image in missing), encoding="utf-8")
-        told = ", ".join(missing[:3])
-        click.echo(f"{len(missing)} pictures are missing, such as {told}; {out / 'missing.txt'} has all", err=True)
+        examples = ", ".join(missing[:3])
+        click.echo(f"{len(missing)} pictures are missing, such as {examples}; {out / 'missing.txt'} has all", err=True)
 
 
 @click.group()

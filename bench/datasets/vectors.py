@@ -145,13 +145,13 @@ def _check(path: Path, made: Converted, rows: NDArray[np.int64]) -> None:
         if rows.min() < 0 or rows.max() >= len(vectors):
             raise DataError(f"{path}: neighbors names rows that train does not have; fetch it again")
         step = max(1, len(rows) // SAMPLED)
-        asked = queries.mapped("image", "dense/vectors")[::step]
+        sample = queries.mapped("image", "dense/vectors")[::step]
         blocks = ((i, vectors[i : i + BATCH].astype(np.float32)) for i in range(0, len(vectors), BATCH))
-        exact, _ = nearest(np.ascontiguousarray(asked, np.float32), blocks)
-        given = np.stack([vectors[row] @ query for row, query in zip(rows[::step], asked, strict=True)])
+        exact, _ = nearest(np.ascontiguousarray(sample, np.float32), blocks)
+        given = np.stack([vectors[row] @ query for row, query in zip(rows[::step], sample, strict=True)])
     distinct = np.array([len(set(row)) == len(row) for row in rows[::step].tolist()])
-    found = -np.sort(-given, axis=1)
-    right = np.isclose(found, exact[:, : found.shape[1]], rtol=SAME, atol=SAME).all(axis=1) & distinct
+    expected = -np.sort(-given, axis=1)
+    right = np.isclose(expected, exact[:, : expected.shape[1]], rtol=SAME, atol=SAME).all(axis=1) & distinct
     if not right.all():
         worst = step * int(np.flatnonzero(~right)[0])
         raise DataError(

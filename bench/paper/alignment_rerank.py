@@ -50,9 +50,9 @@ def recalls(
     found = {metric: np.zeros((len(rms), len(CUTOFFS))) for metric in ("none", *METRICS)}
     with click.progressbar(length=file.count(asking), label=f"{asking} to {target}", file=sys.stderr) as bar:
         for rows in file.batches(asking, QUERIES):
-            asked = rows.embeddings
-            assert asked.concepts is not None
-            terms = searcher.codec.encode_queries(asked)
+            queries = rows.embeddings
+            assert queries.concepts is not None
+            terms = searcher.codec.encode_queries(queries)
             hits = searcher.index.search(terms, max(rms) * max(CUTOFFS), target)
             for i, (query, candidates) in enumerate(zip(rows.items, hits, strict=True)):
                 own = np.array([hit.item.group == query.group for hit in candidates])
@@ -60,10 +60,10 @@ def recalls(
                 stored = searcher.index.concepts(ids)
                 scores: dict[str, NDArray[Any]] = {
                     "none": -np.arange(len(ids)),
-                    "dot": dot(asked.vectors[i], searcher.index.vectors(ids)),
+                    "dot": dot(queries.vectors[i], searcher.index.vectors(ids)),
                 }
                 for metric in METRICS[1:]:
-                    scores[metric] = align(asked.concepts[i], stored, metric, asks_by_words=asking == "text")
+                    scores[metric] = align(queries.concepts[i], stored, metric, asks_by_words=asking == "text")
                 for name, values in scores.items():
                     found[name] += [[hit_at(k, own[: rm * k], values[: rm * k]) for k in CUTOFFS] for rm in rms]
             bar.update(len(rows.items))
@@ -110,9 +110,9 @@ def rows(dev: FeatureFile, train: FeatureFile, rms: Sequence[int], timed: int) -
             stored = [math.ceil(sizes[part] / items) for part in ("postings", "vectors", "concepts")]
             for asking, target in DIRECTIONS:
                 found = recalls(searcher, dev, asking, target, rms)
-                asked = single_queries(dev, asking, timed)
+                queries = single_queries(dev, asking, timed)
                 for i, rm in enumerate(rms):
-                    taken = milliseconds(searcher, asked, target, rm)
+                    taken = milliseconds(searcher, queries, target, rm)
                     for metric in METRICS if i else ("none", *METRICS):
                         quartiles = [f"{ms:.3f}" for ms in taken.get(metric, [])] or [""] * 3
                         figures = [f"{recall:.2f}" for recall in found[metric][i]]
@@ -128,11 +128,11 @@ def rows(dev: FeatureFile, train: FeatureFile, rms: Sequence[int], timed: int) -
 @click.option("--timed", default=50, show_default=True, type=click.IntRange(1), help="Queries that are timed.")
 def main(dev: Path, train: Path, rms: tuple[int, ...], timed: int) -> None:
     """Measure gain and cost of re-ranking DEV by alignment."""
-    told = {"dev": dev, "fit": train, "rm": rms, "timed": timed}
+    parameters = {"dev": dev, "fit": train, "rm": rms, "timed": timed}
     with (
         FeatureFile(dev) as searched,
         FeatureFile(train) as learned,
-        Writer(sys.stdout, __file__, told, COLUMNS) as out,
+        Writer(sys.stdout, __file__, parameters, COLUMNS) as out,
     ):
         for row in rows(searched, learned, rms, timed):
             out.write(*row)

@@ -107,8 +107,8 @@ def more(one: str, other: str) -> Judge:
 
     def judge(table: Table) -> Judgement:
         difference, error = table.total(one, other)
-        told = table.told(one, other)
-        return Judgement(better(difference, error), difference, error, told, paper=table.paper(one, other))
+        figures = table.told(one, other)
+        return Judgement(better(difference, error), difference, error, figures, paper=table.paper(one, other))
 
     return judge
 
@@ -121,8 +121,8 @@ def loses(model: str, least: float, most: float) -> Judge:
         whole, _ = table.total("TERN")
         lost, blur = difference / whole, ERRORS * error / whole
         verdict = HELD if least <= lost <= most else TIE if least - blur <= lost <= most + blur else NOT
-        told = f"{table.told('TERN', model)}: {100 * lost:.0f} % lost"
-        return Judgement(verdict, difference, error, told, paper=table.paper("TERN", model))
+        figures = f"{table.told('TERN', model)}: {100 * lost:.0f} % lost"
+        return Judgement(verdict, difference, error, figures, paper=table.paper("TERN", model))
 
     return judge
 
@@ -133,8 +133,8 @@ def worst(model: str, others: Sequence[str]) -> Judge:
     def judge(table: Table) -> Judgement:
         nearest = min(others, key=lambda other: table.total(other, model)[0])
         difference, error = table.total(nearest, model)
-        told = table.told(model, *others)
-        return Judgement(better(difference, error), difference, error, told, paper=table.paper(nearest, model))
+        figures = table.told(model, *others)
+        return Judgement(better(difference, error), difference, error, figures, paper=table.paper(nearest, model))
 
     return judge
 
@@ -187,16 +187,16 @@ class Curves:
 def resilient(curves: Curves) -> Judgement:
     """Quantisation against permutation where sparsity is strongest; the lesser ones are told."""
     difference, error = curves.at("scalar minus permutation", "plain", SPARSEST)
-    told = "; ".join(f"{code} {curves.over(code, 'plain', (0, *STRONG))}" for code in ("scalar", "permutation"))
-    return Judgement(better(difference, error), difference, error, told, curves.direction)
+    figures = "; ".join(f"{code} {curves.over(code, 'plain', (0, *STRONG))}" for code in ("scalar", "permutation"))
+    return Judgement(better(difference, error), difference, error, figures, curves.direction)
 
 
 def retains(curves: Curves) -> Judgement:
     """Nothing is lost before sparsity is massive: the plain quantiser at half of the components decides."""
     difference, error = curves.at("dense minus scalar", "plain", 0.5)
-    told = f"dense {curves.rows['scalar', 'plain', 0.5]['dense']}; "
-    told += f"scalar {curves.over('scalar', 'plain', (0, 0.5, 0.75, *STRONG))}"
-    return Judgement(alike(difference, error, SAME), difference, error, told, curves.direction)
+    figures = f"dense {curves.rows['scalar', 'plain', 0.5]['dense']}; "
+    figures += f"scalar {curves.over('scalar', 'plain', (0, 0.5, 0.75, *STRONG))}"
+    return Judgement(alike(difference, error, SAME), difference, error, figures, curves.direction)
 
 
 def context(aggregate: str) -> Callable[[Curves], Judgement]:
@@ -205,8 +205,8 @@ def context(aggregate: str) -> Callable[[Curves], Judgement]:
     def judge(curves: Curves) -> Judgement:
         code = f"soft {aggregate}"
         difference, error = curves.at(f"{code} minus {code}", "with context minus no context", SPARSEST)
-        told = "; ".join(f"{chain} {curves.over(code, chain, STRONG)}" for chain in ("with context", "no context"))
-        return Judgement(better(difference, error), difference, error, told, curves.direction)
+        figures = "; ".join(f"{chain} {curves.over(code, chain, STRONG)}" for chain in ("with context", "no context"))
+        return Judgement(better(difference, error), difference, error, figures, curves.direction)
 
     return judge
 
@@ -214,8 +214,8 @@ def context(aggregate: str) -> Callable[[Curves], Judgement]:
 def aggregates(curves: Curves) -> Judgement:
     """Sum against maximum where soft assignment is sparse."""
     difference, error = curves.at("soft sum minus soft max", "with context", SPARSEST)
-    told = "; ".join(f"{code} {curves.over(code, 'with context', STRONG)}" for code in ("soft sum", "soft max"))
-    return Judgement(alike(difference, error, SAME), difference, error, told, curves.direction)
+    figures = "; ".join(f"{code} {curves.over(code, 'with context', STRONG)}" for code in ("soft sum", "soft max"))
+    return Judgement(alike(difference, error, SAME), difference, error, figures, curves.direction)
 
 
 def catches_up(curves: Curves) -> Judgement:
@@ -226,10 +226,10 @@ def catches_up(curves: Curves) -> Judgement:
     behind = last > max(ERRORS * error, 2 * SAME)
     verdict = NOT if behind else HELD
     gap = ", ".join(f"{value:+.1f} +- {of:.1f} at Rm={rm}" for rm, (value, of) in zip(DEPTHS, gaps, strict=True))
-    told = f"scalar minus soft {gap}"
+    figures = f"scalar minus soft {gap}"
     if first <= 0:
-        told += "; soft is not behind to begin with"
-    return Judgement(verdict, last, error, told, curves.direction)
+        figures += "; soft is not behind to begin with"
+    return Judgement(verdict, last, error, figures, curves.direction)
 
 
 CURVES: tuple[tuple[str, Callable[[Curves], Judgement]], ...] = (
@@ -254,8 +254,10 @@ def judged(files: Sequence[Rows]) -> Iterator[list[object]]:
     ]
     for claims, sources in ((TABLE, tables), (CURVES, curves)):
         for claim, judge in claims:
-            told = [row for name, source in sources for row in judgements(claim, name, judge, source)]
-            yield from told or [[claim, None, None, UNKNOWN, None, None, "no row file has the rows it needs", None]]
+            judged_rows = [row for name, source in sources for row in judgements(claim, name, judge, source)]
+            yield from judged_rows or [
+                [claim, None, None, UNKNOWN, None, None, "no row file has the rows it needs", None]
+            ]
 
 
 def judgements(
@@ -263,11 +265,11 @@ def judgements(
 ) -> Iterator[list[object]]:
     """The row of a claim on one source, if that has what decides."""
     try:
-        found = judge(source)
+        judgement = judge(source)
     except KeyError:
         return
-    figures = [f"{value:.2f}" for value in (found.difference, found.error)]
-    yield [claim, name, found.direction, found.verdict, *figures, found.figures, found.paper]
+    figures = [f"{value:.2f}" for value in (judgement.difference, judgement.error)]
+    yield [claim, name, judgement.direction, judgement.verdict, *figures, judgement.figures, judgement.paper]
 
 
 @click.command()
@@ -277,11 +279,11 @@ def main(files: tuple[Path, ...]) -> None:
     for path in files:
         if not path.exists():
             click.echo(f"{path}: no such file, so no claim is judged by it", err=True)
-    found = [read(path) for path in files if path.exists()]
-    for file in found:
+    tables = [read(path) for path in files if path.exists()]
+    for file in tables:
         if not file.done:
             click.echo(f"{file.name}: its rows are not all there, so no claim is judged by it", err=True)
-    known = [file for file in found if file.done]
+    known = [file for file in tables if file.done]
     with Writer(sys.stdout, __file__, {"rows": files}, COLUMNS) as out:
         for row in judged(known):
             out.write(*row)

@@ -58,10 +58,10 @@ def rows(gallery: Gallery, fit: FeatureFile, book: Codebook) -> Iterator[list[ob
             found = gallery.search(codec, asking, target, (1,))
             groups = gallery.groups[asking]
             dense = share(gallery.exact(asking, target), groups)[0]
-            told = (dense, *share(found.hits[:, 0], groups))
+            shares = (dense, *share(found.hits[:, 0], groups))
             yield [
                 assignment, z, round(1 - z / p, 4), f"{asking} to {target}", round(found.terms, 2),
-                round(found.postings, 1), round(found.size, 1), *(f"{value:.2f}" for value in told),
+                round(found.postings, 1), round(found.size, 1), *(f"{value:.2f}" for value in shares),
             ]  # fmt: skip
 
 
@@ -73,11 +73,11 @@ def rows(gallery: Gallery, fit: FeatureFile, book: Codebook) -> Iterator[list[ob
 @click.option("--seed", default=0, show_default=True)
 def main(features: Path, fit: Path, clusters: tuple[int, ...], samples: tuple[int, ...], seed: int) -> None:
     """Recall of FEATURES under codebooks of several sizes."""
-    told = {"features": features, "fit": fit, "clusters": clusters, "samples": samples}
+    parameters = {"features": features, "fit": fit, "clusters": clusters, "samples": samples}
     with ExitStack() as stack:
         searched, learned = (stack.enter_context(FeatureFile(path)) for path in (features, fit))
         gallery = Gallery(searched)
-        out = stack.enter_context(Writer(sys.stdout, __file__, told, COLUMNS, seed=seed))
+        out = stack.enter_context(Writer(sys.stdout, __file__, parameters, COLUMNS, seed=seed))
         for size, sample in grid(clusters, samples):
             click.echo(f"{size} clusters of {sample} concepts", err=True)
             begun = time.monotonic()

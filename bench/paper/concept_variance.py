@@ -44,8 +44,8 @@ def main(recipes: tuple[str, ...]) -> None:
     wrong = [file for _, equals, file in read if not equals]
     if wrong:
         raise click.UsageError(f"{wrong[0]!r} is not NAME=FILE")
-    told = {"recipes": [f"{name}={Path(file).name}" for name, _, file in read]}
-    with Writer(sys.stdout, __file__, told, COLUMNS) as out:
+    parameters = {"recipes": [f"{name}={Path(file).name}" for name, _, file in read]}
+    with Writer(sys.stdout, __file__, parameters, COLUMNS) as out:
         for name, _, file in read:
             gallery = Gallery.of(Path(file))
             found = evaluate_recall(gallery.scores("dot"), gallery.owners)

@@ -106,11 +106,11 @@ def rows(
 @click.option("--seed", default=0, show_default=True)
 def main(learn: Path, features: Path, clusters: int, top: int, count: int, seed: int) -> None:
     """How well labels learned on LEARN fit the pictures of FEATURES."""
-    told = {"learn": learn, "features": features, "clusters": clusters, "pictures": top, "terms": count}
+    parameters = {"learn": learn, "features": features, "clusters": clusters, "pictures": top, "terms": count}
     with (
         FeatureFile(learn) as first,
         FeatureFile(features) as second,
-        Writer(sys.stdout, __file__, told, COLUMNS, seed=seed) as out,
+        Writer(sys.stdout, __file__, parameters, COLUMNS, seed=seed) as out,
     ):
         for row in rows(first, second, clusters, top, count, seed):
             out.write(*row)

@@ -88,10 +88,10 @@ def floor(regions: Path, train: Path, gallery: Gallery) -> NDArray[np.float32]:
     frequencies = words.fit_transform([item.content for item in captions])
     reduce = TruncatedSVD(min(SVD, frequencies.shape[1] - 1), random_state=0)
     texts = reduce.fit_transform(frequencies)
-    asked = reduce.transform(words.transform(gallery.captions))
+    queries = reduce.transform(words.transform(gallery.captions))
     images = seen[[known[item.group] for item in captions]]
     to_image, to_text = variates(images, texts)
-    sides = (asked - texts.mean(axis=0)) @ to_text, (unseen - images.mean(axis=0)) @ to_image
+    sides = (queries - texts.mean(axis=0)) @ to_text, (unseen - images.mean(axis=0)) @ to_image
     one, other = (unit_rows(side.astype(np.float32)) for side in sides)
     return one @ other.T
 
@@ -151,14 +151,14 @@ def main(models: tuple[str, ...], regions: Path | None, train: Path | None, spic
     with click.progressbar(length=len(gallery.captions) * gallery.images, label="relevance", file=sys.stderr) as bar:
         relevances = [gallery.relevance(tick=bar.update), gallery.relevance(spice) if spice else None]
     part = fold if gallery.images > fold else None
-    told = {
+    parameters = {
         "models": [f"{m.name}={'+'.join(path.name for path in m.gallery.paths)},{m.metric}" for m in read],
         "floor": regions,
         "train": train,
         "spice": spice,
         "fold": fold,
     }
-    with Writer(sys.stdout, __file__, told, COLUMNS, extras=("scikit-learn",)) as out:
+    with Writer(sys.stdout, __file__, parameters, COLUMNS, extras=("scikit-learn",)) as out:
         if regions is not None and train is not None:
             scores = floor(regions, train, gallery)
             for row in rows("closed form", "cosine of variates", scores, gallery.owners, relevances, part):

@@ -175,7 +175,7 @@ def main(
     codebook: Path | None,
 ) -> None:
     """Recall against postings of the embeddings in FEATURES."""
-    told = {
+    parameters = {
         "features": features,
         "synthetic": count,
         "queries": queries,
@@ -201,7 +201,7 @@ def main(
     tried = [codes(only, sample, sizes, len(truth.X) <= SMALL)]
     if codebook is not None:
         tried.append(concept_codes(Codebook.load(codebook), sample, sizes))
-    with Writer(sys.stdout, __file__, told, COLUMNS) as out:
+    with Writer(sys.stdout, __file__, parameters, COLUMNS) as out:
         for row in rows(truth, chain.from_iterable(tried)):
             out.write(*row)
 

@@ -50,13 +50,13 @@ def families(
     searcher: Searcher, gallery: Sequence[Painted], numbers: Mapping[str, int], metrics: Sequence[Metric], most: int
 ) -> Iterator[tuple[str, str, str, Measure]]:
     """The measures of all families."""
-    asked = queries(gallery, most)
+    chosen = queries(gallery, most)
     for metric in metrics:
-        rankings = found(searcher, [query.asked.text for query in asked], numbers, metric)
+        rankings = found(searcher, [query.asked.text for query in chosen], numbers, metric)
         for family in FAMILIES:
-            mine = [i for i, query in enumerate(asked) if query.family == family]
+            mine = [i for i, query in enumerate(chosen) if query.family == family]
             if mine:
-                measures = judge([asked[i] for i in mine], [rankings[i] for i in mine])
+                measures = judge([chosen[i] for i in mine], [rankings[i] for i in mine])
                 yield from ((family, metric, name, measure) for name, measure in measures.items())
 
 
@@ -82,7 +82,7 @@ def pointing(
 
 
 def nearest(searcher: Searcher, id: str, text: str, noun: str, regions: NDArray[np.float32]) -> int:
-    """The region nearest to the noun."""
+    """The region with the largest cosine to the noun."""
     encoded = searcher.encoder.encode_texts([text])
     assert encoded.concepts is not None
     assert encoded.words is not None

@@ -133,7 +133,7 @@ def kept(sparsity: float, width: int) -> int:
 
 
 def rows(gallery: Gallery, settings: Iterator[Setting]) -> Iterator[list[object]]:
-    """One row per setting and direction, and then one a pair of PAIRS where both were measured."""
+    """One row per setting and direction, then one row per pair of PAIRS if both were measured."""
     dense = {asking: gallery.exact(asking, target) for asking, target in DIRECTIONS}
     hits: Hits = {}
     for setting in settings:
@@ -142,10 +142,10 @@ def rows(gallery: Gallery, settings: Iterator[Setting]) -> Iterator[list[object]
             found = gallery.search(setting.codec, asking, target)
             hits[setting.code, setting.chain, setting.sparsity, asking] = found.hits
             hits["dense", "", setting.sparsity, asking] = np.repeat(dense[asking][:, None], len(RMS), axis=1)
-            told = share(dense[asking], gallery.groups[asking])[0]
+            dense_share = share(dense[asking], gallery.groups[asking])[0]
             yield [
                 setting.code, setting.chain, setting.z, setting.query_z, setting.sparsity, round(found.terms, 2),
-                f"{asking} to {target}", round(found.postings, 1), round(found.size, 1), f"{told:.2f}",
+                f"{asking} to {target}", round(found.postings, 1), round(found.size, 1), f"{dense_share:.2f}",
                 *figures(found.hits, gallery.groups[asking]),
             ]  # fmt: skip
     yield from differences(gallery, hits)
@@ -159,8 +159,8 @@ def differences(gallery: Gallery, hits: Hits) -> Iterator[list[object]]:
             less = hits.get((other, than, sparsity, asking))
             if (code, name) == (one, of) and less is not None:
                 direction = f"{asking} to {dict(DIRECTIONS)[asking]}"
-                told = figures(found.astype(np.int8) - less, gallery.groups[asking])
-                yield [f"{one} minus {other}", chain, None, None, sparsity, None, direction, None, None, None, *told]
+                cells = figures(found.astype(np.int8) - less, gallery.groups[asking])
+                yield [f"{one} minus {other}", chain, None, None, sparsity, None, direction, None, None, None, *cells]
 
 
 def figures(values: NDArray[np.generic], groups: NDArray[np.int64]) -> list[str]:
@@ -213,8 +213,15 @@ def main(
     """Recall@10 against sparsity of the embeddings in FEATURES."""
     if (features is None) == (count is None):
         raise click.UsageError("give either FEATURES or --synthetic N")
-    told = {"features": features, "synthetic": count, "fit": fit, "alone": alone, "clusters": clusters, "terms": terms}
-    told |= {"vectors": True} if vectors else {}
+    parameters = {
+        "features": features,
+        "synthetic": count,
+        "fit": fit,
+        "alone": alone,
+        "clusters": clusters,
+        "terms": terms,
+    }
+    parameters |= {"vectors": True} if vectors else {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         if count is not None:
             features = Path(folder) / "synthetic.h5"
@@ -228,7 +235,7 @@ def main(
         if gallery.of["image"].concepts is not None and not vectors:
             books = Codebooks(learned, context_free, codebooks, clusters)
             settings.append(concept_settings(books, learned, sparsities, dictionary))
-        with Writer(sys.stdout, __file__, {**told, "sparsities": sparsities}, COLUMNS) as out:
+        with Writer(sys.stdout, __file__, {**parameters, "sparsities": sparsities}, COLUMNS) as out:
             for row in rows(gallery, (setting for part in settings for setting in part)):
                 out.write(*row)
 

@@ -126,8 +126,8 @@ class Table:
         recalls = [100 * float(column.mean(dtype=np.float64)) for column in values]
         error = spread(list(zip(values, asking, strict=True)))
         section, other = (line.section, None) if minus is None else (PAIRS, minus.model)
-        told = [f"{value:.2f}" for value in (*recalls, sum(recalls), error)]
-        return [section, line.model, other, *told, *published(line.model, other)]
+        texts = [f"{value:.2f}" for value in (*recalls, sum(recalls), error)]
+        return [section, line.model, other, *texts, *published(line.model, other)]
 
     def _line(self, section: str, model: str, encode: Callable[[Modality, str], NDArray[Any]]) -> Line:
         found: dict[Modality, NDArray[np.int64]] = {}
@@ -209,14 +209,14 @@ def main(
     codebooks: Path | None,
 ) -> None:
     """Table I of the Bag of Concepts paper on the embeddings in DEV."""
-    told = {"dev": dev, "fit": train, "alone-train": alone_train, "alone-dev": alone_dev, "clusters": clusters}
+    parameters = {"dev": dev, "fit": train, "alone-train": alone_train, "alone-dev": alone_dev, "clusters": clusters}
     with ExitStack() as stack:
         opened, fit = (stack.enter_context(FeatureFile(path)) for path in (dev, train))
         alone, alone_fit = (stack.enter_context(FeatureFile(p)) if p else None for p in (alone_dev, alone_train))
         books = Codebooks(fit, alone_fit, codebooks, clusters)
         sample = [Embeddings(m, fit.vectors(m)[:: max(1, fit.count(m) // FIT)]) for m in MODALITIES]
         table = Table(opened)
-        out = stack.enter_context(Writer(sys.stdout, __file__, told, COLUMNS))
+        out = stack.enter_context(Writer(sys.stdout, __file__, parameters, COLUMNS))
         found = {}
         for line in lines(table, Table(alone) if alone else None, sample, books):
             click.echo(line.model, err=True)

@@ -138,7 +138,7 @@ class Scipy(Coded, Local):
 
 
 class Tantivy(Coded, Local):
-    """Terms as words, BM25 with weights over idf as boosts: what is left of it is the sum of the weights."""
+    """Terms as words, with boosts of weight / idf, so that BM25 becomes the sum of the weights."""
 
     library = "tantivy"
     beside = 2
@@ -216,7 +216,7 @@ def fitted(data: Data, code: str) -> SurrogateCodec:
 
 
 def encoded(data: Data, code: str, clock: Clock) -> Iterator[TermMatrix]:
-    """The term matrix of the gallery, a block at a time; ``clock`` watches the encoding."""
+    """The term matrix of the gallery, block by block; ``clock`` times the encoding."""
     encode = clock.around(fitted(data, code).encode_documents)
     for start, block in data.blocks():
         yield encode(Embeddings(data.modality, block))

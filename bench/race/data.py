@@ -246,5 +246,5 @@ def append(writer: FeatureWriter, start: int, vectors: Matrix) -> None:
 
 
 def told(line: str) -> None:
-    """Progress."""
+    """Print a line of progress to stderr."""
     click.echo(line, err=True)

@@ -109,7 +109,7 @@ class Engine(ABC):
 
 
 class Local(Engine):
-    """An index in a folder of its own."""
+    """An index in its own folder."""
 
     inside = 0  # bytes a component of the vectors in its files
     beside = 0  # and of those that it reads elsewhere

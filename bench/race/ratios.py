@@ -45,7 +45,7 @@ def pairs(table: Sequence[Cells]) -> Iterator[tuple[str, Cells, Cells]]:
 
 
 def code_of(row: Cells) -> str:
-    """Such as ``bits:32``; "" of an index over vectors."""
+    """The code, for example ``bits:32``; "" for an index of vectors."""
     name = row["index"].partition(" ")[0]
     return name if ":" in name else ""
 

@@ -138,7 +138,7 @@ class Ivf(Faiss):
 
 
 class Usearch(Local):
-    """A graph of 32 neighbours a node over float16."""
+    """A graph of 32 neighbours per node over float16."""
 
     library = "usearch"
     kind = "HNSW32 float16"

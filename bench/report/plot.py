@@ -309,8 +309,8 @@ def growth(rows: Rows, data: str) -> Iterator[Plot]:
                 points = [(x, float(row[column])) for x, row in zip(n, table, strict=True)]
                 x, y = ([point[i] for point in points if point[1] > 0] for i in (0, 1))  # 0.00: too little to tell
                 if y:
-                    told = f"{name}: n^{exponent(x, y):.2f}" if len(y) > 1 else name
-                    lines.append(Line(told, x, y, len(lines)))
+                    label = f"{name}: n^{exponent(x, y):.2f}" if len(y) > 1 else name
+                    lines.append(Line(label, x, y, len(lines)))
         ax.set_xscale("log")
         ax.set_yscale("log")
         ticks_at(ax.xaxis, n)

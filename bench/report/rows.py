@@ -76,8 +76,8 @@ class Writer:
 
     def __enter__(self) -> Writer:
         for name, value in self.head.items():
-            told = value if name in PLAIN else json.dumps(value, default=_named, ensure_ascii=False)
-            self.stdout.write(f"{MARK}{name}: {told}\n")
+            text = value if name in PLAIN else json.dumps(value, default=_named, ensure_ascii=False)
+            self.stdout.write(f"{MARK}{name}: {text}\n")
         self._csv.writerow(self.columns)
         self.stdout.flush()
         self._begun = time.perf_counter()

@@ -348,6 +348,15 @@ def pointing(rows: Rows) -> Table:
     return Table(["pictures with", "region by", "things", "on the thing"], lines)
 
 
+def cutoff(rows: Rows) -> Table:
+    """A family of sentences and a metric per line: what is above the line."""
+    return listed(rows.table, {
+        "sentences, ranked by": lambda row: f"{row['family']}, {row['by']}", "number": of("count"),
+        "precision": share_of("precision"), "recall": share_of("recall"), "pictures above the line": of("shown", 1),
+        "empty answers": share_of("empty"),
+    })  # fmt: skip
+
+
 def with_chance(row: Row) -> str:
     return f"{share(row['share'])} ({share(row['chance'])})"
 
@@ -366,6 +375,7 @@ VIEWS: dict[str, dict[str, View]] = {
     "encoding_speed.py": {"encoding": encoding},
     "embedded_kernel.py": {"kernel": kernel},
     "labels.py": {"labels": labels},
+    "cutoff.py": {"cutoff": cutoff},
     "scene_truth.py": {"truth": truth, "pointing": pointing},
 }
 

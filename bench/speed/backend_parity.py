@@ -62,8 +62,8 @@ def main(features: Path, places: tuple[str, ...], code: Code, k: int, rm: float)
     for at in places:
         searcher = Searcher.open(NAME, at)
         found: list[list[Hit]] = []
-        for _, asked in read_queries(features, searcher.index.manifest.identity, None):
-            found += searcher.search_vectors(asked, k=k, find="text" if asked.modality == "image" else "image")
+        for _, queries in read_queries(features, searcher.index.manifest.identity, None):
+            found += searcher.search_vectors(queries, k=k, find="text" if queries.modality == "image" else "image")
         first = first or found
         different = sum(not same(a, b) for a, b in zip(first, found, strict=True))
         pairs = ((a, b) for one, other in zip(first, found, strict=True) for a, b in zip(one, other, strict=False))

@@ -141,7 +141,7 @@ def drop_cache(root: Path) -> None:
 
 
 def ready(group: Group) -> None:
-    """Load what any index needs, and only then join the group."""
+    """Import everything that an index needs before joining the memory group."""
     use_threads(1)
     import_module("indexing.embedded.index")
     group.join()

@@ -58,7 +58,7 @@ def as_embeddings(X: NDArray[np.float32], code: str) -> Embeddings:
 
 
 def measure(path: Path, rows: int, dim: int, code: str) -> list[Any]:
-    """The row of one code; its name first."""
+    """The row of one code, beginning with its name."""
     import faiss
 
     sample = read(path, dim, 0, FIT)

@@ -52,7 +52,7 @@ def drawn(count: int, dim: int, seed: int) -> Iterator[NDArray[np.float32]]:
 
 
 def write(path: Path, count: int, dim: int, seed: int) -> None:
-    """A feature file of pictures that are nowhere."""
+    """Write a feature file of pictures that do not exist."""
     header = Header("embeddings", "synthetic:vectors", f"{seed:064x}", dim, "float16", f"{count:064x}")
     with FeatureWriter(path, header) as writer:
         start = 0

@@ -87,8 +87,8 @@ class Parts:
     @property
     def share(self) -> float:
         """Of what is asked for, how much is there: 1 for a right picture."""
-        found = [*self.kinds, *self.colours, *self.place, *self.relation]
-        return sum(found) / len(found)
+        parts = [*self.kinds, *self.colours, *self.place, *self.relation]
+        return sum(parts) / len(parts)
 
     @property
     def measured(self) -> dict[str, bool]:
@@ -134,12 +134,14 @@ def read_gallery(path: Path) -> list[Painted]:
 
 def queries(gallery: Sequence[Painted], most: int = 300, seed: int = 0) -> list[Query]:
     """Of each family at most ``most`` sentences, drawn by ``seed`` from those that describe some picture."""
-    found = []
+    chosen = []
     for family in FAMILIES:
-        asked = list(dict.fromkeys(each for picture in gallery for each in _asked(family, picture.scene)))
-        order = np.random.default_rng(seed).permutation(len(asked))[:most]
-        found += [Query(family, asked[k], [asked[k].parts(picture) for picture in gallery]) for k in sorted(order)]
-    return found
+        candidates = list(dict.fromkeys(each for picture in gallery for each in _asked(family, picture.scene)))
+        order = np.random.default_rng(seed).permutation(len(candidates))[:most]
+        chosen += [
+            Query(family, candidates[k], [candidates[k].parts(picture) for picture in gallery]) for k in sorted(order)
+        ]
+    return chosen
 
 
 def judge(asked: Sequence[Query], rankings: Sequence[Sequence[int]]) -> dict[str, Measure]:

@@ -66,14 +66,14 @@ def read_published(path: Path) -> dict[str, Any]:
     try:
         with _unpacked(path) as file, torch.serialization.safe_globals(_plain_types()), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings about unusual files, which raise errors as well
-            found = torch.load(file, map_location="cpu", weights_only=True)
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except UNREADABLE as error:
         raise EncoderError(f"{path}: {_reason(error)}") from error
-    parts = found.get("model") if isinstance(found, dict) else None
+    parts = content.get("model") if isinstance(content, dict) else None
     states = parts if isinstance(parts, (list, tuple)) else [parts]
     if not all(isinstance(state, dict) and state and all(map(_is_named_tensor, state.items())) for state in states):
         raise EncoderError(f"{path}: no published checkpoint (its entry 'model' must hold tensors by name)")
-    checkpoint: dict[str, Any] = found
+    checkpoint: dict[str, Any] = content
     return checkpoint
 
 

@@ -59,8 +59,8 @@ def convert(checkpoint: Path, folder: Path, tokens: Path, source: RegionSource, 
     check_model_folder(folder)
     if not tokens.is_file():
         raise EncoderError(f"{tokens}: no such file; name the vocabulary that the checkpoint came with")
-    found = checkpoints.read_published(checkpoint)
-    kind, network = from_published(found)
+    published = checkpoints.read_published(checkpoint)
+    kind, network = from_published(published)
     if source.identity.dim != network.config.region_dim:
         raise EncoderError(
             f"regions of {source.identity.spec} have {source.identity.dim} numbers, those of the checkpoint "
@@ -75,7 +75,7 @@ def convert(checkpoint: Path, folder: Path, tokens: Path, source: RegionSource, 
         save_weights(folder, network.state_dict())
         create_folder(folder, kind, network, words, source)
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    return Converted(kind, asdict(network.config), parameters, _training(kind, found))
+    return Converted(kind, asdict(network.config), parameters, _training(kind, published))
 
 
 def from_published(checkpoint: Mapping[str, Any]) -> tuple[str, Network]:
@@ -109,15 +109,15 @@ def _read_pieces(path: Path) -> dict[str, int]:
     """Word-pieces and their ids, which are 0, 1, 2 ..., from a vocab.txt (one per line) or a tokenizer.json."""
     try:
         text = path.read_text(encoding="utf-8")
-        found = json.loads(text)["model"]["vocab"] if path.suffix == ".json" else _numbered(text)
-        if sorted(found.values()) != list(range(len(found))):
+        vocabulary = json.loads(text)["model"]["vocab"] if path.suffix == ".json" else _numbered(text)
+        if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise ValueError("its ids are not 0, 1, 2 ... or a piece occurs twice")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise EncoderError(f"{path}: not the vocabulary of a BERT, vocab.txt or tokenizer.json ({error})") from error
-    missing = [piece for piece in NEEDED if piece not in found]
+    missing = [piece for piece in NEEDED if piece not in vocabulary]
     if missing:
         raise EncoderError(f"{path}: not the vocabulary of a BERT, {' '.join(missing)} not in it")
-    pieces: dict[str, int] = found
+    pieces: dict[str, int] = vocabulary
     return pieces
 
 
@@ -126,10 +126,10 @@ def _numbered(text: str) -> dict[str, int]:
 
 
 def _training(kind: str, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    told = {
+    record = {
         key: float(value)
         for key, value in checkpoint.items()
         if (key == "epoch" or str(key).startswith("best_")) and isinstance(value, Real)
     }
     pooling = checkpoints.pooling(checkpoint) if kind == "teran" else None
-    return told if pooling is None else {**told, "pooling": pooling}
+    return record if pooling is None else {**record, "pooling": pooling}

@@ -49,7 +49,7 @@ UNUSED = {"attn_mask"}  # made anew by either library
 
 
 def load(folder: Path, weights: str) -> tuple[Any, Any, Any]:
-    """The network, the tokenizer and the image processor. ValueError if the network is built in another way."""
+    """The network, the tokenizer and the image processor. ValueError for another architecture."""
     told = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     network, pictures = told["model_cfg"], told.get("preprocess_cfg", {})
     check(network, pictures)

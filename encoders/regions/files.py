@@ -40,8 +40,8 @@ class FileRegions:
         if not pairs:
             raise EncoderError(f"{folder}: no bottom-up features (cocobu_att with cocobu_box, or bu_att with bu_box)")
         self._features, self._boxes = pairs[0]
-        found = (p for p in self._features.rglob("*.np[yz]") if p.is_file())
-        names = sorted(p.relative_to(self._features).as_posix() for p in found)
+        paths = (p for p in self._features.rglob("*.np[yz]") if p.is_file())
+        names = sorted(p.relative_to(self._features).as_posix() for p in paths)
         if not names:
             raise EncoderError(f"{self._features}: no .npz or .npy files; put one a picture there")
         width = _read(self._features / names[0]).shape[-1]

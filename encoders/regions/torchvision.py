@@ -80,11 +80,11 @@ class TorchvisionRegions:
         maps = self._network.backbone(images.tensors)
         proposals, _ = self._network.rpn(images, maps)
         heads, sizes = self._network.roi_heads, images.image_sizes
-        (found,), _ = heads(maps, proposals, sizes)
+        (detections,), _ = heads(maps, proposals, sizes)
         height, width = sizes[0]
-        corners = found["boxes"] / found["boxes"].new_tensor([width, height, width, height])
-        boxes, rows = select(corners.cpu().numpy(), found["scores"].cpu().numpy(), self._options)
-        kept = found["boxes"][torch.from_numpy(rows).to(self._device)]
+        corners = detections["boxes"] / detections["boxes"].new_tensor([width, height, width, height])
+        boxes, rows = select(corners.cpu().numpy(), detections["scores"].cpu().numpy(), self._options)
+        kept = detections["boxes"][torch.from_numpy(rows).to(self._device)]
         vectors = heads.box_head(heads.box_roi_pool(maps, [kept], sizes))
         return Regions(vectors.float().cpu().numpy(), boxes)
 

@@ -129,16 +129,16 @@ def _index(path: Path) -> _Index:
     """The index of the table: the one beside it, or a new one, kept if the folder is writable."""
     status, kept = path.stat(), path.with_name(f".{path.name}.index.npz")
     stamp = np.array([FORMAT, status.st_size, status.st_mtime_ns], dtype=np.int64)
-    found = _read(kept, stamp)
-    if found is None:
-        found = _scan(path)
-        arrays: dict[str, Any] = {"stamp": stamp, "ids": np.array(found.ids), "offsets": found.offsets}
+    index = _read(kept, stamp)
+    if index is None:
+        index = _scan(path)
+        arrays: dict[str, Any] = {"stamp": stamp, "ids": np.array(index.ids), "offsets": index.offsets}
         try:
             with replacing(kept) as temporary, temporary.open("wb") as handle:
-                np.savez(handle, digest=np.array(found.digest), dim=np.array(found.dim), **arrays)
+                np.savez(handle, digest=np.array(index.digest), dim=np.array(index.dim), **arrays)
         except BocError:
-            return found  # read-only folder: the next use scans again
-    return found
+            return index  # read-only folder: the next use scans again
+    return index
 
 
 def _read(path: Path, stamp: NDArray[np.int64]) -> _Index | None:
@@ -185,7 +185,7 @@ def _line(handle: BinaryIO, path: Path) -> bytes:
 def _widths(line: bytes, name: str) -> list[int]:
     """The width of the features of a row; empty if it has none, or is damaged."""
     try:
-        found = _parse(line, name)
+        row = _parse(line, name)
     except ValueError:
         return []
-    return [found.features.shape[1]] if len(found) else []
+    return [row.features.shape[1]] if len(row) else []

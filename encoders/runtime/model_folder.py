@@ -121,11 +121,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         check_system(path, error, EncoderError)
         raise EncoderError(f"{path}: damaged ({error}); train the model again with boc train") from error
-    found = config.get("format")
-    if isinstance(found, int) and found != FORMAT:
-        step = "upgrade boc" if found > FORMAT else "train the model again with boc train"
-        raise EncoderError(f"{path}: model format {found}, this boc reads format {FORMAT}; {step}")
-    if config.get("kind") not in NETWORKS or found != FORMAT or not set(config) >= PARTS:
+    version = config.get("format")
+    if isinstance(version, int) and version != FORMAT:
+        step = "upgrade boc" if version > FORMAT else "train the model again with boc train"
+        raise EncoderError(f"{path}: model format {version}, this boc reads format {FORMAT}; {step}")
+    if config.get("kind") not in NETWORKS or version != FORMAT or not set(config) >= PARTS:
         raise EncoderError(f"{path}: not the configuration of an encoder; train one with boc train SOURCE -o FOLDER")
     if not (folder / "model.safetensors").is_file():
         raise EncoderError(f"{folder}: no weights yet; repeat the boc train command, it goes on where it stopped")

@@ -97,16 +97,16 @@ class SetEncoder:
         masks = self.network.word_mask(*text_towers.pad(ids))  # on the host, without a device synchronisation
         return [torch.nonzero(mask).flatten().tolist() for mask in masks]
 
-    def _rows(self, found: Encoded, kept: Sequence[Sequence[int]]) -> tuple[Tensor, list[Tensor]]:
+    def _rows(self, encoded: Encoded, kept: Sequence[Sequence[int]]) -> tuple[Tensor, list[Tensor]]:
         """Vectors, and the rows ``kept`` of each set, as slices where possible, which avoid a device
         synchronisation."""
-        vectors = found.vectors
+        vectors = encoded.vectors
         if self._precision != "float32":
             vectors = nn.functional.normalize(vectors.float(), dim=-1)
         gapless = [not len(p) or p[-1] - p[0] + 1 == len(p) for p in kept]
         return vectors, [
             rows[p[0] : p[-1] + 1] if whole and len(p) else rows[list(p)]
-            for rows, p, whole in zip(found.sets, kept, gapless, strict=True)
+            for rows, p, whole in zip(encoded.sets, kept, gapless, strict=True)
         ]
 
     def _batches(

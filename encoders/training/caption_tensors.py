@@ -17,7 +17,7 @@ from boc.atomic_files import replacing
 from boc.types import Item
 
 from ..networks.base import Encoded, Network
-from ..networks.text_towers import Tokens, pad, stop_ids
+from ..networks.text_towers import Tokens, opposite_ids, pad, stop_ids
 from ..runtime.device import fast_bfloat16
 
 BATCH = 256
@@ -49,6 +49,7 @@ class Captions:
     def __init__(self, captions: Sequence[Item], tokens: Tokens, width: int, *, frozen: bool, folder: Path) -> None:
         self.ids = tokens.ids([caption.content for caption in captions])
         self.stops = stop_ids(tokens)
+        self.opposites = opposite_ids(tokens)
         self.size = tokens.size
         self.frozen = frozen
         self._path = folder / "words.npy"

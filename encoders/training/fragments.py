@@ -1,13 +1,17 @@
-"""Fragments of captions for training, since queries are shorter than captions.
+"""What training reads in the place of captions: fragments of them, and captions turned round.
 
-A fragment is a run of words. It describes the picture of its caption, and perhaps others: a picture whose captions have
-all of its words is no negative of it. So "red rocket" has to be told apart from pictures of blue rockets and of red
-boats; whole captions hardly require this, since their other words suffice.
+Queries are shorter than captions. A fragment is a run of words. It describes the picture of its caption, and perhaps
+others: a picture whose captions have all of its words is no negative of it. So "red rocket" has to be told apart from
+pictures of blue rockets and of red boats; whole captions hardly require this, since their other words suffice.
+
+A caption is turned round by exchanging left and right, above and below. It then is false for its picture, while all
+else that it says is true. Without it, nothing requires that "a cat to the left of a car" differs from "a cat to the
+right of a car", since two pictures of a batch hardly ever have the same things.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -52,3 +56,17 @@ class Fragments:
         kept = rng.choice(places)
         start, stop = rng.integers(1, kept + 1), rng.integers(kept + 1, len(row))
         return [row[0], *row[start:stop], row[-1]]
+
+
+def turned_round(
+    rows: Sequence[Sequence[int]], opposites: Mapping[int, int], stops: Collection[int]
+) -> tuple[list[int], list[list[int]]]:
+    """The places of the ``rows`` that say where something is, and these rows with each word of ``opposites``
+    exchanged.
+
+    A row needs a word with content beside them: "to the left" alone is as true as "to the right".
+    """
+    empty = frozenset(stops) | opposites.keys()
+    says = [not opposites.keys().isdisjoint(row) and not empty.issuperset(row[1:-1]) for row in rows]
+    places = [place for place, found in enumerate(says) if found]
+    return places, [[opposites.get(id, id) for id in rows[place]] for place in places]

@@ -1,8 +1,8 @@
 """The losses of image-sentence matching.
 
-They take ``scores`` (images, sentences) and booleans of the same shape: ``positive``, which sentences describe which
-picture, and ``apart``, which do not; other pairs are ignored. Without ``apart``, all pairs that are not positive are
-negative.
+Those of a batch take ``scores`` (images, sentences) and booleans of the same shape: ``positive``, which sentences
+describe which picture, and ``apart``, which do not; other pairs are ignored. Without ``apart``, all pairs that are not
+positive are negative.
 """
 
 from __future__ import annotations
@@ -37,6 +37,12 @@ def contrast(scores: Tensor, positive: Tensor, temperature: float, apart: Tensor
     own = scores[images, sentences] / temperature
     costs = (torch.logaddexp(own, rows.logsumexp(dim=1)) - own for rows in (others[images], others[:, sentences].T))
     return sum((cost.sum() for cost in costs), scores.new_zeros(()))
+
+
+def preference(scores: Tensor, others: Tensor, temperature: float) -> Tensor:
+    """Mean cross entropy of choosing each of ``scores`` (n,) between itself and the one of ``others`` (n,) beside it;
+    both are divided by ``temperature``."""
+    return torch.nn.functional.softplus((others - scores) / temperature).mean()
 
 
 def _others(scores: Tensor, positive: Tensor, apart: Tensor | None) -> Tensor:

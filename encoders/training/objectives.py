@@ -16,7 +16,7 @@ from ..networks.base import Encoded, Network
 from ..networks.sinkhorn import sinkhorn
 from .caption_tensors import Captions, Chunk, in_order
 from .captioning import CaptionBranch, caption_targets
-from .losses import contrast, hinge
+from .losses import contrast, hinge, preference
 
 if TYPE_CHECKING:
     from .trainer import TrainConfig
@@ -60,18 +60,22 @@ class Objective(nn.Module):
         positive: Tensor,
         negatives: int,
         apart: Tensor | None = None,
+        turned: Sequence[int] = (),
     ) -> Tensor:
         """The loss of pictures with ``lengths`` regions and the captions ``numbers``; ``positive`` (pictures, captions)
         says which captions describe which picture, ``apart`` which do not (see losses.py), ``negatives`` how many count
-        (see ``hinge``)."""
+        (see ``hinge``). The chunks hold the captions, then those at the places ``turned`` once more, turned round."""
         losses = []
         for part in self.parts:
             if part == "generation":
                 with torch.autocast(lengths.device.type, dtype=torch.bfloat16, enabled=self.mixed):
-                    told = self.generation(self._regions(images.sets), lengths, numbers, positive)
-                losses.append(self.config.generation_weight * told)
+                    generation_loss = self.generation(self._regions(images.sets), lengths, numbers, positive)
+                losses.append(self.config.generation_weight * generation_loss)
             else:
-                loss = self._ranked(part, self.scores(part, images, region_mask, chunks), positive, negatives, apart)
+                scores = self.scores(part, images, region_mask, chunks)
+                loss = self._ranked(part, scores[:, : len(numbers)], positive, negatives, apart)
+                if turned and part == "alignment":
+                    loss = loss + len(numbers) * self.config.opposites * self._turned(scores, positive, turned)
                 losses.append(loss if self.config.summed else loss / len(numbers))
         if not self.config.uncertainty:
             return torch.stack(losses).sum()
@@ -92,6 +96,13 @@ class Objective(nn.Module):
             temperature = config.temperature if matching else config.alignment_temperature
             return contrast(scores, positive, temperature, apart)
         return hinge(scores, positive, config.margin if matching else config.alignment_margin, negatives, apart)
+
+    def _turned(self, scores: Tensor, positive: Tensor, turned: Sequence[int]) -> Tensor:
+        """The loss of captions beside themselves turned round, for their own pictures."""
+        places = torch.tensor(turned, device=scores.device)
+        own = positive.int().argmax(dim=0)[places]
+        others = scores[own, positive.shape[1] + torch.arange(len(turned), device=scores.device)]
+        return preference(scores[own, places], others, self.config.alignment_temperature)
 
     def scores(self, part: str, images: Encoded, region_mask: Tensor, chunks: Sequence[Chunk]) -> Tensor:
         """Scores (pictures, captions) by ``matching`` or ``alignment``."""

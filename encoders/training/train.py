@@ -46,20 +46,20 @@ class Recipe:
         """
         if name not in RECIPES:
             raise EncoderError(f"no recipe {name!r}; known: {', '.join(RECIPES)}")
-        asked = {**RECIPES[name], **settings}
-        kind = asked.pop("kind")
+        values = {**RECIPES[name], **settings}
+        kind = values.pop("kind")
         if kind not in NETWORKS:
             raise EncoderError(f"no kind of network {kind!r}; known: {', '.join(NETWORKS)}")
         fields_of = {"sizes": _types(NETWORKS[kind].Config), "train": _types(TrainConfig), "rest": REST}
         del fields_of["sizes"]["region_dim"]
-        found: dict[str, dict[str, Any]] = {group: {} for group in fields_of}
-        for key, value in asked.items():
+        groups: dict[str, dict[str, Any]] = {group: {} for group in fields_of}
+        for key, value in values.items():
             group = next((group for group, known in fields_of.items() if key in known), None)
             if group is None:
                 known = ", ".join(key for group in fields_of.values() for key in group)
                 raise EncoderError(f"no setting {key!r}; known: {known}")
-            found[group][key] = _parsed(key, value, fields_of[group][key])
-        recipe = cls(kind=kind, sizes=found["sizes"], train=TrainConfig(**found["train"]), **found["rest"])
+            groups[group][key] = _parsed(key, value, fields_of[group][key])
+        recipe = cls(kind=kind, sizes=groups["sizes"], train=TrainConfig(**groups["train"]), **groups["rest"])
         recipe._check_vector()
         return recipe
 

@@ -31,7 +31,7 @@ from ..runtime.device import fast_bfloat16
 from ..runtime.model_folder import save_weights
 from .caption_tensors import Captions
 from .data import Pairs, RegionReader
-from .fragments import Fragments
+from .fragments import Fragments, turned_round
 from .objectives import Objective
 from .warmstart import latent_semantics, scale, warm_start
 
@@ -55,6 +55,8 @@ class TrainConfig:
     temperature: float = 0.05  # divisor of the matching scores in contrast
     alignment_temperature: float = 0.1  # divisor of the alignment scores in contrast
     fragments: float = 0.0  # probability that a run of words replaces its caption (see fragments.py)
+    # Weight of telling a caption from the same one with left and right, above and below exchanged, by the alignment.
+    opposites: float = 0.0
     margin: float = 0.2  # of the triplet loss of dot products, which are cosines
     alignment_margin: float = 0.2  # of the triplet loss of alignments, which are sums of cosines over words or regions
     # Number of hardest negatives per pair at the start, and in the last third of the epochs; in between it falls
@@ -99,8 +101,11 @@ class TrainConfig:
             raise EncoderError(f"loss must be hinge or contrast, got {self.loss!r}")
         if self.keep not in {"best", "last"}:
             raise EncoderError(f"keep must be best or last, got {self.keep!r}")
-        if self.fragments and self.text_lr == 0:
-            raise EncoderError("fragments need a text tower that learns; set text_lr, or fragments to 0")
+        for name in ("fragments", "opposites"):
+            if getattr(self, name) and self.text_lr == 0:
+                raise EncoderError(f"{name} need a text tower that learns; set text_lr, or {name} to 0")
+        if self.opposites and "alignment" not in self.objective.split("+"):
+            raise EncoderError(f"opposites need an alignment, which objective={self.objective} lacks; set them to 0")
 
 
 @dataclass(frozen=True)
@@ -232,13 +237,13 @@ class Trainer:
             group["lr"] = group["share"] * self.config.lr * self._factor(step)
         features, boxes, lengths = (t.to(self.device) for t in self.regions(pictures, self.config.region_keep))
         features = torch.nn.functional.dropout(features, 1 - self.config.feature_keep)
-        rows, positive, apart = self._read(pictures, numbers, positive, step)
+        rows, apart, turned = self._read(pictures, numbers, step)
         with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.mixed):
             images = self.network.images(features, boxes, lengths)
             mask = self.network.region_mask(lengths, images.sets.shape[1])
             chunks = self.captions.encode(self.network, numbers, self.device, rows)
         belongs = positive.to(self.device), self._negatives(step), None if apart is None else apart.to(self.device)
-        loss = self.objective(images, lengths, mask, chunks, numbers, *belongs)
+        loss = self.objective(images, lengths, mask, chunks, numbers, *belongs, turned)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(
@@ -248,13 +253,19 @@ class Trainer:
         update_average(self.average, self.learned, self.config.average, step)
         return float(loss.detach())
 
-    def _read(self, pictures: Any, numbers: Any, positive: Tensor, step: int) -> tuple[Any, Tensor, Tensor | None]:
-        """The texts to read instead of the captions; the positive pairs; the negative pairs."""
-        if self.fragments is None:
-            return None, positive, None
-        rng = np.random.default_rng((self.config.seed, step, 1))
-        rows = self.fragments.cut(numbers, rng)
-        return rows, positive, self.fragments.apart(pictures, rows)
+    def _read(self, pictures: Any, numbers: Any, step: int) -> tuple[list[list[int]] | None, Tensor | None, list[int]]:
+        """The texts to read instead of the captions; the negative pairs; which texts are turned round at the end."""
+        rows: list[list[int]] | None = None
+        apart: Tensor | None = None
+        turned: list[int] = []
+        if self.fragments is not None:
+            rows = self.fragments.cut(numbers, np.random.default_rng((self.config.seed, step, 1)))
+            apart = self.fragments.apart(pictures, rows)
+        if self.config.opposites:
+            rows = [self.captions.ids[number] for number in numbers] if rows is None else rows
+            turned, more = turned_round(rows, self.captions.opposites, self.captions.stops)
+            rows = [*rows, *more]
+        return rows, apart, turned
 
     def _factor(self, step: int) -> float:
         """The factor of the learning rate."""
@@ -310,8 +321,8 @@ class Trainer:
 def _plain_attention(device: str) -> AbstractContextManager[None]:
     """On a CPU the fused attention takes several times as long to go back through as the plain one, for sets of some
     dozen rows."""
-    found: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext()
-    return found
+    context: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext()
+    return context
 
 
 def cosine(step: int, warmup: int, steps: int) -> float:

@@ -83,6 +83,7 @@ def test_pictures_have_the_vectors_of_the_library(tmp_path: Path, size: tuple[in
     assert np.abs(encoder.encode_images([prepared]).vectors - vector).max() <= CLOSE
 
 
+@pytest.mark.slow
 def test_every_weight_matters(tmp_path: Path) -> None:
     """No tensor is left out, or read as another: a change of any of them changes the vectors."""
     make(tmp_path)

@@ -78,6 +78,20 @@ def test_scaled_features_are_those_less_their_mean_over_their_deviation() -> Non
     assert torch.isfinite(one.sets).all()
 
 
+def test_a_box_code_may_weigh_more() -> None:
+    """As if the columns of the first layer that read it were longer."""
+    plain, heavy = network()[0], network(box_weight=8.0)[0]
+    weights = plain.state_dict()
+    heavy.load_state_dict(weights)
+    features, boxes, lengths = pictures()
+    with torch.no_grad():
+        found = heavy.images(features, boxes, lengths).sets
+        assert not torch.allclose(plain.images(features, boxes, lengths).sets, found, atol=1e-3)
+        weights["img_enc.pos_encoding_image.map.0.weight"][:, 6:] *= 8
+        plain.load_state_dict(weights)
+        assert torch.allclose(plain.images(features, boxes, lengths).sets, found, atol=1e-5)
+
+
 def test_a_text_without_words_has_a_vector_of_unit_length() -> None:
     made, tokens = network()
     with torch.no_grad():

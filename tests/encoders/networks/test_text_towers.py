@@ -14,9 +14,9 @@ from encoders.networks import text_towers
 TEXTS = ["a red box", "blue", "something at the very left of it", "", "red red red red"] * 4
 
 
-@pytest.mark.parametrize("spec", ["small", "words", "gru", "lstm"])
+@pytest.mark.parametrize("spec", ["small", "small-gru", "words", "gru", "lstm"])
 def test_a_tower_and_its_tokens_come_back_from_what_is_stored(tmp_path: Path, spec: str) -> None:
-    if spec != "small":
+    if not spec.startswith("small"):
         pytest.importorskip("nltk")
     tower = text_towers.load_tower(spec, 1, TEXTS)
     torch.manual_seed(0)
@@ -36,6 +36,19 @@ def test_a_tower_and_its_tokens_come_back_from_what_is_stored(tmp_path: Path, sp
         for row, n in enumerate(lengths.tolist()):  # padding and batch mates change nothing
             alone = module(ids[row : row + 1, :n], lengths[row : row + 1])
             assert (alone[0] - together[row, :n]).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("spec", ["small", "words"])
+def test_opposites_are_whole_words_that_the_tokens_know(spec: str) -> None:
+    if spec == "words":
+        pytest.importorskip("nltk")
+    texts = ["left of the house", "to the right", "above", "a house"] * 4
+    tokens = text_towers.load_tower(spec, 1, texts).tokens
+    (left, right, above) = (tokens.ids([word])[0][1] for word in ("left", "right", "above"))
+    found = text_towers.opposite_ids(tokens)
+    assert found == {left: right, right: left}  # "below" is no word of theirs
+    assert above not in found
+    assert text_towers.opposite_ids(text_towers.load_tower(spec, 1, ["a house"] * 4).tokens) == {}
 
 
 @pytest.mark.slow

@@ -64,6 +64,7 @@ def test_the_classifier_names_what_photographs_show(name: str, photos: Path) -> 
     assert sum(right) >= len(right) - 1, found
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.integers(3, 12), st.integers(3, 12), st.sampled_from([1, 2]), st.sampled_from([1, 3, 5]), st.integers(0, 99))
 def test_a_convolution_is_that_of_tensorflow_with_its_norm(

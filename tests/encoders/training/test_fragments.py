@@ -1,4 +1,4 @@
-"""Fragments of captions, and which pictures are their negatives."""
+"""Fragments of captions, which pictures are their negatives, and captions turned round."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from boc.errors import EncoderError
 from encoders.training.data import Pairs
-from encoders.training.fragments import Fragments
+from encoders.training.fragments import Fragments, turned_round
 from encoders.training.trainer import TrainConfig
 
 START, END, STOP = 1, 2, 3
@@ -51,12 +51,33 @@ def test_negatives_are_pictures_whose_captions_lack_a_word(rows: list[list[int]]
         assert flags == [any(id not in own and id != STOP for id in row[1:-1]) for row in asked]
 
 
+OPPOSITES = {A: RED, RED: A, BOAT: SHIP, SHIP: BOAT}
+
+
+@given(rows=st.lists(ROWS, max_size=6), stops=st.sets(st.integers(STOP, 12), max_size=3))
+def test_what_is_turned_round_says_where_something_is(rows: list[list[int]], stops: set[int]) -> None:
+    places, turned = turned_round(rows, OPPOSITES, stops)
+    expected = []
+    for place, row in enumerate(rows):
+        where = [id for id in row if id in OPPOSITES]
+        what = [id for id in row[1:-1] if id not in OPPOSITES and id not in stops]
+        if where and what:
+            expected.append(place)
+    assert places == expected
+    for place, row in zip(places, turned, strict=True):
+        for old, new in zip(rows[place], row, strict=True):
+            assert new == OPPOSITES.get(old, old)
+    assert turned_round(turned, OPPOSITES, stops)[1] == [rows[place] for place in places]  # twice is not at all
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"loss": "guess"}, "loss must be hinge or contrast, got 'guess'"),
         ({"keep": "first"}, "keep must be best or last, got 'first'"),
-        ({"fragments": 0.5}, "need a text tower that learns"),
+        ({"fragments": 0.5}, "fragments need a text tower that learns"),
+        ({"opposites": 1.0, "objective": "alignment"}, "opposites need a text tower that learns"),
+        ({"opposites": 1.0, "text_lr": 1.0}, "opposites need an alignment, which objective=matching lacks"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], words: str) -> None:

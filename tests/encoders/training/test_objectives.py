@@ -115,6 +115,22 @@ def test_the_parts_add_up_or_are_weighed_by_their_uncertainty(captions: tuple[An
         assert float(weighed(*batch)) == pytest.approx(expected, abs=1e-5)
 
 
+@torch.no_grad()
+def test_captions_turned_round_cost_what_their_own_pictures_prefer_them(captions: tuple[Any, Captions]) -> None:
+    network, texts = captions
+    positive = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.bool)
+    settings: dict[str, Any] = {"objective": "matching+alignment", "text_lr": 1.0, "alignment_temperature": 0.3}
+    plain = Objective(TrainConfig(**settings), network, texts).eval()
+    told = Objective(TrainConfig(**settings, opposites=0.7), network, texts).eval()
+    images, lengths, mask, chunks = encode(network, texts)
+    scores = plain.scores("alignment", images, mask, chunks)
+    pairs = [((1, 2), (1, 4)), ((0, 1), (0, 5))]  # places 2 and 1, of pictures 1 and 0, are turned round as 4 and 5
+    costs = [np.log1p(np.exp((float(scores[other]) - float(scores[own])) / 0.3)) for own, other in pairs]
+    alone = plain(images, lengths, mask, texts.encode(network, [4, 0, 2, 1], "cpu"), [4, 0, 2, 1], positive, 2)
+    batch = images, lengths, mask, chunks, [4, 0, 2, 1], positive, 2, None, [2, 1]
+    assert float(told(*batch)) == pytest.approx(float(alone) + 0.7 * float(np.mean(costs)), abs=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["tern", "teran", "vsrn"])
 def test_generation_reads_every_region_and_nothing_else(kind: str, tmp_path: Path) -> None:
     """Rows before, behind and beyond the regions of a picture may be anything."""

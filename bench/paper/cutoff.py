@@ -1,0 +1,151 @@
+"""Measures what is above the line that a search draws by the confidence of its hits.
+
+    python -m bench.paper.cutoff FEATURES --gallery GALLERY
+
+GALLERY is a folder of ``boc gallery``, FEATURES the features of its pictures. A row has a family of sentences (see
+boc/scenes/truth.py) and a re-rank metric: the precision of the hits of confidence 0.5 and more (mean over the sentences
+that have any), the share of right pictures among them (recall), their number, and the share of empty answers. Two
+families have no right picture: "nowhere" are sentences about things that are in no gallery, "left out" the names of
+things, each asked of an index without the pictures that show it. Without GALLERY the one family is "caption": sentences
+of FEATURES, whose own picture is right.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.report.rows import Writer
+from boc.build import build_index, delete
+from boc.inputs.features import FeatureFile
+from boc.names import METRICS, Metric
+from boc.scenes.truth import FAMILIES, Asked, Painted, queries, read_gallery
+from boc.search import Searcher
+
+COLUMNS = ("family", "by", "count", "precision", "recall", "shown", "empty")
+LINE = 0.5  # confidence where the line is drawn
+NOWHERE = (
+    "a submarine", "a violin", "an elephant eating bananas", "a chess board", "a microscope", "two men shaking hands",
+    "a plate of spaghetti", "a football match", "a spreadsheet on a computer screen", "a wedding dress",
+    "an aircraft engine", "a bowl of soup", "a dentist at work", "a slice of pizza", "a traffic jam at night",
+    "a bookshelf in a library", "a pair of scissors", "a newspaper", "a zebra crossing a street", "a grand piano",
+)  # fmt: skip
+
+
+@contextmanager
+def opened(features: Path) -> Iterator[tuple[Path, Searcher]]:
+    """An index of FEATURES for the time being, and the folder that is its back end."""
+    with tempfile.TemporaryDirectory() as folder:
+        build_index("bench", features, at=f"file:{folder}", concepts="float16")
+        yield Path(folder), Searcher.open("bench", f"file:{folder}")
+
+
+@contextmanager
+def without(place: Path, ids: Sequence[str], whole: Searcher) -> Iterator[Searcher]:
+    """A copy of the index ``whole``, whose back end is the folder ``place``, without some of its pictures."""
+    with tempfile.TemporaryDirectory() as folder:
+        at = f"file:{shutil.copytree(place, Path(folder) / 'copy')}"
+        delete("bench", ids, at=at)
+        found = Searcher.open("bench", at)
+        found.encoder = whole.encoder
+        yield found
+
+
+def above(searcher: Searcher, texts: Sequence[str], metric: Metric) -> list[list[str]]:
+    """The ids above the line, of each sentence."""
+    most = searcher.index.manifest.items["image"]
+    answers = searcher.search_texts(texts, k=most, rm=1, find="image", rerank=metric, min_confidence=LINE)
+    return [[hit.item.id for hit in hits] for hits in answers]
+
+
+def measured(
+    shown: Sequence[Sequence[str]], right: Sequence[set[str]]
+) -> tuple[float | None, float | None, float, float]:
+    """Precision, recall, number shown, and share of empty answers; None where there is nothing to divide by."""
+    pairs = list(zip(map(set, shown), right, strict=True))
+    precision = [len(found & wanted) / len(found) for found, wanted in pairs if found]
+    recall = [len(found & wanted) / len(wanted) for found, wanted in pairs if wanted]
+    return (
+        float(np.mean(precision)) if precision else None,
+        float(np.mean(recall)) if recall else None,
+        float(np.mean([len(found) for found in shown])),
+        float(np.mean([not found for found in shown])),
+    )
+
+
+def of_scenes(
+    features: Path, ids: Sequence[str], painted: Sequence[Painted], metrics: Sequence[Metric], most: int, kinds: int
+) -> Iterator[tuple[object, ...]]:
+    """The rows of a gallery."""
+    asked = queries(painted, most)
+    with opened(features) as (place, searcher):
+        for metric in metrics:
+            for family in FAMILIES:
+                mine = [query for query in asked if query.family == family]
+                right = [chosen(ids, query.relevance == 1) for query in mine]
+                if mine:
+                    shown = above(searcher, [query.asked.text for query in mine], metric)
+                    yield family, metric, len(mine), *measured(shown, right)
+            yield "nowhere", metric, len(NOWHERE), *measured(above(searcher, NOWHERE, metric), [set()] * len(NOWHERE))
+        named = sorted({thing.kind for picture in painted for thing in picture.scene.things})[:kinds]
+        left_out: dict[Metric, list[list[str]]] = {metric: [] for metric in metrics}
+        for kind in named:
+            having = [any(thing.kind == kind for thing in picture.scene.things) for picture in painted]
+            with without(place, sorted(chosen(ids, np.array(having))), searcher) as rest:
+                for metric, shown in left_out.items():
+                    shown += above(rest, [Asked(((kind, ""),)).text], metric)
+        for metric, shown in left_out.items():
+            yield "left out", metric, len(named), *measured(shown, [set()] * len(named))
+
+
+def of_captions(
+    features: Path, file: FeatureFile, metrics: Sequence[Metric], most: int
+) -> Iterator[tuple[object, ...]]:
+    """The rows of captioned photographs."""
+    items = [item for batch in file.batches("text", 1024) for item in batch.items]
+    drawn = np.random.default_rng(0).permutation(len(items))[:most]
+    asked = [items[i] for i in sorted(drawn.tolist())]
+    with opened(features) as (_, searcher):
+        for metric in metrics:
+            shown = above(searcher, [item.content for item in asked], metric)
+            yield "caption", metric, len(asked), *measured(shown, [{item.group} for item in asked])
+            yield "nowhere", metric, len(NOWHERE), *measured(above(searcher, NOWHERE, metric), [set()] * len(NOWHERE))
+
+
+def chosen(ids: Sequence[str], mask: NDArray[np.bool_]) -> set[str]:
+    return {id for id, taken in zip(ids, mask.tolist(), strict=True) if taken}
+
+
+def share(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else ""
+
+
+@click.command()
+@click.argument("features", type=click.Path(path_type=Path))
+@click.option("--gallery", type=click.Path(path_type=Path), help="The truth about the pictures.")
+@click.option("--rerank", "metrics", multiple=True, type=click.Choice(METRICS), default=("mrsw", "dot"))
+@click.option("--queries", "most", default=300, show_default=True, help="Sentences of a family at most.")
+@click.option("--kinds", default=100, show_default=True, help="Things to leave out at most.")
+def main(features: Path, gallery: Path | None, metrics: tuple[Metric, ...], most: int, kinds: int) -> None:
+    """Measure what a search among the pictures of FEATURES shows above its line."""
+    settings = {"features": features, "gallery": gallery, "rerank": metrics, "queries": most, "kinds": kinds}
+    with FeatureFile(features) as file, Writer(sys.stdout, __file__, settings, COLUMNS) as out:
+        if gallery is None:
+            rows = of_captions(features, file, metrics, most)
+        else:
+            painted, ids = read_gallery(gallery / "scenes.json"), file.ids("image")
+            rows = of_scenes(features, ids, [painted[int(Path(id).stem)] for id in ids], metrics, most, kinds)
+        for family, by, count, precision, recall, shown, empty in rows:
+            out.write(family, by, count, share(precision), share(recall), f"{shown:.2f}", f"{empty:.4f}")
+
+
+if __name__ == "__main__":
+    main()
