@@ -27,10 +27,10 @@ def check_rows(
     have width ``concept_dim`` if that is known."""
     if not len(items) == terms.shape[0] == len(vectors):
         raise BackendError(f"{len(items)} items, {terms.shape[0]} term rows, {len(vectors)} vectors: must be equal")
-    found = terms.shape[1], vectors.shape[1]
-    wanted = manifest.codec["n_terms"], manifest.identity.dim
-    if found != wanted:
-        raise BackendError(f"(terms, dimension) of the rows are {found}, those of the index {wanted}")
+    actual = terms.shape[1], vectors.shape[1]
+    expected = manifest.codec["n_terms"], manifest.identity.dim
+    if actual != expected:
+        raise BackendError(f"(terms, dimension) of the rows are {actual}, those of the index {expected}")
     odd = undeclared(items, manifest.fields)
     if odd is not None:
         raise BackendError(f"an item has the metadata field {odd!r}, which the manifest does not declare")

@@ -15,7 +15,7 @@ from boc.errors import BackendError
 from .server.address import Address, parse
 from .server.backend import ServerBackend
 from .server.requests import dumps
-from .server.transport import Json, refusal, unreachable
+from .server.transport import Json, refusal, repeated, unreachable
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
 STRATEGIES = ("text", "sparse_vector", "rank_features")  # best first, by bench/race/race.py --server
@@ -58,7 +58,7 @@ class ElasticTransport:
             options["basic_auth"] = (address.user, address.password)
         elif address.api_key is not None:
             options["api_key"] = address.api_key
-        self._client = Elasticsearch(
+        self._client = client = Elasticsearch(
             list(address.hosts),
             request_timeout=address.request_timeout,
             max_retries=len(address.hosts) - 1,  # tries each host once
@@ -67,10 +67,25 @@ class ElasticTransport:
             serializer=_Orjson(),
             **options,
         )
+        self._readers = {wait: client.options(request_timeout=wait, retry_on_timeout=True) for wait in address.waits}
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None, **params: Any) -> Json:
         timeout = params.pop("timeout", None)
+        if timeout is None and method == "GET":
+            return self._read(method, path, body, params)
         client = self._client if timeout is None else self._client.options(request_timeout=timeout)
+        return self._send(client, method, path, body, params)
+
+    def search(self, path: str, body: Mapping[str, Any] | bytes, **params: Any) -> Json:
+        return self._read("POST", path, body, params)
+
+    def _read(self, method: str, path: str, body: Mapping[str, Any] | bytes | None, params: Json) -> Json:
+        readers = self._readers
+        return repeated(lambda wait: self._send(readers[wait], method, path, body, params), list(readers))
+
+    def _send(
+        self, client: Elasticsearch, method: str, path: str, body: Mapping[str, Any] | bytes | None, params: Json
+    ) -> Json:
         headers = {"accept": JSON}
         if body is not None:
             headers["content-type"] = NDJSON if isinstance(body, bytes) else JSON

@@ -22,7 +22,7 @@ from boc.errors import BackendError
 from .server.address import Address, parse
 from .server.backend import ServerBackend
 from .server.requests import dumps
-from .server.transport import Json, refusal, unreachable
+from .server.transport import Json, refusal, repeated, unreachable
 
 STRATEGIES = ("rank_features", "counted_text", "text")  # best first, by bench/race/race.py --server
 
@@ -66,25 +66,42 @@ class OpenSearchTransport:
             }
         if address.user is not None:
             options["http_auth"] = (address.user, address.password)
-        self._client = OpenSearch(
-            list(address.hosts),
-            timeout=address.request_timeout,
-            max_retries=len(address.hosts) - 1,  # tries each host once
-            retry_on_timeout=False,
-            retry_on_status=(),
-            serializer=_Orjson(),
-            headers=headers,
-            **options,
-        )
+
+        def client(*, retry_on_timeout: bool) -> OpenSearch:
+            return OpenSearch(
+                list(address.hosts),
+                timeout=address.request_timeout,
+                max_retries=len(address.hosts) - 1,  # tries each host once
+                retry_on_timeout=retry_on_timeout,
+                retry_on_status=(),
+                serializer=_Orjson(),
+                headers=headers,
+                **options,
+            )
+
+        self._client, self._reader = client(retry_on_timeout=False), client(retry_on_timeout=True)
+        self._waits = address.waits
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None, **params: Any) -> Json:
         if not self._known:  # the client does not check the product
             self._check_product()
-        return self._request(method, path, body, **params)
+        if method == "GET" and "timeout" not in params:
+            return self._read(method, path, body, params)
+        return self._send(self._client, method, path, body, params)
+
+    def search(self, path: str, body: Mapping[str, Any] | bytes, **params: Any) -> Json:
+        if not self._known:
+            self._check_product()
+        return self._read("POST", path, body, params)
+
+    def _read(self, method: str, path: str, body: Mapping[str, Any] | bytes | None, params: Json) -> Json:
+        return repeated(
+            lambda wait: self._send(self._reader, method, path, body, {**params, "timeout": wait}), self._waits
+        )
 
     def _check_product(self) -> None:
         try:
-            version = self._request("GET", "/").get("version", {})
+            version = self._read("GET", "/", None, {}).get("version", {})
         except BackendError as error:
             status = getattr(error, "status", None)
             if status == 404:
@@ -96,13 +113,16 @@ class OpenSearchTransport:
                 raise self._other_product()
         self._known = True
 
-    def _request(self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None, **params: Any) -> Json:
+    def _send(
+        self, client: OpenSearch, method: str, path: str, body: Mapping[str, Any] | bytes | None, params: Json
+    ) -> Json:
+        params = dict(params)  # the client takes entries out
         timeout = params.pop("timeout", None)
         if timeout is not None:
             params["request_timeout"] = timeout
         headers = {"content-type": "application/x-ndjson"} if isinstance(body, bytes) else None
         try:
-            found = self._client.transport.perform_request(method, path, params=params, body=body, headers=headers)
+            found = client.transport.perform_request(method, path, params=params, body=body, headers=headers)
         except ConnectionError as error:
             tls, late = isinstance(error, SSLError), isinstance(error, ConnectionTimeout)
             raise unreachable(self.shown, str(error.error), tls=tls, late=late) from None

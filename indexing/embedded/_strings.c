@@ -1,4 +1,4 @@
-/* UTF-8 side by side: some strings of many, and the distinct words of a text.
+/* Columns of UTF-8 strings: reading chosen strings, and numbering the distinct words of a text.
 
    ``words`` numbers words in the order in which they come first. Its table has open addressing with linear probing, is
    at most half full, and holds the number of a word plus one; the word itself is where it came first in the text. */
@@ -6,6 +6,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #ifdef __GNUC__
@@ -14,9 +15,9 @@
 #define PREFETCH(address) ((void)(address))
 #endif
 
-#define SLOTS 1024 /* of the table at first */
+#define SLOTS 1024 /* first size of the hash table */
 
-#define COLUMNS 4 /* of strings, at most */
+#define COLUMNS 4 /* maximum number of columns per call */
 
 typedef struct {
     const char *data;
@@ -24,14 +25,14 @@ typedef struct {
     int64_t size, held;
 } Column;
 
-/* Whether a column has such a row, which its offsets place within its data. */
+/* Whether a column has this row and its offsets lie within its data. */
 static int is_there(const Column *c, int64_t row)
 {
     return row >= 0 && row < c->held && c->offsets[row] >= 0 && c->offsets[row] <= c->offsets[row + 1] &&
            c->offsets[row + 1] <= c->size;
 }
 
-/* The strings of some rows. */
+/* The strings of chosen rows. */
 static PyObject *strings_of(const Column *c, const int64_t *rows, Py_ssize_t n)
 {
     PyObject *found = PyList_New(n);
@@ -45,7 +46,7 @@ static PyObject *strings_of(const Column *c, const int64_t *rows, Py_ssize_t n)
         if (text == NULL)
             Py_CLEAR(found);
         else
-            PyList_SET_ITEM(found, i, text);
+            PyList_SetItem(found, i, text);
     }
     return found;
 }
@@ -75,7 +76,7 @@ static PyObject *strings(PyObject *module, PyObject *const *arguments, Py_ssize_
             const Py_buffer *data = at + 1 + 2 * j, *offsets = data + 1;
             columns[j] = (Column){data->buf, offsets->buf, data->len, offsets->len / 8 - 1};
         }
-        /* All that lies scattered is on its way before the first of it is waited for. */
+        /* Prefetch all scattered strings before the first is read. */
         for (Py_ssize_t j = 0; j < n_columns; j++)
             for (Py_ssize_t i = 0; i < n; i++)
                 if (rows[i] >= 0 && rows[i] < columns[j].held)
@@ -90,7 +91,7 @@ static PyObject *strings(PyObject *module, PyObject *const *arguments, Py_ssize_
             if (texts == NULL)
                 Py_CLEAR(found);
             else
-                PyList_SET_ITEM(found, j, texts);
+                PyList_SetItem(found, j, texts);
         }
     }
     while (taken-- > 0)
@@ -110,16 +111,16 @@ typedef struct {
     size_t n_slots, count;
 } Table;
 
-/* Twice as many slots, or the first; 0 if there is no memory for them. */
+/* Allocate or double the slots; 0 without memory. */
 static int grow(Table *t)
 {
     const size_t n = t->n_slots ? 2 * t->n_slots : SLOTS;
-    Word *distinct = PyMem_RawRealloc(t->distinct, n / 2 * sizeof *distinct);
-    uint32_t *slots = PyMem_RawCalloc(n, sizeof *slots);
+    Word *distinct = realloc(t->distinct, n / 2 * sizeof *distinct);
+    uint32_t *slots = calloc(n, sizeof *slots);
     if (distinct != NULL)
         t->distinct = distinct;
     if (distinct == NULL || slots == NULL) {
-        PyMem_RawFree(slots);
+        free(slots);
         return 0;
     }
     for (size_t i = 0; i < t->count; i++) {
@@ -128,13 +129,13 @@ static int grow(Table *t)
             at = (at + 1) & (n - 1);
         slots[at] = (uint32_t)i + 1;
     }
-    PyMem_RawFree(t->slots);
+    free(t->slots);
     t->slots = slots;
     t->n_slots = n;
     return 1;
 }
 
-/* The number of a word; -1 if there is no memory for another. */
+/* The number of a word, added if it is new; -1 without memory. */
 static int64_t number_of(Table *t, Word word)
 {
     if (2 * t->count >= t->n_slots && !grow(t))
@@ -151,7 +152,7 @@ static int64_t number_of(Table *t, Word word)
     return (int64_t)t->count - 1;
 }
 
-/* Fills in the numbers of all words and how many each line has; how many words, or -1 without memory. */
+/* Write the number of each word and the word count of each line; return the number of words, -1 without memory. */
 static int64_t number_all(Table *t, size_t n, uint32_t *numbers, uint32_t *lengths)
 {
     int64_t found = 0, before = 0;
@@ -201,8 +202,8 @@ static PyObject *words(PyObject *module, PyObject *object)
     Py_BEGIN_ALLOW_THREADS
     for (size_t i = 0; i < n; i++)
         lines += table.text[i] == '\n';
-    numbers = PyMem_RawMalloc((n / 2 + 1) * sizeof *numbers);
-    lengths = PyMem_RawMalloc(lines * sizeof *lengths);
+    numbers = malloc((n / 2 + 1) * sizeof *numbers);
+    lengths = malloc(lines * sizeof *lengths);
     if (numbers != NULL && lengths != NULL)
         found = number_all(&table, n, numbers, lengths);
     Py_END_ALLOW_THREADS
@@ -215,7 +216,7 @@ static PyObject *words(PyObject *module, PyObject *object)
     distinct = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(size ? size - 1 : 0));
     if (distinct == NULL)
         goto done;
-    char *to = PyBytes_AS_STRING(distinct);
+    char *to = PyBytes_AsString(distinct);
     for (size_t i = 0; i < table.count; i++) {
         if (i)
             *to++ = ' ';
@@ -225,10 +226,10 @@ static PyObject *words(PyObject *module, PyObject *object)
     result = Py_BuildValue("(y#y#N)", (char *)numbers, (Py_ssize_t)(found * 4), (char *)lengths,
                            (Py_ssize_t)(lines * 4), distinct);
 done:
-    PyMem_RawFree(numbers);
-    PyMem_RawFree(lengths);
-    PyMem_RawFree(table.slots);
-    PyMem_RawFree(table.distinct);
+    free(numbers);
+    free(lengths);
+    free(table.slots);
+    free(table.distinct);
     PyBuffer_Release(&text);
     return result;
 }

@@ -1,22 +1,23 @@
 /* The k best rows of queries over blocked posting lists; indexing/embedded/postings.py describes the arrays.
  *
- * Scores are added up block by block in `scores`, which fits the second-level cache: 16 bits wide where no score can
- * be larger, else 32. A block into which few postings fall is read back row by row, any other by comparing all its
- * scores with the threshold, the k-th best so far. Local rows are 16 bits wide, hence always within `scores`; all else
- * that the arrays say is checked before the first addition, rows and frequencies of a list when it is first asked for,
- * so that an error, too, leaves `scores` as every query needs it: all zero.
+ * Scores are summed block by block in `scores`, which fits the second-level cache; they are 16 bits wide if no score
+ * can be larger, else 32. A block with few postings is read back row by row; in any other block all scores are compared
+ * with the threshold, the k-th best score so far. Local rows are 16 bits wide, so they are always within `scores`.
+ * Everything else in the arrays is checked before the first addition, and the rows and frequencies of a list when it is
+ * first read. So `scores` is all zero after an error, as the next query needs it.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define BLOCK 65536
-#define FEW 8192 /* postings, of all lists in a block */
-#define PARTS 4  /* of a list in a block */
+#define FEW 8192 /* postings per block up to which a block is read back row by row */
+#define PARTS 4  /* of a posting list per block */
 #define LANES 64 /* scores compared with the threshold at a time; divides BLOCK */
-#define PIECE 16 /* and again of those, where one is above it */
+#define PIECE 16 /* of these, scores compared again if one exceeds the threshold */
 #define LINE 64  /* bytes of a cache line */
 
 #if defined(_MSC_VER)
@@ -27,14 +28,14 @@
 #define PREFETCH(address) __builtin_prefetch(address)
 #endif
 
-/* Wide vectors where the processor has them; choosing at load time takes gcc and the loader of glibc. */
+/* Wide vectors if the processor has them; the choice at load time needs gcc and the loader of glibc. */
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 #define DISPATCHED __attribute__((target_clones("default", "avx2")))
 #else
 #define DISPATCHED
 #endif
 
-/* Passed on by its address, so that no loop asks where this thread's is. */
+/* Passed by address, so that no loop looks up thread-local storage. */
 typedef struct {
     union {
         uint16_t narrow[BLOCK];
@@ -50,8 +51,8 @@ typedef struct {
     const uint32_t *starts;
     const uint16_t *rows;
     const void *frequencies;
-    uint32_t *peaks; /* largest frequency of a term whose list was looked at, found by all threads alike; until then 0 */
-    int width;       /* bytes of a frequency; 0: all are 1 */
+    uint32_t *peaks; /* largest frequency of each checked list, the same in all threads; 0 before the check */
+    int width;       /* bytes of a frequency; 0 if all are 1 */
     Py_ssize_t n, n_terms, n_postings, blocks;
 } Postings;
 
@@ -60,11 +61,11 @@ typedef struct {
     Py_ssize_t length;
 } Query;
 
-/* A key, score << 32 | ~row, is the larger the better, and no two are equal. */
+/* A key is score << 32 | ~row: larger is better, and no two are equal. */
 typedef struct {
-    uint64_t *keys; /* room for 2 * room: sorting takes as much again */
+    uint64_t *keys; /* 2 * room entries: sorting needs a second copy */
     Py_ssize_t count, k, room;
-    uint64_t threshold; /* what a key must exceed; at first, the largest key of score 0 */
+    uint64_t threshold; /* a key must exceed it; first the largest key of score 0 */
     const uint8_t *mask;
 } Best;
 
@@ -81,7 +82,7 @@ static uint64_t differing(const uint64_t *keys, Py_ssize_t count)
     return all ^ any;
 }
 
-/* Sort keys by some of their bits, the largest first: by one byte after the other, where they differ in it. */
+/* Radix sort of keys by some of their bits, descending, skipping bytes that are equal in all keys. */
 static void sort(uint64_t *keys, uint64_t *space, Py_ssize_t count, uint64_t bits)
 {
     const uint64_t differ = count > 1 ? differing(keys, count) & bits : 0;
@@ -107,7 +108,7 @@ static void sort(uint64_t *keys, uint64_t *space, Py_ssize_t count, uint64_t bit
         memcpy(keys, from, (size_t)count * sizeof *keys);
 }
 
-/* Keep the k best of more keys, in no order: those before the k-th by their first bits, then by the next. */
+/* Keep the k best of more keys, unordered: select by the leading bits, then by the next. */
 static void keep_best(Best *best)
 {
     uint64_t *keys = best->keys, *equal = keys + best->room, worst = ~(uint64_t)0;
@@ -140,7 +141,7 @@ static void keep_best(Best *best)
     best->threshold = worst;
 }
 
-/* Keys of smaller scores than `score`, which k rows reach, need not be kept. */
+/* Raise the threshold to `score`, which k rows reach: keys of smaller scores can be dropped. */
 static void exceed(Best *best, uint32_t score)
 {
     const uint64_t below = ((uint64_t)score << 32) - 1;
@@ -160,7 +161,7 @@ static inline void offer(Best *best, uint32_t score, uint32_t row)
     }
 }
 
-/* STATEMENT for each posting i from begin to end, of which `frequency` is the frequency. */
+/* STATEMENT for each posting i from begin to end; `frequency` is its frequency. */
 #define EACH_OF(TYPE, STATEMENT)                                    \
     for (const TYPE *all = p->frequencies; i < end; i++) {          \
         const uint32_t frequency = all[i];                          \
@@ -192,7 +193,7 @@ static void add_wide(const Postings *p, size_t i, size_t end, uint32_t weight)
     EACH_POSTING(out[rows[i]] += weight * frequency)
 }
 
-/* Like add_wide, and writes down the rows that had no score yet, behind the `count` first; their new number. */
+/* Like add_wide, and appends the rows that had no score yet to the first `count`; returns the new count. */
 static size_t add_few(const Postings *p, size_t i, size_t end, uint32_t weight, size_t count)
 {
     const uint16_t *rows = p->rows;
@@ -222,7 +223,7 @@ DISPATCHED static uint16_t largest_row(const uint16_t *rows, size_t count)
     return largest;
 }
 
-/* The largest score that k of `count` scores reach, 0 if there are fewer than k: bit by bit, from the first. */
+/* The k-th largest of `count` scores, 0 if there are fewer; found bit by bit from the highest. */
 DISPATCHED static uint32_t reached(const uint32_t *scores, size_t count, size_t k)
 {
     uint32_t any = 0, score = 0;
@@ -240,8 +241,8 @@ DISPATCHED static uint32_t reached(const uint32_t *scores, size_t count, size_t 
     return score;
 }
 
-/* Offer the scores of a block, but those the mask leaves out, and make them zero. Rows ascend: an equal score loses.
- * First the largest of each LANES scores are looked at: what k of them reach, k rows reach. */
+/* Offer the unmasked scores of a block and zero all of them. Rows ascend, so an equal score ranks lower. The maximum of
+ * every LANES scores is computed first: the k-th largest maximum is a lower bound of the k-th best score. */
 #define SCAN(NAME, SCORE)                                                                           \
     static inline SCORE largest_##NAME(const SCORE *part, int count)                                \
     {                                                                                               \
@@ -290,7 +291,7 @@ static void prefetch(const Postings *p, size_t begin, size_t end)
     }
 }
 
-/* What is wrong with the query or with the lists it reads, or NULL. What a list holds is looked at once. */
+/* An error message about the query or the lists it reads, or NULL. Each list is checked once. */
 static const char *check(const Postings *p, Query q)
 {
     const size_t rest = (size_t)p->n - (size_t)(p->n > 0 ? p->blocks - 1 : 0) * BLOCK; /* rows of the last block */
@@ -322,7 +323,7 @@ static const char *check(const Postings *p, Query q)
     return NULL;
 }
 
-/* No score of the query is larger; 2**32 if that is all there is to say. */
+/* An upper bound of the scores of the query; 2**32 if it is no smaller. */
 static uint64_t bound(const Postings *p, Query q)
 {
     uint64_t sum = 0;
@@ -342,13 +343,13 @@ static void search_few(const Postings *p, Query q, Py_ssize_t b, Best *best)
         count = add_few(p, list[0], list[1], (uint32_t)q.weights[t], count);
     }
     for (size_t i = 0; i < count; i++) {
-        if (touched[i] < rows) /* as when the list was looked at */
+        if (touched[i] < rows) /* as when the list was checked */
             offer(best, scores[touched[i]], (uint32_t)(b * BLOCK) + touched[i]);
         scores[touched[i]] = 0;
     }
 }
 
-/* Lists are added a part at a time, so that the scores which a part meets are still near when the next list comes. */
+/* Lists are added in parts, so that the scores of a part are still in the cache for the next list. */
 static void search_many(const Postings *p, Query q, Py_ssize_t b, Best *best, int narrow)
 {
     const Py_ssize_t rest = p->n - b * BLOCK;
@@ -367,7 +368,7 @@ static void search_many(const Postings *p, Query q, Py_ssize_t b, Best *best, in
     (narrow ? scan_narrow : scan_wide)(p, best, (uint32_t)(b * BLOCK), (size_t)(rest < BLOCK ? rest : BLOCK));
 }
 
-/* Whether the query was answered: if a score may be 2**32 or more, it was not. The best come first, or lower rows. */
+/* Whether the query was answered; it is not if a score may be 2**32 or more. Best first, ties to the lower row. */
 static int search(const Postings *p, Query q, Best *best, int by_row)
 {
     const uint64_t largest = bound(p, q);
@@ -390,8 +391,8 @@ static int search(const Postings *p, Query q, Best *best, int by_row)
 
 enum { STARTS, ROWS, FREQUENCIES, PEAKS, OFFSETS, TERMS, WEIGHTS, FOUND_ROWS, FOUND_SCORES, MASK, BUFFERS };
 
-/* Answer the queries, to each of which k results are written; `counts` says how many there are, -1 if a query was not
- * answered. What is wrong, or NULL. */
+/* Answer the queries and write k results each; `counts` is the number of results, -1 if a query was not answered.
+ * Returns an error message, or NULL. */
 static const char *answer(const Postings *p, const Py_buffer *at, Py_ssize_t n_queries, Py_ssize_t k, int by_row,
                           int64_t *counts)
 {
@@ -400,7 +401,7 @@ static const char *answer(const Postings *p, const Py_buffer *at, Py_ssize_t n_q
     double *found_scores = at[FOUND_SCORES].buf;
     const Py_ssize_t room = 2 * k + LANES;
     const char *wrong = NULL;
-    uint64_t *keys = PyMem_RawMalloc(2 * (size_t)room * sizeof *keys);
+    uint64_t *keys = malloc(2 * (size_t)room * sizeof *keys);
     if (keys == NULL)
         return OUT_OF_MEMORY;
     for (Py_ssize_t i = 0; i < n_queries && wrong == NULL; i++) {
@@ -416,11 +417,11 @@ static const char *answer(const Postings *p, const Py_buffer *at, Py_ssize_t n_q
             found_scores[i * k + j] = (double)(best.keys[j] >> 32);
         }
     }
-    PyMem_RawFree(keys);
+    free(keys);
     return wrong;
 }
 
-/* Whether the buffers have the sizes that the numbers and each other ask for. */
+/* Whether the sizes of the buffers fit the numbers and each other. */
 static int fit(const Postings *p, const Py_buffer *at, Py_ssize_t n_queries, Py_ssize_t k)
 {
     const int64_t *offsets = at[OFFSETS].buf;
@@ -503,7 +504,7 @@ static PyObject *top(PyObject *module, PyObject *const *arguments, Py_ssize_t n_
         if (count == NULL)
             Py_CLEAR(result);
         else
-            PyList_SET_ITEM(result, i, count);
+            PyList_SetItem(result, i, count);
     }
     PyMem_Free(counts);
     return result;

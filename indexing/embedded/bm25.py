@@ -34,13 +34,13 @@ class _Spaced(dict[int, str]):
     def __missing__(self, code: int) -> str:
         character = chr(code)
         if unicodedata.name(character, "").startswith(_ALONE):
-            found = f" {character} "
+            text = f" {character} "
         elif unicodedata.category(character)[0] in "LNM" or character in "_" + _MARKS:
-            found = character
+            text = character
         else:
-            found = "" if character in _JOINED else " "
-        self[code] = found
-        return found
+            text = "" if character in _JOINED else " "
+        self[code] = text
+        return text
 
 
 _SPACED = _Spaced({ord("\n"): "\n"})
@@ -99,10 +99,10 @@ class Ranking:
         """
         sums = [np.zeros(segment.n) for segment in self._segments]
         for word, times in sorted(Counter(tokens(text)).items()):
-            found = [self._occurrences(i, word) for i in range(len(sums))]
-            n = sum(len(rows) for rows, _ in found)
+            occurrences = [self._occurrences(i, word) for i in range(len(sums))]
+            n = sum(len(rows) for rows, _ in occurrences)
             weight = times * (K1 + 1) * math.log1p((self._n - n + 0.5) / (n + 0.5))
-            for total, segment, (rows, frequencies) in zip(sums, self._segments, found, strict=True):
+            for total, segment, (rows, frequencies) in zip(sums, self._segments, occurrences, strict=True):
                 if len(rows):
                     norms = K1 * (1 - B + B / self._mean * segment.lengths[rows])
                     total[rows] += weight * (frequencies / (frequencies + norms))
@@ -112,7 +112,7 @@ class Ranking:
         """For each segment the rows that share a word with ``text``, ascending, and their scores."""
         scores = self.scores(text)
         rows = [np.flatnonzero(part) for part in scores]
-        return [(found, part[found]) for found, part in zip(rows, scores, strict=True)]
+        return [(matching, part[matching]) for matching, part in zip(rows, scores, strict=True)]
 
     def _occurrences(self, i: int, word: str) -> Occurrences:
         rows, frequencies = self._segments[i].occurrences(word)

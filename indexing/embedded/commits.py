@@ -30,11 +30,13 @@ from numpy.typing import NDArray
 from boc.atomic_files import sha256
 from boc.errors import BackendError, ManifestError, check_system
 from boc.manifest import Manifest
+from boc.types import MODALITIES
 
 from . import fs
 from .npy_files import DAMAGED, Files, Hashed, load_array, name_of
 
 _COMMIT = re.compile(r"commit-[0-9a-f]{16}\.json")
+_FILE = re.compile(r"[A-Za-z][\w.-]*(/\w[\w.-]*)?", re.ASCII)
 LOADING = "loading.json"
 CHECKED = ".checked"
 
@@ -59,7 +61,7 @@ class Commit:
 
     def to_json(self) -> str:
         raw = {
-            "manifest": asdict(self.manifest),
+            "manifest": self.manifest.entries(),
             "codec": self.codec,
             "segments": [asdict(entry) for entry in self.segments],
             "files": self.files,
@@ -73,7 +75,17 @@ def read(path: Path) -> Commit:
         raw = json.loads(path.read_text(encoding="utf-8"))
         manifest = Manifest.from_dict(raw["manifest"], where=str(path))
         files = {name: (int(size), str(digest)) for name, (size, digest) in raw["files"].items()}
-        return Commit(manifest, raw["codec"], [Entry(**entry) for entry in raw["segments"]], files)
+        if set(manifest.items) != set(MODALITIES):
+            raise ValueError("no counts of items")
+        entries = [Entry(**entry) for entry in raw["segments"]]
+        for name in (
+            raw["codec"],
+            *files,
+            *(each for entry in entries for each in (entry.name, "dead" if entry.dead is None else entry.dead)),
+        ):
+            if not isinstance(name, str) or not _FILE.fullmatch(name):
+                raise ValueError(f"no name of a file: {str(name)[:40]!r}")
+        return Commit(manifest, raw["codec"], entries, files)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         check_system(path, error, BackendError)
         raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
@@ -258,8 +270,11 @@ def _remember(home: Path, stamps: Mapping[str, list[int]]) -> None:
     # If the stamps are lost, or the folder is read-only, files are compared again.
     note = home / f"{CHECKED}.{os.getpid()}.tmp"
     with suppress(OSError):
-        note.write_text(json.dumps(stamps), encoding="utf-8")
-        note.replace(home / CHECKED)
+        try:
+            note.write_text(json.dumps(stamps), encoding="utf-8")
+            note.replace(home / CHECKED)
+        finally:
+            note.unlink(missing_ok=True)
 
 
 def _whole(folder: Path, files: Files) -> bool:

@@ -8,18 +8,18 @@ reader keeps what it opened.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, lru_cache, wraps
 from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.errors import BackendError
+from boc.errors import BackendError, ManifestError
 from boc.inputs.metadata import check_filter
 from boc.instances import instances
 from boc.rerank import dot
@@ -30,8 +30,11 @@ from boc.types import MODALITIES, Filter, Hit, Item, Modality, Rescore, Stages, 
 from .._validate import check_rescore, no_concepts
 from . import bm25, commits
 from .live_segments import Part, open_current
-from .npy_files import fetch
+from .npy_files import DAMAGED, fetch
 from .segment import side_by_side, take_sets
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _Found: TypeAlias = tuple[Part, NDArray[np.int64], NDArray[Any]]
 """A part, some of its rows, and their scores."""
@@ -49,10 +52,27 @@ PARTS = {  # part of the size, by the first word of a file name
 }
 
 
+def _refusing(method: Callable[P, T]) -> Callable[P, T]:
+    """A method of an index that tells arrays which do not fit each other as damage. Whoever forges files writes their
+    right digests too; what is asked was checked before."""
+
+    @wraps(method)
+    def told(*given: P.args, **options: P.kwargs) -> T:
+        try:
+            return method(*given, **options)
+        except (ValueError, IndexError) as error:
+            index = given[0]
+            assert isinstance(index, EmbeddedIndex)
+            raise index._misfit(error) from error
+
+    return told
+
+
 class EmbeddedIndex:
     """An open index, memory-mapped; it keeps the commit that it opened."""
 
     exact_vectors = True
+    unfinished = False
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -66,10 +86,14 @@ class EmbeddedIndex:
     def __len__(self) -> int:
         return sum(map(len, self._parts))
 
+    def _misfit(self, error: Exception) -> ManifestError:
+        return ManifestError(f"{self._home}: damaged, its files do not fit each other ({error}); {DAMAGED}")
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Codec arrays; opening has compared their digests with those of the commit."""
         return self._arrays
 
+    @_refusing
     def search(
         self,
         queries: TermMatrix,
@@ -122,6 +146,7 @@ class EmbeddedIndex:
             found = [[(part, *best[i]) for part, best in tops] for i in range(queries.shape[0])]
         return [_leading(one, k) for one in found] if len(self._parts) > 1 else found
 
+    @_refusing
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
     ) -> list[list[Hit]]:
@@ -173,6 +198,7 @@ class EmbeddedIndex:
             check_filter(condition, self.manifest.fields)
         return [_mask(part, modality, filters) for part in self._parts]
 
+    @_refusing
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
         dtype, dim = np.dtype(self.manifest.vector_dtype), self.manifest.identity.dim
         out: NDArray[np.floating[Any]] = np.empty((len(ids), dim), dtype)
@@ -180,6 +206,7 @@ class EmbeddedIndex:
             out[places] = part.segment.vectors[rows]
         return out
 
+    @_refusing
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
         if self.manifest.concept_dtype is None:
             raise no_concepts(f"the index in {self._home}")
@@ -197,11 +224,16 @@ class EmbeddedIndex:
         def items(part: Part) -> Iterator[tuple[str, Item]]:
             return ((key, part.segment.item(row)) for key, row in part.rows())
 
-        return (item for _, item in heapq.merge(*map(items, self._parts), key=itemgetter(0)))
+        try:
+            yield from (item for _, item in heapq.merge(*map(items, self._parts), key=itemgetter(0)))
+        except (ValueError, IndexError) as error:
+            raise self._misfit(error) from error
 
+    @_refusing
     def find(self, ids: Sequence[str]) -> list[Item]:
         return [part.segment.item(row) for part, row in map(self._place, ids)]
 
+    @_refusing
     def sample(self, count: int, modality: Modality) -> list[str]:
         masks = self._masks(modality, ())
         pairs = list(zip(self._parts, masks, strict=True))
@@ -222,6 +254,7 @@ class EmbeddedIndex:
             found[PARTS.get(Path(name).stem.partition("_")[0], "other")] += size
         return found
 
+    @_refusing
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
         found = self._places(ids)
         n_terms = self.manifest.codec["n_terms"]
@@ -234,6 +267,7 @@ class EmbeddedIndex:
         terms.sort_indices()
         return terms
 
+    @_refusing
     def document_frequencies(self) -> NDArray[np.int64]:
         counts: NDArray[np.int64] = np.sum([part.segment.count(part.live) for part in self._parts], axis=0)
         return counts

@@ -60,8 +60,8 @@ class Part:
         """Number of live rows of each modality."""
         if self.live is None:
             return self.segment.counts
-        found = np.bincount(self.segment.modality[self.live != 0], minlength=len(MODALITIES)).tolist()
-        return dict(zip(MODALITIES, found, strict=True))
+        totals = np.bincount(self.segment.modality[self.live != 0], minlength=len(MODALITIES)).tolist()
+        return dict(zip(MODALITIES, totals, strict=True))
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,10 @@ def open_current(home: Path, *, scattered: bool = False) -> Snapshot:
     """
     _, commit = commits.read_current(home)
     commits.check(home, commit)
-    return Snapshot(commit.manifest, commits.load_codec(home, commit), open_parts(home, commit, scattered), commit)
+    try:
+        return Snapshot(commit.manifest, commits.load_codec(home, commit), open_parts(home, commit, scattered), commit)
+    except (ValueError, IndexError) as error:
+        raise ManifestError(f"{home}: damaged, its files do not fit each other ({error}); {DAMAGED}") from error
 
 
 def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[Part]:
@@ -110,8 +113,8 @@ def listed(home: Path, parts: Sequence[Part]) -> tuple[list[Entry], Files]:
         assert part.name is not None
         dead = None
         if part.live is not None:
-            dead, told = commits.keep_array(home, "dead", np.flatnonzero(part.live == 0).astype(np.int32))
-            files |= told
+            dead, entry = commits.keep_array(home, "dead", np.flatnonzero(part.live == 0).astype(np.int32))
+            files |= entry
         entries.append(Entry(part.name, len(part.segment), dead))
         files |= part.files
     return entries, files

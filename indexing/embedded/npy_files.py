@@ -128,6 +128,8 @@ def load_strings(folder: Path, name: str) -> Strings:
     except (OSError, ValueError) as error:
         check_system(path, error, BackendError)
         raise ManifestError(f"{path}: damaged ({error}); {DAMAGED}") from error
+    if offsets.ndim != 1 or offsets.dtype != np.int64:
+        raise ManifestError(f"{folder / name}.npy: damaged (no list of offsets); {DAMAGED}")
     return Strings(np.frombuffer(mapped, np.uint8), offsets)
 
 
@@ -138,14 +140,14 @@ def name_of(files: Files) -> str:
 
 
 def write_header(handle: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    told = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(handle, told)
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(handle, header)
 
 
 def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
     """Offsets of concatenated sets of these lengths, int64 (n + 1,)."""
-    found: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return found
+    offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return offsets
 
 
 def spans(counts: NDArray[np.integer[Any]], most: int) -> Iterator[tuple[int, int]]:

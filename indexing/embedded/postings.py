@@ -64,8 +64,8 @@ class Postings:
             or len(self.frequencies) not in (0, len(self.rows))
             or (self.starts[0], self.starts[-1]) != (0, len(self.rows))
         ):
-            found = ", ".join(f"{a.dtype} {a.shape}" for a in arrays)
-            raise ValueError(f"postings of {self.n} rows and {self.n_terms} terms do not fit each other: {found}")
+            shapes = ", ".join(f"{a.dtype} {a.shape}" for a in arrays)
+            raise ValueError(f"postings of {self.n} rows and {self.n_terms} terms do not fit each other: {shapes}")
         object.__setattr__(self, "_peaks", np.zeros(self.n_terms, np.uint32))
 
     @property
@@ -179,9 +179,9 @@ class Postings:
 
         Reads the blocks that contain them.
         """
-        wanted, places = np.unique(chosen, return_inverse=True)
+        distinct, places = np.unique(chosen, return_inverse=True)
         parts = [sparse.csr_array((0, self.n_terms), dtype=np.int32)]
-        parts += [self._of_block(b, wanted[wanted // BLOCK == b]) for b in np.unique(wanted // BLOCK).tolist()]
+        parts += [self._of_block(b, distinct[distinct // BLOCK == b]) for b in np.unique(distinct // BLOCK).tolist()]
         return sparse.vstack(parts, format="csr")[places]
 
     def _of_block(self, b: int, wanted: NDArray[np.int64]) -> TermMatrix:
@@ -204,8 +204,8 @@ class Postings:
         Reads the lists of those terms only.
         """
         indptr, indices, data = [0], [np.empty(0, np.int64)], [np.empty(0, np.int32)]
-        wanted = sorted(set(among))
-        for term in wanted:
+        ordered = sorted(set(among))
+        for term in ordered:
             _, listed, frequencies = self.lists(term, term + 1)
             places = np.searchsorted(listed, chosen)
             inside = np.flatnonzero(places < len(listed))
@@ -213,7 +213,7 @@ class Postings:
             indices.append(inside)
             data.append(frequencies[places[inside]])
             indptr.append(indptr[-1] + len(inside))
-        columns = np.repeat(wanted, np.diff(indptr)).astype(np.int64)
+        columns = np.repeat(ordered, np.diff(indptr)).astype(np.int64)
         values = np.concatenate(data), (np.concatenate(indices), columns)
         return sparse.csr_array(values, shape=(len(chosen), self.n_terms))
 

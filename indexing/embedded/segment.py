@@ -68,8 +68,8 @@ class Segment:
     @cached_property
     def counts(self) -> dict[str, int]:
         """Number of rows of each modality."""
-        found = np.bincount(self.modality, minlength=len(MODALITIES)).tolist()
-        return dict(zip(MODALITIES, found, strict=True))
+        totals = np.bincount(self.modality, minlength=len(MODALITIES)).tolist()
+        return dict(zip(MODALITIES, totals, strict=True))
 
     def find(self, key: str) -> int | None:
         """The row of an id, or None."""
@@ -106,12 +106,12 @@ class Segment:
         """Number of live rows with each term (V,)."""
         if live is None:
             return self.postings.document_frequencies()
-        found = [np.zeros(0, np.int64)]
+        parts = [np.zeros(0, np.int64)]
         for first, last in spans(self.postings.document_frequencies(), POSTINGS):
             indptr, rows, _ = self.postings.lists(first, last)
             sums = np.concatenate([[0], np.cumsum(live[rows], dtype=np.int64)])
-            found.append(sums[indptr[1:]] - sums[indptr[:-1]])
-        return np.concatenate(found)
+            parts.append(sums[indptr[1:]] - sums[indptr[:-1]])
+        return np.concatenate(parts)
 
 
 def gathered(
@@ -139,15 +139,15 @@ def gathered(
 
 def _picked(blocks: list[NDArray[Any]], order: NDArray[np.int64]) -> NDArray[Any]:
     """Rows ``order`` of stacked blocks; each block is freed after it is copied."""
-    found = np.empty((len(order), blocks[0].shape[1]), blocks[0].dtype)
+    picked = np.empty((len(order), blocks[0].shape[1]), blocks[0].dtype)
     places = np.argsort(order, kind="stable")
     first = 0
     while blocks:
         block = blocks.pop(0)
         begin, end = np.searchsorted(order, [first, first + len(block)], sorter=places)
-        found[places[begin:end]] = block[order[places[begin:end]] - first]
+        picked[places[begin:end]] = block[order[places[begin:end]] - first]
         first += len(block)
-    return found
+    return picked
 
 
 def take_sets(concepts: StoredConcepts, chosen: NDArray[np.int64]) -> StoredConcepts:
@@ -183,6 +183,8 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
     if manifest.concept_dtype is not None:
         scales = mapped("concept_scales") if manifest.concept_dtype == "int8" else None
         concepts = StoredConcepts(mapped("concepts"), mapped("concept_offsets"), scales)
+        if concepts.offsets.dtype != np.int64 or concepts.offsets.ndim != 1:
+            raise ManifestError(f"{folder / 'concept_offsets.npy'}: damaged (no list of offsets); {DAMAGED}")
     names = TEXTS if manifest.fields else TEXTS[:-1]
     texts = {name: load_strings(folder, name) for name in names}
     words = folder / "words.sqlite"

@@ -60,8 +60,8 @@ class TextIndex:
         mask = np.zeros(self.n, np.bool_)
         if condition.field in self._fields and condition.value == condition.value:
             start, stop = self._span(condition)
-            asked = start * self._width + 1, (stop - start) * self._width, self._fields[condition.field][0]
-            found = self._read("SELECT substr(rows, ?, ?) FROM fields WHERE field = ?", asked)
+            parameters = start * self._width + 1, (stop - start) * self._width, self._fields[condition.field][0]
+            found = self._read("SELECT substr(rows, ?, ?) FROM fields WHERE field = ?", parameters)
             mask[self._checked(_unpacked(found[0][0] or b"", self._width))] = True
         return ~mask if condition.op == "!=" else mask
 
@@ -125,6 +125,8 @@ class TextIndex:
         value, between = _storable(condition.value)
         upto = self._stop(field, "<=", value)
         below = upto if between else self._stop(field, "<", value)
+        if condition.last is not None:
+            upto = self._stop(field, "<=", encoded(condition.last))
         spans = {"<": (0, below), "<=": (0, upto), ">": (upto, end), ">=": (below, end)}
         return spans.get(condition.op, (below, upto))
 

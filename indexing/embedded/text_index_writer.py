@@ -136,12 +136,12 @@ def merge(
     ``moved`` is, for each part, the new row of each of its rows, or -1 for those left out. None is a part without words
     or values. BackendError if the file cannot be written, or for an integer beyond 64 bits.
     """
-    held = [(part, places) for part, places in zip(parts, moved, strict=True) if part is not None]
+    sources = [(part, places) for part, places in zip(parts, moved, strict=True) if part is not None]
     lengths = np.zeros(n, np.int64)
-    for part, places in held:
+    for part, places in sources:
         kept = places >= 0
         lengths[places[kept]] = part.lengths[kept]
-    return _store(path, _merged(held), lengths, {name: _merged_values(held, name) for name in _filtered(types)})
+    return _store(path, _merged(sources), lengths, {name: _merged_values(sources, name) for name in _filtered(types)})
 
 
 def _store(path: Path, lists: Iterable[_Lists], lengths: Ints, fields: Mapping[str, _Values]) -> bool:
@@ -177,8 +177,8 @@ def _numbered(lines: Sequence[bytes]) -> tuple[list[str], NDArray[np.uint32], In
     text = b"\n".join(lines)
     if _strings is not None and len(text) < MOST_TEXT:
         numbers, lengths, distinct = _strings.words(text)
-        found = distinct.decode("utf-8", "surrogatepass").split(" ") if distinct else []
-        return found, np.frombuffer(numbers, np.uint32), np.frombuffer(lengths, np.uint32).astype(np.int64)
+        names = distinct.decode("utf-8", "surrogatepass").split(" ") if distinct else []
+        return names, np.frombuffer(numbers, np.uint32), np.frombuffer(lengths, np.uint32).astype(np.int64)
     rows = [line.split() for line in text.decode("utf-8", "surrogatepass").split("\n")]
     known: defaultdict[str, int] = defaultdict(count().__next__)  # numbered in order of occurrence
     numbered = np.fromiter(map(known.__getitem__, chain.from_iterable(rows)), np.uint32)
@@ -198,8 +198,8 @@ def _texts(item: Item, full: Sequence[str]) -> Iterator[str]:
 
 
 def _values(item: Item, name: str) -> Sequence[Any]:
-    found = item.fields.get(name, [])
-    return found if isinstance(found, (list, tuple)) else [found]
+    values = item.fields.get(name, [])
+    return values if isinstance(values, (list, tuple)) else [values]
 
 
 def _merged(parts: Sequence[tuple[TextIndex | Found, Ints]]) -> Iterator[_Lists]:
@@ -227,11 +227,11 @@ def _merged(parts: Sequence[tuple[TextIndex | Found, Ints]]) -> Iterator[_Lists]
 
 
 def _merged_values(parts: Sequence[tuple[TextIndex | Found, Ints]], name: str) -> _Values:
-    found = [(part.values(name), moved) for part, moved in parts]
-    ordered = sorted(set(chain.from_iterable(values for (values, _, _), _ in found)))
+    sources = [(part.values(name), moved) for part, moved in parts]
+    ordered = sorted(set(chain.from_iterable(values for (values, _, _), _ in sources)))
     rank = {value: i for i, value in enumerate(ordered)}
     keys = [np.zeros(0, np.int64)]
-    for (values, rows, stops), moved in found:
+    for (values, rows, stops), moved in sources:
         ranks = np.array([rank[value] for value in values], np.int64) << ROW
         places = moved[rows]
         keys.append((np.repeat(ranks, np.diff(stops, prepend=0)) | places)[places >= 0])
@@ -255,10 +255,10 @@ def _cut(values: Ints, starts: Ints) -> list[bytes]:
     """Each list in ``values``, which begin at ``starts``, as bytes as narrow as its largest value allows."""
     ends = np.append(starts[1:], len(values))
     sizes = 1 << np.searchsorted(_SIZES, np.maximum.reduceat(values, starts), "right")
-    found = [b""] * len(starts)
+    pieces = [b""] * len(starts)
     for size in np.unique(sizes).tolist():
         data, chosen = values.astype(f"<u{size}").tobytes(), np.flatnonzero(sizes == size)
         bounds = zip((size * starts[chosen]).tolist(), (size * ends[chosen]).tolist(), strict=True)
         for i, (begin, end) in zip(chosen.tolist(), bounds, strict=True):
-            found[i] = data[begin:end]
-    return found
+            pieces[i] = data[begin:end]
+    return pieces

@@ -288,9 +288,11 @@ class EmbeddedEditor(_Writing):
     def delete(self, ids: Sequence[str]) -> int:
         return sum(self._remove(key) for key in dict.fromkeys(ids))
 
-    def commit(self, source: str) -> None:
+    def commit(self, source: str, unreadable: Mapping[str, list[int]] | None = None) -> None:
         self._flush()
         self._merger.settle()
+        if unreadable is not None:
+            self._manifest = replace(self._manifest, unreadable=dict(unreadable))
         self._finish(source)
 
     def compact(self) -> None:

@@ -21,10 +21,11 @@ FIELDS = ("sparse_vector", "rank_features", "counted_text", "text")
 class Address:
     """A parsed address like ``elastic+https://user@one:9200,two:9200/prefix?shards=2``.
 
-    Secrets come from the environment, never from the address: BOC_PASSWORD if it names a user, else BOC_API_KEY. The
-    options of the connection have the names that the clients of the servers use. The others apply to a new index:
-    ``field`` is how its codes are stored (None: the best that the server supports), ``vectors`` how its vectors for
-    re-ranking are stored, and ``patience`` how many seconds a load retries without progress.
+    Secrets come from the environment: BOC_PASSWORD if it names a user, else BOC_API_KEY. The options of the connection
+    have the names that the clients of the servers use, except ``search_timeout``: how many seconds a search waits for
+    one of several hosts before it asks the next. The others apply to a new index: ``field`` is how its codes are stored
+    (None: the best that the server supports), ``vectors`` how its vectors for re-ranking are stored, and ``patience``
+    how many seconds a load retries without progress.
     """
 
     hosts: tuple[str, ...]
@@ -35,6 +36,7 @@ class Address:
     ssl_assert_fingerprint: str | None = None
     verify_certs: bool = True
     request_timeout: float = 60.0
+    search_timeout: float = 2.0
     field: str | None = None
     vectors: str = "binary"
     shards: int = 1
@@ -45,6 +47,15 @@ class Address:
     def shown(self) -> str:
         """The hosts without secrets, for messages."""
         return ",".join(self.hosts)
+
+    @property
+    def waits(self) -> tuple[float, ...]:
+        """How many seconds a search waits for each host, the first time it asks them, the second, and the last."""
+        whole = self.request_timeout
+        return (
+            *(w for w in (self.search_timeout, 4 * self.search_timeout) if w < whole and len(self.hosts) > 1),
+            whole,
+        )
 
     @property
     def layout(self) -> tuple[str | None, str, int]:
@@ -140,6 +151,7 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "ssl_assert_fingerprint": ("a fingerprint", str),
     "verify_certs": ("true or false", {"true": True, "false": False}.__getitem__),
     "request_timeout": ("a number of seconds above 0", _number(1e-3)),
+    "search_timeout": ("a number of seconds above 0", _number(1e-3)),
     "field": (" or ".join(FIELDS), _one_of(*FIELDS)),
     "vectors": (" or ".join(VECTORS), _one_of(*VECTORS)),
     "shards": ("a number from 1", _count(1)),

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from boc.errors import BackendError, ManifestError
-from boc.manifest import Manifest
+from boc.manifest import OPTIONAL, Manifest
 
 from .term_fields import STRATEGIES, Strategy
 from .transport import Json, RefusedError, Transport
@@ -68,9 +68,9 @@ class Generation:
 
 def digest_of(manifest: Manifest, how: Sequence[Any]) -> str:
     """12 hex digits that differ for other contents, or for the same contents stored in another way."""
-    contents = {**asdict(manifest), "how": list(how)}
-    for part in ("items", "postings", "created", "maker"):
-        contents.pop(part)
+    contents = {**manifest.entries(), "how": list(how)}
+    for part in ("items", "postings", "created", "maker", *OPTIONAL):
+        contents.pop(part, None)
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -55,6 +55,10 @@ class ServerIndex:
     def exact_vectors(self) -> bool:
         return self.generation.state.vectors != "bfloat16"
 
+    @property
+    def unfinished(self) -> bool:
+        return self.generation.state.state == "editing"
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays of the codec; ManifestError if they are not those of the manifest."""
         data: dict[str, list[bytes]] = {name: [] for name in self.manifest.arrays}
@@ -376,12 +380,12 @@ class ServerIndex:
             return [self._ask(bodies[0], **params)["hits"]["hits"]]
         head = orjson.dumps({**WHOLE, **params})
         lines = b"".join(head + b"\n" + requests.dumps(body) + b"\n" for body in bodies)
-        answer = self._transport.request("POST", f"/{self.generation.physical}/_msearch", lines)
+        answer = self._transport.search(f"/{self.generation.physical}/_msearch", lines)
         return [self._answered(each)["hits"]["hits"] for each in answer["responses"]]
 
     def _ask(self, body: Json, **params: Any) -> Json:
         path = f"/{self.generation.physical}/_search"
-        return self._answered(self._transport.request("POST", path, body, **_lower({**WHOLE, **params})))
+        return self._answered(self._transport.search(path, body, **_lower({**WHOLE, **params})))
 
     def _answered(self, answer: Json) -> Json:
         if "error" in answer:  # an error of a single search
@@ -396,9 +400,7 @@ class ServerIndex:
         if not asked:
             return [None] * len(ids)
         path = f"/{self.generation.physical}/_mget"
-        answer = self._transport.request(
-            "POST", path, {"ids": asked}, realtime="false", _source_includes=",".join(fields)
-        )
+        answer = self._transport.search(path, {"ids": asked}, realtime="false", _source_includes=",".join(fields))
         found = {doc["_id"]: doc["_source"] for doc in answer["docs"] if doc.get("found")}
         return [found.get(key) for key in ids]
 

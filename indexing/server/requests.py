@@ -177,10 +177,11 @@ def search_body(
 def condition(wanted: Filter) -> Json:
     """The filter clause for a condition on metadata."""
     name = f"meta.{wanted.field}"
-    if wanted.op == "=":
-        return {"term": {name: wanted.value}}
-    if wanted.op == "!=":
-        return {"bool": {"must_not": {"term": {name: wanted.value}}}}
+    if wanted.op in ("=", "!="):
+        same: Json = {"term": {name: wanted.value}}
+        if wanted.last is not None:
+            same = {"range": {name: {"gte": wanted.value, "lte": wanted.last}}}
+        return same if wanted.op == "=" else {"bool": {"must_not": same}}
     bound = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}[wanted.op]
     return {"range": {name: {bound: wanted.value}}}
 

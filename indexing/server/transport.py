@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from boc.errors import BackendError
@@ -26,7 +26,7 @@ class UnfinishedError(BackendError):
 
 
 class Transport(Protocol):
-    """A connection to one cluster. Thread-safe. It never retries: callers know which requests can be repeated."""
+    """A connection to one cluster. Thread-safe. It repeats only what changes nothing: see ``repeated``."""
 
     engine: str
     """elasticsearch or opensearch."""
@@ -45,6 +45,9 @@ class Transport(Protocol):
         ``timeout`` in ``params``, in seconds, replaces that of the connection; all others go into the URL. Raises
         RefusedError and UnreachableError, whose messages contain no secret.
         """
+
+    def search(self, path: str, body: Mapping[str, Any] | bytes, **params: Any) -> Json:
+        """POST a request that changes nothing. Like any GET, it is repeated on another host if one is late."""
 
 
 def refusal(shown: str, status: int, body: Any) -> RefusedError:
@@ -71,7 +74,24 @@ def unreachable(shown: str, reason: str, *, tls: bool, late: bool) -> Unreachabl
         advice = "it took too long; give it more with ?request_timeout=SECONDS in the address"
     else:
         advice = "see whether the server runs there, and whether it wants https"
-    return UnreachableError(f"no answer from {shown}: {advice} ({reason})")
+    error = UnreachableError(f"no answer from {shown}: {advice} ({reason})")
+    error.late = late
+    return error
+
+
+def repeated(send: Callable[[float], Json], waits: Sequence[float]) -> Json:
+    """The answer to a request that changes nothing. ``send`` asks each host once, waiting so many seconds for it.
+
+    So a host that hangs costs seconds and no error. A shard of which a hanging node holds a copy may be late from every
+    host, until the cluster gives that node up, usually after half a minute: hence the last and longest wait.
+    """
+    for wait in waits[:-1]:
+        try:
+            return send(wait)
+        except UnreachableError as error:
+            if not error.late:
+                raise
+    return send(waits[-1])
 
 
 def _cause(body: Any) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,7 +19,11 @@ from scipy import sparse
 
 from boc import copy_index, plugins
 from boc.errors import BackendError, BocError
-from boc.inputs.metadata import holds
+from boc.export import export_index
+from boc.inputs.features import FeatureFile
+from boc.inputs.metadata import holds, parse_filter
+from boc.inputs.sorting import by_field, check_sort
+from boc.inputs.stored_terms import concepts_of
 from boc.names import CONCEPT_DTYPES, METRICS, Metric
 from boc.plugins import Backend, Index
 from boc.rerank.storage import store
@@ -198,7 +203,12 @@ def with_fields(n: int) -> list[Item]:
     return [replace(item, fields={k: v for name in FIELDS for k, v in some(name).items()}) for item in mixed_items(n)]
 
 
-CONDITIONS = st.sampled_from(sorted(set(FIELDS) - {"title"})).flatmap(
+PERIODS = st.sampled_from(["1969", "2020", "2020-02", "2020-03", "2021-05-01", "2021-05-02"]).flatmap(
+    lambda period: st.sampled_from(["=", "!=", "<", "<=", ">", ">="]).map(
+        lambda op: parse_filter(f"taken{op}{period}", FIELDS)
+    )
+)
+CONDITIONS = PERIODS | st.sampled_from(sorted(set(FIELDS) - {"title"})).flatmap(
     lambda name: st.builds(
         Filter,
         st.just(name),
@@ -230,6 +240,29 @@ def test_filters_are_the_plain_predicate_and_fields_come_back(backend: Backend, 
         assert nothing == []
 
     check()
+
+
+@pytest.mark.parametrize("sort", [f"{sign}{name}" for name in FIELDS if name != "title" for sign in ("", "-")])
+def test_hits_are_those_of_the_best_scores_in_the_order_of_a_field(backend: Backend, name: str, sort: str) -> None:
+    items = with_fields(20)
+    index = build(backend, name, items, random_terms(np.random.default_rng(0), (20, 3), 3, 0.8), fields=FIELDS)
+    asked = sparse.csr_array(np.array([[1, 2, 1]], np.int32))
+    best = index.search(asked, 12)[0]
+    found = by_field(best, check_sort(sort, FIELDS))
+    assert sorted(plain(found)) == sorted(plain(best))
+    field, pick = sort.removeprefix("-"), max if sort.startswith("-") else min
+
+    def key(hit: Hit) -> Any:
+        value = hit.item.fields[field]
+        return pick(value) if isinstance(value, list) else value
+
+    having = [hit for hit in found if field in hit.item.fields]
+    assert found[: len(having)] == having
+    for one, other in pairwise(having):
+        in_order = key(one) > key(other) if sort.startswith("-") else key(one) < key(other)
+        assert in_order or (key(one) == key(other) and best.index(one) < best.index(other))
+    without = found[len(having) :]
+    assert without == [hit for hit in best if hit in without]
 
 
 def test_fields_that_the_manifest_does_not_declare_are_refused(backend: Backend, name: str) -> None:
@@ -775,9 +808,14 @@ def test_edits_are_those_of_a_dictionary(backend: Backend, name: str, dtype: str
                     rows = rows_for(chosen, 10 * number + step)
                     editor.put(*columns(rows, dtype))
                     wanted |= {row.item.id: row for row in rows}
-            editor.commit(source)
+            if number % 2:  # else it stays as it is
+                told = {f"{number}.jpg": [number, 10**18]}
+                editor.commit(source, told)
+            else:
+                editor.commit(source)
         index = backend.open(name)
         assert index.manifest.source == source
+        assert index.manifest.unreadable == told
         assert index.manifest.same_contents(replace(manifest, source=source))
         assert set(index.arrays()) == set(ARRAYS)
         assert_holds(index, wanted, dtype)
@@ -916,6 +954,33 @@ def test_a_copy_there_and_back_is_the_index(
     queries = random_terms(rng, (8, 9), 9, 0.5)
     for copy in (backend.open(name), plugins.backend(back).open(f"{name}-2")):
         assert_copied(source, copy, queries)
+
+
+@pytest.mark.parametrize(("dtype", "concepts"), [("float32", None), ("float16", "int8"), ("float32", "float16")])
+def test_an_index_made_of_its_export_is_the_index(
+    backend: Backend, address: str, name: str, tmp_path: Path, dtype: str, concepts: str | None
+) -> None:
+    rng = np.random.default_rng(4)
+    items, terms = with_fields(30), random_terms(rng, (30, 9), 700, 0.5)
+    sets = [rng.standard_normal((int(m), 5)).astype(np.float32) for m in rng.integers(0, 4, 30)]
+    source = build(backend, name, items, terms, halves(30, 0), dtype=dtype, concepts=sets, concept_dtype=concepts,
+                   fields=FIELDS)  # fmt: skip
+    report = export_index(name, tmp_path / "a.h5", at=address)
+    assert report.images + report.texts == report.compared == 30
+    with FeatureFile(tmp_path / "a.h5") as file:
+        assert [item.id for item in file.items("image")] == sorted(i.id for i in items if i.modality == "image")
+    queries = random_terms(rng, (8, 9), 9, 0.5)
+    for made, place in ((f"{name}-2", address), (name, f"file:{tmp_path / 'there'}")):
+        with (
+            FeatureFile(tmp_path / "a.h5") as file,
+            plugins.backend(place).create(made, file.manifest, file.code_arrays()) as writer,
+        ):
+            for modality in MODALITIES:
+                for batch in file.batches(modality, 7):
+                    kept = None if concepts is None else concepts_of(batch.embeddings.concepts, batch.stored)
+                    writer.add(batch.items, batch.stored.terms, batch.embeddings.vectors, kept)
+            writer.commit()
+        assert_copied(source, plugins.backend(place).open(made), queries)
 
 
 def assert_copied(source: Index, copy: Index, queries: sparse.csr_array) -> None:

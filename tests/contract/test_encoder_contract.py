@@ -34,7 +34,7 @@ def train(library: Path, folder: Path, kind: str, *settings: str) -> None:
 ENCODERS: dict[str, Callable[[Path, Path], object]] = {
     "tern": lambda library, folder: shutil.copytree(library / "model", folder),
     "teran": lambda library, folder: train(library, folder, "teran", "objective=alignment"),
-    "vsrn": lambda library, folder: train(library, folder, "vsrn"),
+    "vsrn": lambda library, folder: train(library, folder, "vsrn", "text=words"),
     "vsrnpp": lambda library, folder: train(library, folder, "vsrnpp", "text=small"),
     "clip": lambda _, folder: tiny_clip(folder),
 }

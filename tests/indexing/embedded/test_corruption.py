@@ -83,6 +83,17 @@ def assert_all_answers(index: EmbeddedIndex, model: Model) -> None:
         assert_matches(index, model, words, None, [])
 
 
+def ask_all(index: EmbeddedIndex, model: Model) -> None:
+    """Whatever is asked of an index, without a look at the answers."""
+    ids = list(model.rows)[:5]
+    list(index.items())
+    index.arrays()
+    index.document_frequencies()
+    for answers in (lambda: assert_all_answers(index, model), lambda: index.vectors(ids), lambda: index.concepts(ids)):
+        with suppress(AssertionError, KeyError):
+            answers()
+
+
 def judge(folder: str, first: str, last: str) -> None:
     """Damage files one after the other, and tell what comes of it. In a process of its own."""
     small_segments(pytest.MonkeyPatch())

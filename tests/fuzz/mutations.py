@@ -1,0 +1,41 @@
+"""How sound data are damaged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+JSON = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+)
+
+
+def damages(sound: bytes) -> st.SearchStrategy[bytes]:
+    """Some bytes changed, put in or taken out; mostly at the beginning, where headers are."""
+    places = st.integers(0, max(0, min(len(sound), 400) - 1)) | st.integers(0, max(0, len(sound) - 1))
+    edit = st.tuples(places, st.integers(0, 4), st.binary(max_size=4))
+    whole = st.lists(edit, max_size=6).map(lambda edits: _edited(sound, edits))
+    return whole | st.tuples(whole, places).map(lambda given: given[0][: given[1]])
+
+
+def _edited(sound: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
+    data = bytearray(sound)
+    for place, length, new in edits:
+        data[place : place + length] = new
+    return bytes(data)
+
+
+def replaced_leaf(data: st.DataObject, tree: Any, value: object) -> Any:
+    """``tree`` of JSON with one of its values, at any depth, replaced or removed."""
+    if not isinstance(tree, (dict, list)) or not tree or data.draw(st.integers(0, 4)) == 0:
+        return value
+    keys = list(tree) if isinstance(tree, dict) else list(range(len(tree)))
+    key = data.draw(st.sampled_from(keys))
+    found = tree.copy()
+    if data.draw(st.integers(0, 9)) == 0:
+        del found[key]
+    else:
+        found[key] = replaced_leaf(data, tree[key], value)
+    return found

@@ -1,0 +1,125 @@
+"""Whatever bytes a user's file has, and whatever an address or a filter says: it is taken, or refused as a BocError.
+
+``make fuzz`` tries hundreds of times as many; ``FOUND`` are cases that were once answered in another way.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from PIL import Image
+
+from boc.codecs import parse_code
+from boc.errors import BocError
+from boc.inputs.images import image_size, read_image
+from boc.inputs.metadata import Metadata, parse_filter
+from boc.inputs.sources import open_source
+from boc.manifest import Manifest
+from boc.queries import parse_text
+from tests.boc.inputs.test_hdf5_check import drain
+from tests.fuzz.mutations import JSON, damages, replaced_leaf
+from tests.oracles import new_manifest
+
+TYPES: Any = {"year": "integer", "tag": "keyword", "taken": "date", "size": "float", "kept": "boolean", "title": "text"}
+TABLE = b"id,year:integer,tag:keyword,taken:date,size:float,kept:boolean\na.jpg,1999,dog|cat,2020-02-29,1.5,true\n"
+CAPTIONS = b'image,caption\na.jpg,"a dog, and a cat"\nb.jpg,two birds\n'
+
+
+def picture(form: str) -> bytes:
+    exif, buffer = Image.Exif(), io.BytesIO()
+    exif[0x0112], exif[0x010E] = 6, "what is on it"
+    image = Image.frombytes("RGB", (24, 16), bytes(i * 37 % 256 for i in range(24 * 16 * 3)))
+    image.save(buffer, form, **({"exif": exif} if form in {"JPEG", "PNG", "WEBP"} else {}))
+    return buffer.getvalue()
+
+
+PICTURES = [picture(form) for form in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")]
+
+
+def taken_or_refused(data: bytes, read: Callable[[Path], object], name: str) -> None:
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = Path(folder) / name
+        path.write_bytes(data)
+        with suppress(BocError):
+            read(path)
+
+
+@given(st.sampled_from(PICTURES).flatmap(damages))
+def test_pictures(data: bytes) -> None:
+    for read in (lambda path: read_image(path, 1_000_000), image_size, lambda path: read_image(path, 1_000_000, 8)):
+        taken_or_refused(data, read, "a.jpg")
+
+
+@given(damages(CAPTIONS) | st.text().map(lambda text: f"image,caption\n{text}".encode(errors="replace")))
+@example(b"image,caption\n\x00.jpg,a\n")
+@example(b"image,caption\na.jpg," + b"x" * 140_000)
+def test_captions(data: bytes) -> None:
+    taken_or_refused(data, open_source, "captions.csv")
+
+
+@given(damages(TABLE) | st.text().map(lambda text: f"id,tag:keyword\n{text}".encode(errors="replace")))
+@example(b"id,year:integer\na,9223372036854775808\n")
+def test_metadata(data: bytes) -> None:
+    taken_or_refused(data, Metadata.read, "m.csv")
+
+
+OPERATORS = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
+
+
+@given(
+    st.builds("{}{}{}".format, st.sampled_from(sorted(TYPES)) | st.text(max_size=5), OPERATORS, st.text()) | st.text()
+)
+def test_filters(text: str) -> None:
+    with suppress(BocError):
+        parse_filter(text, TYPES)
+
+
+@given(st.text() | st.text(alphabet="scalrbit:/0123456789(),=-. \"'"))
+@example("scalar:" + "9" * 5000)
+def test_codes_and_sentences(text: str) -> None:
+    with suppress(BocError):
+        parse_code(text)
+    with suppress(BocError):
+        parse_text(text)
+
+
+@pytest.fixture(scope="module")
+def features(library: Path) -> bytes:
+    return (library / "photos.h5").read_bytes()
+
+
+@pytest.mark.slow
+@given(data=st.data())
+def test_feature_files(features: bytes, data: st.DataObject) -> None:
+    taken_or_refused(data.draw(damages(features)), drain, "f.h5")
+
+
+@given(st.data(), JSON)
+def test_manifests(data: st.DataObject, value: object) -> None:
+    text = json.dumps(replaced_leaf(data, json.loads(new_manifest(5, 3).to_json()), value))
+    with suppress(BocError):
+        Manifest.from_json(text, where="m")
+
+
+@given(st.text() | st.text(alphabet="elastic+htps:/@?=&[]%0123456789.-"))
+@example("elastic+http://[")
+@example("elastic+http://h:99999999")
+@example("elastic+http://h?shards=\u0664")
+def test_addresses(address: str) -> None:
+    pytest.importorskip("elasticsearch")
+    from indexing.server.address import parse
+
+    for text in (address, f"http://{address}", f"http://h?{address}"):
+        with suppress(BocError):
+            parse(text, {})

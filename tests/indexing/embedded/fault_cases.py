@@ -1,0 +1,179 @@
+"""Commands whose file system calls fail, one at a time: what they leave and what they say. Run by test_file_faults.py.
+
+    LD_PRELOAD=faults.so FAULTS_ROOT=FOLDER python fault_cases.py FOLDER HALF REST COUNT
+
+FOLDER holds what the commands write; HALF and REST are feature files with the ids 0000.jpg and following. COUNT cases
+are tried for each command and fault, spread evenly over its calls; 0 tries all. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import shutil
+import sys
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import TypeAlias
+
+from boc.cli import main
+from boc.errors import BocError
+from indexing.embedded import commits
+from indexing.embedded.backend import EmbeddedBackend
+
+OPEN, CREATE, WRITE, SYNC, NAME, REMOVE = (1 << i for i in range(6))
+FAULTS = {
+    "EIO": (errno.EIO, OPEN | CREATE | WRITE | SYNC | NAME | REMOVE, False),
+    "ENOSPC": (errno.ENOSPC, CREATE | WRITE | SYNC | NAME, True),
+    "EMFILE": (errno.EMFILE, OPEN | CREATE, False),
+    "EINTR": (errno.EINTR, OPEN | CREATE | WRITE, False),
+    "short": (0, WRITE, False),
+}
+SHIM = ctypes.CDLL(None)
+State: TypeAlias = "frozenset[str] | None"
+
+
+def commands(half: str, rest: str) -> dict[str, tuple[list[list[str]], list[str]]]:
+    """What is done before, and what meets the fault."""
+    made, more = ["index", "x", half], ["index", "x", rest, "--append"]
+    gone = ["delete", "x", *(f"{i:04}.jpg" for i in range(5))]
+    return {
+        "index": ([], made),
+        "replace": ([made], ["index", "x", rest, "--replace"]),
+        "append": ([made], more),
+        "delete": ([made], gone),
+        "compact": ([made, more, gone], ["compact", "x"]),
+        "copy": ([made], ["copy", "x", "y"]),
+        "delete --all": ([made], ["delete", "x", "--all"]),
+    }
+
+
+def run(at: Path, words: list[str]) -> tuple[int, str]:
+    """Exit status of a command, and what it said on stderr."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(write, 2)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        status = 70
+        try:
+            main([*words, "--at", f"file:{at}"], standalone_mode=True)
+        except SystemExit as end:
+            status = int(end.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os.write(write, b"\0%d %d" % (SHIM.faults_seen(), SHIM.faults_hit()))
+            os._exit(status)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        said = pipe.read()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said.decode(errors="replace")
+
+
+def state(at: Path, name: str) -> State:
+    """The ids of an index, every file of which is whole; None if there is none."""
+    backend = EmbeddedBackend(at)
+    if not backend.exists(name):
+        return None
+    assert not commits.damage(at / name, commits.read_current(at / name)[1]), "damaged"
+    return frozenset(item.id for item in backend.open(name).items())
+
+
+def strays(at: Path) -> list[str]:
+    """What lies about that no index needs."""
+    found = [path.name for path in at.iterdir() if not (path / "CURRENT").is_file()]
+    for home in at.iterdir():
+        if (home / "CURRENT").is_file():
+            name, commit = commits.read_current(home)
+            kept = {".lock", ".checked", "CURRENT", name, commit.codec} | {
+                file.partition("/")[0] for file in commit.files
+            }
+            found += [f"{home.name}/{path.name}" for path in home.iterdir() if path.name not in kept]
+    return found
+
+
+class Trial:
+    """One command from one beginning."""
+
+    def __init__(self, home: Path, before: list[list[str]], words: list[str]) -> None:
+        self.home, self.words, self.at = home, words, home / "at"
+        self.name = "y" if words[0] == "copy" else "x"
+        self.base = home / "base"
+        for path in (self.at, self.base):
+            shutil.rmtree(path, ignore_errors=True)
+        self.at.mkdir(parents=True)
+        for each in before:
+            status, said = run(self.at, each)
+            assert status == 0, said
+        shutil.copytree(self.at, self.base)
+        self.old = state(self.at, self.name)
+        status, said = run(self.at, words)
+        assert status == 0, (words, said)
+        self.new = state(self.at, self.name)
+
+    def fresh(self) -> None:
+        shutil.rmtree(self.at)
+        shutil.copytree(self.base, self.at)
+
+    def calls(self, mask: int) -> int:
+        self.fresh()
+        SHIM.faults_arm(ctypes.c_long(-1), 0, mask, 0)
+        said = run(self.at, self.words)[1]
+        SHIM.faults_arm(ctypes.c_long(-1), 0, 0, 0)
+        return int(said.rpartition("\0")[2].split()[0])
+
+    def meets(self, call: int, number: int, mask: int, sticky: bool) -> tuple[str, str]:
+        """What came of a fault at a call, and what was wrong with that, if anything was."""
+        self.fresh()
+        SHIM.faults_arm(ctypes.c_long(call), number, mask, int(sticky))
+        status, said = run(self.at, self.words)
+        SHIM.faults_arm(ctypes.c_long(-1), 0, 0, 0)
+        said, _, told = said.rpartition("\0")
+        removing = bool(int(told.split()[1]) & REMOVE) if told else False
+        lines = [line for line in said.splitlines() if line.startswith("Error: ")]
+        if "Traceback" in said or status not in (0, 1) or (status == 1 and len(lines) != 1):
+            return "fault", f"rc {status}: {said[-1500:]}"
+        try:
+            found = state(self.at, self.name)
+        except (AssertionError, BocError) as error:
+            return "damage", f"{error!r}: {said}"
+        if found not in (self.old, self.new) or (status == 0 and found != self.new):
+            return "mixture", said
+        if "damaged" in said:
+            return "called damaged", said
+        left = strays(self.at)
+        ending = "--all" in self.words  # what a removal could not remove goes with the next index of that name
+        if left and not removing and not ending:
+            return "left behind", f"rc {status}: {left} {said}"
+        outcome = "done" if status == 0 else "new, told" if found == self.new and self.new != self.old else "old, told"
+        if found != self.new or self.words[0] == "compact":
+            again, said = run(self.at, self.words)
+            if again or state(self.at, self.name) != self.new or strays(self.at):
+                return "not repeatable", f"rc {again}: {strays(self.at)} {said}"
+        return outcome, ""
+
+
+def tried(home: Path, features: tuple[str, str], count: int) -> dict[str, object]:
+    outcomes: Counter[str] = Counter()
+    wrong: list[str] = []
+    for name, (before, words) in commands(*features).items():
+        trial = Trial(home, before, words)
+        for fault, (number, mask, sticky) in FAULTS.items():
+            calls = trial.calls(mask)
+            step = max(1, calls // count) if count else 1
+            for call in range(0, calls, step):
+                outcome, why = trial.meets(call, number, mask, sticky)
+                outcomes[f"{name}, {fault}: {outcome}"] += 1
+                if why:
+                    wrong.append(f"{name}, {fault} at call {call} of {calls}: {outcome}: {why}")
+    return {"outcomes": outcomes, "wrong": wrong}
+
+
+if __name__ == "__main__":
+    found = tried(Path(sys.argv[1]), (sys.argv[2], sys.argv[3]), int(sys.argv[4]))
+    sys.stdout.write(json.dumps(found, indent=1))

@@ -1,0 +1,72 @@
+"""Any system call of the writers may fail: the index is the old or the new one, and the error is one line.
+
+BOC_FAULTS sets how many calls are tried for each command and fault (default 1; 0 is all).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+COUNT = os.environ.get("BOC_FAULTS", "1")
+
+
+def write_features(folder: Path) -> None:
+    """half.h5 and rest.h5, which share some ids, written as the page on encoders says."""
+    page = (ROOT / "docs" / "encoders.md").read_text(encoding="utf-8").partition("## Your own vectors")[2]
+    (snippet, *_) = re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)
+    for name, ids in (("half", "range(70)"), ("rest", "range(60, 120)")):
+        code = snippet.replace("range(1000)", ids).replace("1000", str(len(eval(ids)))).replace("mine.h5", f"{name}.h5")
+        subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+
+
+@pytest.mark.slow
+def test_any_call_of_the_writers_may_fail(tmp_path: Path) -> None:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("needs a compiler on Linux")
+    shim, home = tmp_path / "faults.so", tmp_path / "home"
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", shim, HERE / "faults.c", "-ldl"], check=True)
+    write_features(tmp_path)
+    command = [sys.executable, HERE / "fault_cases.py", home, tmp_path / "half.h5", tmp_path / "rest.h5", COUNT]
+    environment = {"LD_PRELOAD": str(shim), "FAULTS_ROOT": str(home), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert len(found["outcomes"]) > 30
+    assert not found["wrong"], "\n".join(found["wrong"])
+
+
+FULL = """
+import resource, sys, numpy, boc.inputs.feature_writer
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+exec(compile(open("write.py").read(), "write.py", "exec"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [3_000, 20_000, 60_000])
+def test_a_feature_file_that_cannot_be_written_ends_nothing_but_the_command(tmp_path: Path, size: int) -> None:
+    """HDF5 cannot close what it failed to write, and would end the process."""
+    page = (ROOT / "docs" / "encoders.md").read_text(encoding="utf-8").partition("## Your own vectors")[2]
+    (snippet, *_) = re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)
+    (tmp_path / "write.py").write_text(snippet)
+    command = [sys.executable, "-c", FULL, str(size)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert done.returncode == 1, (done.returncode, done.stderr[-2000:])
+    assert "BocError" in done.stderr.splitlines()[-1]
+    assert "File too large" in done.stderr.splitlines()[-1]
+    assert "ObjectID" not in done.stderr
+    assert not list(tmp_path.glob("*.h5"))

@@ -1,0 +1,117 @@
+"""Searches over several hosts, of which one hangs: repeated on the others. Writes are sent once."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from indexing import elastic, opensearch
+from indexing.server.transport import Transport, UnreachableError
+
+CONNECT: dict[str, Any] = {"elastic": elastic.connect, "opensearch": opensearch.connect}
+
+
+class Host(ThreadingHTTPServer):
+    """A host that answers every search by its body, waiting first until ``ready`` is set, at most a second."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.ready, self.paths = Event(), list[str]()
+        self.ready.set()
+        super().__init__(("127.0.0.1", 0), Answer)
+
+
+class Answer(BaseHTTPRequestHandler):
+    """Says that it is the product that is asked for."""
+
+    protocol_version = "HTTP/1.1"
+    server: Host
+
+    def do_GET(self) -> None:
+        self._say({"version": {"distribution": "opensearch", "number": "3.5.0"}})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.paths.append(self.path)
+        self.server.ready.wait(1)
+        self._say({"said": body})
+
+    def _say(self, answer: Any) -> None:
+        data = json.dumps(answer).encode()
+        self.send_response(200)
+        for name, value in {"X-elastic-product": "Elasticsearch", "content-type": "application/json"}.items():
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[Host]]:
+    with ExitStack() as stack:
+        made = [stack.enter_context(Host()) for _ in range(2)]
+        for host in made:
+            Thread(target=host.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+            stack.callback(host.shutdown)
+            stack.callback(host.ready.set)
+        yield made
+
+
+@pytest.fixture
+def hung() -> Iterator[int]:
+    """The port of a host that takes connections and never answers, as a stopped process does."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as listening:
+        yield int(listening.getsockname()[1])
+
+
+def connected(kind: str, *ports: int, options: str) -> Transport:
+    transport: Transport = CONNECT[kind](
+        f"{kind}+http://{','.join(f'127.0.0.1:{port}' for port in ports)}?{options}"
+    ).transport
+    return transport
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CONNECT)
+def test_a_search_passes_by_a_host_that_hangs(kind: str, hosts: list[Host], hung: int) -> None:
+    options = "search_timeout=0.3&request_timeout=20"
+    transport = connected(kind, hosts[0].server_port, hung, hosts[1].server_port, options=options)
+    for number in range(6):
+        assert transport.search("/a/_search", {"number": number}) == {"said": {"number": number}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CONNECT)
+def test_where_all_hosts_are_late_a_search_takes_its_time(kind: str, hosts: list[Host]) -> None:
+    transport = connected(kind, *(host.server_port for host in hosts), options="search_timeout=0.1&request_timeout=20")
+    transport.search("/a/_search", {"known": 1})
+    for host in hosts:
+        host.paths.clear()
+        host.ready.clear()
+    assert transport.search("/a/_search", {"slow": 1}) == {"said": {"slow": 1}}
+    assert all(len(host.paths) >= 2 for host in hosts), "each host is asked twice before one of them has its time"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CONNECT)
+def test_a_write_is_never_sent_twice(kind: str, hosts: list[Host]) -> None:
+    transport = connected(kind, *(host.server_port for host in hosts), options="search_timeout=0.1&request_timeout=0.3")
+    transport.search("/a/_search", {"known": 1})
+    for host in hosts:
+        host.paths.clear()
+        host.ready.clear()
+    with pytest.raises(UnreachableError) as raised:
+        transport.request("POST", "/a/_bulk", {"write": 1})
+    assert raised.value.late
+    assert sum(len(host.paths) for host in hosts) == 1
