@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from boc.build import append, build_index, delete
     from boc.copy import copy_index
     from boc.errors import BocError
+    from boc.export import export_index
     from boc.search import Searcher
     from boc.search_options import SearchOptions
+    from boc.synchronise.sync import sync_index
     from boc.types import Embeddings, Filter, Hit, Item
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BocError",
@@ -31,6 +33,8 @@ __all__ = [
     "build_index",
     "copy_index",
     "delete",
+    "export_index",
+    "sync_index",
 ]
 
 _MODULES = {
@@ -45,6 +49,8 @@ _MODULES = {
     "build_index": "build",
     "copy_index": "copy",
     "delete": "build",
+    "export_index": "export",
+    "sync_index": "synchronise.sync",
 }
 
 

@@ -19,12 +19,13 @@ from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFiles, is_embeddings
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source, open_folders, open_source
-from boc.load import DEFAULT_RM, append_items, delete_items, fit_code, load_index, new_manifest
+from boc.load import DEFAULT_RM, append_items, delete_items, fit_code, load_index, new_manifest, stored_manifest
 from boc.names import ConceptDtype, Metric
 from boc.plugins import check_name
 from boc.search import Searcher
 
 if TYPE_CHECKING:
+    from boc.plugins import Encoder
     from boc.types import Identity
 
 PLACE = "file:boc-data"
@@ -55,9 +56,9 @@ def build_index(
     *,
     encoder: str | None = None,
     at: str = PLACE,
-    code: str | Code | SurrogateCodec = "scalar",
-    rm: float = DEFAULT_RM,
-    rerank: Metric = "dot",
+    code: str | Code | SurrogateCodec | None = None,
+    rm: float | None = None,
+    rerank: Metric | None = None,
     concepts: ConceptDtype | None = None,
     metadata: Metadata | Path | str | None = None,
     ids: Path | None = None,
@@ -82,12 +83,13 @@ def build_index(
         KIND:PATH, for example "tern:models/photos".
     at : str, default="file:boc-data"
         Address of the back end: file:DIR, elastic+URL or opensearch+URL.
-    code : str, Code or SurrogateCodec, default="scalar"
+    code : str, Code or SurrogateCodec, optional
         How vectors become term frequencies: text such as "dictionary:2/64", see ``boc.codecs.parse_code``, or a codec.
-    rm : float, default=10
-        Candidates per hit that a search re-ranks.
-    rerank : str, default="dot"
-        How candidates are re-ranked, one of ``boc.names.METRICS``.
+        Default: that of an exported index, of which all is taken as it was; else "scalar".
+    rm : float, optional
+        Candidates per hit that a search re-ranks; default: as exported, else 10.
+    rerank : str, optional
+        How candidates are re-ranked, one of ``boc.names.METRICS``; default: as exported, else "dot".
     concepts : "float16" or "int8", optional
         Store concept sets with this type; default: "float16" if ``rerank`` needs them.
     metadata : Metadata or path of a CSV, optional
@@ -106,22 +108,28 @@ def build_index(
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
     backend = plugins.backend(at)
     existed = backend.exists(check_name(name))
-    make = codec_maker(code)
+    make = codec_maker("scalar" if code is None else code)
 
     def keeps_concepts(identity: Identity) -> bool:
-        return rerank != "dot" or concepts is not None or make(identity).reads_concepts
+        return (rerank or "dot") != "dot" or concepts is not None or make(identity).reads_concepts
 
     paths, made = _feature_files(name, _paths(source), ids, images, at, encoder, device, keeps_concepts, progress)
     with FeatureFiles(paths) as file:
-        codec = fit_code(file, make(file.header.identity))
-        manifest = new_manifest(file, codec, rm, rerank=rerank, concepts=concepts, metadata=table)
+        exported = file.exported if code is None and concepts is None else None
+        if exported is not None:
+            manifest, codec = stored_manifest(exported, rm, rerank, table)
+        else:
+            codec = fit_code(file, make(file.header.identity))
+            manifest = new_manifest(
+                file, codec, DEFAULT_RM if rm is None else rm, rerank=rerank or "dot", concepts=concepts, metadata=table
+            )
         same = existed and not replace and backend.open(name).manifest.same_contents(manifest)
         if existed and not replace and not same:
             kept = f" (its vectors wait for that in {made})" if made is not None else ""
             raise BocError(f"{at} has an index {name!r} of something else; add --replace{kept}, or choose another name")
         if not same:
             total = file.count("image") + file.count("text")
-            for done in load_index(file, at, name, codec, manifest, table):
+            for done in load_index(file, at, name, codec, manifest, table, as_stored=exported is not None):
                 progress("indexing", done, total)
         report = LoadReport(file.count("image"), file.count("text"), file.failed, up_to_date=same)
     if made is not None:
@@ -206,7 +214,7 @@ def _feature_files(
     progress: Progress,
 ) -> tuple[list[Path], Path | None]:
     """The embeddings files of the sources, and the temporary one that was made here."""
-    found = _opened(sources, ids, images)
+    found = opened(sources, ids, images)
     if found is None or (found.file is not None and is_embeddings(found.file)):
         if ids is not None:
             raise BocError(NARROWED)
@@ -215,23 +223,30 @@ def _feature_files(
         raise BocError(_no_encoder(sources[0]))
     network = plugins.encoder(encoder, device)
     concepts = keeps_concepts(network.identity)
-    path = _intermediate(name, at, [found.digest, found.stamp, network.identity.digest, str(concepts)])
-    extraction = Extraction(found, path, encoder=network, concepts=concepts, workers=None)
-    if not path.exists():
-        for done in extraction.run():
-            progress("encoding", done, extraction.total)
+    path = encoded_file(name, at, found, network, progress, concepts=concepts)
     return [path], path
 
 
-def _opened(sources: Sequence[Path], ids: Path | None, images: Path | None) -> Source | None:
+def encoded_file(name: str, at: str, source: Source, network: Encoder, progress: Progress, *, concepts: bool) -> Path:
+    """The feature file of a source on its way to the index ``name``, which the caller removes; after a kill the same
+    call continues it."""
+    path = _intermediate(name, at, [source.digest, source.stamp, network.identity.digest, str(concepts)])
+    extraction = Extraction(source, path, encoder=network, concepts=concepts, workers=None)
+    if not path.exists():
+        for done in extraction.run():
+            progress("encoding", done, extraction.total)
+    return path
+
+
+def opened(sources: Sequence[Path], ids: Path | None, images: Path | None) -> Source | None:
     """The items of one source, or of several folders; None for several feature files."""
     if len(sources) == 1:
         return open_source(sources[0], ids, images)
-    if any(path.is_dir() for path in sources):
+    if all(path.is_dir() for path in sources):
         return open_folders(sources, ids)
-    odd = next((path for path in sources if not is_embeddings(path)), None)
+    odd = next((path for path in sources if path.is_dir() or not is_embeddings(path)), None)
     if odd is not None:
-        raise BocError(f"{odd} holds no vectors; several sources must all be files of boc extract --encoder")
+        raise BocError(f"{odd} holds no vectors; several sources must all be folders of pictures, or feature files")
     return None
 
 

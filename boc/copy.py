@@ -35,7 +35,7 @@ CHECKED = 1000  # items whose rows are compared after a copy
 @dataclass(frozen=True)
 class CopyReport:
     """The result of a copy: numbers of pictures, captions and postings, and of the items that were ``compared`` with
-    the source row by row. ``up_to_date`` means that the same copy was there already, and nothing was done."""
+    the source row by row. ``up_to_date``: the same copy existed already, and nothing was written."""
 
     images: int
     texts: int
@@ -98,12 +98,12 @@ def copy_index(
     index = source.open(check_name(name))
     existed = target.exists(new)
     codec = _codec(index, other, name)
-    manifest, arrays = _manifest(index, codec, rm, rerank)
+    manifest, arrays = manifest_of(index, codec, rm, rerank)
     if existed and not replace:
-        held = target.open(new).manifest
-        if not held.same_contents(manifest) or held.items != index.manifest.items:
+        existing = target.open(new).manifest
+        if not existing.same_contents(manifest) or existing.items != index.manifest.items:
             raise BocError(f"{to} has an index {new!r} of something else; add --replace, or choose another name")
-        return CopyReport(held.items["image"], held.items["text"], held.postings, 0, up_to_date=True)
+        return CopyReport(existing.items["image"], existing.items["text"], existing.postings, 0, up_to_date=True)
     total = sum(index.manifest.items.values())
     with target.create(new, manifest, arrays) as writer:
         done = 0
@@ -166,10 +166,10 @@ class StoredVectors:
         """The vectors of every ``step``-th item of one modality by id, float32 (n, d)."""
         of = (item.id for item in self._index.items() if item.modality == modality)
         ids = islice(of, 0, None, step)
-        found = [np.empty((0, self._index.manifest.identity.dim), np.float32)]
+        blocks = [np.empty((0, self._index.manifest.identity.dim), np.float32)]
         while some := list(islice(ids, BATCH)):
-            found.append(self._index.vectors(some).astype(np.float32))
-        return np.concatenate(found)
+            blocks.append(self._index.vectors(some).astype(np.float32))
+        return np.concatenate(blocks)
 
 
 def _reading(
@@ -192,11 +192,8 @@ def _check_changes(name: str, new: str, at: str, to: str, *, changed: bool) -> N
 def _codec(index: Index, code: Code | None, name: str) -> SurrogateCodec | None:
     """The code that terms are made with: the new one, fitted; that of the index if its vectors were rounded after they
     were encoded; None if the stored terms are copied."""
-    if code is None and index.exact_vectors:
-        return None
     if code is None:
-        own = SurrogateCodec.restore(index.manifest.codec, index.arrays())
-        return None if own.reads_concepts else own
+        return own_codec(index)
     if code.reads_concepts:
         raise BocError(
             f"code {code} reads the concept sets of the encoder, and {name} stores at most rounded ones of length 1; "
@@ -205,10 +202,18 @@ def _codec(index: Index, code: Code | None, name: str) -> SurrogateCodec | None:
     return fit_code(StoredVectors(index, name), code.codec(index.manifest.identity.dim))
 
 
-def _manifest(
-    index: Index, codec: SurrogateCodec | None, rm: float | None, rerank: Metric | None
+def own_codec(index: Index) -> SurrogateCodec | None:
+    """The code of an index whose vectors were rounded after they were encoded, to encode them again; else None."""
+    if index.exact_vectors:
+        return None
+    own = SurrogateCodec.restore(index.manifest.codec, index.arrays())
+    return None if own.reads_concepts else own
+
+
+def manifest_of(
+    index: Index, codec: SurrogateCodec | None, rm: float | None = None, rerank: Metric | None = None
 ) -> tuple[Manifest, dict[str, NDArray[Any]]]:
-    """The manifest of the copy, and the arrays of its code."""
+    """The manifest of a copy, still without items, and the arrays of its code."""
     old = index.manifest
     if rerank is not None and check_metric(rerank) != "dot" and old.concept_dtype is None:
         raise BocError(f"the index holds no concept sets, which {rerank} compares; leave out --rerank")
@@ -233,41 +238,41 @@ def _compared(index: Index, copy: Index, codec: SurrogateCodec | None, name: str
 
     BackendError names what differs.
     """
-    wanted, held = index.manifest, copy.manifest
-    wrong = [f"{held.items[m]} items of modality {m}, not {wanted.items[m]}" for m in MODALITIES
-             if held.items[m] != wanted.items[m]]  # fmt: skip
+    expected, actual = index.manifest, copy.manifest
+    wrong = [f"{actual.items[m]} items of modality {m}, not {expected.items[m]}" for m in MODALITIES
+             if actual.items[m] != expected.items[m]]  # fmt: skip
     frequencies = copy.document_frequencies()
-    if frequencies.sum() != held.postings:
-        wrong.append(f"{frequencies.sum()} postings, not {held.postings}")
+    if frequencies.sum() != actual.postings:
+        wrong.append(f"{frequencies.sum()} postings, not {actual.postings}")
     if codec is None and not np.array_equal(frequencies, index.document_frequencies()):
         wrong.append("other numbers of items per term")
-    sample = _sample(index)
-    if not wrong and (odd := _differing(index, copy, sample, terms=codec is None)) is not None:
+    compared = sample(index, CHECKED)
+    if not wrong and (odd := _differing(index, copy, compared, terms=codec is None)) is not None:
         wrong.append(f"other rows of {odd!r}")
     if wrong:
         raise BackendError(f"the copy of {name} differs from it: {'; '.join(wrong)}; copy it again with --replace")
-    return CopyReport(held.items["image"], held.items["text"], held.postings, len(sample))
+    return CopyReport(actual.items["image"], actual.items["text"], actual.postings, len(compared))
 
 
-def _sample(index: Index) -> list[Item]:
-    """Items drawn evenly at random, at most CHECKED."""
-    chance, sample = random.Random(0), list[Item]()
+def sample(index: Index, count: int) -> list[Item]:
+    """``count`` items drawn evenly at random, or all."""
+    chance, drawn = random.Random(0), list[Item]()
     for n, item in enumerate(index.items()):
-        if n < CHECKED:
-            sample.append(item)
-        elif (place := chance.randrange(n + 1)) < CHECKED:
-            sample[place] = item
-    return sample
+        if n < count:
+            drawn.append(item)
+        elif (place := chance.randrange(n + 1)) < count:
+            drawn[place] = item
+    return drawn
 
 
-def _differing(index: Index, copy: Index, sample: Sequence[Item], *, terms: bool) -> str | None:
-    """The id of the first item of ``sample`` whose rows in the copy differ, or None; without ``terms``, other
+def _differing(index: Index, copy: Index, items: Sequence[Item], *, terms: bool) -> str | None:
+    """The id of the first of ``items`` whose rows in the copy differ, or None; without ``terms``, other
     frequencies are no difference.
 
     Vectors are not compared where the copy rounds them.
     """
-    ids = [item.id for item in sample]
-    ours, theirs = stored_rows(index, sample), stored_rows(copy, copy.find(ids))
+    ids = [item.id for item in items]
+    ours, theirs = stored_rows(index, items), stored_rows(copy, copy.find(ids))
     same = [
         [a == b for a, b in zip(ours.items, theirs.items, strict=True)],
         (ours.vectors == theirs.vectors).all(axis=1) | (not copy.exact_vectors),

@@ -8,9 +8,11 @@ member is near the item that the group keeps.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from hashlib import blake2b
+from itertools import combinations, islice
+from types import MappingProxyType
 
 import numpy as np
 
@@ -20,8 +22,6 @@ from boc.types import Embeddings, Item, Modality
 
 BATCH = 256  # items searched by at a time
 DEPTH = 16  # near items asked for at first; more if all of them are near
-SAMPLE = 1000  # items of the background
-NEAR = 0.2  # the default threshold, as a share of the distance of random pairs; how it was chosen: docs/commands.md
 HASH = "content_hash"  # the field with the digest of the file, where the index has it
 
 
@@ -52,58 +52,94 @@ def find_duplicates(
     """The groups of duplicates among the items of one modality, ordered by the id of the kept item.
 
     Two items are near if the cosine of their vectors is at least ``threshold``; the default follows from the cosines
-    of random pairs, see ``default_threshold``. Items whose vectors are equal, or their field ``content_hash``, are
-    exact duplicates. The item with most near items is kept, ties to the smaller id. Memory is used for pairs, not for
-    vectors. BocError for a threshold outside 0 to 1.
+    of random pairs, see ``Background.near``. Items whose vectors are equal, or their field ``content_hash``, are
+    exact duplicates. The item with most near items is kept, ties to the smaller id. Items of equal
+    vector and file are compared as one, and vectors are not kept in memory. BocError for a threshold outside 0 to 1.
     """
     modality = searcher.target(find)
-    least = default_threshold(searcher, modality) if threshold is None else threshold
+    least = searcher.background(modality).near if threshold is None else threshold
     if not 0 < least <= 1:
         raise BocError(f"the threshold must be above 0 and at most 1 (a cosine), got {least:g}; 0.95 is a common one")
-    near, twins, total = _Near(), defaultdict[object, list[str]](list), searcher.index.manifest.items[modality]
-    done = 0
-    for items, asked in _asking(searcher, modality):
-        for row, (item, found) in enumerate(zip(items, _near(searcher, asked, least, modality), strict=True)):
-            for key, score in found.items():
-                if key != item.id:
-                    near[item.id][key] = near[key][item.id] = score
-            twins[asked.vectors[row].tobytes()].append(item.id)
-            if HASH in item.fields:
-                twins[item.fields[HASH]].append(item.id)
-        done += len(items)
-        progress("comparing", done, total)
-    exact = {(one, other) for keys in twins.values() if len(keys) > 1 for one in keys for other in keys if one != other}
+    equal = _Equal(searcher, modality)
+    exact = {frozenset(pair) for pair in equal.pairs()}
+    near, done = _Near(), 0
+    for ids in equal.batches():
+        for key, found in zip(ids, _near(searcher, ids, least, modality), strict=True):
+            for other, score in found.items():
+                leader = equal.leader[other]
+                if leader != key:
+                    near[key][leader] = near[leader][key] = score
+        done += len(ids)
+        progress("comparing", done, len(equal.members))
     for one, other in exact:
-        near[one][other] = 1.0
-    return _groups(searcher, grouped(near), exact)
+        near[one][other] = near[other][one] = 1.0
+    for key, ids in equal.members.items():
+        if len(ids) > 1:
+            near[key]  # a group of its own, if nothing else is near
+    return _groups(searcher, equal, grouped(near, equal.sizes), exact)
 
 
-def default_threshold(searcher: Searcher, modality: Modality) -> float:
-    """1 - NEAR * (1 - c), where c is the median cosine of random pairs of the index.
+class _Equal:
+    """Items of equal vector and equal file, which are compared as one: by their ``leader``, the smallest id.
 
-    So it fits encoders whose vectors all lie close together, and collections of one subject.
+    ``members`` are the ids by leader, ordered.
     """
-    ids = searcher.index.sample(SAMPLE, modality)
-    vectors = searcher.index.vectors(ids).astype(np.float32)
-    if len(ids) < 2:
-        return 1.0
-    background = float(np.median((vectors[:-1] * vectors[1:]).sum(axis=1)))
-    return 1 - NEAR * (1 - min(background, 1.0))
+
+    def __init__(self, searcher: Searcher, modality: Modality) -> None:
+        self.members: defaultdict[str, list[str]] = defaultdict(list)
+        self.leader: dict[str, str] = {}
+        self._twins: defaultdict[object, list[str]] = defaultdict(list)  # leaders by vector, and by file
+        known: dict[tuple[bytes, object], str] = {}
+        items = (item for item in searcher.index.items() if item.modality == modality)
+        while batch := list(islice(items, BATCH)):
+            vectors = searcher.index.vectors([item.id for item in batch])
+            for item, vector in zip(batch, vectors, strict=True):
+                file = item.fields.get(HASH)
+                digest = blake2b(vector.tobytes(), digest_size=16).digest()
+                leader = self.leader[item.id] = known.setdefault((digest, file), item.id)
+                self.members[leader].append(item.id)
+                if leader == item.id:
+                    for same in (digest, file):
+                        if same is not None:
+                            self._twins[same].append(leader)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of members by leader, where there are several."""
+        return {key: len(ids) for key, ids in self.members.items() if len(ids) > 1}
+
+    def batches(self) -> Iterator[list[str]]:
+        """The leaders."""
+        keys = iter(self.members)
+        while batch := list(islice(keys, BATCH)):
+            yield batch
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """Pairs of leaders with the same vector or the same file."""
+        for keys in self._twins.values():
+            yield from combinations(keys, 2)
 
 
-def grouped(near: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+def grouped(
+    near: Mapping[str, Mapping[str, float]], sizes: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, dict[str, float]]:
     """Groups of near items: the kept item, and the others with their scores.
 
     Items are taken in the order of how many near items they have, ties to the smaller id; each keeps the near items
-    that no earlier group has. So all members are near the kept one.
+    that no earlier group has. So all members are near the kept one. ``sizes`` says how many equal items an item stands
+    for, where there are several.
     """
+
+    def rank(key: str) -> tuple[int, str]:
+        return -sum(sizes.get(other, 1) for other in (key, *near[key])), key
+
     taken: set[str] = set()
     groups = {}
-    for key in sorted(near, key=lambda key: (-len(near[key]), key)):
+    for key in sorted(near, key=rank):
         if key not in taken:
             others = {other: score for other, score in near[key].items() if other not in taken}
             taken |= {key, *others}
-            if others:
+            if others or sizes.get(key, 1) > 1:
                 groups[key] = others
     return dict(sorted(groups.items()))
 
@@ -115,20 +151,13 @@ class _Near(defaultdict[str, dict[str, float]]):
         super().__init__(dict)
 
 
-def _asking(searcher: Searcher, modality: Modality) -> Iterator[tuple[list[Item], Embeddings]]:
-    """All items of one modality in batches, with what they are searched by."""
-    index, sets = searcher.index, searcher.codec.reads_concepts
-    items = (item for item in index.items() if item.modality == modality)
-    while batch := list(islice(items, BATCH)):
-        ids = [item.id for item in batch]
-        concepts = index.concepts(ids).ragged() if sets else None
-        yield batch, Embeddings(modality, index.vectors(ids).astype(np.float32), concepts)
-
-
-def _near(searcher: Searcher, asked: Embeddings, least: float, modality: Modality) -> list[dict[str, float]]:
-    """For each row the items that are near; more are asked for while all found are near."""
-    found: list[dict[str, float]] = [{} for _ in range(len(asked))]
-    rows, depth = list(range(len(asked))), DEPTH
+def _near(searcher: Searcher, ids: Sequence[str], least: float, modality: Modality) -> list[dict[str, float]]:
+    """For each item those that are near, by searches with its stored vector; more are asked for while all are near."""
+    index = searcher.index
+    concepts = index.concepts(ids).ragged() if searcher.codec.reads_concepts else None
+    asked = Embeddings(modality, index.vectors(ids).astype(np.float32), concepts)
+    found: list[dict[str, float]] = [{} for _ in ids]
+    rows, depth = list(range(len(ids))), DEPTH
     while rows:
         answers = searcher.search_vectors(asked.take(rows), k=depth, find=modality, rerank="dot")
         full = []
@@ -140,11 +169,15 @@ def _near(searcher: Searcher, asked: Embeddings, least: float, modality: Modalit
     return found
 
 
-def _groups(searcher: Searcher, groups: Mapping[str, Mapping[str, float]], exact: set[tuple[str, str]]) -> list[Group]:
+def _groups(
+    searcher: Searcher, equal: _Equal, groups: Mapping[str, Mapping[str, float]], exact: set[frozenset[str]]
+) -> list[Group]:
     found = []
     for key, others in groups.items():
-        ordered = sorted(others, key=lambda other: (-others[other], other))
+        scores = dict.fromkeys(equal.members[key][1:], (1.0, True))
+        for other, score in others.items():
+            scores |= dict.fromkeys(equal.members[other], (score, frozenset((key, other)) in exact))
+        ordered = sorted(scores, key=lambda id: (-scores[id][0], id))
         kept, *items = searcher.index.find([key, *ordered])
-        rest = [Duplicate(item, others[item.id], (key, item.id) in exact) for item in items]
-        found.append(Group(kept, rest))
+        found.append(Group(kept, [Duplicate(item, *scores[item.id]) for item in items]))
     return found

@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ from boc.codecs import SurrogateCodec
 from boc.errors import BocError, BocWarning, EncoderError, FeatureFileError
 from boc.inputs.features import FeatureFile, FeatureFiles
 from boc.inputs.metadata import Metadata
+from boc.inputs.stored_terms import concepts_of
 from boc.manifest import Manifest
 from boc.names import Metric
 from boc.plugins import check_name
@@ -35,7 +37,7 @@ from boc.types import (
 )
 
 if TYPE_CHECKING:
-    from boc.plugins import Index
+    from boc.plugins import Index, IndexEditor
 
 BATCH = 4096  # items encoded and added at a time
 CONCEPT_BATCH = 256  # items encoded and added at a time with concept sets, which are many times larger
@@ -106,8 +108,24 @@ def new_manifest(
         source=_source(file, metadata, sets=concepts is not None or codec.reads_concepts),
         rerank=rerank,
         concept_dtype=concepts,
-        fields=None if metadata is None else metadata.types,
+        fields=file.header.types | ({} if metadata is None else metadata.types),
     )
+
+
+def stored_manifest(
+    file: FeatureFile, rm: float | None = None, rerank: Metric | None = None, metadata: Metadata | None = None
+) -> tuple[Manifest, SurrogateCodec]:
+    """The manifest of an exported index as it was, but for what is given, and its code."""
+    old = file.manifest
+    assert old is not None
+    if rerank is not None and check_metric(rerank) != "dot" and old.concept_dtype is None:
+        raise BocError(f"{file.path} holds no concept sets, which {rerank} compares; leave out --rerank")
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    changed = replace(old, rm=old.rm if rm is None else rm, rerank=rerank or old.rerank, created=now)
+    if metadata is not None:
+        source = _digest(old.source, metadata.digest)
+        changed = replace(changed, source=source, fields=old.fields | metadata.types)
+    return changed, SurrogateCodec.restore(old.codec, file.code_arrays())
 
 
 def load_index(
@@ -117,16 +135,19 @@ def load_index(
     codec: SurrogateCodec,
     manifest: Manifest,
     metadata: Metadata | None = None,
+    *,
+    as_stored: bool = False,
 ) -> Iterator[int]:
     """Make index ``name`` at back end ``at`` from embeddings and a fitted codec, replacing an older one.
 
     Yields the number of items done, including those of an earlier load that was killed. The index is published when
-    the iterator is exhausted. ``metadata`` must be that of ``manifest``.
+    the iterator is exhausted. ``metadata`` must be that of ``manifest``. With ``as_stored`` the file is an
+    exported index, whose terms and concept sets are taken as they are.
     """
     _check_items(file, metadata)
     with plugins.backend(at).create(check_name(name), manifest, codec.arrays()) as writer:
         done = 0
-        for count, batch in _encoding(file, codec, manifest, metadata, known=writer.has):
+        for count, batch in _encoding(file, codec, manifest, metadata, known=writer.has, as_stored=as_stored):
             if batch is not None:
                 writer.add(*batch)
             done += count
@@ -147,18 +168,29 @@ def append_items(
         index = backend.open(name)
         manifest, codec = index.manifest, SurrogateCodec.restore(index.manifest.codec, index.arrays())
         _check_same_encoder(file, manifest)
-        _check_fields(manifest, metadata)
+        check_fields(manifest, metadata)
         _check_items(file, metadata)
         if manifest.concept_dtype is not None:
             _check_concepts(file)
-        done = 0
-        for count, batch in _encoding(file, codec, manifest, metadata):
-            if batch is not None:
-                editor.put(*batch)
-            done += count
-            yield done
+        yield from put_items(editor, file, codec, manifest, metadata)
         sets = manifest.concept_dtype is not None or codec.reads_concepts
         editor.commit(_digest(manifest.source, _source(file, metadata, sets=sets)))
+
+
+def put_items(
+    editor: IndexEditor,
+    file: FeatureFile | FeatureFiles,
+    codec: SurrogateCodec,
+    manifest: Manifest,
+    metadata: Metadata | None = None,
+) -> Iterator[int]:
+    """Put all items of ``file`` into the index of ``editor``, which has this code; yields the number of items done."""
+    done = 0
+    for count, batch in _encoding(file, codec, manifest, metadata):
+        if batch is not None:
+            editor.put(*batch)
+        done += count
+        yield done
 
 
 def delete_items(at: str, name: str, ids: Sequence[str]) -> tuple[int, list[str]]:
@@ -191,22 +223,50 @@ def _encoding(
     manifest: Manifest,
     metadata: Metadata | None,
     known: Callable[[list[str]], bool] = lambda ids: False,
+    *,
+    as_stored: bool = False,
 ) -> Iterator[tuple[int, _Documents | None]]:
     """Yield for each batch of items their number, and their encoding; None for items that are ``known``."""
+    fields = _Fields(file, manifest, metadata)
 
     def encoded(task: tuple[Batch, bool]) -> tuple[int, _Documents | None]:
         batch, there = task
-        return len(batch), None if there else _documents(batch, codec, manifest, metadata)
+        return len(batch), None if there else _documents(batch, codec, manifest, fields, as_stored=as_stored)
 
     batches = _batches(file, codec, manifest)
     yield from ahead(encoded, ((batch, known([item.id for item in batch.items])) for batch in batches))
 
 
-def _documents(batch: Batch, codec: SurrogateCodec, manifest: Manifest, metadata: Metadata | None) -> _Documents:
+class _Fields:
+    """The metadata of the items of a file: what the file holds of them, and over it the values of a table.
+
+    Fields of the file that the index declares otherwise, or not at all, are left out.
+    """
+
+    def __init__(self, file: FeatureFile | FeatureFiles, manifest: Manifest, metadata: Metadata | None) -> None:
+        types = file.header.types
+        self._odd = {name for name, kind in types.items() if manifest.fields.get(name) != kind}
+        self._metadata = metadata
+
+    def of(self, item: Item) -> Item:
+        kept = {name: value for name, value in item.fields.items() if name not in self._odd}
+        return replace(item, fields=kept if self._metadata is None else {**kept, **self._metadata.of(item)})
+
+
+def _parts(file: FeatureFile | FeatureFiles) -> Sequence[FeatureFile]:
+    return file.files if isinstance(file, FeatureFiles) else [file]
+
+
+def _documents(
+    batch: Batch, codec: SurrogateCodec, manifest: Manifest, fields: _Fields, *, as_stored: bool
+) -> _Documents:
     items, found, dtype = batch.items, batch.embeddings, manifest.concept_dtype
+    if manifest.fields:
+        items = [fields.of(item) for item in items]
+    if as_stored and batch.stored is not None:
+        kept = None if dtype is None or found.concepts is None else concepts_of(found.concepts, batch.stored)
+        return items, batch.stored.terms, found.vectors, kept
     sets = None if dtype is None or found.concepts is None else store(found.concepts, dtype)
-    if metadata is not None:
-        items = [replace(item, fields=metadata.of(item)) for item in items]
     return items, codec.encode_documents(found), found.vectors, sets
 
 
@@ -237,7 +297,8 @@ def _check_same_encoder(file: FeatureFile | FeatureFiles, manifest: Manifest) ->
         raise EncoderError(f"{file.path}: made by {found.spec}, the index by {wanted.spec}; use the same encoder")
 
 
-def _check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
+def check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
+    """BocError if the index does not declare the fields of ``metadata`` with their types."""
     given = {} if metadata is None else metadata.types
     odd = [f"{name}:{kind}" for name, kind in given.items() if manifest.fields.get(name) != kind]
     if odd:
@@ -251,10 +312,9 @@ def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) ->
     """BocError if no line of ``metadata`` matches an item, a warning if some lines match none."""
     if metadata is None:
         return
-    files = file.files if isinstance(file, FeatureFiles) else [file]
     items = (
         item
-        for part in files
+        for part in _parts(file)
         for modality in MODALITIES
         for start in range(0, part.count(modality), BATCH)
         for item in part.items(modality, start, start + BATCH)

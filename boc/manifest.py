@@ -4,28 +4,76 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boc import __version__
 from boc.errors import ManifestError
-from boc.names import Metric
-from boc.types import FieldType, Identity
+from boc.names import CONCEPT_DTYPES, METRICS, Metric
+from boc.types import MODALITIES, FieldType, Identity
 
 FORMAT = 4
+OPTIONAL: dict[str, Any] = {"unreadable": {}}
+"""Entries that may be missing, with the values that they have then. They are written only with other values."""
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _counts(value: Any, names: Sequence[str]) -> bool:
+    """Whether it has a count of each name; none has one before anything is loaded."""
+    return isinstance(value, dict) and set(value) in ({*names}, set()) and all(map(_is_count, value.values()))
+
+
+def _is_date(value: Any) -> bool:
+    try:
+        return bool(datetime.fromisoformat(value))
+    except (TypeError, ValueError):
+        return False
+
+
+_ENCODER: dict[str, Callable[[Any], bool]] = {
+    "spec": lambda value: isinstance(value, str),
+    "digest": lambda value: isinstance(value, str),
+    "dim": lambda value: _is_count(value) and value > 0,
+}
+_SOUND: dict[str, Callable[[Any], bool]] = {
+    "encoder": lambda value: (
+        isinstance(value, dict)
+        and set(value) == set(_ENCODER)
+        and all(sound(value[name]) for name, sound in _ENCODER.items())
+    ),
+    "codec": lambda value: (
+        isinstance(value, dict) and isinstance(value.get("steps"), list) and _is_count(value.get("n_terms"))
+    ),
+    "arrays": lambda value: isinstance(value, dict) and all(isinstance(each, dict) for each in value.values()),
+    "vector_dtype": lambda value: value in ("float16", "float32", "float64"),
+    "source": lambda value: isinstance(value, str),
+    "rm": lambda value: isinstance(value, (int, float)) and value >= 1,
+    "rerank": lambda value: value in METRICS,
+    "concept_dtype": lambda value: value is None or value in CONCEPT_DTYPES,
+    "fields": lambda value: isinstance(value, dict) and all(each in get_args(FieldType) for each in value.values()),
+    "items": lambda value: _counts(value, MODALITIES),
+    "postings": _is_count,
+    "created": _is_date,
+    "maker": lambda value: isinstance(value, str),
+}
+"""What the entries of a manifest must be; those of a codec are checked where it is made."""
 
 
 @dataclass(frozen=True)
 class Manifest:
     """Format and maker, encoder (spec, weights digest, dimension), codec (steps, parameters), its arrays (digest,
     shape, dtype of each), digest of the list of items, number of items by modality, number of postings, the
-    default re-rank multiplier and metric, the type of the stored concept sets, None if there are none, and the
-    metadata fields of the items with their types."""
+    default re-rank multiplier and metric, the type of the stored concept sets, None if there are none, the metadata
+    fields of the items with their types, and by their ids the states (size, modification and change time in ns) of
+    picture files that could not be read."""
 
     encoder: dict[str, Any]
     codec: dict[str, Any]
@@ -41,6 +89,7 @@ class Manifest:
     created: str
     maker: str
     format: int = FORMAT
+    unreadable: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def identity(self) -> Identity:
@@ -83,8 +132,12 @@ class Manifest:
         same_encoder = self.identity.digest == other.identity.digest
         return same_encoder and all(getattr(self, part) == getattr(other, part) for part in parts)
 
+    def entries(self) -> dict[str, Any]:
+        """The entries to write."""
+        return {key: value for key, value in asdict(self).items() if key not in OPTIONAL or value != OPTIONAL[key]}
+
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, sort_keys=True)
+        return json.dumps(self.entries(), indent=1, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str, *, where: str) -> Manifest:
@@ -111,9 +164,12 @@ class Manifest:
                 "boc index --replace"
             )
         names = {f.name for f in fields(cls)}
-        if set(raw) != names:
-            odd = ", ".join(sorted(set(raw) ^ names))
+        if set(raw) | OPTIONAL.keys() != names:
+            odd = ", ".join(sorted((set(raw) | OPTIONAL.keys()) ^ names))
             raise ManifestError(f"{where}: manifest entries missing or unknown ({odd}); make the index again")
+        for name, sound in _SOUND.items():
+            if not sound(raw[name]):
+                raise ManifestError(f"{where}: {name} of the manifest is {str(raw[name])[:60]!r}; make the index again")
         return cls(**raw)
 
     def check_arrays(self, arrays: Mapping[str, NDArray[Any]], *, where: str) -> None:

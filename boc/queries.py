@@ -140,16 +140,16 @@ def compose(parts: Sequence[tuple[Embeddings, float]]) -> Embeddings:
     Its modality is that of the first wanted part, its concept set the union of those of the wanted parts, or None if
     one has none. A single part is the query itself. BocError if the parts cancel each other.
     """
-    wanted = [part for part, weight in parts if weight > 0]
+    positive = [part for part, weight in parts if weight > 0]
     if len(parts) == 1:
-        return wanted[0]
+        return positive[0]
     weights = np.array([weight for _, weight in parts])
     rows = unit_rows(np.concatenate([part.vectors for part, _ in parts])).astype(np.float64)
     total: NDArray[np.float64] = weights @ rows
     if np.linalg.norm(total) < SAME * np.abs(weights).sum():
         raise BocError("what is wanted and what is unwanted are the same; change one of them")
-    sets = [part.concepts for part in wanted if part.concepts is not None]
+    sets = [part.concepts for part in positive if part.concepts is not None]
     union = None
-    if len(sets) == len(wanted):
+    if len(sets) == len(positive):
         union = Ragged.from_sets([np.concatenate([each[0] for each in sets])], sets[0].values.shape[1])
-    return Embeddings(wanted[0].modality, unit_rows(total[None]), union)
+    return Embeddings(positive[0].modality, unit_rows(total[None]), union)

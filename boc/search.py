@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from boc import plugins
-from boc.background import Background
+from boc.background import Background, confidences
 from boc.codecs import SurrogateCodec
 from boc.codecs.topz import heaviest
 from boc.errors import BocError, EncoderError
 from boc.inputs.metadata import check_filter
+from boc.inputs.sorting import by_field, check_sort
 from boc.names import Metric
 from boc.plugins import check_name
 from boc.queries import Part, Query, compose
 from boc.rank_fusion import reciprocal_rank_fusion
 from boc.search_options import SearchOptions
 from boc.types import Embeddings, Hit, ImageRef, Modality, Rescore, Stages, TextScore
+from boc.variety import varied
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -146,7 +148,8 @@ class Searcher:
         stages.took("code_ms", begun)
         texts = None if query.words is None else [query.words]
         hits = self._search(whole, wanted, texts, stages, parts)[0]
-        return [hit for hit in hits if hit.item.id not in query.ids][: options.k]
+        best = [hit for hit in hits if hit.item.id not in query.ids][: options.k]
+        return best if options.sort is None else by_field(best, options.sort)
 
     def background(self, modality: Modality) -> Background:
         """The background of the scores of items of a modality."""
@@ -217,7 +220,9 @@ class Searcher:
 
         ``texts`` are their sentences, which a hybrid search needs.
         """
-        return self._search(queries, SearchOptions.of(options, **keywords), texts, stages or Stages())
+        options = SearchOptions.of(options, **keywords)
+        answers = self._search(queries, options, texts, stages or Stages())
+        return answers if options.sort is None else [by_field(hits, options.sort) for hits in answers]
 
     def _search(
         self,
@@ -228,8 +233,56 @@ class Searcher:
         parts: Sequence[tuple[Embeddings, float]] = (),
     ) -> list[list[Hit]]:
         """``search_vectors``; an alignment is that of weighted ``parts`` if there are any."""
+        if options.mmr is None and not options.collapse:
+            return self._judged(queries, options, texts, stages, parts)
+        near = self.background(self.target(options.find)).near if options.collapse else None
+        found = []
+        for i in range(len(queries)):
+            query, words = queries.take([i]), None if texts is None else texts[i : i + 1]
+
+            def ask(k: int, query: Embeddings = query, words: Sequence[str] | None = words) -> list[Hit]:
+                return self._judged(query, replace(options, k=k), words, stages, parts)[0]
+
+            found.append(varied(ask, self.index, options.k, near, options.mmr))
+        return found
+
+    def _judged(
+        self,
+        queries: Embeddings,
+        options: SearchOptions,
+        texts: Sequence[str] | None,
+        stages: Stages,
+        parts: Sequence[tuple[Embeddings, float]],
+    ) -> list[list[Hit]]:
+        """The hits, with a confidence if ``options`` ask for one."""
+        answers = self._ranked(queries, options, texts, stages, parts)
+        if options.min_confidence is None:
+            return answers
+        begun = perf_counter()
+        modality, metric = self.target(options.find), self._metric(options)
+        total = self.index.manifest.items[modality]
+        found = []
+        for i, hits in enumerate(answers):
+            usual = self.background(modality).scores(queries.take([i]), metric, parts)
+            sure = confidences([hit.score for hit in hits], usual, total).tolist()
+            judged = [replace(hit, confidence=share) for hit, share in zip(hits, sure, strict=True)]
+            found.append([hit for hit in judged if (hit.confidence or 0) >= options.min_confidence])
+        stages.took("code_ms", begun)
+        return found
+
+    def _ranked(
+        self,
+        queries: Embeddings,
+        options: SearchOptions,
+        texts: Sequence[str] | None,
+        stages: Stages,
+        parts: Sequence[tuple[Embeddings, float]],
+    ) -> list[list[Hit]]:
+        """The hits by score."""
         for condition in options.filters:
             check_filter(condition, self.index.manifest.fields)
+        if options.sort is not None:
+            check_sort(options.sort, self.index.manifest.fields)
         words = _text_score(options, texts)
         target = self.target(options.find)
         begun = perf_counter()

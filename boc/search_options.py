@@ -27,6 +27,10 @@ class SearchKeywords(TypedDict, total=False):
     hybrid: Hybrid | None
     words_weight: float | None
     query_z: int | None
+    sort: str | None
+    min_confidence: float | None
+    mmr: float | None
+    collapse: bool
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,16 @@ class SearchOptions:
         10,000.
     query_z : int, optional
         Number of terms of largest weight kept of a query, at least 1; default: all.
+    sort : str, optional
+        Order the hits by this metadata field, ascending, or descending after a minus: "-taken". The hits themselves are
+        the same, the ``k`` of the best scores; those without a value come last. Default: by score.
+    min_confidence : float, optional
+        Give each hit a confidence, in 0 to 1, and leave out those below this one: 0 keeps all, 0.5 is where a hit is
+        as likely right as not. Not for hybrid searches.
+    mmr : float, optional
+        Choose hits by maximal marginal relevance: 1 keeps the ranking, 0 asks for different hits only.
+    collapse : bool, default=False
+        Put near-duplicates under the best of them.
     """
 
     k: int = 10
@@ -64,6 +78,10 @@ class SearchOptions:
     hybrid: Hybrid | None = None
     words_weight: float | None = None
     query_z: int | None = None
+    sort: str | None = None
+    min_confidence: float | None = None
+    mmr: float | None = None
+    collapse: bool = False
 
     def __post_init__(self) -> None:
         if self.k < 1:
@@ -74,6 +92,11 @@ class SearchOptions:
             raise BocError(f"query_z must be at least 1 (terms kept of a query), got {self.query_z}; leave it out")
         if self.rerank is not None:
             check_metric(self.rerank)
+        for name, share in (("min_confidence", self.min_confidence), ("mmr", self.mmr)):
+            if share is not None and not 0 <= share <= 1:
+                raise BocError(f"{name} must be from 0 to 1, got {share:g}; 0.5 is a common one")
+        if self.hybrid is not None and self.min_confidence is not None:
+            raise BocError("a hybrid search counts words, whose scores tell no confidence; leave one of the two out")
         if self.hybrid is not None or self.words_weight is not None:
             self._check_hybrid()
 

@@ -41,10 +41,16 @@ class Item:
 
 @dataclass(frozen=True)
 class Hit:
-    """An item and its score; higher is better."""
+    """An item and its score; higher is better.
+
+    ``confidence`` in 0 to 1 says how far it stands above the background of the index (see ``boc.background``), if that
+    was asked for. ``duplicates`` are the ids of the hits that were put under it as near-duplicates.
+    """
 
     item: Item
     score: float
+    confidence: float | None = None
+    duplicates: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,11 +129,21 @@ class Embeddings:
 
 
 @dataclass(frozen=True)
+class StoredRows:
+    """What an index stored of items beside their vectors: their ``terms`` (n, V), and the ``scales`` float32 (rows,) of
+    their concept sets, if those are int8."""
+
+    terms: TermMatrix
+    scales: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
 class Batch:
-    """Items of one modality and their ``embeddings``, in one order."""
+    """Items of one modality and their ``embeddings``, in one order; of an exported index, what it ``stored``."""
 
     items: list[Item]
     embeddings: Embeddings
+    stored: StoredRows | None = None
 
     def __post_init__(self) -> None:
         if len(self.items) != len(self.embeddings):
@@ -235,11 +251,13 @@ class Filter:
     """A condition on a metadata field, which holds for an item if it holds for one of its values.
 
     "!=" holds if no value equals ``value``, so also for items without the field; all others do not hold for these.
+    With ``last``, a later date, "=" and "!=" compare with the time from ``value`` to ``last``, both included.
     """
 
     field: str
     op: Literal["=", "!=", "<", "<=", ">", ">="]
     value: str | int | float | bool
+    last: str | None = None
 
 
 @dataclass(frozen=True)
@@ -272,10 +290,10 @@ class TextScore:
 class Stages:
     """The cost of a search: milliseconds per stage, and counts. Each stage adds its own.
 
-    ``encode_ms``: sentence or picture to vector. ``code_ms``: vector to terms. ``postings_ms``: candidates by posting
-    lists and BM25. ``rerank_ms``: re-ranking; None if the engine includes it in ``postings_ms``. ``content_ms``:
-    reading the items of the hits. ``codes`` are the terms of the queries, ``candidates`` the largest number of
-    re-ranked items.
+    ``encode_ms``: sentence or picture to vector. ``code_ms``: vector to terms, and the background of scores.
+    ``postings_ms``: candidates by posting lists and BM25. ``rerank_ms``: re-ranking; None if the engine includes it in
+    ``postings_ms``. ``content_ms``: reading the items of the hits. ``codes`` are the terms of the queries,
+    ``candidates`` the largest number of re-ranked items.
     """
 
     encode_ms: float = 0.0

@@ -26,6 +26,7 @@ from boc.cli.commands import (
     estimate,
     evaluate,
     explain,
+    export,
     extract,
     gallery,
     index,
@@ -34,6 +35,7 @@ from boc.cli.commands import (
     search,
     serve,
     show_alignment,
+    sync,
     train,
     tune,
     verify,
@@ -44,9 +46,9 @@ from boc.errors import BocError, BocWarning, advice
 SECTIONS = {
     "Pictures to try things on": (gallery,),
     "Get or make an encoder": (model, train, convert, extract, evaluate, show_alignment),
-    "Make an index": (build_codebook, index, tune, estimate),
+    "Make an index": (build_codebook, index, sync, tune, estimate),
     "Search": (search, serve, explain),
-    "Look after indexes": (info, verify, copy, duplicates, compact, delete),
+    "Look after indexes": (info, verify, copy, export, duplicates, compact, delete),
     "Look after boc": (doctor, completion),
 }
 WITHOUT_SETTINGS = {"completion", "doctor"}

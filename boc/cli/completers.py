@@ -23,8 +23,8 @@ def names(context: click.Context, parameter: click.Parameter, incomplete: str) -
     if not at.startswith("file:"):
         return []
     try:
-        found = Path(at.removeprefix("file:")).expanduser().glob("*/CURRENT")
-        return sorted(path.parent.name for path in found if path.parent.name.startswith(incomplete))
+        folders = Path(at.removeprefix("file:")).expanduser().glob("*/CURRENT")
+        return sorted(path.parent.name for path in folders if path.parent.name.startswith(incomplete))
     except (OSError, RuntimeError):  # not readable, or unknown user after ~
         return []
 

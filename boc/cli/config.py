@@ -65,15 +65,15 @@ def places(environment: Mapping[str, str] = os.environ, folder: Path | None = No
 
 def read(path: Path, rules: Rules) -> Settings:
     """Read the file; values by command. ConfigError names the file, the key, the known keys, and the next step."""
-    found: Settings = {SHARED: {}}
+    settings: Settings = {SHARED: {}}
     for key, value in _parsed(path).items():
         if isinstance(value, dict):
             if key == SHARED or key not in rules:
                 raise ConfigError(f"{path}: no command {key!r}{_known(key, [name for name in rules if name])}")
-            found[key] = {name: _checked(path, key, name, one, rules) for name, one in value.items()}
+            settings[key] = {name: _checked(path, key, name, one, rules) for name, one in value.items()}
         else:
-            found[SHARED][key] = _checked(path, SHARED, key, value, rules)
-    return found
+            settings[SHARED][key] = _checked(path, SHARED, key, value, rules)
+    return settings
 
 
 def holds_password(value: object) -> bool:

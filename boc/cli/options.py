@@ -196,6 +196,11 @@ def given(option: str) -> bool:
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
+def chosen(option: str) -> bool:
+    """Whether an option of the current command was given anywhere, and does not have its default."""
+    return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
+
+
 def bar(label: str, total: int) -> ProgressBar[int]:
     """A progress bar on stderr."""
     return click.progressbar(length=total, label=label, file=sys.stderr, show_pos=True)

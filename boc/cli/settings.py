@@ -73,8 +73,8 @@ def defaults(group: click.Group) -> dict[str, Any]:
     path = find()
     if path is None:
         return {}
-    found = read(path, rules(group))
-    return {name: dict(_given(name, command, found)) for name, command in group.commands.items()}
+    settings = read(path, rules(group))
+    return {name: dict(_given(name, command, settings)) for name, command in group.commands.items()}
 
 
 def rules(group: click.Group) -> Rules:
@@ -93,8 +93,8 @@ def rules(group: click.Group) -> Rules:
 def origins(group: click.Group) -> Iterator[Origin]:
     """Yield all settings with their sources; the environment overrides the file. ConfigError as ``defaults``."""
     path = find()
-    found = read(path, rules(group)) if path is not None else {}
-    for command, values in found.items():
+    settings = read(path, rules(group)) if path is not None else {}
+    for command, values in settings.items():
         for option, value in values.items():
             name = f"{command}.{option}" if command else option
             stronger = _stronger(command, option)
@@ -126,9 +126,9 @@ def _shared(command: str, option: str, parameter: click.Option) -> bool:
     return option in SHARED_OPTIONS and not parameter.multiple
 
 
-def _given(name: str, command: click.Command, found: Settings) -> Iterator[tuple[str, Any]]:
+def _given(name: str, command: click.Command, settings: Settings) -> Iterator[tuple[str, Any]]:
     for option, parameter in options(command):
-        own, shared = found.get(name, {}), found[SHARED]
+        own, shared = settings.get(name, {}), settings[SHARED]
         if option in own and parameter.name is not None:
             yield parameter.name, own[option]
         elif option in shared and _shared(name, option, parameter) and parameter.name is not None:
@@ -144,13 +144,13 @@ def _stronger(command: str, option: str) -> str | None:
 
 def _variables(group: click.Group) -> dict[str, str]:
     """All variables of options, with the names of the options."""
-    found: dict[str, str] = {}
+    targets: dict[str, str] = {}
     for name, command in group.commands.items():
         for option, parameter in options(command):
             for known in parameter.envvar or ():
                 shared = known == variable(option)
-                found[known] = option if shared else f"{name}.{option}"
-    return found
+                targets[known] = option if shared else f"{name}.{option}"
+    return targets
 
 
 def _refusal(parameter: click.Option, value: Any) -> str | None:
@@ -167,8 +167,8 @@ def _refusal(parameter: click.Option, value: Any) -> str | None:
 
 def _refused(parameter: click.Option, value: Any) -> str | None:
     kind = parameter.type
-    for wanted, types, words in KINDS:
-        if isinstance(kind, wanted):
+    for classes, types, words in KINDS:
+        if isinstance(kind, classes):
             if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
                 return f"must be {words}"
             break

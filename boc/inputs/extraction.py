@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +14,7 @@ import numpy as np
 from boc.errors import EncoderError, FeatureFileError, ImageError
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
+from boc.inputs.file_facts import FACTS, facts_of
 from boc.inputs.prepare_pool import advised, preparing
 from boc.inputs.sources import Source
 from boc.types import Batch, Embeddings, ImageRef, Item, Ragged, RegionBatch, Regions
@@ -38,8 +40,8 @@ class Extraction:
 
     Give ``regions`` for a file of regions, or ``encoder`` for a file of embeddings, and the ``precision`` it computes
     in. Pictures are prepared in ``workers`` other processes, ahead of the encoder; 0 prepares them in this process,
-    None in as many as pay. Items that cannot be used are left out and listed in the file with the reason. ``speed`` is
-    that of the last run.
+    None in as many as pay. Their facts are read there, too, and stored as metadata. Items that cannot be used are left
+    out and listed in the file with the reason. ``speed`` is that of the last run.
 
     A script that uses workers needs the guard ``if __name__ == "__main__"``, since they import it.
     """
@@ -79,11 +81,14 @@ class Extraction:
             source.digest,
             precision=precision,
             shard=source.shard,
+            fields=json.dumps(FACTS) if source.file is None else source.fields,
         )
         self.stamp = source.stamp
         self._path = path
         if source.file is not None:
             self._prepare, self.workers = self._stored(source.file), 0
+        else:
+            self._prepare = _WithFacts(self._prepare)
 
     def run(self) -> Iterator[int]:
         """Process the source; yields the number of items done, starting with those of an earlier run."""
@@ -135,10 +140,12 @@ class Extraction:
         self.speed.waiting += time.perf_counter() - began
         self.speed.images += len(items)
         failed = [(item.id, str(value)) for item, value in found if isinstance(value, ImageError)]
-        kept = [item for item, value in found if not isinstance(value, ImageError)]
-        values = [value for _, value in found if not isinstance(value, ImageError)]
-        if not kept:
+        if len(failed) == len(found):
             return [], failed
+        good = [(item, value) for item, value in found if not isinstance(value, ImageError)]
+        if self.source.file is None:
+            good = [(replace(item, fields=facts), value) for item, (facts, value) in good]
+        kept, values = map(list, zip(*good, strict=True))
         if self.encoder is not None:
             return [self._batch(kept, self.encoder.encode_images(values))], failed
         width = self.header.dim
@@ -155,6 +162,16 @@ class Extraction:
         if encoded.concepts is None or not self.concepts:
             encoded = Embeddings(encoded.modality, encoded.vectors)
         return Batch(list(items), encoded)
+
+
+@dataclass(frozen=True)
+class _WithFacts:
+    """Prepares a picture after reading its facts; returns both."""
+
+    prepare: Callable[[ImageRef], Any]
+
+    def __call__(self, image: ImageRef) -> tuple[dict[str, Any], Any]:
+        return facts_of(image), self.prepare(image)
 
 
 class _StoredRegions:

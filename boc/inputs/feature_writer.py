@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import h5py
 import numpy as np
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 
 from boc.atomic_files import check_writable, replacing, sole_writer, sync
 from boc.errors import FeatureFileError
+from boc.inputs import stored_terms
 from boc.inputs.features import OPTIONAL, FeatureFile, Header
 from boc.types import MODALITIES, Batch, Modality, Ragged, RegionBatch
 
@@ -23,12 +26,15 @@ class FeatureWriter:
     """Writes a feature file batch by batch; with the same arguments it continues after a kill.
 
     ``done`` is the number of items of the source that are safely stored. Parts of a run with other arguments (source,
-    encoder or weights) are refused, so two runs never mix.
+    encoder or weights) are refused, so two runs never mix. ``arrays`` are those of the code of an exported index.
     """
 
-    def __init__(self, path: Path | str, header: Header, stamp: str = "") -> None:
+    def __init__(
+        self, path: Path | str, header: Header, stamp: str = "", arrays: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
         self.path = Path(path)
         self.header = header
+        self._arrays = arrays or {}
         self._stamp = stamp
         self.folder = self.path.with_name(f"{self.path.name}.parts")
         check_writable(self.path)
@@ -63,7 +69,7 @@ class FeatureWriter:
             with FeatureFile(part) as file:
                 failed += file.failed
         with replacing(self.path) as temporary:
-            _write(temporary, self.header, lambda: _part_batches(parts), failed)
+            _write(temporary, self.header, lambda: _part_batches(parts), failed, self._arrays)
         # What a kill has left goes, too; what somebody else has put there stays.
         for made in (*reversed(parts), *self.folder.glob(".[0-9h]*.tmp"), self.folder / "header.json"):
             made.unlink()
@@ -127,6 +133,9 @@ class _Layout:
     dense: dict[str, int]
     ragged: dict[str, int]
     words: bool
+    postings: int
+    terms: bool
+    scales: bool
 
     @classmethod
     def of(cls, batch: Batch | RegionBatch) -> _Layout:
@@ -134,14 +143,68 @@ class _Layout:
         dense = {name: array.shape[1] for name, array in arrays.dense.items()}
         ragged = {name: sets.values.shape[1] for name, sets in arrays.ragged.items()}
         count = len(next(iter(arrays.ragged.values())).values) if ragged else 0
-        return cls(len(batch), count, dense, ragged, arrays.words is not None)
+        stored = batch.stored if isinstance(batch, Batch) else None
+        postings = 0 if stored is None else stored.terms.nnz
+        scales = stored is not None and stored.scales is not None
+        return cls(len(batch), count, dense, ragged, arrays.words is not None, postings, stored is not None, scales)
 
     def __add__(self, other: _Layout) -> _Layout:
         if (self.dense, self.ragged, self.words) != (other.dense, other.ragged, other.words):
             raise FeatureFileError(
                 f"arrays of widths {self.dense | self.ragged} and {other.dense | other.ragged} mixed"
             )
-        return _Layout(self.items + other.items, self.rows + other.rows, self.dense, self.ragged, self.words)
+        return replace(
+            self,
+            items=self.items + other.items,
+            rows=self.rows + other.rows,
+            postings=self.postings + other.postings,
+        )
+
+
+class _Latched:
+    """A file for HDF5 to write. After a failed write HDF5 cannot close its objects, and ends the process; so the first
+    ``error`` is kept, and what is written after it is dropped."""
+
+    def __init__(self, raw: FileIO) -> None:
+        self.error: OSError | None = None
+        self.read, self.tell, self.seek, self.flush = raw.read, raw.tell, raw.seek, raw.flush
+        self._raw = raw
+
+    def readinto(self, data: memoryview) -> int | None:
+        """Read into ``data``. OSError once a write failed: what was dropped cannot be read again."""
+        if self.error is not None:
+            raise self.error
+        return self._raw.readinto(data)
+
+    def write(self, data: memoryview) -> int:
+        """Write all of ``data``."""
+        left = memoryview(data).cast("B")
+        try:
+            while self.error is None and len(left):
+                left = left[self._raw.write(left) :]
+        except OSError as error:
+            self.error = error
+        return len(data)
+
+    def truncate(self, size: int) -> int:
+        """Set the size in bytes."""
+        try:
+            if self.error is None:
+                self._raw.truncate(size)
+        except OSError as error:
+            self.error = error
+        return size
+
+
+@contextmanager
+def _latched(raw: FileIO) -> Iterator[_Latched]:
+    """A file for HDF5 to write within the block; raises the first error of writing at the end of it."""
+    file = _Latched(raw)
+    try:
+        yield file
+    finally:
+        if file.error is not None:
+            raise file.error
 
 
 def _part_batches(parts: Sequence[Path]) -> Iterator[Batch | RegionBatch]:
@@ -153,7 +216,11 @@ def _part_batches(parts: Sequence[Path]) -> Iterator[Batch | RegionBatch]:
 
 
 def _write(
-    path: Path, header: Header, batches: Callable[[], Iterable[Batch | RegionBatch]], failed: Sequence[tuple[str, str]]
+    path: Path,
+    header: Header,
+    batches: Callable[[], Iterable[Batch | RegionBatch]],
+    failed: Sequence[tuple[str, str]],
+    arrays: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
     """Two passes over the same batches: one for the sizes, so that arrays are contiguous, one for the values."""
     layouts: dict[Modality, _Layout] = {}
@@ -161,12 +228,13 @@ def _write(
         if batch.items:
             modality, layout = batch.items[0].modality, _Layout.of(batch)
             layouts[modality] = layouts[modality] + layout if modality in layouts else layout
-    with h5py.File(path, "w") as file:
+    with path.open("w+b", buffering=0) as raw, _latched(raw) as latched, h5py.File(latched, "w") as file:
         file.attrs.update(header.entries())
         pairs = np.array(failed, dtype=object).reshape(-1, 2)
         file.create_dataset("failed", data=pairs, dtype=h5py.string_dtype())
+        stored_terms.write_arrays(file, arrays or {})
         for modality, layout in layouts.items():
-            _allocate(file.create_group(modality), layout, header.dtype)
+            _allocate(file.create_group(modality), layout, header)
         place = dict.fromkeys(layouts, (0, 0))
         for batch in batches():
             if batch.items:
@@ -174,8 +242,9 @@ def _write(
                 place[modality] = _fill(file[modality], batch, *place[modality])
 
 
-def _allocate(group: h5py.Group, layout: _Layout, dtype: str) -> None:
-    for name in ("ids", "content", "group"):
+def _allocate(group: h5py.Group, layout: _Layout, header: Header) -> None:
+    dtype = header.dtype
+    for name in ("ids", "content", "group", *(["fields"] if header.fields else [])):
         group.create_dataset(name, shape=(layout.items,), dtype=h5py.string_dtype())
     group.create_dataset("offsets", data=np.zeros(layout.items + 1, dtype=np.int64))
     for name, width in layout.dense.items():
@@ -185,6 +254,8 @@ def _allocate(group: h5py.Group, layout: _Layout, dtype: str) -> None:
         group.create_dataset(
             f"ragged/{name}", shape=(layout.rows, width), dtype="float32" if name == "boxes" else dtype
         )
+    if layout.terms:
+        stored_terms.allocate(group, layout.items, layout.postings, layout.rows if layout.scales else None)
     if layout.words:
         group.create_dataset("words", shape=(layout.rows,), dtype=h5py.string_dtype())
 
@@ -195,8 +266,12 @@ def _fill(group: h5py.Group, batch: Batch | RegionBatch, item: int, row: int) ->
     group["ids"][item:end] = np.array([i.id for i in batch.items], dtype=object)
     group["content"][item:end] = np.array([i.content for i in batch.items], dtype=object)
     group["group"][item:end] = np.array([i.group for i in batch.items], dtype=object)
+    if "fields" in group:
+        group["fields"][item:end] = np.array([json.dumps(dict(i.fields)) for i in batch.items], dtype=object)
     for name, array in arrays.dense.items():
         group[f"dense/{name}"][item:end] = array
+    if isinstance(batch, Batch) and batch.stored is not None:
+        stored_terms.fill(group, batch.stored, item, row)
     last = row
     for name, sets in arrays.ragged.items():
         last = row + len(sets.values)

@@ -5,13 +5,15 @@ when complete. HDF5 itself cannot do this: a file whose writer is killed can be 
 done; ``FILE`` appears when it is complete. A file and a part have the same layout::
 
     /            attributes: format, kind ("regions" or "embeddings"), spec, digest, dim, dtype, source; precision if it
-                 is not float32, shard if the source is a part
+                 is not float32, shard if the source is a part, fields if items have metadata, index if the file is
+                 an exported index; see ``stored_terms`` for what else such a file holds
     /failed      pairs (id, reason) of items that could not be used
     /image, /text
         ids, content, group     UTF-8 strings, one per item
         dense/NAME              (n, d), contiguous
         ragged/NAME             (N, d), contiguous rows of all items; offsets (n + 1,) int64 separates them
         words                   (N,) strings: the word-piece of each ragged row, in embeddings of sentences
+        fields                  one string per item, if the header has fields: JSON of its metadata
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -31,13 +34,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import FeatureFileError, check_system
+from boc.inputs import stored_terms
 from boc.inputs.hdf5_check import check_heaps, check_layout, check_values
+from boc.inputs.metadata import are_types, well_typed
 from boc.instances import instances
-from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged, RegionBatch
+from boc.manifest import Manifest, describe
+from boc.types import (
+    MODALITIES,
+    Batch,
+    Embeddings,
+    FieldType,
+    Identity,
+    Item,
+    Modality,
+    Ragged,
+    RegionBatch,
+    StoredRows,
+)
 
-FORMAT = 1
+FORMAT = 2
 KINDS = ("regions", "embeddings")
-OPTIONAL = {"precision": "float32", "shard": ""}  # entries of a header that may be missing, with their defaults
+OPTIONAL = {
+    "precision": "float32",
+    "shard": "",
+    "fields": "",
+    "index": "",
+}  # entries of a header that may be missing, with their defaults
 
 
 @dataclass(frozen=True)
@@ -45,7 +67,9 @@ class Header:
     """The header of a feature file.
 
     ``source`` is the digest of the list of items it was made from, ``shard`` the part of the full list, and
-    ``precision`` that of the matrix products of the encoder, which the vectors do not show.
+    ``precision`` that of the matrix products of the encoder, which the vectors do not show. ``fields`` is JSON of the
+    metadata fields of the items with their types, or empty. ``index`` is the manifest of the index that was exported to
+    it, as JSON, or empty.
     """
 
     kind: Literal["regions", "embeddings"]
@@ -57,6 +81,13 @@ class Header:
     format: int = FORMAT
     precision: str = "float32"
     shard: str = ""
+    fields: str = ""
+    index: str = ""
+
+    @property
+    def types(self) -> dict[str, FieldType]:
+        """The metadata fields of the items, with their types."""
+        return json.loads(self.fields) if self.fields else {}
 
     @property
     def identity(self) -> Identity:
@@ -136,7 +167,11 @@ class FeatureFile:
         group = self._file[modality]
         with _damage(self.path):
             ids, content, groups = (group[name].asstr()[start:stop].tolist() for name in ("ids", "content", "group"))
-        return instances(Item, ids, [modality] * len(ids), content, groups, [{} for _ in ids])
+            texts = group["fields"].asstr()[start:stop] if self.header.fields else ["{}"] * len(ids)
+            known = [json.loads(text) for text in texts]
+        if not all(well_typed(each, self.header.types) for each in known):
+            raise FeatureFileError(f"{self.path}: {modality}/fields is not of the types in its header; make it again")
+        return instances(Item, ids, [modality] * len(ids), content, groups, known)
 
     def batch(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Batch:
         """Items ``start`` to ``stop`` with their embeddings, float32; without ``sets``, with the vectors only.
@@ -150,10 +185,31 @@ class FeatureFile:
             return Batch(items, Embeddings(modality, np.empty((0, self.header.dim), np.float32)))
         end = start + len(items)
         vectors = self._single(self._file[modality]["dense/vectors"], start, end)
+        stored = self._stored_rows(modality, start, end)
         if not sets:
-            return Batch(items, Embeddings(modality, vectors))
+            return Batch(items, Embeddings(modality, vectors), stored)
         ragged, words = self._sets(modality, start, end)
-        return Batch(items, Embeddings(modality, vectors, ragged.get("concepts"), ragged.get("boxes"), words))
+        return Batch(items, Embeddings(modality, vectors, ragged.get("concepts"), ragged.get("boxes"), words), stored)
+
+    def _stored_rows(self, modality: Modality, start: int, end: int) -> StoredRows | None:
+        """The terms of items, if the file is an exported index."""
+        if self.manifest is None:
+            return None
+        with _damage(self.path):
+            return stored_terms.read(self.path, self._file[modality], start, end, self.manifest.codec["n_terms"])
+
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        """The manifest of the index that was exported to this file, or None."""
+        return Manifest.from_json(self.header.index, where=str(self.path)) if self.header.index else None
+
+    def code_arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays of the code of an exported index. FeatureFileError if they are not those of its manifest."""
+        with _damage(self.path):
+            found = stored_terms.read_arrays(self._file)
+        if self.manifest is None or {name: describe(array) for name, array in found.items()} != self.manifest.arrays:
+            raise FeatureFileError(f"{self.path}: the arrays of its code are damaged; export the index again")
+        return found
 
     def region_batch(self, modality: Modality, start: int, stop: int) -> RegionBatch:
         """Items ``start`` to ``stop`` of a file of regions, float32."""
@@ -269,6 +325,11 @@ class FeatureFiles:
         """(id, reason) of the items that could not be used."""
         return [pair for file in self.files for pair in file.failed]
 
+    @property
+    def exported(self) -> FeatureFile | None:
+        """The file, if it is a single one and an exported index."""
+        return self.files[0] if len(self.files) == 1 and self.files[0].manifest is not None else None
+
     def count(self, modality: Modality) -> int:
         """Number of items of one modality."""
         return sum(file.count(modality) for file in self.files)
@@ -292,7 +353,7 @@ class FeatureFiles:
 def _check_alike(files: Sequence[FeatureFile]) -> None:
     first = files[0]
     for file in files[1:]:
-        for name in ("kind", "digest", "dim", "dtype", "precision"):
+        for name in ("kind", "digest", "dim", "dtype", "precision", "fields"):
             one, other = getattr(first.header, name), getattr(file.header, name)
             if one != other:
                 raise FeatureFileError(
@@ -370,4 +431,7 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
     odd = [key for key, value in found.items() if not isinstance(value, int if key in numbers else str)]
     if odd or found["dim"] < 1 or found["dtype"] not in ("float16", "float32"):
         raise FeatureFileError(f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); make it again")
-    return Header(**found)
+    header = Header(**found)
+    if header.fields and not are_types(header.fields):
+        raise FeatureFileError(f"{path}: its header is damaged (fields); make it again")
+    return header

@@ -33,7 +33,7 @@ def check_layout(path: Path, file: h5py.File) -> None:
         if modality in file:
             begin = f"{modality}/"
             found = {name.removeprefix(begin): data for name, data in arrays.items() if name.startswith(begin)}
-            _check_modality(path, modality, found)
+            _check_modality(path, modality, found, fields=bool(file.attrs.get("fields")))
 
 
 def check_values(path: Path, values: NDArray[Any]) -> None:
@@ -67,7 +67,7 @@ def _offset(data: h5py.Dataset) -> Any:
     return data.id.get_offset()
 
 
-def _check_modality(path: Path, modality: str, arrays: dict[str, h5py.Dataset]) -> None:
+def _check_modality(path: Path, modality: str, arrays: dict[str, h5py.Dataset], *, fields: bool) -> None:
     for name in STRINGS:
         good = name in arrays and arrays[name].ndim == 1 and _is_text(arrays[name])
         _expect(path, good, f"{modality}/{name}", "one string per item")
@@ -81,9 +81,28 @@ def _check_modality(path: Path, modality: str, arrays: dict[str, h5py.Dataset]) 
             length = count if folder == "dense" else rows
             good = data.ndim == 2 and len(data) == length and data.dtype.kind == "f"
             _expect(path, good, f"{modality}/{name}", f"{length} rows of floats")
+    if fields:
+        good = "fields" in arrays and arrays["fields"].shape == (count,) and _is_text(arrays["fields"])
+        _expect(path, good, f"{modality}/fields", f"{count} strings")
+    if "terms/starts" in arrays:
+        _check_terms(path, modality, arrays, count, rows)
     if "words" in arrays:
         good = arrays["words"].shape == (rows,) and _is_text(arrays["words"])
         _expect(path, good, f"{modality}/words", f"{rows} strings")
+
+
+def _check_terms(path: Path, modality: str, arrays: dict[str, h5py.Dataset], count: int, rows: int) -> None:
+    """FeatureFileError unless the terms of an exported index are an array per item."""
+    starts = arrays["terms/starts"]
+    _expect(path, starts.shape == (count + 1,) and starts.dtype == np.int64, f"{modality}/terms/starts", "integers")
+    found = starts[:]
+    _expect(path, found[0] == 0 and bool((np.diff(found) >= 0).all()), f"{modality}/terms/starts", "rising from 0")
+    wanted: dict[str, tuple[Any, int]] = {"columns": (np.int32, int(found[-1])), "values": (np.int32, int(found[-1]))}
+    wanted |= {"scales": (np.float32, rows)} if "terms/scales" in arrays else {}
+    for name, (dtype, length) in wanted.items():
+        data = arrays.get(f"terms/{name}")
+        good = data is not None and data.shape == (length,) and data.dtype == dtype
+        _expect(path, good, f"{modality}/terms/{name}", f"{length} numbers")
 
 
 def _rows(path: Path, modality: str, arrays: dict[str, h5py.Dataset], count: int) -> int:

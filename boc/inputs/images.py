@@ -8,6 +8,8 @@ import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -17,10 +19,14 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageFile import ImageFile
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF")
 """The formats that Pillow may open. Others are refused whatever the name of a file: PostScript runs a program."""
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
+SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif"})
+HEIF = frozenset({".heic", ".heif", ".hif"})
+"""Suffixes of the pictures of many telephones, whose reader is the package of the extra heic."""
+
+GET_HEIF = "install what reads them: pip install 'boc[heic]'"
 MAX_PIXELS = 100_000_000
 STRIP = 256  # rows blended with white at a time
 WIDTH, HEIGHT, ORIENTATION = 0x0100, 0x0101, 0x0112  # tags of TIFF and EXIF
@@ -29,6 +35,22 @@ WIDTH, HEIGHT, ORIENTATION = 0x0100, 0x0101, 0x0112  # tags of TIFF and EXIF
 TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
 SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors of the system, which are not the fault of a picture."""
+
+
+@cache
+def formats() -> tuple[str, ...]:
+    """``FORMATS``, and HEIF where the extra heic is installed."""
+    try:
+        import pillow_heif
+    except ImportError:
+        return FORMATS
+    pillow_heif.register_heif_opener(thumbnails=False, decode_threads=1)  # pictures are decoded side by side
+    return (*FORMATS, "HEIF")
+
+
+def suffixes() -> frozenset[str]:
+    """The suffixes of pictures that can be read here, in small letters."""
+    return SUFFIXES if find_spec("pillow_heif") is None else SUFFIXES | HEIF
 
 
 def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = None) -> Image:
@@ -48,31 +70,35 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
         if least is not None:
             image.draft(None, (least, least))
         image.load()
-        turn = TURNS.get(_orientation(image))
+        turn = TURNS.get(orientation(image))
         return _to_rgb(image if turn is None else image.transpose(Transpose(turn)))
 
 
 def image_size(path: Path) -> tuple[int, int]:
     """Width and height of the upright picture, without decoding it. Raises as ``read_image``."""
     with opened(path) as image:
-        width, height = image.size
-        if image.format == "TIFF":  # newer versions of Pillow return the upright size already
-            tags = cast(Any, image).tag_v2
-            width, height = tags[WIDTH], tags[HEIGHT]
-        lies = _orientation(image) >= 5
-    return (height, width) if lies else (width, height)
+        return upright_size(image)
+
+
+def upright_size(image: Image) -> tuple[int, int]:
+    """Width and height of an open picture when it is upright."""
+    width, height = image.size
+    if image.format == "TIFF":  # newer versions of Pillow return the upright size already
+        tags = cast(Any, image).tag_v2
+        width, height = tags[WIDTH], tags[HEIGHT]
+    return (height, width) if orientation(image) >= 5 else (width, height)
 
 
 @contextmanager
 def opened(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
-    """Open a picture file of one of ``FORMATS``, to be decoded within the block. Raises as ``decoding``."""
+    """Open a picture file of one of ``formats()``, to be decoded within the block. Raises as ``decoding``."""
     from PIL import Image
 
     with decoding(name or str(source)), warnings.catch_warnings():
         if isinstance(source, Path) and source.stat().st_size == 0:
             raise ImageError(f"{source}: empty file (0 bytes); delete it or fetch it again")
         warnings.simplefilter("ignore")  # ``max_pixels`` limits the pixels; warnings about EXIF do not matter
-        with Image.open(source, formats=FORMATS) as image:
+        with Image.open(source, formats=formats()) as image:
             yield image
 
 
@@ -90,7 +116,10 @@ def decoding(name: str) -> Iterator[None]:
     except BocError:
         raise
     except UnidentifiedImageError:
-        raise ImageError(f"{name}: not a picture in a known format; convert it to JPEG or PNG") from None
+        heif = Path(name).suffix.lower() in HEIF - suffixes()
+        raise ImageError(
+            f"{name}: not a picture in a known format; {GET_HEIF if heif else 'convert it to JPEG or PNG'}"
+        ) from None
     except Image.DecompressionBombError:
         raise ImageError(f"{name}: too many pixels, the limit is {MAX_PIXELS:,}; reduce the picture") from None
     except Exception as error:
@@ -106,8 +135,8 @@ def _told(name: str, error: Exception) -> BocError:
     return ImageError(f"{name}: cannot be read ({reason}); fetch it again or delete it")
 
 
-def _orientation(image: Image) -> int:
-    """The EXIF orientation, 1 to 8. Unreadable EXIF is ignored."""
+def orientation(image: Image) -> int:
+    """The EXIF orientation by which an open picture is turned, 1 to 8; 1 if there is none, or none that is valid."""
     with suppress(ImageError), decoding("EXIF"):
         found = image.getexif().get(ORIENTATION, 1)
         return found if found in range(1, 9) else 1

@@ -6,6 +6,7 @@ a type is a keyword. Several values in a cell are separated by ``|``; an empty c
 
 from __future__ import annotations
 
+import calendar
 import csv
 import hashlib
 import json
@@ -13,7 +14,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
@@ -31,6 +32,7 @@ EXAMPLE = "id,year:integer,tag:keyword"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(:\d\d)?(?:\.\d+)?)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+_PERIOD = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d)(Z|[+-]\d\d:\d\d)?)?)?", re.ASCII)
 _FILTER = re.compile(r"\s*([^\s=!<>]+)\s*(!=|<=|>=|==?|<|>)\s*(.*?)\s*", re.DOTALL)
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -105,10 +107,11 @@ class Metadata:
 def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     """Parse a condition: a field of ``types``, one of = != < <= > >=, and a value of its type.
 
-    BocError names the known fields, or the rule.
+    A year, a month (2021-05) or a day stands for its whole time: "<=" includes it, ">" begins after it, and "=" holds
+    within it. BocError names the known fields, or the rule.
 
-    >>> parse_filter("taken<2021-05-01", {"taken": "date"})
-    Filter(field='taken', op='<', value='2021-05-01T00:00:00')
+    >>> parse_filter("taken<=2021-05", {"taken": "date"})
+    Filter(field='taken', op='<=', value='2021-05-31T23:59:59', last=None)
     """
     match = _FILTER.fullmatch(text)
     if match is None or not match[3]:
@@ -116,9 +119,14 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     name, op, value = match[1], cast(Any, "=" if match[2] == "==" else match[2]), match[3]
     kind = _filterable(name, types)
     try:
+        if kind == "date":
+            first, last = _period(value)
+            wanted = Filter(name, op, last if op in ("<=", ">") else first)
+            return replace(wanted, last=last) if op in ("=", "!=") and first != last else wanted
         return check_filter(Filter(name, op, _parsed(value, kind)), types)
     except ValueError:
-        raise BocError(f"--filter {text}: {value!r} is not {_RULES[kind]}, as {name} is of type {kind}") from None
+        rule = _RULES[kind] + (", or a month such as 2021-05, or a year" if kind == "date" else "")
+        raise BocError(f"--filter {text}: {value!r} is not {rule}, as {name} is of type {kind}") from None
 
 
 def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
@@ -129,6 +137,8 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
         raise BocError(f"{condition.field} is of type {kind}, {condition.value!r} is not; give {_RULES[kind]}")
     if condition.op not in ("=", "!=") and (kind == "boolean" or condition.op not in _COMPARE):
         raise BocError(f"{condition.field} of type {kind} does not compare by {condition.op!r}; take = or !=")
+    if condition.last is not None and (kind != "date" or condition.op not in ("=", "!=")):
+        raise BocError(f"{condition.field} of type {kind} by {condition.op!r} has no last value; leave it out")
     return condition
 
 
@@ -137,9 +147,42 @@ def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
     found = fields.get(condition.field, [])
     values = found if isinstance(found, (list, tuple)) else [found]
     if condition.op == "!=":
-        return all(value != condition.value for value in values)
+        return not holds(replace(condition, op="="), fields)
+    if condition.last is not None:
+        return any(condition.value <= value <= condition.last for value in values)
     compare = _COMPARE[condition.op]
     return any(compare(value, condition.value) for value in values)
+
+
+def are_types(text: str) -> bool:
+    """Whether ``text`` is JSON of fields with their types."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and all(_NAME.fullmatch(name) and kind in TYPES for name, kind in found.items())
+
+
+def well_typed(fields: Any, types: Mapping[str, FieldType]) -> bool:
+    """Whether ``fields`` are values, or lists of values, of fields of these ``types``."""
+    return isinstance(fields, dict) and all(
+        name in types and all(_is(one, types[name]) for one in (value if isinstance(value, list) else [value]))
+        for name, value in fields.items()
+    )
+
+
+def _is(value: Any, kind: FieldType) -> bool:
+    """Whether ``value`` is what ``_parsed`` makes of a value of this type."""
+    if isinstance(value, str):
+        try:
+            return kind in ("keyword", "date", "text") and _parsed(value, kind) == value
+        except ValueError:
+            return False
+    if isinstance(value, bool) or kind == "boolean":
+        return isinstance(value, bool) and kind == "boolean"
+    if kind == "integer":
+        return isinstance(value, int) and -(2**63) <= value < 2**63
+    return kind == "float" and isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def undeclared(items: Sequence[Item], types: Mapping[str, FieldType]) -> str | None:
@@ -213,6 +256,18 @@ def _parsed(text: str, kind: FieldType) -> Value:
     if "\0" in text or (kind == "keyword" and len(text.encode()) > LONGEST_KEYWORD):
         raise ValueError
     return text
+
+
+def _period(text: str) -> tuple[str, str]:
+    """The first and the last second of a year, a month or a day; of a moment, itself twice. ValueError for no date."""
+    match = _PERIOD.fullmatch(text)
+    if match is None:
+        return _date(text), _date(text)
+    year, month, day, offset = match.groups()
+    first = f"{year}-{month or '01'}-{day or '01'}"
+    end = _date(first) and calendar.monthrange(int(year), int(month or 12))[1]
+    last = f"{year}-{month or '12'}-{day or end}"
+    return _date(f"{first}T00:00:00{offset or ''}"), _date(f"{last}T23:59:59{offset or ''}")
 
 
 def _date(text: str) -> str:

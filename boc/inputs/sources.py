@@ -9,17 +9,17 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from boc.errors import BocWarning, SourceError, check_system
 from boc.inputs.features import FeatureFile
 from boc.inputs.folders import Listing, beginnings, listing
-from boc.inputs.images import SUFFIXES
+from boc.inputs.images import GET_HEIF, HEIF, suffixes
 from boc.inputs.text_lines import csv_fault, read_ids
 from boc.types import Item
 
-OTHERS = frozenset({".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf"})
+OTHERS = frozenset({".jxl", ".jp2", ".psd", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf"})
 """Suffixes of picture formats that are not read."""
 
 ADVICE = "give a folder of pictures, a CSV with the columns image,caption, or a feature file (.h5)"
@@ -29,14 +29,15 @@ ADVICE = "give a folder of pictures, a CSV with the columns image,caption, or a 
 class Source:
     """The items of a source in a fixed order: pictures first, then captions.
 
-    ``file`` is the path of the feature file with the items, or None if they are pictures and plain text. ``shard`` is
-    the part of the source, such as "3/16", or empty for a whole source. ``closed`` are folders that could not be
-    listed, with a / at the end.
+    ``file`` is the path of the feature file with the items, or None if they are pictures and plain text; ``fields`` is
+    that of its header. ``shard`` is the part of the source, such as "3/16", or empty for a whole source. ``closed`` are
+    folders that could not be listed, with a / at the end.
     """
 
     items: list[Item]
     file: Path | None = None
     shard: str = ""
+    fields: str = ""
     closed: tuple[str, ...] = ()
 
     def check_captioned(self) -> None:
@@ -73,7 +74,7 @@ class Source:
         if parts == 1:
             return self
         kept = [item for item in self.items if _hashed(item.group or item.id) % parts == number - 1]
-        return Source(kept, self.file, f"{number}/{parts}")
+        return replace(self, items=kept, shard=f"{number}/{parts}")
 
 
 def _size_and_time(path: Path) -> list[int]:
@@ -105,12 +106,12 @@ def open_source(path: Path, ids: Path | None = None, images: Path | None = None)
         source = Source(_table(path, images))
     elif path.suffix.lower() in {".h5", ".hdf5"}:
         with FeatureFile(path) as file:
-            source = Source(file.items("image") + file.items("text"), path)
+            source = Source(file.items("image") + file.items("text"), path, fields=file.header.fields)
         if not source.items:
             raise SourceError(f"{path}: holds no items; {ADVICE}")
     else:
         raise SourceError(f"{path}: unknown kind of source {path.suffix!r}; {ADVICE}")
-    return source if ids is None else Source(_keep(source.items, ids), source.file, closed=source.closed)
+    return source if ids is None else replace(source, items=_keep(source.items, ids))
 
 
 def open_folders(folders: Sequence[Path], ids: Path | None = None) -> Source:
@@ -130,7 +131,7 @@ def open_folders(folders: Sequence[Path], ids: Path | None = None) -> Source:
 
 def no_pictures(folder: Path) -> SourceError:
     """The error for a folder without pictures."""
-    return SourceError(f"{folder}: no pictures in this folder ({', '.join(sorted(SUFFIXES))}); {ADVICE}")
+    return SourceError(f"{folder}: no pictures in this folder ({', '.join(sorted(suffixes()))}); {ADVICE}")
 
 
 def _folder(folder: Path, begin: str = "") -> Source:
@@ -138,7 +139,8 @@ def _folder(folder: Path, begin: str = "") -> Source:
     inside = listing(folder)
     _tell_left_out(folder, inside)
     # A dangling link is listed; reading it raises the error.
-    names = [name for name in inside.files if _suffix(name) in SUFFIXES]
+    read = suffixes()
+    names = [name for name in inside.files if _suffix(name) in read]
     odd = next((name for name in names if name.encode(errors="ignore").decode() != name), None)
     if odd is not None:
         raise SourceError(f"{folder}: the file name {odd!a} is not UTF-8; rename that file")
@@ -155,11 +157,11 @@ def _suffix(name: str) -> str:
 
 def _tell_left_out(folder: Path, inside: Listing) -> None:
     """Warn about pictures in the folder that are left out: other formats, and folders that are not looked through."""
-    suffixes = Counter(_suffix(name) for name in inside.files)
-    others = {suffix: count for suffix, count in suffixes.items() if suffix in OTHERS}
-    if others:
-        counts = ", ".join(f"{count} {suffix}" for suffix, count in sorted(others.items()))
-        warnings.warn(BocWarning(f"{folder}: left out {counts}; convert them to JPEG or PNG"), stacklevel=2)
+    found = Counter(_suffix(name) for name in inside.files)
+    for unread, step in ((HEIF - suffixes(), GET_HEIF), (OTHERS, "convert them to JPEG or PNG")):
+        counts = ", ".join(f"{found[suffix]} {suffix}" for suffix in sorted(unread & found.keys()))
+        if counts:
+            warnings.warn(BocWarning(f"{folder}: left out {counts}; {step}"), stacklevel=2)
     if inside.links:
         told = f"{folder}: left out {len(inside.links)} folders that are links (such as {inside.links[0]!a})"
         warnings.warn(BocWarning(f"{told}; give the folder a link leads to as a source of its own"), stacklevel=2)

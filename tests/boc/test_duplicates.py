@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from boc import Searcher, plugins
 from boc.codecs import SurrogateCodec, global_code
-from boc.duplicates import DEPTH, Group, default_threshold, find_duplicates, grouped
+from boc.duplicates import DEPTH, Group, find_duplicates, grouped
 from boc.errors import BocError
 from boc.manifest import Manifest
 from boc.types import Embeddings, Identity, Item
@@ -101,6 +101,17 @@ def test_every_member_is_near_the_kept_item_and_in_one_group(pairs: set[tuple[in
     assert not any(other in left for key in left for other in near[key])
 
 
+def test_equal_pictures_are_searched_by_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.concatenate([np.tile(crowded(1, 0), (200, 1)), crowded(3, 1)])
+    searcher = build(tmp_path, [picture(f"{i:03d}.jpg") for i in range(203)], vectors)
+    asked, search = [], searcher.search_vectors
+    monkeypatch.setattr(searcher, "search_vectors", lambda q, **o: asked.append(len(q)) or search(q, **o))
+    groups = find_duplicates(searcher, 0.99999)
+    assert len(members(groups)["000.jpg"]) == 199
+    assert all(one.exact for one in groups[0].duplicates)
+    assert sum(asked) < 20
+
+
 def test_a_chain_is_not_one_group() -> None:
     chain = {str(i): {str(j): 0.9 for j in (i - 1, i + 1) if 0 <= j < 7} for i in range(7)}
     assert all(len(others) <= 2 for others in grouped(chain).values())
@@ -109,7 +120,7 @@ def test_a_chain_is_not_one_group() -> None:
 def test_the_default_threshold_is_a_share_of_the_distance_of_random_pairs(tmp_path: Path) -> None:
     vectors = crowded(60, 0)
     searcher = build(tmp_path, [picture(f"{i:03d}.jpg") for i in range(60)], vectors)
-    assert 0.6 < default_threshold(searcher, "image") < 1
+    assert 0.6 < searcher.background("image").near < 1
     for threshold in (0, 1.2):
         with pytest.raises(BocError, match="threshold must be above 0"):
             find_duplicates(searcher, threshold)

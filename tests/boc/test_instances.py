@@ -58,7 +58,7 @@ def test_what_is_not_a_class_with_its_columns_is_refused() -> None:
         of(Hit, ("item", "score"), (), ())
     with pytest.raises(AttributeError):
         of(object, ("item",), [1])  # which has no attributes of its own
-    with pytest.raises(TypeError, match="int makes its instances in another way"):
+    with pytest.raises(TypeError, match=r"int.* makes its instances in another way"):
         of(int, ("item",), [1])
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boc.codecs import global_code
 from boc.errors import ManifestError
-from boc.manifest import FORMAT, Manifest, describe
+from boc.manifest import FORMAT, OPTIONAL, Manifest, describe
 from boc.types import Embeddings, Identity
 from tests.oracles import TEXT, new_manifest
 
@@ -61,7 +61,7 @@ def test_a_newer_format_is_refused_whatever_else_it_holds() -> None:
         Manifest.from_json(json.dumps(raw), where="here")
 
 
-@pytest.mark.parametrize("entry", sorted(set(asdict(new_manifest(3, 2))) - {"format"}))
+@pytest.mark.parametrize("entry", sorted(set(asdict(new_manifest(3, 2))) - {"format", *OPTIONAL}))
 def test_a_missing_entry_is_named(entry: str) -> None:
     raw = asdict(new_manifest(3, 2))
     del raw[entry]
@@ -82,6 +82,15 @@ def test_an_older_format_is_refused(number: int) -> None:
     )
     with pytest.raises(ManifestError, match=message):
         Manifest.from_json(json.dumps(asdict(new_manifest(3, 2)) | {"format": number}), where="here")
+
+
+def test_optional_entries_are_written_only_if_they_say_something() -> None:
+    plain = new_manifest(3, 2)
+    assert not OPTIONAL.keys() & plain.entries().keys()
+    told = replace(plain, unreadable={"a.jpg": [3, 10**18, 10**18]})
+    assert told.entries().keys() - plain.entries().keys() == OPTIONAL.keys()
+    for manifest in (plain, told):
+        assert Manifest.from_json(manifest.to_json(), where="here") == manifest
 
 
 def test_declared_metadata_comes_back() -> None:

@@ -41,9 +41,9 @@ def command(checkpoint: Path, output: Path, tokens: Path, regions: str, replace:
     settings = ", ".join(f"{name} {value}" for name, value in found.settings.items())
     click.echo(f"{found.kind} of {found.parameters:,} parameters: {settings}")
     if found.training:
-        told = (
+        message = (
             f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
             for key, value in found.training.items()
         )
-        click.echo(f"the file says: {', '.join(told)}")
+        click.echo(f"the file says: {', '.join(message)}")
     click.echo(f"model in {output}; use it with --encoder {found.kind}:{output}")

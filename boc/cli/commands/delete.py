@@ -39,9 +39,9 @@ def command(name: str, given: tuple[str, ...], ids: Path | None, everything: boo
 
     if everything:
         backend = plugins.backend(at)
-        held = _count(backend, check_name(name))
+        size = _count(backend, check_name(name))
         backend.remove(name)
-        click.echo(f"{name}: {held} deleted, the index is removed")
+        click.echo(f"{name}: {size} deleted, the index is removed")
         return
     count, unknown = delete(name, list(given) if ids is None else read_ids(ids), at=at)
     click.echo(f"{name}: {count} items deleted")

@@ -70,34 +70,32 @@ def command(
         size = min(sample, size_of(file))
         with options.bar("loading", size + size // 5) as bar:
             part, whole = measure(file, at, codec, manifest, table, size=size, tick=bar.update)
-    found = extrapolate(part, whole, items)
+    capacity = extrapolate(part, whole, items)
     if as_json:
-        derived = {name: getattr(found, name) for name in ("bytes", "page_cache", "shards", "heap")}
-        click.echo(json.dumps({**asdict(found), **derived}))
+        derived = {name: getattr(capacity, name) for name in ("bytes", "page_cache", "shards", "heap")}
+        click.echo(json.dumps({**asdict(capacity), **derived}))
         return
-    for label, value in _lines(found, on_server=not at.startswith("file:")):
+    for label, value in _lines(capacity, on_server=not at.startswith("file:")):
         click.echo(f"{label:10s} {value}")
 
 
-def _lines(found: Estimate, *, on_server: bool) -> list[tuple[str, str]]:
-    part, whole = found.measured
-    each = {name: size for name, size in found.bytes_each.items() if size}
+def _lines(capacity: Estimate, *, on_server: bool) -> list[tuple[str, str]]:
+    part, whole = capacity.measured
+    rate = capacity.items / capacity.seconds
+    each = {name: size for name, size in capacity.bytes_each.items() if size}
     lines = [
         ("measured", f"{whole.items:,} items in {whole.seconds:.1f} s, {part.items:,} in {part.seconds:.1f} s"),
-        ("for", f"{found.items:,} items, extrapolated: {found.items / whole.items:,.3g} times what was measured"),
-        *((name, f"{_bytes(size * found.items)}, {size:,.0f} bytes per item") for name, size in each.items()),
-        ("fixed", f"{_bytes(found.fixed)}, whatever the number: the arrays of the code, of this size"),
-        ("in all", f"{_bytes(found.bytes)}, {found.bytes / found.items:,.0f} bytes per item"),
-        (
-            "load",
-            f"{_time(found.seconds)}, {found.items / found.seconds:,.0f} items per second; merging grows with size",
-        ),
-        ("page cache", f"{_bytes(found.page_cache)}, for searches that do not wait for the disk"),
+        ("for", f"{capacity.items:,} items, extrapolated: {capacity.items / whole.items:,.3g} times what was measured"),
+        *((name, f"{_bytes(size * capacity.items)}, {size:,.0f} bytes per item") for name, size in each.items()),
+        ("fixed", f"{_bytes(capacity.fixed)}, whatever the number: the arrays of the code, of this size"),
+        ("in all", f"{_bytes(capacity.bytes)}, {capacity.bytes / capacity.items:,.0f} bytes per item"),
+        ("load", f"{_time(capacity.seconds)}, {rate:,.0f} items per second; merging grows with size"),
+        ("page cache", f"{_bytes(capacity.page_cache)}, for searches that do not wait for the disk"),
     ]
     if on_server:
         lines += [
-            ("shards", f"{found.shards}: one for each 30 GB or 10 million items, whichever gives more"),
-            ("heap", f"{_bytes(found.heap)} over all nodes: 1 GB, and 1 GB for each 20 shards"),
+            ("shards", f"{capacity.shards}: one for each 30 GB or 10 million items, whichever gives more"),
+            ("heap", f"{_bytes(capacity.heap)} over all nodes: 1 GB, and 1 GB for each 20 shards"),
         ]
     return lines
 

@@ -95,12 +95,12 @@ def command(
     from boc.types import Runtime
 
     check_output(output, is_feature_file, source, ids)
-    found = open_source(source, ids, images)
+    data = open_source(source, ids, images)
     if shard is not None:
-        found = found.part(shard)
+        data = data.part(shard)
     runtime = Runtime(device, precision, compiled, batch_size)
     extraction = Extraction(
-        found,
+        data,
         output,
         encoder=plugins.encoder(encoder, device, runtime) if encoder else None,
         regions=plugins.region_source(regions) if regions else None,
@@ -119,7 +119,7 @@ def command(
 
 def _told(extraction: Extraction) -> str:
     speed = extraction.speed
-    told = f"{speed.images / speed.seconds:.1f} images per second, {extraction.workers or 'no'} workers"
+    text = f"{speed.images / speed.seconds:.1f} images per second, {extraction.workers or 'no'} workers"
     if extraction.encoder is None:
-        return told
-    return f"{told}; the encoder waited for pictures {100 * speed.waiting / speed.seconds:.0f} % of the time"
+        return text
+    return f"{text}; the encoder waited for pictures {100 * speed.waiting / speed.seconds:.0f} % of the time"

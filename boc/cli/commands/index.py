@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from boc.cli import options
+from boc.cli.commands import sync
 
 if TYPE_CHECKING:
     from boc.build import LoadReport
@@ -48,11 +49,17 @@ def command(
     several, a CSV with the columns image,caption, or a regions file. The ids of several folders begin with the names of
     these. After a kill, the same command continues where it stopped. The index is published as a whole at the end.
 
+    If there is an index NAME of these pictures, it is brought in line with them, as boc sync does: only new and changed
+    ones are encoded. --replace makes it again.
+
+    From a file of boc export the same index is made again, with its code and the same scores; --code makes another one.
+
     --append adds the items of SOURCE to an existing index, and replaces items with the same ids.
 
-    The table of --metadata has one line per item. A caption has the values of its picture, unless it has its own line.
-    The header declares types: keyword, integer, float, boolean, date, text. Several values are separated by a
-    vertical bar.
+    Pictures have metadata of their own: taken, camera, lens, gps_latitude, gps_longitude, width, height, orientation,
+    folder, name, size, modified. The table of --metadata, which goes before these, has one line per item. A caption has
+    the values of its picture, unless it has its own line. The header declares types: keyword, integer, float, boolean,
+    date, text. Several values are separated by a vertical bar.
 
     \b
     Examples: boc index photos photos.h5
@@ -61,6 +68,7 @@ def command(
               boc index photos photos.h5 --code "mixed(codebook=codebook.npz)"
               boc index photos ~/Pictures --encoder tern:models/flickr8k
               boc index photos photos.h5 --metadata photos.csv
+              boc index photos exported.h5 --at elastic+https://search.example.org:9200
               boc index photos new.h5 --append
     """
     if appended:
@@ -82,6 +90,19 @@ def command(
             )
         others = f", {report.replaced} of them in place of others" if report.replaced else ""
         click.echo(f"{name}: {_counts(report)} put into it{others}")
+    elif not replace and _is_there(name, at, sources):
+        _refuse_other_options(name, at, coding, rm)
+        sync.bring(
+            name,
+            sources,
+            at=at,
+            encoder=encoder if options.given("encoder") else None,
+            metadata=metadata,
+            ids=ids,
+            images=images,
+            device=device,
+        )
+        return
     else:
         from boc.build import build_index
 
@@ -91,9 +112,9 @@ def command(
                 sources,
                 encoder=encoder,
                 at=at,
-                code=coding.code,
-                rm=rm,
-                rerank=cast("Metric", coding.rerank),
+                code=coding.code if options.chosen("code") else None,
+                rm=rm if options.chosen("rm") else None,
+                rerank=cast("Metric", coding.rerank) if options.chosen("rerank") else None,
                 concepts=cast("ConceptDtype | None", coding.concepts),
                 metadata=metadata,
                 ids=ids,
@@ -114,6 +135,35 @@ def _refuse_code_options(name: str) -> None:
     ]
     if given:
         raise click.UsageError(f"--append leaves {name} as it was made; leave out {', '.join(given)}")
+
+
+def _is_there(name: str, at: str, sources: tuple[Path, ...]) -> bool:
+    """Whether there is the index already, and the sources are pictures that it may be compared with."""
+    from boc import plugins
+
+    features = any(source.suffix.lower() in {".h5", ".hdf5"} for source in sources)
+    return not features and plugins.backend(at).exists(plugins.check_name(name))
+
+
+def _refuse_other_options(name: str, at: str, coding: options.Coding, rm: float) -> None:
+    """BocError if options were given that the index was not made with; before anything is encoded."""
+    from boc import plugins
+    from boc.build import codec_maker
+    from boc.codecs import code_of
+    from boc.errors import BocError
+
+    manifest = plugins.backend(at).open(name).manifest
+    held = {"rm": manifest.rm, "rerank": manifest.rerank, "concepts": manifest.concept_dtype}
+    wanted = {"rm": rm, "rerank": coding.rerank, "concepts": coding.concepts}
+    odd = [f"--{option}" for option, value in held.items() if options.given(option) and wanted[option] != value]
+    if options.given("code"):
+        code = code_of(codec_maker(coding.code)(manifest.identity).config())
+        odd += ["--code"] if code != code_of(manifest.codec) else []
+    if odd:
+        raise BocError(
+            f"{at} has an index {name!r} made with another {' and '.join(odd)}; add --replace to make it again, or "
+            "leave that out to bring it in line with the pictures"
+        )
 
 
 def _counts(report: LoadReport) -> str:

@@ -86,8 +86,8 @@ def show(as_json: bool) -> None:
     there = list(models.models())
     if as_json:
         keys = ("repository", "revision", "licence", "size")
-        told = [{**{key: getattr(each, key) for key in keys}, "folder": str(each.folder)} for each in there]
-        click.echo(json.dumps(told, ensure_ascii=False))
+        records = [{**{key: getattr(each, key) for key in keys}, "folder": str(each.folder)} for each in there]
+        click.echo(json.dumps(records, ensure_ascii=False))
         return
     for each in there:
         licence = each.licence or "licence not stated"
@@ -114,10 +114,10 @@ def verify(name: str | None) -> None:
     if name is None:
         there = list(models.models())
     else:
-        found = models.find(models.repository(name))
-        if found is None:
+        local = models.find(models.repository(name))
+        if local is None:
             raise BocError(f"{name} is not there; boc model list shows what is")
-        there = [found]
+        there = [local]
     damaged = 0
     for each in there:
         changed = models.verify(each)

@@ -48,11 +48,27 @@ if TYPE_CHECKING:
     help="Only items whose metadata fulfil this condition; also != < <= > >=. Repeat it to combine conditions by AND.",
 )
 @click.option(
+    "--sort",
+    metavar="[-]FIELD",
+    help="Order the hits by this metadata field, the smallest value first; after a minus, the largest.",
+)
+@click.option(
     "--hybrid",
     type=click.Choice(HYBRIDS),
     help="Combine with BM25 over the words of the sentence: fuse the rankings (rrf) or add the scores (sum).",
 )
 @click.option("--words-weight", type=float, help="Factor of the BM25 score in --hybrid sum.")
+@click.option(
+    "--min-confidence",
+    type=click.FloatRange(0, 1),
+    help="Show the confidence of each hit, and only hits of at least this one; 0 shows all, 0.5 is a common cut.",
+)
+@click.option(
+    "--mmr",
+    type=click.FloatRange(0, 1),
+    help="Variety by maximal marginal relevance: 1 is the ranking, smaller values ask for more different hits.",
+)
+@click.option("--collapse", is_flag=True, help="Put near-duplicates under the best of them.")
 @click.option("--html", type=options.PATH, help="Write the hits to this page, with their pictures.")
 @options.as_json
 @options.at
@@ -74,8 +90,12 @@ def command(
     rerank: Metric | None,
     find: Modality | None,
     conditions: tuple[str, ...],
+    sort: str | None,
     hybrid: Hybrid | None,
     words_weight: float | None,
+    min_confidence: float | None,
+    mmr: float | None,
+    collapse: bool,
     html: Path | None,
     as_json: bool,
     at: str,
@@ -95,6 +115,9 @@ def command(
               boc search photos --like 1.jpg --like 2.jpg --unlike 3.jpg
               boc search photos --image dog.jpg --find text
               boc search photos "a dog in the snow" --filter "year>=2020" --filter tag=winter
+              boc search photos "a dog in the snow" --filter "taken>=2024-06" --sort -taken
+              boc search photos "a submarine" --min-confidence 0.5
+              boc search photos "a dog" --collapse --mmr 0.7
     """
     composed = text is not None or bool(images or like)
     if sum([composed, queries is not None, features is not None]) != 1:
@@ -115,7 +138,9 @@ def command(
         check_output(html, begins(*options.PAGE), *images, features, options.named(queries))
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
     filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
-    wanted = SearchOptions(k, rm, find, rerank, filters, hybrid, words_weight)
+    wanted = SearchOptions(
+        k, rm, find, rerank, filters, hybrid, words_weight, None, sort, min_confidence, mmr, collapse
+    )
     if features is not None:
         answers = _by_vectors(searcher, features, item, wanted)
     elif composed:
@@ -133,7 +158,7 @@ def command(
 
         write_sheet(html, answers)
     for query, hits in answers:
-        _print(query, hits, as_json=as_json, titled=len(answers) > 1, filtered=bool(filters))
+        _print(query, hits, wanted, as_json=as_json, titled=len(answers) > 1)
 
 
 def _lines(queries: BinaryIO | None) -> list[str]:
@@ -170,7 +195,7 @@ def _by_vectors(searcher: Searcher, path: Path, item: str | None, wanted: Search
     return answers
 
 
-def _print(query: str, hits: list[Hit], *, as_json: bool, titled: bool, filtered: bool) -> None:
+def _print(query: str, hits: list[Hit], wanted: SearchOptions, *, as_json: bool, titled: bool) -> None:
     if as_json:
         click.echo(json.dumps({"query": query, "hits": [_record(hit) for hit in hits]}, ensure_ascii=False))
         return
@@ -178,15 +203,25 @@ def _print(query: str, hits: list[Hit], *, as_json: bool, titled: bool, filtered
         click.echo(options.plain(query))
     for rank, hit in enumerate(hits, 1):
         click.echo(
-            f"{rank:3d}  {hit.score:7.4f}  {options.plain(hit.item.id)}"
+            f"{rank:3d}  {hit.score:7.4f}  "
+            + (f"{hit.confidence:4.0%}  " if hit.confidence is not None else "")
+            + options.plain(hit.item.id)
             + (f"  {options.plain(hit.item.content)}" if hit.item.modality == "text" else "")
+            + (f"  (+{len(hit.duplicates)})" if hit.duplicates else "")
         )
     if not hits:
-        reason = "no item that all filters hold for" if filtered else "nothing"
-        click.echo(f"{reason} shares a term with this query", err=True)
+        which = "no item that all filters hold for" if wanted.filters else "nothing"
+        reason = f"{which} shares a term with this query"
+        if wanted.min_confidence:
+            reason = f"{which} has a confidence of {wanted.min_confidence:g}; a smaller --min-confidence shows more"
+        click.echo(reason, err=True)
 
 
 def _record(hit: Hit) -> dict[str, Any]:
     item = hit.item
     found = {"id": item.id, "modality": item.modality, "score": hit.score, "content": item.content}
+    if hit.confidence is not None:
+        found["confidence"] = round(hit.confidence, 4)
+    if hit.duplicates:
+        found["duplicates"] = hit.duplicates
     return {**found, "fields": dict(item.fields)} if item.fields else found

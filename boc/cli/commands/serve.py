@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from boc.cli import options
+from boc.cli.commands import sync
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from boc.plugins import Encoder
     from boc.search import Searcher
+    from boc.web.http.logs import Form
+    from boc.web.settings import Settings
 
 
 @click.command("serve")
@@ -40,6 +46,27 @@ if TYPE_CHECKING:
 )
 @click.option("--cache", type=options.PATH, help="Folder to cache thumbnails in [default: boc/thumbnails in ~/.cache].")
 @click.option("--open", "browse", is_flag=True, help="Open the page in a browser.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Processes that answer; each loads the encoder, all map the same index.",
+)
+@click.option(
+    "--log",
+    type=click.Choice(["text", "json"]),
+    help="Log each request on stderr as a line of this form, without token, query and ids.",
+)
+@click.option("--log-queries", is_flag=True, help="Log the addresses of requests too: sentences and ids, no token.")
+@click.option(
+    "--sync",
+    "folders",
+    multiple=True,
+    type=options.PATH,
+    metavar="FOLDER",
+    help="Keep NAME in line with this folder of pictures, as boc sync --watch does; can be repeated.",
+)
 @options.at
 @options.encoder
 @options.device
@@ -51,6 +78,10 @@ def command(
     hosts: tuple[str, ...],
     cache: Path | None,
     browse: bool,
+    workers: int,
+    log: Form | None,
+    log_queries: bool,
+    folders: tuple[Path, ...],
     at: str,
     encoder: str | None,
     device: str,
@@ -62,45 +93,75 @@ def command(
     \b
     Examples: boc serve photos --open
               boc serve photos album
+              boc serve photos --sync ~/Pictures
               boc serve photos --at elastic+https://USER@HOST:9200 --port 8080
               BOC_TOKEN=$(openssl rand -hex 16) boc serve photos --host 0.0.0.0 --allow-host pictures.example.org
+              boc serve photos --workers 4 --log json
     """
     from boc.errors import BocError
 
     try:
-        from boc.web.app import create_app
-        from boc.web.http.server import listen, run
+        from boc.web.http.server import listen
+        from boc.web.http.workers import run_workers
         from boc.web.settings import Settings, default_cache
+
+        import_module("boc.web.app")  # each worker imports it again; what it needs is told here
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in {"boc", "encoders", "indexing"}:
             raise
         raise BocError(f"boc serve needs the package {error.name}; install it with: pip install 'boc[web]'") from error
-    from boc.search import Searcher
 
     if token is not None and not token.strip():
         raise BocError("the token is empty; give one that is hard to guess, or leave --token out")
+    if log_queries and log is None:
+        raise click.UsageError("--log-queries adds to a log; give --log text or --log json too")
     names = tuple(dict.fromkeys(names))
-    settings = Settings(names[0], at, host, hosts, token, cache or default_cache())
-    with listen(host, port) as sock:
-        searchers = {name: Searcher.open(name, at, encoder=encoder, device=device) for name in names}
-        app = create_app(searchers[names[0]], settings, searchers)
-        _load_encoders(searchers.values())
+    if folders and len(names) > 1:
+        raise click.UsageError("--sync goes with one NAME; keep others in line with boc sync --watch")
+    settings = Settings(names[0], at, host, hosts, token, cache or default_cache(), log_queries=log_queries)
+    with listen(host, port) as sock, sync.beside(names[0], folders, at, encoder, device):
         address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}/"
-        if not settings.private and token is None:
-            click.echo(
-                f"note: everybody who reaches {host} can search and see these pictures; give a --token to change that",
-                err=True,
-            )
-        click.echo(f"{' '.join(names)} is at {address}", err=True)
-        if browse and _shows():
-            click.launch(address if token is None else f"{address}?token={token}")
+
+        def ready() -> None:
+            if not settings.private and token is None:
+                all_may = f"everybody who reaches {host} can search and see these pictures"
+                click.echo(f"note: {all_may}; give a --token to change that", err=True)
+            click.echo(f"{' '.join(names)} is at {address}", err=True)
+            if browse and _shows():
+                click.launch(address if token is None else f"{address}?token={token}")
+
         try:
-            run(app, sock)
+            if workers == 1:
+                _answer(ready, True, names, settings, encoder, device, log, sock)
+            else:
+                run_workers(workers, _answer, names, settings, encoder, device, log, sock, ready=ready)
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None
 
 
-def _load_encoders(searchers: Iterable[Searcher]) -> None:
+def _answer(
+    ready: Callable[[], None],
+    first: bool,
+    names: Sequence[str],
+    settings: Settings,
+    encoder: str | None,
+    device: str,
+    log: Form | None,
+    sock: socket,
+) -> None:
+    """Load the indexes and answer requests at ``sock`` in this process; the ``first`` says what it loads."""
+    from boc.search import Searcher
+    from boc.web.app import create_app
+    from boc.web.http.server import run
+
+    searchers = {name: Searcher.open(name, settings.at, encoder=encoder, device=device) for name in names}
+    app = create_app(searchers[names[0]], settings, searchers)
+    _load_encoders(searchers.values(), told=first)
+    ready()
+    run(app, sock, log)
+
+
+def _load_encoders(searchers: Iterable[Searcher], *, told: bool) -> None:
     """Load the encoder of each index, once where several have the same, and encode and search once: what is loaded on
     the way is not waited for by the first query."""
     loaded: dict[str, Encoder] = {}
@@ -109,9 +170,10 @@ def _load_encoders(searchers: Iterable[Searcher]) -> None:
         if identity.digest in loaded:
             searcher.encoder = loaded[identity.digest]
         else:
-            click.echo(f"loading the encoder {identity.spec}", err=True)
+            if told:
+                click.echo(f"loading the encoder {identity.spec}", err=True)
             loaded[identity.digest] = searcher.encoder
-        searcher.search("a picture", k=1)
+        searcher.search("a picture", k=1, min_confidence=0)
 
 
 def _shows() -> bool:

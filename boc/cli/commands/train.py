@@ -93,14 +93,14 @@ def command(
     recipe = trainer.Recipe.of(
         recipe_name, _settings(settings, text=text, epochs=epochs, batch_size=batch_size, seed=seed)
     )
-    found, region_source = open_source(source, ids, images), plugins.region_source(regions)
-    found.check_captioned()
-    trainer.check_size(recipe, sum(item.modality == "image" for item in found.items))
-    run = trainer.describe(recipe, found.digest, region_source)
+    data, region_source = open_source(source, ids, images), plugins.region_source(regions)
+    data.check_captioned()
+    trainer.check_size(recipe, sum(item.modality == "image" for item in data.items))
+    run = trainer.describe(recipe, data.digest, region_source)
     with sole_writer(output):
         if not trainer.finished(output, run):
-            file = found.file or _regions_file(found, output, region_source)
-            kept = {item.id for item in found.items if item.modality == "image"}
+            file = data.file or _regions_file(data, output, region_source)
+            kept = {item.id for item in data.items if item.modality == "image"}
             training = trainer.Training(output, file, region_source, recipe, run, ids=kept, device=device)
             options.show("reading captions", training.captions, training.prepare())
             _show(training.run())
@@ -120,14 +120,14 @@ def _settings(pairs: tuple[str, ...], **options: object) -> dict[str, str]:
     return named
 
 
-def _regions_file(found: Source, output: Path, source: RegionSource) -> Path:
+def _regions_file(data: Source, output: Path, source: RegionSource) -> Path:
     """Regions of all pictures, beside the run that reads them; pictures that cannot be used are named and left out."""
     from boc.inputs.extraction import Extraction
     from boc.inputs.features import FeatureFile
 
     path = output / "training" / "regions.h5"
     if not path.exists():
-        extraction = Extraction(found, path, regions=source)
+        extraction = Extraction(data, path, regions=source)
         options.show("cutting regions", extraction.total, extraction.run())
     with FeatureFile(path) as file:
         for _, reason in file.failed:

@@ -92,9 +92,9 @@ def command(
     from boc.search import Searcher
 
     searcher = Searcher.open(name, at)
-    index, wanted = searcher.index, searcher.target(cast("Modality | None", find))
+    index, target = searcher.index, searcher.target(cast("Modality | None", find))
     given = _queries(queries, index.manifest.identity) if queries is not None else None
-    drawn = draw(index, wanted, given, size=sample, asked=asked, seed=seed)
+    drawn = draw(index, target, given, size=sample, asked=asked, seed=seed)
     candidates = grid(index.manifest.identity.dim)
     with options.bar("trying", sum(len(c.z) * len(c.query_z) for c in candidates)) as bar:
         best = tune(drawn, targets, k=k, by=cast("Cost", by), candidates=candidates, tick=bar.update)
@@ -131,9 +131,9 @@ def _queries(path: Path, identity: Identity) -> Embeddings:
     from boc.inputs.query_files import read_queries
     from boc.types import Embeddings
 
-    found = [batch for _, batch in read_queries(path, identity, None)]
-    modality = found[-1].modality
-    return Embeddings(modality, np.concatenate([batch.vectors for batch in found if batch.modality == modality]))
+    batches = [batch for _, batch in read_queries(path, identity, None)]
+    modality = batches[-1].modality
+    return Embeddings(modality, np.concatenate([batch.vectors for batch in batches if batch.modality == modality]))
 
 
 def _json(trial: Trial) -> dict[str, Any]:

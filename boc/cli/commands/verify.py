@@ -56,32 +56,32 @@ def command(name: str, pairs: int, seed: int, features: tuple[Path, ...], as_jso
     from boc.evaluate.verify import verify
     from boc.plugins import check_name
 
-    found = verify(plugins.backend(at).open(check_name(name)), pairs=pairs, seed=seed, files=features)
+    report = verify(plugins.backend(at).open(check_name(name)), pairs=pairs, seed=seed, files=features)
     if as_json:
-        counts = {part: {"found": count, "manifest": told} for part, (count, told) in found.counts.items()}
-        click.echo(json.dumps({"name": name, "right": found.right, **asdict(found), "counts": counts}))
+        counts = {part: {"found": count, "manifest": expected} for part, (count, expected) in report.counts.items()}
+        click.echo(json.dumps({"name": name, "right": report.right, **asdict(report), "counts": counts}))
     else:
-        _print(name, found)
-    if not found.right:
+        _print(name, report)
+    if not report.right:
         raise SystemExit(1)
 
 
-def _print(name: str, found: Verification) -> None:
-    for wrong in found.mismatches:
+def _print(name: str, report: Verification) -> None:
+    for wrong in report.mismatches:
         pair = f"query {options.plain(wrong.query)}  item {options.plain(wrong.item)}"
         click.echo(f"{pair}  found {wrong.found:.10g}  expected {wrong.expected}")
-    for path in found.damaged:
+    for path in report.damaged:
         click.echo(f"file {path}  its bytes are not those that were written; make the index again")
-    for key in found.repeated:
+    for key in report.repeated:
         click.echo(f"item {options.plain(key)}  occurs more than once")
-    for part, (count, told) in found.counts.items():
-        if count != told:
-            click.echo(f"{part}  found {count}  manifest {told}")
-    for key in found.rounded:
+    for part, (count, expected) in report.counts.items():
+        if count != expected:
+            click.echo(f"{part}  found {count}  manifest {expected}")
+    for key in report.rounded:
         click.echo(f"note: {options.plain(key)} has frequencies one rounding away from its code", err=True)
-    image, text, postings = (found.counts[part][0] for part in ("image", "text", "postings"))
+    image, text, postings = (report.counts[part][0] for part in ("image", "text", "postings"))
     click.echo(
-        f"{name}: {found.pairs} pairs of {found.queries} queries against {AGAINST[found.against]}, "
-        f"{len(found.mismatches)} wrong; {image} pictures, {text} captions, {postings} postings, "
-        + ("as the manifest says" if all(a == b for a, b in found.counts.values()) else "not what the manifest says")
+        f"{name}: {report.pairs} pairs of {report.queries} queries against {AGAINST[report.against]}, "
+        f"{len(report.mismatches)} wrong; {image} pictures, {text} captions, {postings} postings, "
+        + ("as the manifest says" if all(a == b for a, b in report.counts.values()) else "not what the manifest says")
     )

@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from boc.cli import main
 from boc.errors import BocWarning
 from boc.inputs.features import FeatureFile
+from boc.inputs.file_facts import FACTS
 from boc.manifest import Manifest
 from boc.rerank.storage import store
 from boc.search import Searcher
@@ -104,7 +105,8 @@ def test_search_prints_hits_for_people_and_for_machines(
         scores = [hit["score"] for hit in answer["hits"]]
         assert scores == sorted(scores, reverse=True)
         for hit in answer["hits"]:
-            assert set(hit) == {"id", "modality", "score", "content"}
+            assert set(hit) - {"fields"} == {"id", "modality", "score", "content"}
+            assert ("fields" in hit) == (find == "image")  # those of its file
             assert hit["modality"] == find
     shown = ok("search", "photos", *given, "--find", find, "-k", 7, at(library))
     assert shown.stderr == ""
@@ -372,7 +374,8 @@ def test_filters_keep_what_the_table_says(described: Path) -> None:
     def found(*conditions: str, find: str = "text") -> dict[str, Any]:
         options = [f"--filter={condition}" for condition in conditions]
         hits = answers("described", "a box", "-k", 200, "--find", find, *options, at(described))[0]["hits"]
-        return {hit["id"]: hit.get("fields") for hit in hits}
+        fields = {hit["id"]: hit.get("fields", {}) for hit in hits}
+        return {key: {name: value for name, value in each.items() if name not in FACTS} for key, each in fields.items()}
 
     first = {"year": 2019, "tag": ["box", "red"], "title": "A box"}
     assert found("year<=2019", find="image") == {"000.png": first}
@@ -383,7 +386,14 @@ def test_filters_keep_what_the_table_says(described: Path) -> None:
     assert found("year=2021") == {"002.png#0": {"year": 2021}}
     assert len(found("tag!=box")) == 76
     assert found("year=1999") == {}
-    assert ok("info", "described", at(described)).stdout.count("tag:keyword, title:text, year:integer") == 1
+    hits = answers("described", "a box", "-k", 40, "--find=image", "--sort=-year", at(described))[0]["hits"]
+    assert [hit["id"] for hit in hits[:2]] == ["001.png", "000.png"]
+    best = answers("described", "a box", "-k", 40, "--find=image", at(described))[0]["hits"]
+    assert hits[2:] == [hit for hit in best if "year" not in hit.get("fields", {})]
+    lines = ok("search", "described", "a box", "--like", "003.png", "-k", 40, "--sort", "year", at(described)).stdout
+    assert [line.split()[-1] for line in lines.splitlines()[:2]] == ["000.png", "001.png"]
+    told = ok("info", "described", at(described)).stdout
+    assert told.count("tag:keyword, taken:date, title:text, width:integer, year:integer") == 1
 
 
 @pytest.mark.slow

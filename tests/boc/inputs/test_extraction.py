@@ -426,7 +426,7 @@ def test_files_that_do_not_belong_together_are_refused_before_anything_is_made(l
         ((one, tmp_path / "half.h5"), "do not belong together: their precision is "),
         ((one, tmp_path / "bare.h5"), "one of them holds no concept sets"),
         ((one, library / "regions.h5"), f"{library / 'regions.h5'} holds no vectors"),
-        ((one, library / "images"), f"{one}: is no folder"),
+        ((one, library / "images"), "several sources must all be folders of pictures, or feature files"),
         ((one, tmp_path / "missing.h5"), "missing.h5: no such file"),
         ((one, two, "--ids", library / "captions.csv"), "ids narrow an extraction (--ids)"),
     ):
@@ -449,3 +449,18 @@ def test_what_is_no_shard_is_refused_before_anything_is_made(library: Path, tmp_
 def test_regions_of_another_source_are_refused(library: Path, tmp_path: Path) -> None:
     with pytest.raises(FeatureFileError, match="only regions can be extracted from"):
         Extraction(open_source(library / "photos.h5"), tmp_path / "f.h5", regions=region_source("grid"))
+
+
+def test_facts_of_files_become_metadata_of_pictures(library: Path, tmp_path: Path) -> None:
+    from boc import plugins
+    from boc.inputs.file_facts import FACTS, facts_of
+    from boc.types import ImageRef
+
+    encoder = plugins.encoder(f"tern:{library / 'model'}")
+    source = open_source(library / "captions.csv", images=library / "images")
+    list(Extraction(source, tmp_path / "f.h5", encoder=encoder).run())
+    with FeatureFile(tmp_path / "f.h5") as file:
+        assert file.header.types == FACTS
+        for item in file.items("image"):
+            assert item.fields == facts_of(ImageRef(item.id, Path(item.content)))
+        assert all(item.fields == {} for item in file.items("text"))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from boc.errors import BocError, FeatureFileError
 from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import FeatureFile, FeatureFiles, Header, is_embeddings
+from boc.inputs.features import FORMAT, FeatureFile, FeatureFiles, Header, is_embeddings
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged, RegionBatch
 from tests.oracles import TEXT
 
@@ -265,8 +265,8 @@ def test_what_is_no_feature_file_is_refused_with_the_next_step(tmp_path: Path) -
 def test_a_newer_or_incomplete_header_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "f.h5", HEADER, PARTS)
     with h5py.File(path, "a") as file:
-        file.attrs["format"] = 2
-    assert "feature format 2, this boc reads up to 1; upgrade boc" in refusal(path)
+        file.attrs["format"] = FORMAT + 1
+    assert f"feature format {FORMAT + 1}, this boc reads up to {FORMAT}; upgrade boc" in refusal(path)
     with h5py.File(path, "a") as file:
         file.attrs["format"] = 1
         del file.attrs["digest"]

@@ -108,6 +108,22 @@ def test_dates_are_moments_in_utc_whose_text_is_ordered_as_they_are(moment: date
     assert holds(Filter("taken", "<", later), {"taken": value})
 
 
+@given(
+    moment=st.datetimes(datetime(1, 1, 1)).map(lambda moment: moment.replace(microsecond=0)),
+    of=st.datetimes(datetime(1, 1, 1)), near=st.booleans(), length=st.sampled_from([4, 7, 10]),
+    op=st.sampled_from(["=", "!=", "<", "<=", ">", ">="]),
+)  # fmt: skip
+def test_a_year_a_month_or_a_day_stands_for_its_whole_time(
+    moment: datetime, of: datetime, near: bool, length: int, op: str
+) -> None:
+    """Comparing with a period is comparing with the begin of a date."""
+    value, period = moment.isoformat(), (moment if near else of).isoformat()[:length]
+    mine = value[:length]
+    expected = {"=": mine == period, "!=": mine != period, "<": mine < period, "<=": mine <= period,
+                ">": mine > period, ">=": mine >= period}[op]  # fmt: skip
+    assert holds(parse_filter(f"taken{op}{period}", TYPES), {"taken": value}) == expected
+
+
 def test_captions_have_the_values_of_their_picture_unless_they_have_their_own(tmp_path: Path) -> None:
     table = read(tmp_path, "id,year:integer,tag\na,1,x\na#1,2,\n")
     assert table.of(picture("a")) == {"year": 1, "tag": "x"}
@@ -175,6 +191,13 @@ def test_the_predicate_equals_the_slow_one(data: st.DataObject) -> None:
         ("tag=a=b<c", Filter("tag", "=", "a=b<c")),
         ("tag=2020", Filter("tag", "=", "2020")),
         ("taken<2021-05-01", Filter("taken", "<", "2021-05-01T00:00:00")),
+        ("taken>=2021-05", Filter("taken", ">=", "2021-05-01T00:00:00")),
+        ("taken<=2021-05", Filter("taken", "<=", "2021-05-31T23:59:59")),
+        ("taken>2021", Filter("taken", ">", "2021-12-31T23:59:59")),
+        ("taken=2020-02", Filter("taken", "=", "2020-02-01T00:00:00", "2020-02-29T23:59:59")),
+        ("taken!=9999", Filter("taken", "!=", "9999-01-01T00:00:00", "9999-12-31T23:59:59")),
+        ("taken=2021-05-01+02:00", Filter("taken", "=", "2021-04-30T22:00:00", "2021-05-01T21:59:59")),
+        ("taken=2021-05-01T12:30", Filter("taken", "=", "2021-05-01T12:30:00")),
         ("sharpness>1", Filter("sharpness", ">", 1.0)),
         ("indoors=True", Filter("indoors", "=", True)),
     ],
@@ -195,7 +218,10 @@ def test_filters_are_parsed_by_the_type_of_their_field(text: str, expected: Filt
         ("=3", ["is no filter"]),
         ("yaer=3", ["no metadata field 'yaer'", "indoors, sharpness, tag, taken, title, year"]),
         ("year=3.5", ["'3.5'", "whole number", "year", "integer"]),
-        ("taken>May", ["'May'", "ISO 8601"]),
+        ("taken>May", ["'May'", "ISO 8601", "a month such as 2021-05, or a year"]),
+        ("taken>2021-13", ["'2021-13'", "ISO 8601"]),
+        ("taken>0000", ["'0000'", "ISO 8601"]),
+        ("taken>2021-02-29", ["'2021-02-29'", "ISO 8601"]),
         ("indoors<true", ["indoors of type boolean", "'<'"]),
         ("title=a", ["title is of type text", "--hybrid"]),
     ],
@@ -217,6 +243,8 @@ def test_what_is_no_filter_is_refused(text: str, words: list[str]) -> None:
         (Filter("year", "~", 1), "does not compare by '~'"),  # type: ignore[arg-type]
         (Filter("title", "=", "a"), "of type text"),
         (Filter("x", "=", 1), "it has none"),
+        (Filter("taken", "<", "2021-05-01T00:00:00", "2021-05-01T23:59:59"), "has no last value"),
+        (Filter("tag", "=", "a", "b"), "of type keyword by '=' has no last value"),
     ],
 )
 def test_filters_made_in_python_are_checked_too(condition: Filter, words: str) -> None:

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from boc.errors import BocWarning, SourceError
+from boc.errors import BocWarning, ImageError, SourceError
+from boc.inputs import images
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.inputs.sources import ADVICE, Source, open_source
@@ -54,7 +55,7 @@ def test_the_items_of_a_folder_do_not_depend_on_where_it_is_named_from(
 def test_a_folder_without_pictures_is_refused_with_what_is_one(tmp_path: Path) -> None:
     touch(tmp_path, "notes.txt")
     message = refusal(tmp_path)
-    assert message.startswith(f"{tmp_path}: no pictures in this folder (.bmp, ")
+    assert message.startswith(f"{tmp_path}: no pictures in this folder (.avif, .bmp, ")
     assert ADVICE in message
 
 
@@ -305,16 +306,31 @@ def test_pictures_of_other_formats_and_linked_folders_are_named(tmp_path: Path) 
     folder, other = tmp_path / "phone", tmp_path / "other"
     folder.mkdir()
     other.mkdir()
-    for name in ("a.jpg", "b.jfif", "c.HEIC", "d.heic", "e.avif", "notes.txt"):
+    for name in ("a.jpg", "b.jfif", "c.NEF", "d.nef", "e.jxl", "g.avif", "notes.txt"):
         (folder / name).touch()
     (other / "f.jpg").touch()
     (folder / "linked").symlink_to(other)
     with pytest.warns(BocWarning) as told:
         source = open_source(folder)
-    assert [item.id for item in source.items] == ["a.jpg", "b.jfif"]
-    assert "1 .avif, 2 .heic" in str(told[0].message)
+    assert [item.id for item in source.items] == ["a.jpg", "b.jfif", "g.avif"]
+    assert "1 .jxl, 2 .nef; convert them" in str(told[0].message)
     assert "'linked'" in str(told[1].message)
     assert len(told) == 2
+
+
+def test_heic_is_taken_where_it_can_be_read_and_told_where_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.jpg", "b.HEIC", "c.heif"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(images, "find_spec", lambda name: object())
+    assert [item.id for item in open_source(tmp_path).items] == ["a.jpg", "b.HEIC", "c.heif"]
+    monkeypatch.setattr(images, "find_spec", lambda name: None)
+    with pytest.warns(BocWarning, match=r"left out 1 \.heic, 1 \.heif; install what reads them: .*boc\[heic\]"):
+        assert [item.id for item in open_source(tmp_path).items] == ["a.jpg"]
+    with pytest.raises(ImageError, match=r"b\.HEIC: empty file"):
+        images.image_size(tmp_path / "b.HEIC")
+    (tmp_path / "b.HEIC").write_bytes(b"what only the extra reads")
+    with pytest.raises(ImageError, match=r"b\.HEIC: not a picture in a known format; .*boc\[heic\]"):
+        images.image_size(tmp_path / "b.HEIC")
 
 
 def test_a_folder_of_pictures_alone_is_taken_without_a_word(tmp_path: Path) -> None:

@@ -1,0 +1,190 @@
+"""What a camera wrote into a picture (EXIF), as metadata.
+
+EXIF (CIPA DC-008) is a TIFF structure in the header of a picture: directories of entries (tag, type, number of values,
+their place). Anybody can write anything there, so only the few entries wanted are read, each of a bounded size, and a
+value counts only if it is of the right type and in its range. Pillow reads whatever an entry claims.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import struct
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+from boc.errors import ImageError
+from boc.inputs.images import opened, orientation, upright_size
+from boc.types import FieldType, ImageRef
+
+FIELDS: dict[str, FieldType] = {
+    "taken": "date",
+    "camera": "keyword",
+    "lens": "keyword",
+    "width": "integer",
+    "height": "integer",
+    "orientation": "integer",
+    "gps_latitude": "float",
+    "gps_longitude": "float",
+    "folder": "keyword",
+    "name": "text",
+}
+"""Types of what ``camera_facts`` may tell. ``width`` and ``height`` are those of the upright picture, in pixels;
+``orientation`` is 1 to 8, 1 if the file says nothing; latitude and longitude are degrees, north and east positive."""
+
+ENTRIES = 512  # entries read of a directory
+LONGEST = 256  # bytes of a text
+TEXTS = {2, 129}  # types of entries: ASCII, and UTF-8 of EXIF 3.0
+POINTERS = {3: "H", 4: "I", 13: "I"}
+FRACTIONS = {5: "II", 10: "ii"}
+
+MAKE, MODEL, LENS, TAKEN, DIGITIZED = 0x010F, 0x0110, 0xA434, 0x9003, 0x9004
+CAMERA_DIRECTORY, GPS_DIRECTORY = 0x8769, 0x8825
+LATITUDE, LONGITUDE = (1, 2, "N", "S", 90), (3, 4, "E", "W", 180)
+
+_DATE = re.compile(r"(\d{4})[:./-](\d\d)[:./-](\d\d)[ T](\d\d):(\d\d)(?::(\d\d))?(?:\.\d*)?", re.ASCII)
+
+
+def camera_facts(image: ImageRef) -> dict[str, Any]:
+    """What the header and the name of a picture tell, in the order of ``FIELDS``; what it does not tell is missing.
+
+    ``taken`` is the time of the camera's clock, whatever its time zone. ``folder`` and ``name`` follow from the id. The
+    pixels are not decoded. A picture that cannot be opened has the facts of its name.
+    """
+    return {**_header_facts(image.path), **_name_facts(image.id)}
+
+
+def exif_facts(file: BinaryIO) -> dict[str, Any]:
+    """The facts of an EXIF structure, or of a TIFF file, from the current position of ``file`` on. Never raises for
+    what it holds."""
+    exif = _Exif(file)
+    shown = exif.directory(exif.first)
+    camera = exif.directory(exif.pointer(shown.get(CAMERA_DIRECTORY)))
+    place = exif.directory(exif.pointer(shown.get(GPS_DIRECTORY)))
+    latitude, longitude = (_angle(exif, place, *side) for side in (LATITUDE, LONGITUDE))
+    if latitude is None or longitude is None or latitude == longitude == 0:  # zeros are written without a position
+        latitude = longitude = None
+    found = {
+        "taken": _moment(exif.text(camera.get(TAKEN))) or _moment(exif.text(camera.get(DIGITIZED))),
+        "camera": _camera(exif.text(shown.get(MAKE)), exif.text(shown.get(MODEL))),
+        "lens": exif.text(camera.get(LENS)) or None,
+        "gps_latitude": latitude,
+        "gps_longitude": longitude,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _header_facts(path: Path) -> dict[str, Any]:
+    with ExitStack() as stack:
+        try:
+            image = stack.enter_context(opened(path))
+            width, height = upright_size(image)
+            seen = {"width": width, "height": height, "orientation": orientation(image)}
+            if image.format == "TIFF":  # the file itself is the structure
+                found = exif_facts(stack.enter_context(path.open("rb")))
+            else:
+                block = image.info.get("exif")
+                found = exif_facts(io.BytesIO(block.removeprefix(b"Exif\0\0"))) if isinstance(block, bytes) else {}
+        except (ImageError, OSError):  # whoever decodes the picture says what is wrong
+            return {}
+    found |= seen
+    return {name: found[name] for name in FIELDS if name in found}
+
+
+def _name_facts(id: str) -> dict[str, Any]:
+    path = PurePosixPath(id)
+    name = " ".join(re.split(r"[\W_]+", path.stem)).strip()
+    found = {"folder": str(path.parent).strip("./") and str(path.parent), "name": name}
+    return {key: value for key, value in found.items() if value}
+
+
+class _Exif:
+    """Reads entries of an EXIF structure; what is damaged is missing."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._start = file.tell()
+        self._order = {b"II*\0": "<", b"MM\0*": ">"}.get(self._at(0, 4), "")
+        self.first = self._numbers("I", self._at(4, 4))[0] if self._order else 0
+
+    def directory(self, place: int) -> dict[int, tuple[int, int, bytes]]:
+        """Type, number of values and last four bytes of each entry, by tag; none if there is no directory."""
+        if not self._order or place < 8:
+            return {}
+        count = self._numbers("H", self._at(place, 2))[0]
+        data = self._at(place + 2, 12 * min(count, ENTRIES))
+        entries = struct.iter_unpack(f"{self._order}HHI4s", data[: len(data) // 12 * 12])
+        return {tag: (kind, n, inside) for tag, kind, n, inside in entries}
+
+    def pointer(self, entry: tuple[int, int, bytes] | None) -> int:
+        """The place of another directory; 0 if there is none."""
+        kind, count, inside = entry or (0, 0, b"")
+        letter = POINTERS.get(kind)
+        return self._numbers(letter, inside)[0] if letter and count == 1 else 0
+
+    def text(self, entry: tuple[int, int, bytes] | None) -> str:
+        """Printable text in one line, to its first NUL; empty if there is none."""
+        kind, count, inside = entry or (0, 0, b"")
+        if kind not in TEXTS or count > LONGEST:
+            return ""
+        data = self._value(count, inside).partition(b"\0")[0]
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            text = data.decode("latin-1")
+        return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+    def fractions(self, entry: tuple[int, int, bytes] | None, most: int) -> list[float]:
+        """One to ``most`` fractions; none if one of them is no number."""
+        kind, count, inside = entry or (0, 0, b"")
+        letters = FRACTIONS.get(kind)
+        data = self._value(8 * count, inside) if letters and count <= most else b""
+        if not letters or not count or len(data) < 8 * count:
+            return []
+        pairs = list(struct.iter_unpack(self._order + letters, data))
+        return [above / below for above, below in pairs] if all(below for _, below in pairs) else []
+
+    def _value(self, size: int, inside: bytes) -> bytes:
+        """The bytes of a value: those of the entry, or from where they point to."""
+        return inside[:size] if size <= 4 else self._at(self._numbers("I", inside)[0], size)
+
+    def _at(self, place: int, size: int) -> bytes:
+        self._file.seek(self._start + place)
+        return self._file.read(size)
+
+    def _numbers(self, letter: str, data: bytes) -> Sequence[int]:
+        size = struct.calcsize(f"={letter}")
+        return struct.unpack_from(self._order + letter, data) if len(data) >= size else (0,)
+
+
+def _moment(text: str) -> str | None:
+    """A time as a date of metadata, without time zone."""
+    match = _DATE.fullmatch(text)
+    if match is None:
+        return None
+    try:
+        return datetime(*(int(part or 0) for part in match.groups())).isoformat()  # type: ignore[arg-type]
+    except ValueError:  # the 31st of February
+        return None
+
+
+def _camera(make: str, model: str) -> str | None:
+    """Maker and model, without naming the maker twice: Canon, Canon EOS 5D."""
+    known = make.split(" ")[0].lower()
+    return (model if model.lower().startswith(known) else f"{make} {model}".strip()) or make or None
+
+
+def _angle(
+    exif: _Exif, place: dict[int, tuple[int, int, bytes]], side: int, value: int, plus: str, minus: str, most: int
+) -> float | None:
+    """Latitude or longitude in degrees, to a centimetre; None if it is incomplete or out of its range."""
+    parts = exif.fractions(place.get(value), 3)
+    sign = {plus: 1, minus: -1}.get(exif.text(place.get(side)).upper())
+    if not parts or sign is None or min(parts) < 0 or max(parts[1:], default=0) >= 60:
+        return None
+    angle = sum(part / 60**i for i, part in enumerate(parts))
+    return sign * round(angle, 7) if math.isfinite(angle) and angle <= most else None

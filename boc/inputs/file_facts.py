@@ -1,0 +1,78 @@
+"""What the file of a picture tells about it, as metadata: its size, time and hash, by which a later sync knows it, and
+what its camera wrote into it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypeVar
+
+from boc.atomic_files import sha256
+from boc.inputs import camera
+from boc.types import FieldType, ImageRef
+
+T = TypeVar("T")
+
+FIELDS: dict[str, FieldType] = {
+    "size": "integer",
+    "modified": "date",
+    "modified_ns": "integer",
+    "content_hash": "keyword",
+}
+"""Types of the facts. ``size`` is in bytes; ``modified_ns`` is ``modified`` in nanoseconds since 1970, to the last
+digit, and ``content_hash`` the begin of the SHA-256 of the file: these tell a changed file from an unchanged one."""
+
+STATE = ("size", "modified_ns", "content_hash")
+"""The facts that an index must hold to be compared with its files."""
+
+FACTS: dict[str, FieldType] = {**FIELDS, **camera.FIELDS}
+"""Types of all that ``facts_of`` may tell."""
+
+HIDDEN = frozenset({"modified_ns", "content_hash"})
+"""Facts for programs, which pages leave out."""
+
+HASH = 32  # hexadecimal digits
+
+
+def facts_of(image: ImageRef, known_hash: str | None = None) -> dict[str, Any]:
+    """All facts of a picture and its file, to be read before the picture is; see ``file_facts`` for ``known_hash``."""
+    return {**file_facts(image.path, known_hash), **camera.camera_facts(image)}
+
+
+def file_facts(path: Path, known_hash: str | None = None) -> dict[str, Any]:
+    """The facts of the file at ``path``, in the order of ``FIELDS``; none if it cannot be read.
+
+    To be read before the picture is: if the file changes between the two, the next comparison sees it. ``known_hash``
+    is its ``content_hash`` if that is known, which saves reading the file.
+    """
+    try:
+        found = path.stat()
+        digest = content_hash(path) if known_hash is None else known_hash
+    except OSError:  # whoever reads the picture says what is wrong
+        return {}
+    return {
+        "size": found.st_size,
+        **_modified(found),
+        "modified_ns": found.st_mtime_ns,
+        "content_hash": digest,
+    }
+
+
+def content_hash(path: Path) -> str:
+    """The ``content_hash`` of the file at ``path``; OSError if it cannot be read."""
+    return sha256(path)[:HASH]
+
+
+def shown(fields: Mapping[str, T]) -> dict[str, T]:
+    """The ``fields`` that a page shows."""
+    return {name: value for name, value in fields.items() if name not in HIDDEN}
+
+
+def _modified(found: os.stat_result) -> dict[str, str]:
+    try:
+        moment = datetime.fromtimestamp(found.st_mtime_ns // 10**9, timezone.utc)
+    except (OverflowError, ValueError, OSError):  # beyond the years 1 to 9999
+        return {}
+    return {"modified": moment.replace(tzinfo=None).isoformat()}

@@ -1,0 +1,160 @@
+"""How the items of a source differ from those of an index, by ids, file facts and contents; nothing is encoded."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Literal, TypeAlias
+
+from boc.errors import SourceError
+from boc.inputs.file_facts import content_hash
+from boc.types import Item
+
+NEAR = 64  # missing items of equal content that are looked at for one of the same file name
+
+State: TypeAlias = tuple[int, ...]
+"""Size, modification time and change time (ns) of a file; empty if there is none."""
+
+Change: TypeAlias = Literal["added", "changed", "moved", "same"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """An ``item`` of the source whose vector the index holds, as that of ``donor``.
+
+    ``digest`` is the ``content_hash`` of its file if size and time did not tell that already.
+    """
+
+    item: Item
+    donor: Item
+    change: Change
+    digest: str | None = None
+
+
+@dataclass
+class Differences:
+    """The items of a source, as ``known``, as ``new`` (to be encoded), as ``lost`` (pictures without a file) or as
+    ``unreadable`` (their files are as they were when they could not be read).
+
+    ``missing`` are the ids of the index without an item in the source, but for ``vacated``, from which items moved.
+    ``states`` are those of the files of new pictures.
+    """
+
+    known: list[Known] = field(default_factory=list)
+    new: list[Item] = field(default_factory=list)
+    lost: list[Item] = field(default_factory=list)
+    unreadable: list[Item] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    vacated: list[str] = field(default_factory=list)
+    states: dict[str, State] = field(default_factory=dict)
+
+
+def state_of(path: str) -> State:
+    """The state of a file. SourceError if that is not to be known, such as of a disk that fails."""
+    try:
+        found = Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return ()
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be looked at ({error.strerror}); check disk and permissions") from error
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def compare_pictures(
+    items: Sequence[Item], stored: Mapping[str, Item], unreadable: Mapping[str, Sequence[int]]
+) -> Differences:
+    """Compare the pictures of a source with the ``stored`` ones, and with the states of ``unreadable`` files.
+
+    The content of a file is read only if size or time have changed, or if it is new and as large as a stored one.
+    """
+    found = Differences()
+    states = {item.id: state_of(item.content) for item in items}
+    donors = _Donors(
+        stored, lambda item: item.fields.get("content_hash"), [key for key in stored if not states.get(key)]
+    )
+    sizes = {item.fields.get("size") for item in stored.values()}
+    for item in items:
+        state, old = states[item.id], stored.get(item.id)
+        if not state:
+            found.lost.append(item)
+        elif old is None and state == tuple(unreadable.get(item.id, ())):
+            found.unreadable.append(item)
+        elif old is not None and state[:2] == (old.fields.get("size"), old.fields.get("modified_ns")):
+            found.known.append(Known(item, old, "same" if item.content == old.content else "moved"))
+        else:
+            digest = _digest(item) if old is not None or state[0] in sizes else None
+            if not donors.take(digest, item, found):
+                found.states[item.id] = state
+    found.missing = donors.left()
+    return found
+
+
+def compare_sentences(items: Sequence[Item], stored: Mapping[str, Item]) -> Differences:
+    """Compare the captions of a source with the ``stored`` ones."""
+    found = Differences()
+    here = {item.id for item in items}
+    donors = _Donors(stored, lambda item: item.content, [key for key in stored if key not in here])
+    for item in items:
+        donors.take(item.content, item, found)
+    found.missing = donors.left()
+    return found
+
+
+class _Donors:
+    """Stored items by their content, each with a vector that other items of this content can have.
+
+    The first item that takes that of a ``missing`` one has moved from there.
+    """
+
+    def __init__(
+        self, stored: Mapping[str, Item], content: Callable[[Item], str | None], missing: Iterable[str]
+    ) -> None:
+        self._stored = stored
+        self._by_content: defaultdict[str, dict[str, Item]] = defaultdict(dict)
+        self._missing: defaultdict[str, dict[str, Item]] = defaultdict(dict)
+        self._left = dict.fromkeys(missing)
+        for item in stored.values():
+            key = content(item)
+            if key is not None:
+                (self._missing if item.id in self._left else self._by_content)[key][item.id] = item
+
+    def take(self, content: str | None, item: Item, found: Differences) -> bool:
+        """Add ``item`` to ``found``: with the vector of its own id if that has its content, else of an item that moved,
+        else of any; as new, and False, if no stored item has its content."""
+        there = self._by_content.get(content, {}) if content is not None else {}
+        missing = self._missing.get(content) if content is not None else None
+        if item.id in there:
+            found.known.append(Known(item, there[item.id], "same", content))
+        elif missing:
+            donor = self._nearest(missing, item)
+            del missing[donor.id], self._left[donor.id]
+            self._by_content[str(content)][donor.id] = donor
+            found.vacated.append(donor.id)
+            found.known.append(Known(item, donor, "moved", content))
+        elif there:
+            change: Change = "changed" if item.id in self._stored else "added"
+            found.known.append(Known(item, next(iter(there.values())), change, content))
+        else:
+            found.new.append(item)
+            return False
+        return True
+
+    def _nearest(self, missing: Mapping[str, Item], item: Item) -> Item:
+        """One of the same file name, if there is one near the first."""
+        name = PurePosixPath(item.id).name
+        first = list(islice(missing.values(), NEAR))
+        return next((one for one in first if PurePosixPath(one.id).name == name), first[0])
+
+    def left(self) -> list[str]:
+        """The missing ids from which no item moved."""
+        return list(self._left)
+
+
+def _digest(item: Item) -> str | None:
+    try:
+        return content_hash(Path(item.content))
+    except OSError:  # whoever reads the picture says what is wrong
+        return None

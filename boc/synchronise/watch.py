@@ -1,0 +1,115 @@
+"""Keep an index in line with its pictures: a sync whenever files change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+from boc.build import PLACE, Progress
+from boc.errors import BocError
+from boc.inputs.metadata import Metadata
+from boc.search import Searcher
+from boc.synchronise.sync import SyncReport, open_pictures, synchronise
+
+QUIET = 300  # ms without a change after which changes are taken in
+LONGEST = 2000  # ms after which they are taken in although others follow
+LOOK = 1000  # ms between looks at whether the folders are still the same
+AGAIN = 5.0  # seconds after which a sync that failed is tried again
+EVERY = 600.0  # seconds after which everything is compared although no change was told; network disks tell none
+
+
+def watch(
+    name: str,
+    source: Path | str | Sequence[Path | str],
+    told: Callable[[SyncReport | BocError], None],
+    *,
+    at: str = PLACE,
+    encoder: str | None = None,
+    metadata: Path | None = None,
+    ids: Path | None = None,
+    images: Path | None = None,
+    keep_missing: bool = False,
+    device: str = "auto",
+    progress: Progress = lambda label, done, total: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Sync the index ``name`` now and whenever files of ``source`` change, until ``stop()``; it is asked each second.
+
+    ``told`` gets the report of the first sync and of each that did something, and errors such as of a disk that is not
+    mounted, each once; then nothing is removed, and the sync is tried again. The other parameters are those of
+    ``sync_index``. BocError if the package watchfiles is not installed, or the index does not exist.
+    """
+    paths = [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
+    searcher = Searcher.open(name, at, encoder=encoder, device=device)
+    error, first = "", True
+    moments = _Moments([*paths, *([images] if images else [])], stop)
+    for _ in moments:
+        try:
+            searcher = searcher.renewed()
+            table = None if metadata is None else Metadata.read(metadata)
+            items = open_pictures(paths, ids, images)
+            report = synchronise(name, at, searcher, items, table, keep_missing=keep_missing, progress=progress)
+        except BocError as found:
+            if str(found) != error:
+                told(found)
+            error, moments.patience = str(found), AGAIN
+        else:
+            if first or error or report.failed or not report.up_to_date:
+                told(report)
+            error, first, moments.patience = "", False, EVERY
+
+
+class _Moments:
+    """The moments for a sync: at first, after each change, and when ``patience`` seconds have passed."""
+
+    def __init__(self, places: Sequence[Path], stop: Callable[[], bool]) -> None:
+        self._places = places
+        self._stop = stop
+        self._looked = -EVERY
+        self.patience = EVERY
+
+    def __iter__(self) -> Iterator[None]:
+        while not self._stop():
+            marks = _marks(self._places)
+            if None in marks:
+                yield
+                time.sleep(LOOK / 1000)
+                continue
+            for changes in self._changes():
+                late = time.monotonic() - self._looked > self.patience
+                if changes or late or _marks(self._places) != marks:
+                    self._looked = time.monotonic()
+                    yield
+                if self._stop() or _marks(self._places) != marks:
+                    break  # another disk is mounted there, or none: watch that one
+
+    def _changes(self) -> Iterator[Collection[object]]:
+        """The files that changed, again and again; none after a while without a change."""
+        try:
+            import watchfiles
+        except ModuleNotFoundError as error:
+            raise BocError("--watch needs the package watchfiles; install it with: pip install 'boc[watch]'") from error
+
+        roots = {place if place.is_dir() else place.parent for place in self._places}
+        try:
+            yield from watchfiles.watch(
+                *roots, watch_filter=None, debounce=LONGEST, step=QUIET, rust_timeout=LOOK, yield_on_timeout=True
+            )
+        except OSError as error:
+            raise BocError(
+                f"the folders cannot be watched ({error}); set WATCHFILES_FORCE_POLLING=1 to look at all files again "
+                "and again, or allow more watches (fs.inotify.max_user_watches)"
+            ) from error
+
+
+def _marks(places: Sequence[Path]) -> list[tuple[int, int] | None]:
+    """What tells the files and folders at these paths from others that are mounted there; None where nothing is."""
+    found: list[tuple[int, int] | None] = []
+    for place in places:
+        try:
+            at = place.stat() if place.is_dir() else place.parent.stat()
+            found.append((at.st_dev, at.st_ino) if place.exists() else None)
+        except OSError:
+            found.append(None)
+    return found

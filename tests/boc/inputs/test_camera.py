@@ -1,0 +1,312 @@
+"""What cameras write: right values, or none, whatever somebody wrote into a picture."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import struct
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from PIL.TiffImagePlugin import IFDRational
+
+from boc.inputs.camera import ENTRIES, FIELDS, LONGEST, camera_facts, exif_facts
+from boc.inputs.images import image_size, read_image
+from boc.inputs.metadata import TYPES, parse_filter
+from boc.types import ImageRef
+
+MAKE, MODEL, ORIENTATION, CAMERA, GPS = 0x010F, 0x0110, 0x0112, 0x8769, 0x8825
+TAKEN, DIGITIZED, LENS = 0x9003, 0x9004, 0xA434
+TEXT = st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), min_size=1, max_size=30)
+ASCII, SHORT, LONG, RATIONAL = 2, 3, 4, 5
+
+
+def block(
+    shown: dict[int, Any] | None = None, camera: dict[int, Any] | None = None, gps: dict[int, Any] | None = None
+) -> bytes:
+    """EXIF as Pillow writes it, without what a JPEG puts before it."""
+    exif = Image.Exif()
+    for tag, value in (shown or {}).items():
+        exif[tag] = value
+    for place, values in ((CAMERA, camera), (GPS, gps)):
+        if values:
+            exif.get_ifd(place).update(values)
+    return exif.tobytes().removeprefix(b"Exif\0\0")
+
+
+def facts(data: bytes) -> dict[str, Any]:
+    return exif_facts(io.BytesIO(data))
+
+
+def ref(path: Path, id: str = "") -> ImageRef:
+    return ImageRef(id or path.name, path)
+
+
+def degrees(value: float) -> tuple[IFDRational, IFDRational, IFDRational]:
+    """Degrees, minutes and seconds, in hundredths of a second."""
+    hundredths = round(abs(value) * 360_000)
+    return (
+        IFDRational(hundredths // 360_000),
+        IFDRational(hundredths // 6000 % 60),
+        IFDRational(hundredths % 6000, 100),
+    )
+
+
+def raw(entries: list[tuple[int, int, int, bytes]], tail: bytes = b"", order: str = "<", first: int = 8) -> bytes:
+    """An EXIF structure of one directory with entries (tag, type, number of values, four bytes), and ``tail``."""
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "I", first)
+    body = b"".join(struct.pack(f"{order}HHI4s", *entry) for entry in entries)
+    return head + struct.pack(order + "H", len(entries)) + body + bytes(4) + tail
+
+
+@given(
+    moment=st.datetimes(datetime(1000, 1, 1)), make=TEXT, model=TEXT, lens=TEXT, order=st.sampled_from(["<", ">"]),
+    latitude=st.floats(-90, 90), longitude=st.floats(-180, 180),
+)  # fmt: skip
+def test_what_pillow_writes_is_read(
+    moment: datetime, make: str, model: str, lens: str, order: str, latitude: float, longitude: float
+) -> None:
+    exif = Image.Exif()
+    exif.endian = order
+    exif[MAKE], exif[MODEL] = make, model
+    exif.get_ifd(CAMERA).update({TAKEN: moment.strftime("%Y:%m:%d %H:%M:%S").zfill(19), LENS: lens})
+    exif.get_ifd(GPS).update({
+        1: "S" if latitude < 0 else "N", 2: degrees(latitude), 3: "W" if longitude < 0 else "E", 4: degrees(longitude),
+    })  # fmt: skip
+    found = facts(exif.tobytes().removeprefix(b"Exif\0\0"))
+    assert found["taken"] == moment.replace(microsecond=0).isoformat()
+    assert found["lens"] == lens
+    assert found["camera"] == (model if model.lower().startswith(make.lower()) else f"{make} {model}")
+    if "gps_latitude" in found:
+        assert found["gps_latitude"] == pytest.approx(latitude, abs=1.5e-6)
+        assert found["gps_longitude"] == pytest.approx(longitude, abs=1.5e-6)
+    else:
+        assert max(abs(latitude), abs(longitude)) < 1e-5
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif", "avif"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_orientation_in_every_format_is_told_and_drawn(tmp_path: Path, suffix: str, orientation: int) -> None:
+    path = tmp_path / f"a.{suffix}"
+    exif = Image.Exif()
+    exif[ORIENTATION], exif[MODEL] = orientation, "X100"
+    exif.get_ifd(CAMERA)[TAKEN] = "2024:06:01 12:30:00"
+    Image.new("RGB", (40, 24), "red").save(path, exif=exif.tobytes() if suffix == "tif" else exif)
+    found = camera_facts(ref(path))
+    upright = (40, 24) if orientation < 5 else (24, 40)
+    assert (found["width"], found["height"]) == upright == image_size(path) == read_image(path).size
+    assert found["orientation"] == orientation
+    assert (found["camera"], found["taken"]) == ("X100", "2024-06-01T12:30:00")
+    assert list(found) == [name for name in FIELDS if name in found]
+
+
+def test_heic_is_told_and_drawn_as_its_camera_held_it(tmp_path: Path) -> None:
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    exif = Image.Exif()
+    exif[MODEL], exif[ORIENTATION] = "iPhone 12", 6
+    exif.get_ifd(CAMERA)[TAKEN] = "2024:06:01 12:30:00"
+    picture = Image.new("RGB", (64, 32), "red")
+    picture.info["exif"] = exif.tobytes()  # from there it is stored as the rotation that HEIF itself has
+    picture.save(tmp_path / "a.heic")
+    found = camera_facts(ref(tmp_path / "a.heic"))
+    assert (found["camera"], found["taken"]) == ("iPhone 12", "2024-06-01T12:30:00")
+    assert (found["width"], found["height"]) == read_image(tmp_path / "a.heic").size == image_size(tmp_path / "a.heic")
+    assert read_image(tmp_path / "a.heic").size == (32, 64)
+
+
+def test_a_picture_without_exif_has_its_size_and_its_name(tmp_path: Path) -> None:
+    Image.new("RGB", (5, 4)).save(tmp_path / "a.jpg")
+    assert camera_facts(ref(tmp_path / "a.jpg", "2024/Rome & co/beach_sunset-2.jpg")) == {
+        "width": 5, "height": 4, "orientation": 1, "folder": "2024/Rome & co", "name": "beach sunset 2",
+    }  # fmt: skip
+    (tmp_path / "b.jpg").write_bytes(b"nothing of a picture")
+    assert camera_facts(ref(tmp_path / "b.jpg", "été.jpg")) == {"name": "été"}
+    assert camera_facts(ref(tmp_path / "missing.jpg", "---.jpg")) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2024:06:01 12:30:59", "2024-06-01T12:30:59"),
+        ("2024-06-01T12:30", "2024-06-01T12:30:00"),
+        ("2024:06:01 12:30:59.123", "2024-06-01T12:30:59"),
+        ("2024:02:30 12:30:00", None),
+        ("2024:13:01 12:30:00", None),
+        ("2024:06:01 24:00:00", None),
+        ("0000:00:00 00:00:00", None),
+        ("    :  :     :  :  ", None),
+        ("2024:06:01", None),
+        ("yesterday", None),
+        ("٢٠٢٤:06:01 12:30:00", None),
+    ],
+)
+def test_a_time_is_a_time_of_the_calendar_or_missing(text: str, expected: str | None) -> None:
+    assert facts(block(camera={TAKEN: text})).get("taken") == expected
+
+
+def test_the_time_of_digitizing_stands_in_but_not_that_of_the_last_change() -> None:
+    later = {DIGITIZED: "2020:01:01 00:00:00"}
+    assert facts(block(camera={TAKEN: "0000:00:00 00:00:00", **later}))["taken"] == "2020-01-01T00:00:00"
+    assert facts(block(camera={TAKEN: "2019:01:01 00:00:00", **later}))["taken"] == "2019-01-01T00:00:00"
+    assert facts(block({0x0132: "2021:01:01 00:00:00"})) == {}
+
+
+@pytest.mark.parametrize(
+    ("make", "model", "expected"),
+    [
+        ("Canon", "Canon EOS 5D", "Canon EOS 5D"),
+        ("NIKON CORPORATION", "NIKON D70", "NIKON D70"),
+        ("Apple", "iPhone 12", "Apple iPhone 12"),
+        ("Apple", "", "Apple"),
+        ("", "X100", "X100"),
+        ("  Sony \n", "a7\x07 III", "Sony a7 III"),
+        ("", "", None),
+    ],
+)
+def test_a_camera_names_its_maker_once(make: str, model: str, expected: str | None) -> None:
+    assert facts(block({MAKE: make, MODEL: model})).get("camera") == expected
+
+
+def test_text_is_utf_8_or_latin_1() -> None:
+    for data in ("Müller".encode(), "Müller".encode("latin-1")):
+        tail = data + b"\0junk"
+        where = 8 + 2 + 12 + 4
+        assert facts(raw([(MODEL, ASCII, len(tail), struct.pack("<I", where))], tail)) == {"camera": "Müller"}
+
+
+GOOD = {1: "N", 2: (47.0, 22.0, 30.0), 3: "E", 4: (8.0, 32.0, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, (47.375, 8.5333333)),
+        ({1: "S", 3: "w"}, (-47.375, -8.5333333)),
+        ({2: (IFDRational(1), IFDRational(0, 0), IFDRational(0))}, None),
+        ({2: (91.0, 0.0, 0.0)}, None),
+        ({2: (90.0, 0.0, 1.0)}, None),
+        ({4: (181.0, 0.0, 0.0)}, None),
+        ({2: (1.0, 60.0, 0.0)}, None),
+        ({2: (1.0, 2.0, 3.0, 4.0)}, None),
+        ({1: "X"}, None),
+        ({1: ""}, None),
+        ({2: (0.0, 0.0, 0.0), 4: (0.0, 0.0, 0.0)}, None),
+        ({3: "W\0E"}, (47.375, -8.5333333)),
+    ],
+)
+def test_a_place_is_on_the_earth_or_missing(change: dict[int, Any], expected: tuple[float, float] | None) -> None:
+    found = facts(block(gps=GOOD | change))
+    assert (found.get("gps_latitude"), found.get("gps_longitude")) == (expected or (None, None))
+
+
+def test_half_a_place_is_none() -> None:
+    for missing in GOOD:
+        assert facts(block(gps={tag: value for tag, value in GOOD.items() if tag != missing})) == {}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"II*\0",
+        b"Exif",
+        b"II*\0" + struct.pack("<I", 2**32 - 1),
+        raw([], first=2**32 - 1),
+        raw([(MODEL, ASCII, 2**32 - 1, bytes(4))]),
+        raw([(MODEL, ASCII, LONGEST + 1, struct.pack("<I", 26))], b"x" * 999),
+        raw([(MODEL, ASCII, 9, struct.pack("<I", 2**32 - 1))]),
+        raw([(MODEL, SHORT, 1, b"abcd"), (CAMERA, ASCII, 1, b"\x08\0\0\0"), (GPS, LONG, 2**31, b"\x08\0\0\0")]),
+        raw([(CAMERA, LONG, 1, struct.pack("<I", 2**32 - 1)), (GPS, RATIONAL, 1, bytes(4))]),
+        raw([(CAMERA, LONG, 1, struct.pack("<I", 8)), (GPS, LONG, 1, struct.pack("<I", 8))]),  # a ring
+        raw([(1, ASCII, 1, b"N\0\0\0"), (2, RATIONAL, 3, struct.pack("<I", 2**32 - 9))]),
+        raw([(tag, ASCII, 4, b"abcd") for tag in range(1000, 1000 + ENTRIES)] + [(MODEL, ASCII, 4, b"abcd")])[:-900],
+    ],
+)
+def test_lying_structures_tell_nothing(data: bytes) -> None:
+    assert facts(data) == {}
+
+
+class _Counted(io.BytesIO):
+    """Bytes that count how many of them were read."""
+
+    taken = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        found = super().read(size)
+        self.taken += len(found)
+        return found
+
+
+def test_of_a_huge_structure_a_little_is_read() -> None:
+    """Thousands of entries, each of which claims the whole block."""
+    entries = [(tag % 65536, ASCII, 60_000, struct.pack("<I", 8)) for tag in range(4000)]
+    file = _Counted(raw(entries, bytes(100_000)))
+    exif_facts(file)
+    assert file.taken < 3 * (12 * ENTRIES + 2) + 8 + 12 * LONGEST
+
+
+def check(found: dict[str, Any]) -> None:
+    """Every value is of its type and in its range, as a table of metadata would have it."""
+    assert FIELDS.keys() >= found.keys()
+    for name, value in found.items():
+        if FIELDS[name] != "text":
+            read = parse_filter(f"{name}={value}", FIELDS)
+            assert (read.value, read.last) == (value, None)
+    assert -90 <= found.get("gps_latitude", 0) <= 90
+    assert -180 <= found.get("gps_longitude", 0) <= 180
+    assert ("gps_latitude" in found) == ("gps_longitude" in found)
+    assert all(len(found.get(name, "").encode()) <= 4 * LONGEST for name in ("camera", "lens"))
+
+
+WHOLE = block(
+    {MAKE: "Canon", MODEL: "Canon EOS 5D", ORIENTATION: 6},
+    {TAKEN: "2024:06:01 12:30:59", LENS: "EF 50mm"},
+    GOOD,
+)
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=200).map(lambda data: b"II*\0\x08\0\0\0" + data))
+def test_bytes_that_are_no_exif_never_raise(data: bytes) -> None:
+    check(facts(data))
+
+
+@given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), max_size=8), st.integers(0, len(WHOLE)))
+def test_damaged_exif_has_values_in_their_range_or_none(changes: list[tuple[int, int]], cut: int) -> None:
+    data = bytearray(WHOLE)
+    for place, byte in changes:
+        data[place] = byte
+    check(facts(bytes(data)))
+    check(facts(bytes(data[:cut])))
+
+
+@pytest.mark.slow
+def test_ten_thousand_damaged_pictures_cost_themselves_only(tmp_path: Path) -> None:
+    """Bytes of the header of a JPEG are changed, moved and cut; whatever Pillow makes of it, the facts are in range."""
+    chance, buffer = random.Random(0), io.BytesIO()
+    Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3)).save(buffer, "JPEG", exif=b"Exif\0\0" + WHOLE)
+    good, path, told = buffer.getvalue(), tmp_path / "a.jpg", 0
+    for _ in range(10_000):
+        data = bytearray(good)
+        for _ in range(chance.randrange(1, 6)):
+            place = chance.randrange(len(WHOLE) + 40)
+            if chance.random() < 0.9:
+                data[place] = chance.randrange(256)
+            else:
+                del data[place : place + chance.randrange(1, 9)]
+        path.write_bytes(data)
+        found = camera_facts(ref(path))
+        check(found)
+        told += "camera" in found
+    assert 1000 < told < 10_000
+
+
+def test_the_fields_have_names_and_types_of_metadata() -> None:
+    assert set(FIELDS.values()) <= set(TYPES)
+    assert all(re.fullmatch("[a-z][a-z0-9_]*", name) for name in FIELDS)

@@ -1,0 +1,65 @@
+"""The confidence of hits, from the scores of a sample of the index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boc.background import confidences
+from boc.search import Searcher
+
+TEXT = "a red box at the left"
+SCORES = st.lists(st.floats(-5, 5), min_size=1, max_size=20)
+
+
+@given(scores=SCORES, usual=SCORES, total=st.integers(1, 10**6))
+def test_a_better_hit_is_no_less_sure(scores: list[float], usual: list[float], total: int) -> None:
+    found = confidences(sorted(scores, reverse=True), np.array(usual), total)
+    assert ((found >= 0) & (found <= 1)).all()
+    assert (np.diff(found) <= 1e-12).all()
+
+
+@given(seed=st.integers(0, 99), shift=st.floats(-3, 3), factor=st.floats(0.01, 100))
+def test_only_differences_and_their_ratios_count(seed: int, shift: float, factor: float) -> None:
+    rng = np.random.default_rng(seed)
+    usual, scores = rng.standard_normal(300), np.sort(rng.normal(6, 1, 9))[::-1]
+    moved = confidences((shift + factor * scores).tolist(), shift + factor * usual, 500)
+    assert moved == pytest.approx(confidences(scores.tolist(), usual, 500), abs=1e-6)
+
+
+@pytest.mark.parametrize("total", [300, 10**4, 10**6])
+def test_what_stands_out_is_sure_and_the_best_of_chance_seldom(total: int) -> None:
+    wrong = 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        usual = rng.standard_normal(1000)
+        assert confidences([9.0, 4.0], usual, total).round(2).tolist() == [1, 0]
+        wrong += confidences([float(rng.standard_normal(total).max())], usual, total)[0] >= 0.5
+    assert wrong <= 3
+
+
+def test_hits_below_the_line_are_left_out(searcher: Searcher) -> None:
+    every = searcher.search(TEXT, k=40, min_confidence=0)
+    assert [(hit.item, hit.score) for hit in every] == [(hit.item, hit.score) for hit in searcher.search(TEXT, k=40)]
+    sure = [hit.confidence for hit in every if hit.confidence is not None]
+    assert len(sure) == len(every)
+    line = float(np.median(sure))
+    assert searcher.search(TEXT, k=40, min_confidence=line) == [hit for hit in every if (hit.confidence or 0) >= line]
+    batch = searcher.search_texts([TEXT, "green"], k=40, min_confidence=0)
+    assert [hit.confidence for hit in batch[0]] == pytest.approx(sure)
+
+
+def test_a_question_of_parts_has_confidences(searcher: Searcher) -> None:
+    from boc.queries import Query
+
+    hits = searcher.search_query(Query.of(TEXT, like=["003.png"], minus=["green"]), k=9, min_confidence=0)
+    assert all(hit.confidence is not None for hit in hits)
+
+
+@pytest.fixture(scope="module")
+def searcher(library: Path) -> Searcher:
+    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
