@@ -18,9 +18,13 @@ from boc.web import routes
 from boc.web.http.auth import Guard
 from boc.web.http.errors import answer_problems
 from boc.web.http.limits import Bodies, Crowd, Heads
+from boc.web.http.logs import log_answered
+from boc.web.http.observed import Answered, Observed
 from boc.web.http.responses import Checked, Compressed
 from boc.web.live_index import Library
+from boc.web.metrics import Metrics
 from boc.web.microbatch import Together
+from boc.web.operations import add_operations
 from boc.web.pictures.decoding import Budget
 from boc.web.pictures.sizes import Sizes
 from boc.web.pictures.thumbnails import Thumbnails
@@ -45,14 +49,22 @@ def create_app(searcher: Searcher, settings: Settings, others: Mapping[str, Sear
         lifespan=_warm,
     )
     answer_problems(app)
-    app.state.services = _services({settings.name: searcher, **(others or {})}, settings)
+    metrics = Metrics()
+    app.state.services = services = _services({settings.name: searcher, **(others or {})}, settings, metrics)
     app.include_router(routes.api)
     app.include_router(routes.api, prefix="/index/{index}", include_in_schema=False)
     app.mount("/static", Checked(directory=HERE / "static"), "static")
     _add_pages(app)
+    add_operations(app, {name: service.library for name, service in services.items()}, metrics)
     app.add_middleware(Compressed)
     for layer in (Crowd, Bodies, Guard):  # the last layer added sees a request first
         app.add_middleware(layer, settings=settings)
+
+    def record(found: Answered) -> None:
+        metrics.request(found.route, found.method, found.status, found.seconds)
+        log_answered(found, queries=settings.log_queries)
+
+    app.add_middleware(Observed, record=record)
     app.add_middleware(Heads)
     return app
 
@@ -64,15 +76,15 @@ async def _warm(app: FastAPI) -> AsyncIterator[None]:
     yield
 
 
-def _services(searchers: Mapping[str, Searcher], settings: Settings) -> dict[str, routes.Service]:
+def _services(searchers: Mapping[str, Searcher], settings: Settings, metrics: Metrics) -> dict[str, routes.Service]:
     """A service per index; they share encoders, thumbnails, sizes, and the memory for decoding."""
     budget, sizes = Budget(settings.decoding), Sizes()
     batching: dict[str, Together] = {}
-    thumbnails = Thumbnails(settings.cache, settings.cache_bytes, budget)
+    thumbnails = Thumbnails(settings.cache, settings.cache_bytes, budget, metrics.cache("thumbnails"))
     found = {}
     for name, searcher in searchers.items():
-        library = Library(searcher, settings, budget, batching)
-        search = Search(library, sizes)
+        library = Library(searcher, settings, budget, metrics, batching)
+        search = Search(library, sizes, metrics.stages)
         own = replace(settings, name=name)
         found[name] = routes.Service(tuple(searchers), library, sizes, thumbnails, own, search)
     return found

@@ -5,18 +5,20 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from time import monotonic
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BackendError, BocError, ImageError, ManifestError
 from boc.explain.score import TermLabels
+from boc.names import Modality
 from boc.plugins import Encoder
 from boc.queries import Part
 from boc.search import Searcher
@@ -39,18 +41,30 @@ AWAY = (BackendError, ManifestError, OSError)
 """Errors of an index that was removed, or whose server does not answer."""
 
 
+class Counts(Protocol):
+    """What counts the use of caches and the time of encoders: see ``boc.web.metrics``."""
+
+    def cache(self, name: str) -> Callable[[bool], None]: ...
+
+    def encoding(self, kind: str) -> AbstractContextManager[object]: ...
+
+
 class Recent(Generic[T]):
     """A cache of the ``size`` values used last. Thread-safe; a value may be made twice."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, counted: Callable[[bool], None]) -> None:
+        """``counted`` is called for each value asked for, with whether the cache had it."""
         self._size = size
+        self._counted = counted
         self._lock = threading.Lock()
         self._values: OrderedDict[Hashable, T] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value of ``key``, made if it is not in the cache."""
         with self._lock:
-            if key in self._values:
+            found = key in self._values
+            self._counted(found)
+            if found:
                 self._values.move_to_end(key)
                 return self._values[key]
         value = make()
@@ -80,6 +94,10 @@ class Opened:
         short = [item.content for item in begin if item.modality == "text" and len(item.content) <= SHORT]
         return list(dict.fromkeys(short[:: max(1, len(short) // EXAMPLES)]))[:EXAMPLES]
 
+    def sample(self, modality: Modality) -> list[Item]:
+        """Items of a modality drawn at random, the same each time."""
+        return self.searcher.background(modality).items
+
     def postings(self, terms: TermMatrix) -> int:
         """The total length of the posting lists of ``terms``."""
         return int(self.frequencies[terms.indices].sum())
@@ -92,18 +110,34 @@ class Library:
     """
 
     def __init__(
-        self, searcher: Searcher, settings: Settings, budget: Budget, batching: dict[str, Together] | None = None
+        self,
+        searcher: Searcher,
+        settings: Settings,
+        budget: Budget,
+        counts: Counts,
+        batching: dict[str, Together] | None = None,
     ) -> None:
         """``batching`` holds, by the digest of an encoder, what several libraries that use it share."""
         self._settings = settings
         self._budget = budget
+        self._encoding = counts.encoding
         self._opened = Opened.of(searcher)
         self._away: str | None = None
         self._looked = monotonic()
         self._looking = threading.Lock()
         self._batching = {} if batching is None else batching
-        self._sentences: Recent[Embeddings] = Recent(SENTENCES)
-        self._pictures: Recent[Embeddings] = Recent(PICTURES)
+        self._sentences: Recent[Embeddings] = Recent(SENTENCES, counts.cache("sentences"))
+        self._pictures: Recent[Embeddings] = Recent(PICTURES, counts.cache("pictures"))
+
+    @property
+    def snapshot(self) -> Opened:
+        """The index as it was opened last."""
+        return self._opened
+
+    @property
+    def away(self) -> str | None:
+        """Why the index could not be opened again; None while it can be reached."""
+        return self._away
 
     def do(self, work: Callable[[Opened], T]) -> T:
         """Run ``work`` on the current index. ProblemError 503 if the index is and stays unreachable."""
@@ -122,8 +156,12 @@ class Library:
         if not text.strip():
             raise BocError("the sentence is empty; write what the picture shows")
         encoder = opened.searcher.encoder
-        key = (encoder.identity.digest, text)
-        return self._sentences.get(key, lambda: self._together(encoder)(encoder.encode_texts, text))
+
+        def make() -> Embeddings:
+            with self._encoding("text"):
+                return self._together(encoder)(encoder.encode_texts, text)
+
+        return self._sentences.get((encoder.identity.digest, text), make)
 
     def picture(self, opened: Opened, path: Path, name: str, key: Hashable) -> Embeddings:
         """The embedding of the picture at ``path``, from the cache if possible; ``key`` changes with its contents."""
@@ -135,7 +173,7 @@ class Library:
                     prepared = encoder.prepare(ImageRef(name, path))
             except ImageError as error:  # the answer must not reveal paths of this disk
                 raise ImageError(str(error).replace(str(path), name)) from error
-            with self._together(encoder).alone():
+            with self._encoding("image"), self._together(encoder).alone():
                 return encoder.encode_images([prepared])
 
         return self._pictures.get((encoder.identity.digest, key), make)

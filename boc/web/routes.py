@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, File, Query, Request, UploadFile
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, Field
 
 from boc import __version__
@@ -19,18 +19,20 @@ from boc.codecs import code_of
 from boc.codecs.crelu import CReLU
 from boc.errors import BocError, ImageError
 from boc.explain.score import explain_item
+from boc.inputs.file_facts import shown
 from boc.queries import Part
 from boc.queries import Query as Parts
 from boc.types import Embeddings, Item
 from boc.web import schemas, serialize
+from boc.web.facets import facets as count_facets
 from boc.web.http.errors import ProblemError, unknown
 from boc.web.http.responses import as_json
 from boc.web.live_index import Library, Opened
-from boc.web.pictures import uploads
+from boc.web.pictures import archive, uploads
 from boc.web.pictures.sizes import Sizes
 from boc.web.pictures.thumbnails import SIDES, Thumbnails
 from boc.web.pictures.uploads import Upload
-from boc.web.search import MOST, Asked, Question, Search
+from boc.web.search import MOST, Asked, Id, Question, Search
 from boc.web.settings import FILTERS, SENTENCE, K, Settings
 
 LABELLED = 12  # terms per explanation that get words and pictures
@@ -47,6 +49,12 @@ class Why(BaseModel):
     q: str | None = Field(None, max_length=SENTENCE, description="The sentence.")
     like: str | None = Field(None, max_length=10_000, description="The id of an item.")
     z: int | None = Field(None, ge=1, le=MOST, description="Terms of the query that count, the heaviest.")
+
+
+class Chosen(BaseModel):
+    """Items, by their ids."""
+
+    ids: list[Id] = Field(min_length=1, max_length=archive.PICTURES)
 
 
 Picture = Annotated[UploadFile, File(description="A picture; its bytes are looked at, not its name.")]
@@ -117,6 +125,35 @@ async def by_picture(
         return service.search(request, query, asked.told(query), asked, partial(service.library.part, sent=sent))
 
     return await service.with_upload(image, work)
+
+
+@api.get("/facets", response_model=schemas.FacetsAnswer)
+async def facets(service: Served, asked: Annotated[Question, Query()]) -> Response:
+    """How many of the hits have which value of each field."""
+    query, part = asked.query(), service.library.part
+
+    def work(opened: Opened) -> serialize.Json:
+        encoded = [part(opened, each) for each in query.parts]
+        return count_facets(opened, query, encoded, asked.options(opened))
+
+    return await service.answer(work)
+
+
+@api.post("/zip", response_class=StreamingResponse, responses={200: {"content": {"application/zip": {}}}})
+async def as_zip(service: Served, chosen: Chosen) -> StreamingResponse:
+    """The files of pictures, or of the pictures that sentences describe, as a ZIP."""
+
+    def work(opened: Opened) -> list[Item]:
+        items = [_item(opened, id) for id in dict.fromkeys(chosen.ids)]
+        pictures = {item.id if item.modality == "image" else item.group for item in items}
+        return [_item(opened, id) for id in sorted(pictures)]
+
+    found = await run_in_threadpool(lambda: archive.files(service.library.do(work)))
+    headers = {
+        "Content-Disposition": f'attachment; filename="{service.settings.name}.zip"',
+        "Cache-Control": "no-store",
+    }
+    return StreamingResponse(archive.stream(found), 200, headers, "application/zip")
 
 
 @api.get("/similar/{id:path}", response_model=schemas.SearchAnswer)
@@ -254,7 +291,7 @@ def _info(opened: Opened, service: Service) -> serialize.Json:
         "rerank": manifest.rerank,
         "dim": manifest.identity.dim,
         "encoder": manifest.identity.spec,
-        "fields": dict(manifest.fields),
+        "fields": shown(manifest.fields),
         "concepts": manifest.concept_dtype is not None,
         "examples": opened.examples,
         "limits": {

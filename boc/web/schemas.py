@@ -73,9 +73,12 @@ class ItemAnswer(BaseModel):
 
 
 class HitAnswer(ItemAnswer):
-    """An item with its score."""
+    """An item with its score. ``confidence`` in 0 to 1 is null unless it was asked for; ``duplicates`` are the ids of
+    the near-duplicates that were put under it."""
 
     score: float
+    confidence: float | None = None
+    duplicates: list[str] = []
 
 
 class WholeItem(ItemAnswer):
@@ -108,8 +111,11 @@ class Query(BaseModel):
 
 
 class SearchAnswer(BaseModel):
-    """Hits, best first. ``postings`` is the total length of the posting lists of the ``terms`` of the query,
-    ``candidates`` the largest number of re-ranked items, ``more`` whether a larger k might give more hits."""
+    """Hits, best first, or by the field that ``sort`` names.
+
+    ``postings`` is the total length of the posting lists of the ``terms`` of the query, ``candidates`` the largest
+    number of re-ranked items, ``more`` whether a larger k might give more hits.
+    """
 
     query: Query
     find: Modality
@@ -119,6 +125,31 @@ class SearchAnswer(BaseModel):
     terms: int
     candidates: int
     more: bool
+
+
+class FacetValue(BaseModel):
+    """A value, the ``filters`` that a search needs for it, and the number of hits that have it."""
+
+    value: str
+    filters: list[str]
+    count: int
+
+
+class Facet(BaseModel):
+    """The most frequent values of a field, years for a date. ``least`` and ``most`` are those of all items of a sample
+    of the index, for dates only."""
+
+    field: str
+    values: list[FacetValue]
+    least: str | None
+    most: str | None
+
+
+class FacetsAnswer(BaseModel):
+    """Facets counted over ``hits``: those that are probably right, and a hundred at least."""
+
+    hits: int
+    facets: list[Facet]
 
 
 class ExampleAnswer(BaseModel):

@@ -36,15 +36,43 @@ class Asked(BaseModel):
     find: Modality | None = Field(None, description="Pictures or sentences; pictures, if the index has any.")
     k: int = Field(40, ge=1, le=K, description="Hits wanted.")
     rm: float | None = Field(
-        None, ge=1, le=1000, allow_inf_nan=False, description="Candidates re-scored for each hit; the index's."
+        None, ge=1, le=1000, allow_inf_nan=False, description="Candidates re-ranked per hit; the index's."
     )
     z: int | None = Field(None, ge=1, le=MOST, description="Terms of the query that count, the heaviest.")
-    rerank: Metric | None = Field(None, description="What re-scores the candidates; the index's.")
+    rerank: Metric | None = Field(None, description="How candidates are re-ranked; the index's.")
     filter: list[str] = Field([], max_length=FILTERS, description="FIELD=VALUE, or != < <= > >=. All must hold.")
     hybrid: Hybrid | None = Field(None, description="Count the words of the sentence too.")
     words_weight: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="What sum multiplies the score of the words by."
     )
+    sort: str | None = Field(
+        None, max_length=1000, description="Order the hits by this field; after a minus, the largest value first."
+    )
+    min_confidence: float | None = Field(
+        None, ge=0, le=1, description="Give hits a confidence, and leave out those below this one."
+    )
+    mmr: float | None = Field(None, ge=0, le=1, description="Variety: 1 is the ranking, 0 different hits only.")
+    collapse: bool = Field(False, description="Put near-duplicates under the best of them.")
+
+    def options(self, opened: Opened) -> SearchOptions:
+        """Its value for an index. BocError for an unknown field, and for what the index does not hold."""
+        manifest = opened.searcher.index.manifest
+        if (self.rerank or manifest.rerank) != "dot" and manifest.concept_dtype is None:
+            raise BocError(f"the index holds no concept sets, which {self.rerank} compares; leave rerank out")
+        return SearchOptions(
+            k=self.k,
+            rm=self.rm,
+            find=opened.searcher.target(self.find),
+            rerank=self.rerank,
+            filters=[parse_filter(each, manifest.fields) for each in self.filter],
+            hybrid=self.hybrid,
+            words_weight=self.words_weight,
+            query_z=self.z,
+            sort=self.sort,
+            min_confidence=self.min_confidence,
+            mmr=self.mmr,
+            collapse=self.collapse,
+        )
 
 
 class Question(Asked):
@@ -85,9 +113,11 @@ class Question(Asked):
 class Search:
     """Searches by embeddings from an encoder or from the index."""
 
-    def __init__(self, library: Library, sizes: Sizes) -> None:
+    def __init__(self, library: Library, sizes: Sizes, measured: Callable[[serialize.Json], None]) -> None:
+        """``measured`` is called with the milliseconds of the stages of each search."""
         self._library = library
         self._sizes = sizes
+        self._measured = measured
 
     def __call__(
         self,
@@ -101,6 +131,7 @@ class Search:
         start: float = request.scope["state"]["start"]
         found = self._library.do(lambda opened: self._found(opened, query, asked, partial(encode, opened)))
         found["stages"]["total_ms"] = _ms(1000 * (perf_counter() - start))
+        self._measured(found["stages"])
         return as_json({"query": told, **found})
 
     def _found(
@@ -108,21 +139,21 @@ class Search:
     ) -> serialize.Json:
         searcher, stages = opened.searcher, Stages()
         manifest = searcher.index.manifest
-        find: Modality = searcher.target(asked.find)
-        filters = [parse_filter(each, manifest.fields) for each in asked.filter]
-        if (asked.rerank or manifest.rerank) != "dot" and manifest.concept_dtype is None:
-            raise BocError(f"the index holds no concept sets, which {asked.rerank} compares; leave rerank out")
+        options, find = asked.options(opened), searcher.target(asked.find)
         begun = perf_counter()
         encoded = list(map(encode, query.parts))
         stages.took("encode_ms", begun)
-        options = SearchOptions(
-            asked.k, asked.rm, find, asked.rerank, filters, asked.hybrid, asked.words_weight, asked.z
-        )
         hits = searcher.search_query(query, options, encoded=encoded, stages=stages)
         begun = perf_counter()
         sizes = self._sizes.of([hit.item for hit in hits])
         shown = [
-            {**serialize.item(hit.item, size), "score": float(hit.score)} for hit, size in zip(hits, sizes, strict=True)
+            {
+                **serialize.item(hit.item, size),
+                "score": float(hit.score),
+                "confidence": hit.confidence,
+                "duplicates": hit.duplicates,
+            }
+            for hit, size in zip(hits, sizes, strict=True)
         ]
         stages.took("content_ms", begun)
         assert stages.codes is not None

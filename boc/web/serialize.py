@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from boc.clustering.term_labels import Example
 from boc.explain.score import Explanation, Match, Parts
+from boc.inputs.file_facts import shown
 from boc.types import Item, TermMatrix
 from boc.web.pictures.sizes import Size
 
@@ -26,16 +27,16 @@ def item(found: Item, size: Size | None) -> Json:
     """An ``ItemAnswer``. It has the file name of a picture, but not its path on this disk."""
     picture = found.modality == "image"
     width, height = size or (None, None)
-    shown = found.id if picture else found.group
+    pictured = found.id if picture else found.group
     return {
         "id": found.id,
         "modality": found.modality,
         "content": Path(found.content).name if picture else found.content,
         "group": found.group,
-        "fields": dict(found.fields),
+        "fields": shown(found.fields),
         "width": width,
         "height": height,
-        "thumb": thumb(shown) if shown else None,
+        "thumb": thumb(pictured) if pictured else None,
     }
 
 

@@ -21,6 +21,8 @@ def default_cache() -> Path:
 K = 1000  # hits per search at most
 SENTENCE = 1000  # characters of a sentence at most
 FILTERS = 16
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
+"""Variable that names the folder in which several processes add up what they count."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -33,7 +35,7 @@ class Settings:
     an uploaded picture, ``decoding`` those of all pictures that are decoded at a time, ``cache_bytes`` all thumbnails.
     ``active`` requests, and ``uploads`` of pictures, are processed at a time and ``waiting`` more may wait; further
     ones are rejected. ``patience`` is the number of seconds in which a body must arrive, ``look_every`` the number of
-    seconds between checks whether the index was replaced.
+    seconds between checks whether the index was replaced. With ``log_queries`` the log of requests has their addresses.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Settings:
     waiting: int = 256
     patience: float = 30.0
     look_every: float = 3.0
+    log_queries: bool = False
 
     @property
     def private(self) -> bool:

@@ -202,7 +202,7 @@ def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str
     page.fill("#q", SENTENCE)
     settle(page)
     page.get_by_role("button", name="Settings of the search").click()
-    for label, keys in (("Hits at first", 2), ("Candidates re-scored a hit", 3), ("Query terms", 2)):
+    for label, keys in (("Hits at first", 2), ("Candidates re-ranked per hit", 3), ("Query terms", 2)):
         page.get_by_label(label).focus()
         for _ in range(keys):
             page.keyboard.press("ArrowLeft")
@@ -216,7 +216,7 @@ def test_an_address_holds_the_whole_state(visit: Callable[..., Any], server: str
     page.reload()
     page.wait_for_selector("dialog .terms li")
     assert (page.locator("dialog .figures").inner_text(), ids(page)[:10]) == (title, shown[:10])
-    assert page.get_by_label("Candidates re-scored a hit").get_attribute("aria-valuetext") == "3 \u00d7"
+    assert page.get_by_label("Candidates re-ranked per hit").get_attribute("aria-valuetext") == "3 \u00d7"
     page.keyboard.press("Escape")
     page.wait_for_function("() => !document.querySelector('dialog').open")
     assert "open" not in asked(page)

@@ -18,6 +18,8 @@ from boc.web.settings import LOOPBACK, Settings
 
 ANYWHERE = frozenset({"0.0.0.0", "::"})
 COOKIE = "boc_token"
+PROBES = frozenset({"/healthz", "/readyz"})
+"""Paths for everybody: they tell nothing, and who asks them may know neither name nor token."""
 
 
 class Guard:
@@ -49,8 +51,10 @@ class Guard:
 
     def _checked(self, scope: Scope, headers: Headers) -> Response | None:
         """None for a request that may pass; the redirect that sets the cookie for one with the token in its address."""
+        if path_of(scope) in PROBES:
+            return None
         self._check_host(headers)
-        data = path_of(scope).startswith("/api/")
+        data = path_of(scope).startswith("/api/") or path_of(scope) == "/metrics"
         if data or scope["method"] not in ("GET", "HEAD"):
             _check_origin(headers)
         if self._token is None:

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from boc.errors import BocError
 from boc.web.http.headers import HEADERS
+from boc.web.http.logs import REQUEST
 
 
 class ProblemError(Exception):
@@ -49,7 +50,8 @@ def answer_problems(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0]
-        if request.method == "POST" and kind.strip().lower() != "multipart/form-data":
+        wants_picture = any(tuple(each["loc"]) == ("body", "image") for each in error.errors())
+        if wants_picture and kind.strip().lower() != "multipart/form-data":
             return refusal(415, f"a body of type {kind[:100]!r}; send a form (multipart/form-data) with a file image")
         return refusal(400, "; ".join(map(_told, error.errors())))
 
@@ -60,7 +62,8 @@ def answer_problems(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     def fault(_: Request, error: Exception) -> Response:
         # this handler runs outside the layers, which would add the headers
-        return refusal(500, "the server failed at this; its terminal tells more", HEADERS)
+        said = f"the server failed at this; its terminal tells more, of request {REQUEST.get()}"
+        return refusal(500, said, {**HEADERS, "X-Request-ID": REQUEST.get()})
 
 
 def _told(error: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from boc.web.http.errors import ProblemError, refusal
 from boc.web.http.headers import path_of
 from boc.web.settings import Settings
 
+ZIPS = 2  # archives that are sent at a time
 FORM = 65_536  # bytes that a form may have beside its picture
 
 
@@ -78,7 +79,7 @@ class Crowd:
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        active = {"thumb": settings.active, "upload": settings.uploads, "question": settings.active}
+        active = {"thumb": settings.active, "upload": settings.uploads, "question": settings.active, "zip": ZIPS}
         self._gates = {kind: _Gate(places, settings.waiting) for kind, places in active.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,6 +91,10 @@ class Crowd:
         if gate.full():
             said = "too many requests at once; ask again in a second"
             await refusal(429, said, {"Retry-After": "1"})(scope, receive, send)
+            return
+        if gate is self._gates["zip"]:  # too large to keep
+            async with gate:
+                await self._app(scope, receive, send)
             return
         answer: list[Message] = []
 
@@ -103,6 +108,8 @@ class Crowd:
 
 
 def _kind(scope: Scope) -> str:
+    if path_of(scope) == "/api/zip":
+        return "zip"
     if scope["method"] == "POST":
         return "upload"
     return "thumb" if path_of(scope).startswith("/api/thumb/") else "question"

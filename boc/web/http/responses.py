@@ -32,12 +32,12 @@ class Checked(StaticFiles):
 
 
 class Compressed:
-    """Compresses all answers but pictures, which are compressed already."""
+    """Compresses all answers but pictures and archives of them, which are compressed already."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._plain = app
         self._zipped = GZipMiddleware(app, SMALL, LEVEL)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        picture = scope["type"] == "http" and path_of(scope).startswith("/api/thumb/")
+        picture = scope["type"] == "http" and path_of(scope).startswith(("/api/thumb/", "/api/zip"))
         await (self._plain if picture else self._zipped)(scope, receive, send)

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from boc.errors import BocError
 from boc.web.http.connections import AT_ONCE, PatientProtocol, room
+from boc.web.http.logs import Form, configuration
 
 TAKE = 0.2  # seconds in which waiting connections are accepted before the server stops
 QUEUE = 1024  # connections that the system holds until they are accepted
@@ -40,11 +41,11 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def run(app: ASGIApp, sock: socket.socket) -> None:
-    """Answer requests until Ctrl-C or SIGTERM."""
+def run(app: ASGIApp, sock: socket.socket, log: Form | None = None) -> None:
+    """Answer requests until Ctrl-C or SIGTERM. ``log`` is the form of the log of requests; None for no log."""
     config = uvicorn.Config(
         app,
-        log_level="warning",
+        log_config=configuration(log),
         access_log=False,  # addresses may contain a token
         server_header=False,
         http=PatientProtocol,

@@ -7,6 +7,7 @@ import io
 import os
 import tempfile
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +35,10 @@ class Thumbnails:
     bytes the oldest are removed. If the folder is not writable, thumbnails are made each time.
     """
 
-    def __init__(self, folder: Path, most: int, budget: Budget) -> None:
+    def __init__(self, folder: Path, most: int, budget: Budget, counted: Callable[[bool], None]) -> None:
+        """``counted`` is called for each thumbnail asked for, with whether the folder had it."""
         self._folder = folder
+        self._counted = counted
         self._most = most
         self._budget = budget
         self._lock = threading.Lock()
@@ -56,7 +59,10 @@ class Thumbnails:
         tag = self.tag(path, side)
         file = self._folder / tag[:2] / f"{tag}.jpg"
         with suppress(OSError):
-            return Thumbnail(file.read_bytes(), tag)
+            found = Thumbnail(file.read_bytes(), tag)
+            self._counted(True)
+            return found
+        self._counted(False)
         with self._making:
             with suppress(OSError):  # another thread made it meanwhile
                 return Thumbnail(file.read_bytes(), tag)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from boc.errors import ImageError
-from boc.inputs.images import FORMATS, opened
+from boc.inputs.images import formats, opened
 from boc.web.http.errors import ProblemError
 
 
@@ -63,7 +63,7 @@ def _refusal(error: ImageError, pixels: int) -> ProblemError:
     from PIL import Image, UnidentifiedImageError
 
     if isinstance(error.__context__, UnidentifiedImageError):
-        return ProblemError(415, f"this is no picture in a known format; send one of {', '.join(FORMATS)}")
+        return ProblemError(415, f"this is no picture in a known format; send one of {', '.join(formats())}")
     if isinstance(error.__context__, Image.DecompressionBombError):
         return ProblemError(413, f"too many pixels, the limit is {pixels:,}; reduce the picture")
     return ProblemError(400, str(error))

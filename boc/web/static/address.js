@@ -1,12 +1,14 @@
 /** The state of the page as a query string, so that an address can be shared, reloaded and gone back to. */
 
 const NUMBERS = ["k", "rm", "z", "words_weight"];
-const TEXTS = ["q", "like", "find", "hybrid", "open", "word"];
+const TEXTS = ["q", "find", "hybrid", "rerank", "open", "word"];
+const LISTS = ["like", "unlike"];
 
 /** What the page shows: empty texts and null numbers stand for the index's own choice. */
 export function read(query) {
   const given = new URLSearchParams(query);
-  const state = { filters: given.getAll("filter") };
+  const state = { filters: given.getAll("filter"), collapse: given.get("collapse") === "true" };
+  for (const name of LISTS) state[name] = given.getAll(name).filter(Boolean);
   for (const name of TEXTS) state[name] = given.get(name) ?? "";
   for (const name of NUMBERS) {
     const value = Number.parseFloat(given.get(name) ?? "");
@@ -20,7 +22,8 @@ export function read(query) {
 /** The address of a state, from the page's own. */
 export function write(state) {
   const query = parameters(state);
-  for (const name of ["q", "like", "open", "word"]) if (state[name]) query.set(name, state[name]);
+  for (const name of ["q", "open", "word"]) if (state[name]) query.set(name, state[name]);
+  for (const name of LISTS) for (const id of state[name]) query.append(name, id);
   const text = query.toString();
   return text ? `?${text}` : location.pathname;
 }
@@ -31,6 +34,8 @@ export function parameters(state) {
   if (state.find) query.set("find", state.find);
   for (const name of NUMBERS) if (state[name] !== null) query.set(name, state[name]);
   if (state.hybrid) query.set("hybrid", state.hybrid);
+  if (state.rerank) query.set("rerank", state.rerank);
+  if (state.collapse) query.set("collapse", "true");
   for (const filter of state.filters) query.append("filter", filter);
   return query;
 }

@@ -56,11 +56,34 @@ export const info = () => call("api/info");
 export function search(state, picture, k, signal) {
   const query = parameters(state);
   query.set("k", k);
-  if (picture || state.like) for (const name of ["hybrid", "words_weight"]) query.delete(name); // there are no words
-  if (picture) return call("api/search", query, { picture, signal });
-  if (state.like) return call(withId("api/similar", state.like), query, { signal });
-  query.set("q", state.q);
-  return call("api/search", query, { signal });
+  const words = state.q.trim();
+  if (!words) for (const name of ["hybrid", "words_weight"]) query.delete(name);
+  if (query.get("hybrid") === "sum") query.delete("rerank");
+  if (!query.has("hybrid")) query.set("min_confidence", 0);
+  const alone = state.like.length === 1 && !words && !state.unlike.length && !picture;
+  if (alone) return call(withId("api/similar", state.like[0]), query, { signal });
+  return call("api/search", asked(query, state), { picture, signal });
+}
+
+/** `query` with the sentence and the items of a question. */
+function asked(query, state) {
+  if (state.q.trim()) query.set("q", state.q);
+  for (const name of ["like", "unlike"]) for (const id of state[name]) query.append(name, id);
+  return query;
+}
+
+/** How many hits have which value of each field. */
+export const facets = (state, signal) => call("api/facets", asked(parameters({ ...state, hybrid: "" }), state), { signal });
+
+/** A ZIP with the pictures of these ids. */
+export async function zip(ids) {
+  const headers = { "content-type": "application/json" };
+  const send = fetch("api/zip", { method: "POST", headers, body: JSON.stringify({ ids }) });
+  const response = await send.catch(() => null);
+  if (!response) throw new Away("The server does not answer. It may have been stopped, or the network is down.");
+  if (response.ok) return response.blob();
+  const body = await response.json().catch(() => null);
+  throw new Refused(body?.error ?? `The server answered ${response.status}.`, response.status);
 }
 
 /** Why an item has its score for what is asked. */

@@ -2,6 +2,7 @@
 
 import { read, write } from "./address.js";
 import * as api from "./api.js";
+import { Facets } from "./facets.js";
 import { Controls, foldPanel } from "./controls.js";
 import { Dialog } from "./dialog.js";
 import { h } from "./dom.js";
@@ -9,10 +10,11 @@ import { commit, endTyping, rememberPlace } from "./history.js";
 import { tokenForm, welcome } from "./messages.js";
 import { Meter } from "./meter.js";
 import { Notices } from "./notices.js";
-import { bySentence, hasQuery, page, title } from "./page.js";
+import { bySentence, hasQuery, likes, page, title } from "./page.js";
 import { listenForFiles, pictureOf, recall } from "./pictures.js";
 import { Results } from "./results.js";
 import { Search } from "./search.js";
+import { Selection } from "./selection.js";
 import { themeButton } from "./theme.js";
 
 const TYPING = 80; // milliseconds without a key before the server is asked
@@ -21,7 +23,15 @@ const AHEAD = 5; // hits after the one in the dialog, below which more are fetch
 const ui = Object.fromEntries([...document.querySelectorAll("[id]")].map((element) => [element.id, element]));
 const notices = new Notices(ui.notice, ui.status);
 const meter = new Meter(ui.meter);
+const selection = new Selection(ui.selection, {
+  notices,
+  onMore: (ids) => compose("like", "unlike", ids),
+  onLess: (ids) => compose("unlike", "like", ids),
+  onChange: () => results.mark(),
+});
+const facets = new Facets(ui.facets, (filters) => step({ filters, open: "", word: "" }));
 const results = new Results(ui.results, {
+  selection,
   address: (change) => write({ ...page.state, ...change }),
   onOpen: (id) => step({ open: id, word: "" }),
   onLike: searchLike,
@@ -33,7 +43,10 @@ const search = new Search(ui.results, {
   meter,
   notices,
   onWelcome: showWelcome,
-  onShown: () => dialog.show(),
+  onShown() {
+    dialog.show();
+    facets.refresh();
+  },
   onToken: askToken,
   onRemove: () => stepFromBox({ filters: [] }),
 });
@@ -41,6 +54,7 @@ const dialog = new Dialog(ui.why, results, {
   onMove: move,
   onClose: leave,
   onLike: searchLike,
+  onUnlike: (id) => compose("unlike", "like", [id]),
   onWord: (word) => step({ word }, "move"),
   onFailed: (error) => error.status === 401 && askToken(),
   onClosed: (id) => results.focusId(id) || ui.q.focus(),
@@ -73,7 +87,8 @@ function show(delay = 0) {
     input.checked = input.value === find;
     input.disabled = Boolean(info) && !info.items[input.value];
   }
-  controls?.show(state, bySentence());
+  controls?.show(state, Boolean(state.q.trim()) && !page.picture);
+  facets.show(hasQuery() && !page.picture);
   for (const link of ui.indexes?.querySelectorAll("a") ?? []) link.search = bySentence() ? sentenceOnly(state) : "";
   document.title = title();
   search.update(delay);
@@ -86,19 +101,19 @@ const sentenceOnly = ({ q, find }) => new URLSearchParams({ ...(q && { q }), ...
 /** Show the picture or item that is searched by, in the search box. */
 function showAskedBy() {
   const { state, picture } = page;
-  const by = picture ? picture.key : state.like;
+  const by = picture ? picture.key : likes();
   const box = ui["asked-by"];
   if (box.dataset.by === String(by)) return;
   box.dataset.by = by;
   box.hidden = !by;
   ui.q.placeholder = by ? "or describe one" : "Describe a picture";
   if (!by) return box.replaceChildren();
-  const image = h("img", { src: picture ? picture.url : `${api.withId("api/thumb", by)}?side=240`, alt: "" });
+  const image = h("img", { src: picture ? picture.url : `${api.withId("api/thumb", state.like[0] ?? state.unlike[0])}?side=240`, alt: "" });
   image.addEventListener("error", () => image.remove());
-  const name = h("span", { text: picture ? picture.file.name || "your picture" : `like ${by}` });
+  const name = h("span", { text: picture ? picture.file.name || "your picture" : by });
   box.replaceChildren(image, name);
-  if (picture) return;
-  api.item(by).then(
+  if (picture || state.unlike.length || state.like.length !== 1) return;
+  api.item(state.like[0]).then(
     (item) => item.modality === "text" && (name.textContent = `like “${item.content}”`),
     () => {},
   );
@@ -121,22 +136,29 @@ function askToken() {
 
 function clear(kind) {
   page.picture = null;
-  step({ q: "", like: "", open: "", word: "" }, kind);
+  step({ q: "", like: [], unlike: [], open: "", word: "" }, kind);
   ui.q.focus();
 }
 
 function searchLike(id) {
   const fromResults = results.list.contains(document.activeElement);
   page.picture = null;
-  step({ like: id, q: "", open: "", word: "" });
+  step({ like: [id], unlike: [], q: "", open: "", word: "" });
   if (!fromResults && !dialog.open) ui.results.focus({ preventScroll: true });
+}
+
+/** Add items to the question: to the list `to`, and no more to `from`. */
+function compose(to, from, ids) {
+  const { state } = page;
+  const rest = state[from].filter((id) => !ids.includes(id));
+  step({ [to]: [...new Set([...state[to], ...ids])], [from]: rest, open: "", word: "" });
 }
 
 /** Search by a file that was chosen, dropped or pasted. */
 async function searchBy(file) {
   try {
     page.picture = await pictureOf(file, page.info?.limits.upload);
-    step({ q: "", like: "", open: "", word: "" });
+    step({ q: "", like: [], unlike: [], open: "", word: "" });
   } catch (error) {
     search.failed(error, () => searchBy(file));
   }
@@ -166,6 +188,7 @@ async function start() {
   }
   search.recovered();
   search.reset();
+  facets.describe(page.info);
   controls = new Controls(ui.panel, page.info, (change, final) => {
     if (final) return step(change, "knob");
     page.state = { ...page.state, ...change };
@@ -182,7 +205,7 @@ ui.ask.addEventListener("submit", (event) => {
 ui.q.addEventListener("input", () => {
   const typed = Boolean(ui.q.value.trim());
   if (typed) page.picture = null;
-  step({ q: ui.q.value, open: "", word: "", ...(typed ? { like: "" } : {}) }, "typing", TYPING);
+  step({ q: ui.q.value, open: "", word: "", ...(typed ? { like: [], unlike: [] } : {}) }, "typing", TYPING);
 });
 ui.q.addEventListener("keydown", (event) => {
   if (event.key === "ArrowDown" && results.hits.length) {

@@ -26,7 +26,7 @@ export class Controls {
     const counts = COUNTS.filter((k) => k <= info.limits.k);
     this.k = slider("Hits at first", "more come as you scroll down", counts, (k) => `${k}`, this.set("k"));
     this.rm = slider(
-      "Candidates re-scored a hit",
+      "Candidates re-ranked per hit",
       "more: nearer to the exact ranking, slower",
       FACTORS,
       (rm) => `${rm} ×`,
@@ -55,13 +55,33 @@ export class Controls {
       ],
       (hybrid) => onChange({ hybrid, words_weight: hybrid === "sum" ? WEIGHT : null }, true),
     );
+    this.rerank = choice(
+      "Re-scored by",
+      [
+        ["", "Index's own"],
+        ["dot", "Vectors"],
+        ["mrsw", "Alignment"],
+      ],
+      (rerank) => onChange({ rerank }, true),
+      "alignment compares each word with each region",
+    );
+    this.rerank.element.hidden = !info.concepts;
+    this.collapse = choice(
+      "Near-duplicates",
+      [
+        ["", "Side by side"],
+        ["true", "Under the best"],
+      ],
+      (value) => onChange({ collapse: Boolean(value) }, true),
+      "pictures that are nearly the same",
+    );
     this.chips = h("ul", { class: "chips", role: "list", "aria-label": "Filters" });
     this.reset = h(
       "button",
       {
         type: "button",
         class: "quiet-button",
-        onclick: () => onChange({ k: null, rm: null, z: null, hybrid: "", words_weight: null, filters: [] }, true),
+        onclick: () => onChange({ k: null, rm: null, z: null, hybrid: "", words_weight: null, rerank: "", collapse: false, filters: [] }, true),
       },
       "Back to the index's settings",
     );
@@ -73,6 +93,7 @@ export class Controls {
         this.rm.element,
         this.z.element,
         h("div", { class: "knob-pair" }, this.hybrid.element, this.weight.element),
+        h("div", { class: "knob-pair" }, this.rerank.element, this.collapse.element),
       ),
       h("div", { class: "filters" }, h("h2", {}, "Filters"), this.chips, this.form()),
       h("div", { class: "about" }, h("p", {}, facts(info)), this.reset),
@@ -90,6 +111,8 @@ export class Controls {
     this.rm.show(state.rm ?? info.rm);
     this.z.show(state.z ?? info.query_z);
     this.hybrid.show(state.hybrid, !bySentence);
+    this.rerank.show(state.rerank, state.hybrid === "sum");
+    this.collapse.show(state.collapse ? "true" : "", false);
     this.weight.show(state.words_weight ?? WEIGHT);
     this.weight.element.hidden = state.hybrid !== "sum";
     this.rm.disable(state.hybrid === "sum");
@@ -109,7 +132,7 @@ export class Controls {
       ),
     );
     this.chips.hidden = !state.filters.length;
-    const changed = [state.k, state.rm, state.z].some((x) => x !== null) || state.hybrid || state.filters.length;
+    const changed = [state.k, state.rm, state.z].some((x) => x !== null) || state.hybrid || state.rerank || state.collapse || state.filters.length;
     this.reset.hidden = !changed;
   }
 
@@ -246,13 +269,13 @@ function slider(name, hint, steps, format, onSet) {
 }
 
 /** A row of radio buttons that looks like one switch. */
-function choice(name, options, onSet) {
+function choice(name, options, onSet, told = "finds a sentence's own words in captions and text fields") {
   const group = `choice-${++labels}`;
   const inputs = options.map(([value]) =>
     h("input", { type: "radio", name: group, value, onchange: () => onSet(value) }),
   );
   const parts = options.map(([, text], i) => h("label", {}, inputs[i], h("span", { text })));
-  const hint = h("small", {}, "finds a sentence's own words in captions and text fields");
+  const hint = h("small", {}, told);
   const element = h(
     "fieldset",
     { class: "knob" },

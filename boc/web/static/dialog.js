@@ -34,7 +34,8 @@ export class Dialog {
     const hit = this.results.hits[at];
     const { picture } = page;
     const of = this.results.hits.length;
-    this.#why.show(this.opened, { hit, at, of, state: page.state, picture, asked: hasQuery() });
+    const like = state.q.trim() ? "" : (state.like[0] ?? ""); // one part is explained: the sentence, or the first item
+    this.#why.show(this.opened, { hit, at, of, state: { ...state, like }, picture, asked: hasQuery() });
   }
 
   /** The hit `by` places after the one shown, and how many follow it. */

@@ -8,6 +8,7 @@ const KEYS = [
   ["← ↑ ↓ →", "between the results"],
   ["Enter", "why it was found"],
   ["m", "more like it"],
+  ["x", "select it"],
   ["Esc", "close"],
 ];
 

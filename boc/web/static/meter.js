@@ -6,7 +6,7 @@ const STAGES = [
   ["encode", "encode_ms", "the encoder turns the query into a vector"],
   ["code", "code_ms", "the vector becomes a few whole-number terms"],
   ["postings", "postings_ms", "the posting lists of these terms are read and summed"],
-  ["re-score", "rerank_ms", "the candidates are re-ranked with the dense vectors"],
+  ["re-rank", "rerank_ms", "the candidates are re-ranked with the dense vectors"],
   ["content", "content_ms", "names, sizes and fields of the hits are looked up"],
   ["network", "network_ms", "everything else: the way to the server and back"],
 ];
@@ -72,7 +72,7 @@ export class Meter {
         title: "entries of the posting lists of the query's terms",
       }),
       cell("query terms", now.terms, before?.terms, { title: "terms of the query's code" }),
-      cell("re-scored", now.candidates, before?.candidates, { title: "candidates that were re-ranked" }),
+      cell("re-ranked", now.candidates, before?.candidates, { title: "candidates that were re-ranked" }),
       cell("as before", before ? kept(now.ids, before.ids) : null, null, {
         title: "hits that the setting before found too",
       }),

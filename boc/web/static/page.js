@@ -7,19 +7,26 @@ const FIRST = 40; // hits, unless the index or the address says otherwise
 /** `picture` is {key, file, url} or null; `info` is the server's description of the index, null until it came. */
 export const page = { state: read(location.search), picture: null, info: null };
 
-export const bySentence = () => !page.picture && !page.state.like;
-export const hasQuery = () => Boolean(page.picture || page.state.like || page.state.q.trim());
+const items = () => page.state.like.length + page.state.unlike.length;
+export const bySentence = () => !page.picture && !items();
+export const hasQuery = () => Boolean(page.picture || page.state.like.length || page.state.q.trim());
 
 /** What is searched by, as a text; two states with the same question differ in settings at most. */
 export function question() {
   const { state, picture } = page;
-  return JSON.stringify([picture?.key ?? 0, state.like, bySentence() ? state.q.trim() : ""]);
+  return JSON.stringify([picture?.key ?? 0, state.like, state.unlike, picture ? "" : state.q.trim()]);
 }
 
 /** What decides the hits, as a text. */
 export function request() {
-  const { find, k, rm, z, hybrid, words_weight, filters } = page.state;
-  return JSON.stringify([question(), find, k, rm, z, hybrid, words_weight, filters]);
+  const { find, k, rm, z, hybrid, words_weight, rerank, collapse, filters } = page.state;
+  return JSON.stringify([question(), find, k, rm, z, hybrid, words_weight, rerank, collapse, filters]);
+}
+
+/** The items that are searched by, in words: "like 1.jpg", "like 2 items, unlike 2.jpg". */
+export function likes() {
+  const told = (word, ids) => ids.length && `${word} ${ids.length === 1 ? ids[0] : `${ids.length} items`}`;
+  return [told("like", page.state.like), told("unlike", page.state.unlike)].filter(Boolean).join(", ");
 }
 
 /** Hits to ask for at first. */
@@ -28,6 +35,6 @@ export const pageSize = () => Math.max(1, Math.round(page.state.k ?? page.info?.
 /** The title of the document. */
 export function title() {
   const { state, picture, info } = page;
-  const query = picture ? "a picture" : state.like ? `like ${state.like}` : state.q.trim();
+  const query = picture ? "a picture" : state.q.trim() || (state.like.length ? likes() : "");
   return [query, info?.name, "boc"].filter(Boolean).join(" · ");
 }

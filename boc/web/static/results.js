@@ -7,6 +7,8 @@ const EAGER = 12; // pictures that are asked for at once; others as they come ne
 const NEAR = 600; // pixels below the screen where the end is near
 const FLAT = 3; // widest and tallest pictures are cut to this ratio
 const ASPECT = 1.5; // of a picture whose size is not known
+const LINE = 0.5; // confidence below which a hit is probably wrong
+const LINE_HEIGHT = 52; // pixels
 const TOGETHER = 150; // milliseconds in which pictures that came are placed at once
 
 /**
@@ -68,8 +70,10 @@ const rowHeight = (width) => Math.round(Math.min(250, Math.max(118, 86 + 0.088 *
  * first row) tell what is wanted, `onEnd()` that the end is near the screen.
  */
 export class Results {
-  constructor(root, { address, onOpen, onLike, onLeave, onEnd }) {
+  constructor(root, { selection, address, onOpen, onLike, onLeave, onEnd }) {
     this.root = root;
+    this.selection = selection;
+    this.line = h("li", { class: "line" });
     this.address = address;
     this.onLeave = onLeave;
     this.onEnd = onEnd;
@@ -88,6 +92,7 @@ export class Results {
       rootMargin: `${NEAR}px`,
     }).observe(this.sentinel);
     this.list.addEventListener("click", (event) => {
+      if (event.target.closest("button.select")) return this.toggle(event.target.closest("li"));
       const link = event.target.closest("a");
       if (!link || event.metaKey || event.ctrlKey || event.shiftKey) return;
       event.preventDefault();
@@ -111,6 +116,7 @@ export class Results {
     this.find = find;
     this.hits = [...hits];
     this.items = hits.map((hit, i) => (same && this.refreshed(known.get(hit.id), hit)) || this.item(hit, i));
+    this.mark();
     for (const item of before) if (!this.items.includes(item)) forsake(item);
     this.list.className = find === "text" ? "sentences" : "hits";
     this.list.setAttribute("aria-label", label);
@@ -127,6 +133,7 @@ export class Results {
     this.hits.push(...hits);
     this.items.push(...items);
     this.list.append(...items);
+    this.mark();
     this.place();
   }
 
@@ -177,15 +184,23 @@ export class Results {
       },
       icon("like"),
     );
+    const select = h(
+      "button",
+      { class: "select", type: "button", tabindex: "-1", title: "Select (x)", "aria-label": `Select ${hit.content}` },
+      icon("check"),
+    );
+    const under = hit.duplicates?.length
+      ? h("span", { class: "under", text: `+${hit.duplicates.length}`, title: `near-duplicates: ${hit.duplicates.join(", ")}` })
+      : null;
     const lazy = { loading: i < EAGER ? "eager" : "lazy", alt: "" };
     if (hit.modality === "text") {
       const beside = hit.thumb ? picture(hit.thumb, hit.group || hit.id, 120, lazy) : null;
       const text = h("span", { class: "sentence", text: hit.content, dir: "auto" });
-      return h("li", { class: "sentence-hit" }, h("a", link, beside, text, points), like);
+      return h("li", { class: "sentence-hit" }, h("a", link, beside, text, points, under), like, select);
     }
     const onload = hit.width ? null : (event) => this.measured(hit, event.target);
     const image = picture(hit.thumb, hit.content, 160 * aspect(hit), { ...lazy, alt: hit.content, onload });
-    return h("li", { class: "hit" }, h("a", link, image, points), like);
+    return h("li", { class: "hit" }, h("a", link, image, points, under), like, select);
   }
 
   /** The picture of a hit whose size the server did not know is there. */
@@ -195,16 +210,48 @@ export class Results {
     this.placing = setTimeout(() => this.place(), TOGETHER);
   }
 
+  toggle(item) {
+    this.selection.toggle(this.hits[this.items.indexOf(item)]);
+  }
+
+  /** Show which hits are selected. */
+  mark() {
+    this.items.forEach((item, i) => {
+      const chosen = this.selection.has(this.hits[i].id);
+      item.classList.toggle("selected", chosen);
+      item.querySelector("button.select").setAttribute("aria-pressed", chosen);
+    });
+  }
+
+  /** Put the line above the first hit that is probably wrong; the number of hits above it. */
+  drawLine() {
+    const at = this.hits.findIndex(({ confidence }) => typeof confidence === "number" && confidence < LINE);
+    if (at < 0) {
+      this.line.remove();
+      return this.hits.length;
+    }
+    this.line.textContent = at ? "Below here probably not" : "Probably nothing here shows that; the nearest are";
+    this.items[at].before(this.line);
+    return at;
+  }
+
   place() {
+    const above = this.drawLine();
     const width = Math.floor(this.root.clientWidth - this.padding());
     this.width = width;
     if (!this.items.length || this.find === "text" || width <= 0) {
       this.list.style.height = "";
       return;
     }
-    const { boxes, height } = justify(this.hits.map(aspect), width, rowHeight(width));
+    const aspects = this.hits.map(aspect);
+    const sure = justify(aspects.slice(0, above), width, rowHeight(width));
+    const rest = justify(aspects.slice(above), width, rowHeight(width));
+    const down = sure.height + (above < aspects.length ? LINE_HEIGHT : 0);
+    const rows = (sure.boxes.at(-1)?.row ?? -1) + 1;
+    const boxes = [...sure.boxes, ...rest.boxes.map((box) => ({ ...box, y: box.y + down, row: box.row + rows }))];
     this.boxes = boxes;
-    this.list.style.height = `${height}px`;
+    this.line.style.top = `${sure.height}px`;
+    this.list.style.height = `${down + rest.height}px`;
     boxes.forEach(({ x, y, width: wide, height: high }, i) => {
       const { style } = this.items[i];
       style.left = `${x}px`;
@@ -220,10 +267,10 @@ export class Results {
   }
 
   rove(at) {
-    this.items[this.current]?.querySelectorAll("a").forEach((link) => link.setAttribute("tabindex", "-1"));
+    this.items[this.current]?.querySelectorAll("a, button").forEach((link) => link.setAttribute("tabindex", "-1"));
     this.current = Math.max(0, Math.min(at, this.items.length - 1));
     if (at < 0) return;
-    this.items[this.current]?.querySelectorAll("a").forEach((link) => link.setAttribute("tabindex", "0"));
+    this.items[this.current]?.querySelectorAll("a, button").forEach((link) => link.setAttribute("tabindex", "0"));
   }
 
   key(event, onLike) {
@@ -239,6 +286,7 @@ export class Results {
       End: () => last,
     };
     if (event.key === "m") onLike(this.hits[at].id);
+    else if (event.key === "x") this.toggle(this.items[at]);
     else if (!(event.key in steps)) return;
     else {
       const to = steps[event.key]();

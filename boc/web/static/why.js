@@ -29,9 +29,10 @@ export class Why {
       event.preventDefault();
       this.onLike(this.id);
     });
+    this.less = this.button("less", "Less like this", () => this.onUnlike(this.id));
     const shut = this.button("close", "Close (Esc)", () => this.onClose());
     dialog.replaceChildren(
-      h("header", {}, this.title, this.place, this.previous, this.next, this.like, shut),
+      h("header", {}, this.title, this.place, this.previous, this.next, this.like, this.less, shut),
       this.body,
     );
     dialog.addEventListener("cancel", (event) => (event.preventDefault(), this.onClose()));
@@ -273,7 +274,7 @@ export class Why {
         h("dd", { class: "sum", "data-sum": found.score, text: count(found.score) }),
       ),
       h("div", {}, h("dt", {}, "shared terms"), h("dd", { text: count(found.terms.length) })),
-      hit ? h("div", {}, h("dt", {}, "score after re-scoring"), h("dd", { text: score(hit.score) })) : "",
+      hit ? h("div", {}, h("dt", {}, "score after re-ranking"), h("dd", { text: score(hit.score) })) : "",
     );
     return h("div", { class: "head" }, asked || by, figures);
   }

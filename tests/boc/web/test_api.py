@@ -155,7 +155,7 @@ def test_postings_are_the_lists_of_the_terms_of_the_query(client: TestClient, se
 
 
 def test_k_grows_a_ranking_without_moving_what_was_there(client: TestClient) -> None:
-    """Hits are re-scored, so a larger k may put others in between, but with all candidates none."""
+    """Hits are re-ranked, so a larger k may put others in between, but with all candidates none."""
     rankings = [
         [hit["id"] for hit in got(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=k, rm=40 / k)["hits"]]
         for k in (5, 10, 20, 40)
@@ -312,8 +312,8 @@ def test_sizes_and_thumbnails_of_other_shapes_and_of_pictures_that_went_bad(tmp_
         assert hit["id"] == f"in a folder/{name}"
         assert (hit["width"], hit["height"]) == size
         assert Image.open(io.BytesIO(client.get(f"{hit['thumb']}?side=480").content)).size == small
-    for name in ("gone.png", "bad.png"):
-        assert (found[name]["width"], found[name]["height"]) == (None, None)
+    for name, side in (("gone.png", 50), ("bad.png", 9)):
+        assert (found[name]["width"], found[name]["height"]) == (side, side)  # as it was indexed
         answer = client.get(found[name]["thumb"])
         assert answer.status_code == 404
         assert name in answer.json()["error"]

@@ -196,6 +196,7 @@ def test_a_body_without_a_length_is_counted_as_it_comes(client: TestClient) -> N
         ({"q": "x", "filter": "secret=1"}, "no metadata field 'secret'"),
         ({"q": "x", "filter": "__class__=1"}, "__class__"),
         ({"q": "x", "filter": "nonsense"}, "no filter"),
+        ({"q": "x", "sort": "secret"}, "sorted by 'secret'"),
         ({"q": "x", "filter": ["a=1"] * 17}, "16"),
     ],
 )

@@ -139,3 +139,49 @@ def test_without_the_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch
     done = boc("serve", "photos", "--at", f"file:{library / 'index'}")
     assert done.exit_code == 1
     assert done.output.strip() == "Error: boc serve needs the package fastapi; install it with: pip install 'boc[web]'"
+
+
+def test_several_processes_answer_and_count_together(library: Path, tmp_path: Path) -> None:
+    at = ("--at", f"file:{library / 'index'}", "--cache", tmp_path, "--workers", 2, "--log", "json")
+    with serving("photos", *at) as (process, port, said):
+        assert [line for line in said if line.startswith("loading")] == said[:1]
+        answers = [get(port, f"/api/search?q=a%20red%20box&k={k}&token=hidden") for k in range(1, 21)]
+        assert [len(found["hits"]) for _, found in answers] == list(range(1, 21))
+        counted = get(port, "/metrics")[1].decode()
+        assert 'boc_requests_total{method="GET",route="/api/search",status="200"} 20.0' in counted
+        assert get(port, "/readyz")[0] == 200
+        (victim, *_) = children(process.pid)
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: len(set(children(process.pid)) - {victim}) == 2)
+        assert get(port, "/api/search?q=a%20red%20box")[0] == 200
+        workers = children(process.pid)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0
+        assert "Traceback" not in err
+        assert "hidden" not in err
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+
+
+def children(pid: int) -> list[int]:
+    """The workers of a process: its children, but for the one that watches over semaphores."""
+    found = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return [pid for pid in found if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_workers_end_with_their_parent(library: Path, tmp_path: Path) -> None:
+    at = ("--at", f"file:{library / 'index'}", "--cache", tmp_path, "--workers", 2)
+    with serving("photos", *at) as (process, _, _):
+        workers = children(process.pid)
+        assert len(workers) == 2
+        process.kill()
+        process.wait()
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+
+
+def test_an_error_of_a_worker_is_told_once(library: Path, tmp_path: Path) -> None:
+    command = [*RUN, "serve", "nothing", "--at", f"file:{library / 'index'}", "--port", "0", "--workers", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert done.returncode == 1
+    assert "no index 'nothing'" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,65 @@
+"""Facets: how many hits have which value of a metadata field, and the filters that narrow a search to it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from boc.inputs.file_facts import shown
+from boc.queries import Query
+from boc.search_options import SearchOptions
+from boc.types import Embeddings, FieldType, Item
+from boc.web.live_index import Opened
+
+DEPTH = 500  # hits that are counted at most
+LINE = 0.5  # confidence from which a hit is probably right
+LEAST = 100  # hits that are counted, however few are probably right
+VALUES, MANY = 12, 30  # values shown per field, and values of a number that is no measure
+KINDS = ("keyword", "boolean", "integer", "date")
+
+
+def facets(opened: Opened, query: Query, encoded: Sequence[Embeddings], options: SearchOptions) -> dict[str, Any]:
+    """A ``FacetsAnswer`` to a question whose parts are ``encoded``."""
+    confident = None if options.hybrid else 0.0
+    wanted = replace(options, k=DEPTH, rm=1, min_confidence=confident, mmr=None, collapse=False, sort=None)
+    hits = opened.searcher.search_query(query, wanted, encoded=encoded)
+    sure = sum((hit.confidence or 0) >= LINE for hit in hits)
+    items = [hit.item for hit in hits[: DEPTH if options.hybrid else max(sure, LEAST)]]
+    types = shown(opened.searcher.index.manifest.fields)
+    sample = opened.sample(opened.searcher.target(options.find)) if "date" in types.values() else []
+    found = [_facet(name, kind, items, sample) for name, kind in types.items() if kind in KINDS]
+    return {"hits": len(items), "facets": [each for each in found if each is not None]}
+
+
+def _facet(name: str, kind: FieldType, items: Sequence[Item], sample: Sequence[Item]) -> dict[str, Any] | None:
+    """The facet of a field; None if no item has it, or numbers too many to choose from."""
+    counts = Counter(value for item in items for value in dict.fromkeys(_values(item.fields, name, kind)))
+    if not counts or (kind == "integer" and len(counts) > MANY):
+        return None
+    best = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:VALUES]
+    if kind in ("date", "integer"):
+        best.sort(key=lambda pair: pair[0], reverse=True)
+    dates = [value for item in sample for value in _all(item.fields, name)] if kind == "date" else []
+    values = [{"value": str(value), "filters": _filters(name, kind, value), "count": n} for value, n in best]
+    ends = {"least": min(dates, default=None), "most": max(dates, default=None)}
+    return {"field": name, "values": values, **ends}
+
+
+def _all(fields: Mapping[str, Any], name: str) -> list[Any]:
+    found = fields.get(name, [])
+    return list(found) if isinstance(found, (list, tuple)) else [found]
+
+
+def _values(fields: Mapping[str, Any], name: str, kind: FieldType) -> Iterator[Any]:
+    """The values of an item, years for a date."""
+    for value in _all(fields, name):
+        yield int(value[:4]) if kind == "date" else str(value).lower() if kind == "boolean" else value
+
+
+def _filters(name: str, kind: FieldType, value: Any) -> list[str]:
+    if kind != "date":
+        return [f"{name}={'=' if str(value).startswith('=') else ''}{value}"]
+    after = [f"{name}<{value + 1:04d}-01-01"] if value < 9999 else []
+    return [f"{name}>={value:04d}-01-01", *after]

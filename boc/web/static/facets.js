@@ -1,0 +1,118 @@
+/** Facets: values of each field with the number of hits that have them, and a slider over dates. */
+
+import * as api from "./api.js";
+import { count, h, many } from "./dom.js";
+import { page, request } from "./page.js";
+
+const KINDS = ["keyword", "boolean", "integer", "date"];
+const DAY = 86_400_000; // milliseconds
+
+/** `onFilters(filters)` gets the filters that are wanted. The counts are asked for where a field is unfolded. */
+export class Facets {
+  #running = null;
+  #shown = ""; // the request whose hits were counted
+
+  constructor(root, onFilters) {
+    Object.assign(this, { root, onFilters, fields: new Map() });
+  }
+
+  /** Show the fields of an index. */
+  describe(info) {
+    const names = Object.keys(info.fields).filter((name) => KINDS.includes(info.fields[name]));
+    this.fields = new Map(names.map((name) => [name, this.#field(name)]));
+    this.root.replaceChildren(...[...this.fields.values()].map(({ element }) => element));
+  }
+
+  show(wanted) {
+    this.root.hidden = !wanted || !this.fields.size;
+  }
+
+  /** Count again where a field is unfolded and the hits have changed. */
+  async refresh() {
+    const open = [...this.fields.values()].some(({ element }) => element.open);
+    if (!open || this.root.hidden || this.#shown === request()) return;
+    this.#running?.abort();
+    this.#running = new AbortController();
+    const wanted = request();
+    try {
+      const found = await api.facets(page.state, this.#running.signal);
+      this.#shown = wanted;
+      for (const facet of found.facets) this.#draw(facet, found.hits);
+      for (const [name, { element }] of this.fields) {
+        element.hidden = !found.facets.some((facet) => facet.field === name); // no values, or too many
+      }
+    } catch (error) {
+      if (error.name !== "AbortError" && !(error instanceof api.Refused) && !(error instanceof api.Away)) throw error;
+    }
+  }
+
+  #field(name) {
+    const body = h("div", { class: "facet-body" }, h("p", { class: "hint" }, "Counting …"));
+    const element = h("details", { class: "facet" }, h("summary", { text: name }), body);
+    element.addEventListener("toggle", () => {
+      if (!element.open) return;
+      for (const other of this.fields.values()) if (other.element !== element) other.element.open = false;
+      this.refresh();
+    });
+    element.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      event.stopPropagation();
+      element.open = false;
+      element.firstChild.focus();
+    });
+    return { element, body };
+  }
+
+  #draw(facet, hits) {
+    const { body } = this.fields.get(facet.field) ?? {};
+    if (!body) return;
+    const focused = body.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+    const { filters } = page.state;
+    const values = facet.values.map(({ value, filters: its, count: n }) => {
+      const chosen = its.every((filter) => filters.includes(filter));
+      const rest = filters.filter((filter) => !its.includes(filter));
+      const onclick = () => this.onFilters(chosen ? rest : [...rest, ...its]);
+      const props = { type: "button", class: "facet-value", "aria-pressed": `${chosen}`, "data-key": value, onclick };
+      return h("li", {}, h("button", props, h("span", { text: value }), h("small", { text: count(n) })));
+    });
+    body.replaceChildren(
+      h("p", { class: "hint" }, `among the best ${many(hits, "hit")}`),
+      h("ul", { role: "list" }, ...values),
+      ...(facet.least ? [this.#range(facet)] : []),
+    );
+    [...body.querySelectorAll("[data-key]")].find((each) => each.dataset.key === focused)?.focus();
+  }
+
+  /** Two sliders, for the first and the last day. */
+  #range({ field, least, most }) {
+    const first = Math.floor(Date.parse(`${least}Z`) / DAY);
+    const last = Math.floor(Date.parse(`${most}Z`) / DAY);
+    const day = (n) => new Date(n * DAY).toISOString().slice(0, 10);
+    const given = (sign) => page.state.filters.find((filter) => filter.startsWith(`${field}${sign}`) && !filter.startsWith(`${field}${sign}=`));
+    const from = page.state.filters.find((filter) => filter.startsWith(`${field}>=`))?.slice(field.length + 2);
+    const until = given("<")?.slice(field.length + 1);
+    const at = (date, shift, otherwise) => (date ? Math.floor(Date.parse(date) / DAY) - shift : otherwise);
+    const ends = [at(from, 0, first), at(until, 1, last)];
+    const set = () => {
+      const rest = page.state.filters.filter((filter) => !/^(>=|<(?!=))/.test(filter.slice(field.length)) || !filter.startsWith(field));
+      const [low, high] = [Math.min(...ends), Math.max(...ends)];
+      const lower = low > first ? [`${field}>=${day(low)}`] : [];
+      const upper = high < last ? [`${field}<${day(high + 1)}`] : [];
+      this.onFilters([...rest, ...lower, ...upper]);
+    };
+    const slider = (i, name) => {
+      const output = h("output", { text: day(ends[i]) });
+      const input = h("input", { type: "range", min: first, max: last, "data-key": name, "aria-label": `${name}, ${field}` });
+      input.value = ends[i];
+      input.setAttribute("aria-valuetext", day(ends[i]));
+      input.addEventListener("input", () => {
+        ends[i] = Number(input.value);
+        output.textContent = day(ends[i]);
+        input.setAttribute("aria-valuetext", day(ends[i]));
+      });
+      input.addEventListener("change", set);
+      return h("div", { class: "knob" }, h("span", { text: name }), output, input);
+    };
+    return h("div", { class: "range" }, slider(0, "from"), slider(1, "to"));
+  }
+}

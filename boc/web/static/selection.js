@@ -1,0 +1,73 @@
+/** The selected items, and the bar of what can be done with them. */
+
+import { zip } from "./api.js";
+import { h, many } from "./dom.js";
+
+export class Selection {
+  #hits = new Map();
+
+  /** `onMore(ids)` and `onLess(ids)` search by them, `onChange()` follows every change. */
+  constructor(root, { notices, onMore, onLess, onChange }) {
+    Object.assign(this, { root, notices, onChange });
+    this.count = h("b", { "aria-live": "polite" });
+    const button = (text, onclick) => h("button", { class: "button", type: "button", onclick }, text);
+    const then = (act) => () => {
+      const ids = this.ids;
+      this.clear();
+      act(ids);
+    };
+    root.replaceChildren(
+      this.count,
+      button("More like these", then(onMore)),
+      button("Less like these", then(onLess)),
+      button("Download", () => this.download()),
+      button("Copy paths", () => this.copy()),
+      button("Clear", () => this.clear()),
+    );
+  }
+
+  get ids() {
+    return [...this.#hits.keys()];
+  }
+
+  has(id) {
+    return this.#hits.has(id);
+  }
+
+  toggle(hit) {
+    if (!this.#hits.delete(hit.id)) this.#hits.set(hit.id, hit);
+    this.#show();
+  }
+
+  clear() {
+    this.#hits.clear();
+    this.#show();
+  }
+
+  /** Have the browser save the pictures as a ZIP. */
+  async download() {
+    try {
+      const url = URL.createObjectURL(await zip(this.ids));
+      h("a", { href: url, download: "pictures.zip" }).click();
+      setTimeout(() => URL.revokeObjectURL(url), 60_000);
+    } catch (error) {
+      this.notices.show(error.message);
+    }
+  }
+
+  /** Put the ids, which are paths in the folder that was indexed, into the clipboard. */
+  async copy() {
+    try {
+      await navigator.clipboard.writeText(this.ids.join("\n"));
+      this.notices.tell(`${many(this.ids.length, "path")} copied`);
+    } catch {
+      this.notices.show("The browser does not let this page copy; only pages at localhost or of https may.");
+    }
+  }
+
+  #show() {
+    this.count.textContent = `${this.#hits.size} selected`;
+    this.root.hidden = !this.#hits.size;
+    this.onChange();
+  }
+}

@@ -1,0 +1,120 @@
+"""Facets, archives and confidences of the JSON interface."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from boc.search import Searcher
+from boc.types import Item
+from tests.helpers import boc
+
+pytest.importorskip("fastapi", reason="the page needs the extra web")
+
+from fastapi.testclient import TestClient
+
+from boc.inputs.metadata import holds, parse_filter
+from boc.web import schemas
+from boc.web.app import create_app
+from boc.web.http.errors import ProblemError
+from boc.web.pictures import archive
+from boc.web.settings import Settings
+
+TEXT = "a red box at the left"
+
+
+@pytest.fixture(scope="module")
+def searcher(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    """An index with a keyword, a number and a date."""
+    home = tmp_path_factory.mktemp("facets")
+    lines = [
+        f"{i:03d}.png,{('=odd', 'canon|best', 'pixel')[i % 3]},{2000 + i % 2},{2020 + i % 4}-05-{1 + i % 28:02d}"
+        for i in range(40)
+    ]
+    (home / "fields.csv").write_text("id,camera,year:integer,taken:date\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    at = f"file:{home / 'index'}"
+    done = boc("index", "photos", library / "photos.h5", "--at", at, "--metadata", home / "fields.csv")
+    assert done.exit_code == 0, done.output
+    return Searcher.open("photos", at, device="cpu")
+
+
+@pytest.fixture
+def client(searcher: Searcher, tmp_path: Path) -> TestClient:
+    app = create_app(searcher, Settings("photos", "file:nowhere", cache=tmp_path))
+    return TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+
+
+@pytest.mark.parametrize("more", [{}, {"filter": ["year=2001"]}, {"hybrid": "rrf"}])
+def test_facets_count_hits_and_their_filters_find_as_many(
+    client: TestClient, searcher: Searcher, more: dict[str, Any]
+) -> None:
+    answer = client.get("/api/facets", params={"q": TEXT, **more})
+    found = schemas.FacetsAnswer.model_validate_json(answer.content)
+    query = {"q": TEXT, "k": 500, "rm": 1, **({} if "hybrid" in more else {"min_confidence": 0}), **more}
+    hits = client.get("/api/search", params=query).json()["hits"]
+    sure = hits[: 500 if "hybrid" in more else max(100, sum(hit["confidence"] >= 0.5 for hit in hits))]
+    assert found.hits == len(sure)
+    assert {"camera", "year", "taken"} <= {facet.field for facet in found.facets}
+    for facet in found.facets:
+        assert facet.values
+        for value in facet.values:
+            filters = [parse_filter(each, searcher.index.manifest.fields) for each in value.filters]
+            assert value.count == sum(all(holds(one, hit["fields"]) for one in filters) for hit in sure)
+    dates = next(facet for facet in found.facets if facet.field == "taken")
+    every = [item.fields["taken"] for item in searcher.index.items() if item.modality == "image"]
+    assert (dates.least, dates.most) == (min(every), max(every))
+    camera = next(facet for facet in found.facets if facet.field == "camera")
+    held = [hit["fields"]["camera"] for hit in sure]
+    cameras = Counter(one for each in held for one in ([each] if isinstance(each, str) else each))
+    assert {value.value: value.count for value in camera.values} == cameras
+
+
+def test_hits_have_a_confidence_where_it_is_asked_for(client: TestClient, searcher: Searcher) -> None:
+    hits = client.get("/api/search", params={"q": TEXT, "min_confidence": 0}).json()["hits"]
+    wanted = searcher.search(TEXT, k=40, min_confidence=0)
+    assert [hit["confidence"] for hit in hits] == pytest.approx([hit.confidence for hit in wanted])
+    assert client.get("/api/search", params={"q": TEXT}).json()["hits"][0]["confidence"] is None
+    both = client.get("/api/search", params={"q": TEXT, "min_confidence": 0, "hybrid": "rrf"})
+    assert both.status_code == 400
+    collapsed = client.get("/api/search", params={"q": TEXT, "collapse": True, "mmr": 0.5, "k": 5}).json()["hits"]
+    assert [hit["id"] for hit in collapsed] == [h.item.id for h in searcher.search(TEXT, k=5, collapse=True, mmr=0.5)]
+
+
+def test_the_archive_has_the_bytes_of_the_pictures(client: TestClient, searcher: Searcher) -> None:
+    ids = ["003.png", "007.png", "003.png#0", "003.png"]
+    answer = client.post("/api/zip", json={"ids": ids})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/zip"
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as found:
+        assert found.testzip() is None
+        assert sorted(found.namelist()) == ["003.png", "007.png"]
+        for item in searcher.index.find(["003.png", "007.png"]):
+            assert found.read(item.id) == Path(item.content).read_bytes()
+    assert client.post("/api/zip", json={"ids": []}).status_code == 400
+    assert client.post("/api/zip", json={"ids": ["x"] * 501}).status_code == 400
+    assert client.post("/api/zip", json={"ids": ["nobody.png"]}).status_code == 404
+
+
+def test_names_in_an_archive_stay_below_its_folder_and_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "one.jpg"
+    path.write_bytes(b"12345")
+    ids = ["../../etc/x.jpg", "/etc/x.jpg", "a/../x", "c:\\x.jpg", "ETC/X.JPG", "a/b.jpg", ".."]
+    found = archive.files([Item(id, "image", str(path), id) for id in ids])
+    names = [name for _, name in found]
+    assert len({name.lower() for name in names}) == len(ids)
+    assert "a/b.jpg" in names
+    for name in names:
+        assert not name.startswith("/")
+        assert not set(name) & set("\\:")
+        assert ".." not in name.split("/")
+        assert name.lower().endswith(".jpg")
+    monkeypatch.setattr(archive, "BYTES", 9)
+    with pytest.raises(ProblemError, match="limit is 9; choose fewer"):
+        archive.files([Item(id, "image", str(path), id) for id in "ab"])
+    with pytest.raises(ProblemError, match=r"gone.jpg: cannot be read"):
+        archive.files([Item("a", "image", str(tmp_path / "gone.jpg"), "a")])

@@ -1,0 +1,215 @@
+"""Health, measurements, logs and request ids."""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.config
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boc.search import Searcher
+from tests.helpers import boc
+
+pytest.importorskip("fastapi", reason="the page needs the extra web")
+pytest.importorskip("prometheus_client", reason="the page needs the extra web")
+
+from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from boc.web.app import create_app
+from boc.web.http.logs import ACCESS, configuration
+from boc.web.http.observed import _SOUND, _without_token
+from boc.web.settings import Settings
+
+SECRET = "open-sesame"
+
+
+@pytest.fixture(scope="module")
+def searcher(library: Path) -> Searcher:
+    return Searcher.open("photos", f"file:{library / 'index'}", device="cpu")
+
+
+def client_of(searcher: Searcher, cache: Path, **options: Any) -> TestClient:
+    app = create_app(searcher, Settings("photos", "file:nowhere", cache=cache, **options))
+    return TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+
+
+@pytest.fixture
+def client(searcher: Searcher, tmp_path: Path) -> TestClient:
+    return client_of(searcher, tmp_path)
+
+
+def values(client: TestClient) -> dict[tuple[str, ...], float]:
+    """Each value by its name and the values of its labels."""
+    answer = client.get("/metrics")
+    assert answer.status_code == 200
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def test_requests_stages_caches_encoder_and_index_are_measured(client: TestClient, searcher: Searcher) -> None:
+    for _ in range(3):
+        assert client.get("/api/search", params={"q": "a red box"}).status_code == 200
+    client.get("/api/item/none")
+    client.get("/nowhere")
+    found, manifest = values(client), searcher.index.manifest
+    assert found["boc_requests_total", "GET", "/api/search", "200"] == 3
+    assert found["boc_requests_total", "GET", "/api/item/{id}", "404"] == 1
+    assert found["boc_requests_total", "GET", "none", "404"] == 1
+    assert found["boc_request_seconds_count", "/api/search"] == 3
+    assert found["boc_cache_requests_total", "sentences", "miss"] == 1
+    assert found["boc_cache_requests_total", "sentences", "hit"] == 2
+    assert found["boc_encoder_seconds_count", "text"] == 1
+    assert {found["boc_stage_seconds_count", stage] for stage in ("encode", "code", "postings", "total")} == {3}
+    assert found["boc_index_up", "photos"] == 1
+    assert found["boc_index_items", "photos", "image"] == manifest.items["image"]
+    assert found["boc_index_encoder", manifest.identity.digest[:12], manifest.identity.spec, "photos"] == 1
+    assert found["boc_index_created_timestamp_seconds", "photos"] > 1e9
+
+
+def test_thumbnails_are_counted_as_made_or_kept(client: TestClient) -> None:
+    for _ in range(3):
+        assert client.get("/api/thumb/000.png").status_code == 200
+    found = values(client)
+    assert found["boc_cache_requests_total", "thumbnails", "miss"] == 1
+    assert found["boc_cache_requests_total", "thumbnails", "hit"] == 2
+
+
+def test_strange_addresses_make_no_new_series(client: TestClient) -> None:
+    client.get("/nowhere")
+    before = {name for name in values(client) if name[0] == "boc_requests_total"}
+    for i in range(20):
+        client.get(f"/api/item/{i}")
+        client.get(f"/index/{i}/api/info")
+        client.get(f"/{i}")
+    after = {name for name in values(client) if name[0] == "boc_requests_total"}
+    assert len(after - before) <= 3  # of /metrics, of /api/item/{id}, of /api/info
+
+
+def test_probes_need_neither_name_nor_token_but_measurements_do(searcher: Searcher, tmp_path: Path) -> None:
+    client = client_of(searcher, tmp_path, token=SECRET)
+    strange = {"host": "10.0.0.7:8000"}
+    for path in ("/healthz", "/readyz"):
+        assert client.get(path, headers=strange).status_code == 200
+        assert client.head(path, headers=strange).status_code == 200
+    assert client.get("/metrics").status_code == 401
+    bearer = {"authorization": f"Bearer {SECRET}"}
+    assert client.get("/metrics", headers=bearer).status_code == 200
+    assert client.get("/metrics", headers=bearer | strange).status_code == 400
+    assert client.get("/metrics", headers=bearer | {"sec-fetch-site": "cross-site"}).status_code == 403
+
+
+def test_a_server_is_ready_while_its_index_can_be_reached(library: Path, tmp_path: Path) -> None:
+    at = f"file:{tmp_path / 'index'}"
+    made = boc("index", "photos", library / "photos.h5", "--at", at)
+    assert made.exit_code == 0, made.output
+    client = client_of(Searcher.open("photos", at, device="cpu"), tmp_path / "cache")
+    (library_of,) = [service.library for service in client.app.state.services.values()]  # type: ignore[attr-defined]
+    assert client.get("/readyz").text == "ready\n"
+    (tmp_path / "index" / "photos").rename(tmp_path / "away")
+    library_of._looking.acquire()
+    library_of._look()
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.text) == (503, "1 of 1 indexes cannot be reached\n")
+    assert client.get("/healthz").status_code == 200
+    assert values(client)["boc_index_up", "photos"] == 0
+    (tmp_path / "away").rename(tmp_path / "index" / "photos")
+    library_of._looked = 0.0  # as if it had looked long ago
+    assert client.get("/readyz").status_code == 200
+
+
+@contextmanager
+def logged(form: Any) -> Iterator[StringIO]:
+    """What is logged in the block."""
+    logging.config.dictConfig(configuration(form))
+    stream, logger = StringIO(), logging.getLogger(ACCESS)
+    (handler,) = logger.handlers
+    assert isinstance(handler, logging.StreamHandler)
+    handler.setStream(stream)
+    try:
+        yield stream
+    finally:
+        for name in (ACCESS, "uvicorn"):
+            logging.getLogger(name).handlers.clear()
+        logger.setLevel(logging.NOTSET)
+
+
+def asked(client: TestClient, **headers: str) -> None:
+    client.get("/api/search", params={"q": "a red box", "token": SECRET}, headers=headers)
+    client.get("/", params={"token": SECRET}, headers=headers)
+    client.get("/api/info", headers={"authorization": f"Bearer {SECRET}"} | headers)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("queries", [True, False])
+def test_a_log_has_no_token_and_queries_only_if_asked_for(
+    searcher: Searcher, tmp_path: Path, form: str, queries: bool
+) -> None:
+    with logged(form) as stream:
+        asked(client_of(searcher, tmp_path, token=SECRET, log_queries=queries))
+    said = stream.getvalue()
+    assert len(said.splitlines()) >= 3
+    assert SECRET not in said
+    assert ("box" in said) == queries
+
+
+def test_a_json_log_is_one_object_per_request(client: TestClient) -> None:
+    with logged("json") as stream:
+        answer = client.get("/api/info", headers={"x-request-id": "abc-123"})
+        other = client.get("/api/info", headers={"x-request-id": 'x" \u00e9'.encode()})
+    assert answer.headers["x-request-id"] == "abc-123"
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert first["request"] == "abc-123"
+    assert (first["method"], first["route"], first["status"]) == ("GET", "/api/info", 200)
+    assert first["bytes"] == int(answer.headers["content-length"])
+    assert second["request"] == other.headers["x-request-id"]
+    assert _SOUND.fullmatch(second["request"])
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_request_is_one_line_whatever_its_address(searcher: Searcher, tmp_path: Path, form: str) -> None:
+    with logged(form) as stream:
+        client_of(searcher, tmp_path, log_queries=True).get(
+            "/api/item/a%0a%1b[31m%E2%80%A8b", params={"q": "c\nd\u2028"}
+        )
+    (line,) = stream.getvalue().splitlines()
+    assert all(char.isprintable() for char in line)
+
+
+def test_a_fault_names_its_request(searcher: Searcher, tmp_path: Path) -> None:
+    app = create_app(searcher, Settings("photos", "file:nowhere", cache=tmp_path))
+
+    @app.get("/api/broken")
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    client = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+    with logged("json") as stream:
+        answer = client.get("/api/broken")
+    assert answer.status_code == 500
+    assert answer.headers["x-request-id"] in answer.json()["error"]
+    assert json.loads(stream.getvalue())["request"] == answer.headers["x-request-id"]
+    assert values(client)["boc_requests_total", "GET", "/api/broken", "500"] == 1
+
+
+@given(st.lists(st.tuples(st.text(max_size=8), st.text(max_size=8))), st.text(min_size=4, max_size=8))
+def test_no_token_is_left_in_a_query(pairs: list[tuple[str, str]], secret: str) -> None:
+    from urllib.parse import parse_qsl, urlencode
+
+    def sound(text: str) -> str:
+        return text.encode(errors="replace").decode()
+
+    kept = [(sound(name), sound(value)) for name, value in pairs if name != "token"]
+    query = urlencode([*kept, ("token", sound(secret)), *kept])
+    assert parse_qsl(_without_token(query), keep_blank_values=True) == [*kept, *kept]

@@ -1,0 +1,166 @@
+"""The line, facets, the selection, and questions of several items, on the page."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+import pytest
+
+from tests.browser.pages import SECRET, ids, settle
+from tests.browser.test_quality import serious
+
+pytestmark = pytest.mark.slow
+SENTENCE = "a red box at the left"
+
+
+def asked(page: Any) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(page.url).query)
+
+
+def answered(page: Any, act: Callable[[], Any]) -> list[str]:
+    with page.expect_response(lambda response: "/api/s" in response.url):
+        act()
+    page.wait_for_timeout(50)
+    return settle(page)
+
+
+@pytest.mark.parametrize("find", ["image", "text"])
+def test_the_line_is_above_the_first_hit_that_is_probably_wrong(
+    visit: Callable[..., Any], server: str, find: str
+) -> None:
+    page = visit("about:blank")
+
+    def judged(route: Any) -> None:
+        answer = route.fetch().json()
+        for i, hit in enumerate(answer["hits"]):
+            hit["confidence"] = max(0, 0.9 - i / 10)
+        route.fulfill(json=answer)
+
+    page.route("**/api/search?*", judged)
+    page.goto(f"{server}?q={quote(SENTENCE)}&find={find}")
+    settle(page)
+    page.wait_for_selector("text=Below here probably not")
+    place = page.evaluate(
+        "() => [...document.querySelector('.line').parentElement.children].indexOf(document.querySelector('.line'))"
+    )
+    assert place == 5
+    top, line, bottom = (
+        page.locator(each).bounding_box()
+        for each in ("#results li:nth-child(5)", "#results li.line", "#results li:nth-child(7)")
+    )
+    assert top["y"] + top["height"] <= line["y"] + 1
+    assert line["y"] + line["height"] <= bottom["y"] + 1
+    page.locator("a.open").first.focus()
+    for _ in range(8):
+        page.keyboard.press("ArrowRight" if find == "image" else "ArrowDown")
+    assert quote(ids(page)[8]) in page.evaluate("document.activeElement.href")
+
+
+def test_selected_pictures_are_searched_by_downloaded_and_copied(
+    visit: Callable[..., Any], server: str, library: Path, tmp_path: Path
+) -> None:
+    page = visit(f"{server}?q={quote(SENTENCE)}")
+    shown = settle(page)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator("a.open").first.focus()
+    page.keyboard.press("x")
+    page.keyboard.press("ArrowRight")
+    page.locator("li.hit").nth(1).get_by_role("button", name="Select").click()
+    bar = page.get_by_role("region", name="Selected")
+    assert "2 selected" in bar.inner_text()
+    bar.get_by_role("button", name="Copy paths").click()
+    page.wait_for_function("() => /2 paths copied/.test(document.querySelector('#status').textContent)")
+    assert page.evaluate("navigator.clipboard.readText()").split("\n") == shown[:2]
+    with page.expect_download() as download:
+        bar.get_by_role("button", name="Download").click()
+    download.value.save_as(tmp_path / "found.zip")
+    with zipfile.ZipFile(tmp_path / "found.zip") as archive:
+        assert sorted(archive.namelist()) == sorted(shown[:2])
+        assert archive.read(shown[0]) == (library / "images" / shown[0]).read_bytes()
+    found = answered(page, bar.get_by_role("button", name="More like these").click)
+    assert asked(page)["like"] == shown[:2]
+    assert asked(page)["q"] == [SENTENCE]
+    assert not set(found) & set(shown[:2])
+    assert bar.is_hidden()
+    page.locator("li.hit").first.get_by_role("button", name="Select").click()
+    answered(page, bar.get_by_role("button", name="Less like these").click)
+    assert asked(page)["unlike"] == found[:1]
+    assert "like 2 items, unlike" in page.locator("#asked-by").inner_text()
+    page.locator("a.open").first.click()
+    page.get_by_role("button", name="Less like this").click()
+    page.wait_for_url("**unlike=*&unlike=*")
+    page.reload()
+    settle(page)
+    assert len(asked(page)["unlike"]) == 2
+    page.get_by_role("button", name="Clear the search").click()
+    page.wait_for_selector("text=Describe a picture")
+
+
+def test_facets_narrow_the_search_and_keep_people_in(visit: Callable[..., Any], odd_server: str) -> None:
+    page = visit(f"{odd_server}?token={quote(SECRET)}", expected="404")
+    page.fill("#q", "a red box")
+    before = settle(page)
+    page.locator("details.facet", has_text="year").locator("summary").click()
+    value = page.locator("details[open] .facet-value").first
+    value.wait_for()
+    year = value.locator("span").inner_text()
+    assert serious(page) == []
+    found = answered(page, value.click)
+    assert asked(page)["filter"] == [f"year={year}"]
+    assert 0 < len(found) < len(before)
+    page.wait_for_function("() => document.querySelector('.facet-value[aria-pressed=true]')")
+    answered(page, page.locator(".facet-value[aria-pressed=true]").click)
+    assert "filter" not in asked(page)
+    page.keyboard.press("Escape")
+    assert not page.locator("details.facet[open]").count()
+
+
+def test_dates_have_sliders(visit: Callable[..., Any], server: str) -> None:
+    page = visit("about:blank")
+    facet = {
+        "field": "taken",
+        "values": [{"value": "2021", "filters": ["taken>=2021-01-01", "taken<2022-01-01"], "count": 3}],
+        "least": "2020-01-01T00:00:00",
+        "most": "2022-12-31T00:00:00",
+    }
+
+    def described(route: Any) -> None:
+        info = route.fetch().json()
+        route.fulfill(json={**info, "fields": {"taken": "date"}})
+
+    page.route("**/api/info", described)
+    page.route("**/api/facets?*", lambda route: route.fulfill(json={"hits": 9, "facets": [facet]}))
+    page.route("**/api/search?*filter*", lambda route: route.fulfill(json={**EMPTY}))
+    page.goto(f"{server}?q=red")
+    settle(page)
+    page.locator("details.facet summary").click()
+    page.get_by_label("from, taken").fill("18300")
+    page.wait_for_url("**filter=taken*")
+    assert asked(page)["filter"] == ["taken>=2020-02-08"]
+    page.get_by_role("button", name="2021").wait_for()
+
+
+EMPTY = {
+    "hits": [],
+    "find": "image",
+    "stages": {"encode_ms": 0, "code_ms": 0, "postings_ms": 0, "rerank_ms": 0, "content_ms": 0, "total_ms": 0},
+    "postings": 0,
+    "terms": 0,
+    "candidates": 0,
+    "more": False,
+}
+
+
+def test_near_duplicates_and_rerank_are_settings(visit: Callable[..., Any], server: str) -> None:
+    page = visit(f"{server}?q=red")
+    settle(page)
+    page.get_by_role("button", name="Settings of the search").click()
+    answered(page, page.get_by_label("Under the best").check)
+    assert asked(page)["collapse"] == ["true"]
+    page.reload()
+    settle(page)
+    assert page.get_by_label("Under the best").is_checked()
