@@ -2,17 +2,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := bench,encoders,codebook,detectors,elastic,opensearch,minilm,eyes,tflite,web,words,docs,dev
+EXTRAS := bench,encoders,heic,codebook,detectors,elastic,opensearch,minilm,eyes,tflite,web,watch,words,docs,dev
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: install demo flickr8k encoders check fast test test-servers browser lint types bench report bench-smoke docs clean
+.PHONY: install demo flickr8k encoders check fast test test-servers browser lint types bench report bench-smoke docs dist licences audit fuzz clean
 
 install: $(VENV)/installed
 
 $(VENV)/installed: setup.cfg pyproject.toml setup.py boc/_kernels.h $(wildcard boc/*.c boc/*/*.c indexing/*/*.c)
 ifdef UV
 	uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)
-	uv pip install --quiet --python $(BIN)/python -e '.[$(EXTRAS)]'
+	uv pip install --quiet --compile-bytecode --python $(BIN)/python -e '.[$(EXTRAS)]'
 else
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]'
@@ -64,8 +64,8 @@ encoders: install
 		--floor flickr8k/regions.h5 --train $(DATA)/train.ids.txt
 
 # Tests run in one process per core, with one thread each; an idle process steals tests from the others. Compiled tests
-# are kept in build/, also where PYTHONDONTWRITEBYTECODE is set: compiling them takes each process ten seconds.
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/build/pycache \
+# are kept, also where PYTHONDONTWRITEBYTECODE is set; make install has compiled the libraries, which took longer.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= \
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # What to run before every commit: lint, types, and the fast tests, laws on fewer examples.
@@ -116,5 +116,28 @@ bench-smoke: install
 docs: install
 	$(BIN)/python -m sphinx -q -W -n --keep-going docs build/docs
 
+# The wheel and the source distribution, in dist/.
+TOOLS := build/tools/bin
+dist: $(TOOLS)/python
+	rm -rf dist
+	$(TOOLS)/python -m build --outdir dist .
+
+# What is installed: a list of licences, and a bill of materials (CycloneDX).
+licences: install $(TOOLS)/python
+	$(TOOLS)/pip-licenses --python $(BIN)/python --with-urls --format markdown --output-file build/licences.md
+	$(TOOLS)/cyclonedx-py environment $(BIN)/python --output-file build/sbom.json
+
+# The tests of tests/fuzz/ with hundreds of times as many cases: hours.
+fuzz: install
+	BOC_FORGED=20000 $(PYTEST) tests/fuzz --hypothesis-profile fuzz
+
+# Known vulnerabilities of what is installed.
+audit: install $(TOOLS)/python
+	$(TOOLS)/pip-audit --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') --skip-editable
+
+$(TOOLS)/python:
+	$(PYTHON) -m venv build/tools
+	$(TOOLS)/pip install --quiet build cyclonedx-bom pip-audit pip-licenses
+
 clean:
-	rm -rf $(VENV) demo flickr8k bench-out build *.egg-info
+	rm -rf $(VENV) demo flickr8k bench-out build dist *.egg-info

@@ -1,6 +1,8 @@
 """The modules in C, all optional: without a compiler boc installs all the same, and numpy does their work."""
 
+import platform
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -17,10 +19,29 @@ MODULES = (
 )
 SOURCES = {name: f"{name.replace('.', '/')}.c" for name in MODULES}
 
+# One wheel is for all Pythons from 3.11, whose stable interface is the first with buffers. Modules built in place
+# are of one Python: it would prefer those that an earlier build left beside them.
+STABLE = (
+    "bdist_wheel" in sys.argv
+    and platform.python_implementation() == "CPython"
+    and sys.version_info >= (3, 11)
+    and not sysconfig.get_config_var("Py_GIL_DISABLED")
+)
+MACROS = [("Py_LIMITED_API", "0x030B0000")] if STABLE else []
+
 setup(
     ext_modules=[
-        Extension(name, [source], extra_compile_args=FLAGS, depends=["boc/_kernels.h"], optional=True)
+        Extension(
+            name,
+            [source],
+            define_macros=MACROS,
+            py_limited_api=STABLE,
+            extra_compile_args=FLAGS,
+            depends=["boc/_kernels.h"],
+            optional=True,
+        )
         for name, source in SOURCES.items()
         if Path(source).is_file()
-    ]
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE else {},
 )

@@ -1,16 +1,16 @@
-/* Instances of a class, many at once, without calling it: for small ones the call takes longer than all else. */
+/* Makes many instances of a class without calling it: for small classes the call takes most of the time. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#define COLUMNS 8 /* attributes of an instance, at most */
+#define COLUMNS 8 /* maximum number of attributes */
 
-/* An instance with the attributes number i of the columns. */
-static PyObject *instance(PyTypeObject *kind, PyObject *nothing, PyObject *names, PyObject *const *columns, Py_ssize_t i)
+/* An instance, made by tp_new of object, whose attributes are entry i of each column. */
+static PyObject *instance(newfunc new, PyTypeObject *kind, PyObject *nothing, PyObject *names, PyObject *const *columns, Py_ssize_t i)
 {
-    PyObject *made = PyBaseObject_Type.tp_new(kind, nothing, NULL);
-    for (Py_ssize_t j = 0; made != NULL && j < PyTuple_GET_SIZE(names); j++)
-        if (PyObject_GenericSetAttr(made, PyTuple_GET_ITEM(names, j), PyList_GET_ITEM(columns[j], i)) < 0)
+    PyObject *made = new(kind, nothing, NULL);
+    for (Py_ssize_t j = 0; made != NULL && j < PyTuple_Size(names); j++)
+        if (PyObject_GenericSetAttr(made, PyTuple_GetItem(names, j), PyList_GetItem(columns[j], i)) < 0)
             Py_CLEAR(made);
     return made;
 }
@@ -26,23 +26,24 @@ static PyObject *of(PyObject *module, PyObject *const *arguments, Py_ssize_t n_a
     const Py_ssize_t n_columns = n_arguments - 2;
     (void)module;
     if (n_columns < 1 || n_columns > COLUMNS || !PyType_Check(arguments[0]) || !PyTuple_Check(arguments[1]) ||
-        PyTuple_GET_SIZE(arguments[1]) != n_columns)
+        PyTuple_Size(arguments[1]) != n_columns)
         return PyErr_Format(PyExc_TypeError, "of takes a class, names and as many columns, %d at most", COLUMNS);
-    if (((PyTypeObject *)arguments[0])->tp_new != PyBaseObject_Type.tp_new)
-        return PyErr_Format(PyExc_TypeError, "%s makes its instances in another way than most classes do",
-                            ((PyTypeObject *)arguments[0])->tp_name);
+    PyTypeObject *kind = (PyTypeObject *)arguments[0];
+    const newfunc new = (newfunc)PyType_GetSlot(&PyBaseObject_Type, Py_tp_new);
+    if ((newfunc)PyType_GetSlot(kind, Py_tp_new) != new)
+        return PyErr_Format(PyExc_TypeError, "%R makes its instances in another way than most classes do", kind);
     PyObject *const *columns = arguments + 2;
     for (Py_ssize_t j = 0; j < n_columns; j++)
-        if (!PyList_Check(columns[j]) || PyList_GET_SIZE(columns[j]) != PyList_GET_SIZE(columns[0]))
+        if (!PyList_Check(columns[j]) || PyList_Size(columns[j]) != PyList_Size(columns[0]))
             return PyErr_Format(PyExc_ValueError, "the columns must be lists of equal length");
-    const Py_ssize_t n = PyList_GET_SIZE(columns[0]);
+    const Py_ssize_t n = PyList_Size(columns[0]);
     PyObject *found = PyList_New(n), *nothing = PyTuple_New(0);
     for (Py_ssize_t i = 0; found != NULL && nothing != NULL && i < n; i++) {
-        PyObject *made = instance((PyTypeObject *)arguments[0], nothing, arguments[1], columns, i);
+        PyObject *made = instance(new, kind, nothing, arguments[1], columns, i);
         if (made == NULL)
             Py_CLEAR(found);
         else
-            PyList_SET_ITEM(found, i, made);
+            PyList_SetItem(found, i, made);
     }
     if (nothing == NULL)
         Py_CLEAR(found);

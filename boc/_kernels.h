@@ -1,4 +1,4 @@
-/* What the modules in C share: arrays of a caller, and the k largest of some values. */
+/* Shared by the C modules: checked arrays of a caller, and the k largest of some values. */
 
 #ifndef BOC_KERNELS_H
 #define BOC_KERNELS_H
@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Wide vectors where the processor has them; choosing at load time takes gcc and the loader of glibc. */
+/* Wide vectors if the processor has them; the choice at load time needs gcc and the loader of glibc. */
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 #define DISPATCHED __attribute__((target_clones("default", "avx2")))
 #else
@@ -25,7 +25,7 @@
 
 #define LINE 64 /* bytes */
 
-/* An array of a caller, and what it must be: its dimensions, and types of its items as letters of the module struct. */
+/* An array of a caller and its required dimensions and item types (format letters of the module struct). */
 typedef struct {
     const char *name, *types;
     int ndim, writable;
@@ -69,7 +69,7 @@ static int same_length(Py_ssize_t found, Py_ssize_t wanted, const char *what)
     return found == wanted;
 }
 
-/* A number that is larger for a larger value; there is one zero only, and what is no number is largest or least. */
+/* An integer that sorts like the value; -0 equals 0, and NaN is the largest or the smallest by its sign. */
 static inline uint32_t rank_of(float value)
 {
     uint32_t bits;

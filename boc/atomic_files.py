@@ -66,8 +66,15 @@ def check_writable(path: Path) -> None:
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
     """Lock ``folder`` against other writing processes; the lock ends with the process, however it ends."""
+    new = not folder.exists()
     check_writable(folder / ".lock")
-    with (folder / ".lock").open("w") as handle:
+    try:
+        handle = (folder / ".lock").open("w")
+    except OSError:
+        if new:
+            folder.rmdir()
+        raise
+    with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,9 +1,19 @@
-"""The background of an index: a sample of its items, whose scores say what score is usual for a query."""
+"""The background of an index: a sample of its items, whose scores say what score is usual for a query.
+
+Most items of an index have nothing to do with a query, so its scores over the sample are what chance gives: their
+median, and their scale, the distance from the median to the lower sixth, which relevant items do not widen. The
+confidence of a hit has two factors. The first asks whether the best hit could be one of chance: among n normal scores,
+so many as the index has items, n * P(score >= best) are expected that high, with a scale WIDER than that of the sample,
+since real scores have longer tails. The second asks how high a hit stands beside the best one: it falls from 1 at the
+best hit to 0 at FOOT of its height over the median.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,18 +21,21 @@ from numpy.typing import NDArray
 from boc.names import Metric, Modality
 from boc.rerank.alignment import rescored
 from boc.rerank.dot import dot
-from boc.types import Embeddings, Rescore, StoredConcepts
+from boc.types import Embeddings, Item, Rescore, StoredConcepts
 
 if TYPE_CHECKING:
     from boc.plugins import Index
 
+NEAR = 0.2  # of the distance of random pairs, where near-duplicates begin; how it was chosen: docs/commands.md
 SIZE = 1000  # items of the sample
 SETS = 100  # of these, whose concept sets are read
+WIDER, FOOT = 1.4, 0.5  # how they were chosen: docs/commands.md
+SIXTH = 0.158655  # share of normal scores below the mean less one standard deviation
 ALIKE = 1e-6  # standard deviation that rounding alone gives
 
 
 class Background:
-    """A sample of the items of one modality, drawn when it is first asked; the same for an index not edited."""
+    """A sample of the items of one modality, drawn at the first use; the same for an unchanged index."""
 
     def __init__(self, index: Index, modality: Modality) -> None:
         self._index = index
@@ -33,22 +46,57 @@ class Background:
         return self._index.sample(SIZE, self._modality)
 
     @cached_property
+    def items(self) -> list[Item]:
+        """Those of the sample."""
+        return self._index.find(self._ids)
+
+    @cached_property
     def vectors(self) -> NDArray[np.float32]:
         """Those of the sample, float32 (n, d)."""
         return self._index.vectors(self._ids).astype(np.float32)
 
     @cached_property
+    def near(self) -> float:
+        """The cosine from which items are near-duplicates: 1 - NEAR * (1 - c), with c the median of random pairs.
+
+        So it fits encoders whose vectors all lie close together, and collections of one subject.
+        """
+        if len(self._ids) < 2:
+            return 1.0
+        usual = float(np.median((self.vectors[:-1] * self.vectors[1:]).sum(axis=1)))
+        return 1 - NEAR * (1 - min(usual, 1.0))
+
+    @cached_property
     def _concepts(self) -> StoredConcepts:
         return self._index.concepts(self._ids[:SETS])
 
-    def scores(self, query: Embeddings, metric: Metric) -> NDArray[np.float32]:
-        """The scores (n,) of items of the sample for a ``query`` of one row; by an alignment, of a hundred of them."""
+    def scores(
+        self, query: Embeddings, metric: Metric, parts: Sequence[tuple[Embeddings, float]] = ()
+    ) -> NDArray[np.float32]:
+        """The scores (n,) of items of the sample for a ``query`` of one row; by an alignment, of a hundred of them, as
+        the sum over weighted ``parts`` if there are any."""
         if metric == "dot":
             return dot(query.vectors[0], self.vectors)
-        return rescored(Rescore(metric, query, 0), 0, self._concepts, self._modality)
+        return rescored(Rescore(metric, query, 0, parts), 0, self._concepts, self._modality)
 
     def spread(self, query: Embeddings, metric: Metric) -> float:
         """The standard deviation of the scores; 1 if all are the same."""
         scores = self.scores(query, metric)
         found = float(scores.std(dtype=np.float64)) if len(scores) > 1 else 0.0
         return found if found > ALIKE else 1.0
+
+
+def confidences(scores: Sequence[float], usual: NDArray[np.floating[Any]], total: int) -> NDArray[np.float64]:
+    """The confidence (k,) in 0 to 1 of hits by their ``scores``, best first.
+
+    ``usual`` (n,) are the scores of a sample of the ``total`` items. Only differences count, and their ratios.
+    """
+    found = np.asarray(scores, np.float64)
+    if not len(found) or not len(usual):
+        return np.zeros(len(found))
+    middle = float(np.median(usual))
+    scale = max(middle - float(np.quantile(usual, SIXTH)), ALIKE)
+    height = float(found.max()) - middle
+    by_chance = total * NormalDist().cdf(-height / (WIDER * scale))
+    beside = (found - middle) / max(height, ALIKE)
+    return max(0.0, 1 - by_chance) * np.clip((beside - FOOT) / (1 - FOOT), 0, 1)

@@ -54,7 +54,9 @@ class BackendError(BocError):
 
 class UnreachableError(BackendError):
     """No complete answer of a server: no connection, no trust, a timeout, or a cut-off answer. The server may have
-    executed the request. A load that stops here can be continued later."""
+    executed the request. A load that stops here can be continued later. ``late`` tells a timeout from the others."""
+
+    late = False
 
 
 class EncoderError(BocError):

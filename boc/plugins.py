@@ -155,6 +155,10 @@ class Index(Protocol):
     def exact_vectors(self) -> bool:
         """Whether ``vectors`` are those added, in ``vector_dtype`` of the manifest, without further rounding."""
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether an edit is under way or broke off, of which parts are to be seen."""
+
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """The learned arrays of the codec, as stored with the index."""
 
@@ -268,8 +272,8 @@ class IndexEditor(Protocol):
     def delete(self, ids: Sequence[str]) -> int:
         """Delete items; return how many existed."""
 
-    def commit(self, source: str) -> None:
-        """Publish the changes, with the new ``source`` of the manifest."""
+    def commit(self, source: str, unreadable: Mapping[str, list[int]] | None = None) -> None:
+        """Publish the changes, with the new ``source`` of the manifest, and its ``unreadable`` if that is given."""
 
     def __enter__(self) -> IndexEditor: ...
 

@@ -21,18 +21,18 @@ def topk(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
     if scores.ndim == 2:
         places = [topk(row, k) for row in scores]
         return np.array(places, dtype=np.int64).reshape(len(scores), min(k, scores.shape[1]))
-    found = np.arange(len(scores))
+    rows = np.arange(len(scores))
     if 0 < k < len(scores):
         least = np.partition(scores, -k)[-k]
-        found = np.flatnonzero(scores >= least)
-    best: NDArray[np.int64] = found[np.argsort(-scores[found], kind="stable")[:k]]
+        rows = np.flatnonzero(scores >= least)
+    best: NDArray[np.int64] = rows[np.argsort(-scores[rows], kind="stable")[:k]]
     return best
 
 
 def topk_positive(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
     """``topk`` of the scores (m,) above 0 only; fewer than k if there are fewer."""
-    found = np.flatnonzero(scores > 0)
-    best: NDArray[np.int64] = found[topk(scores[found], k)]
+    rows = np.flatnonzero(scores > 0)
+    best: NDArray[np.int64] = rows[topk(scores[rows], k)]
     return best
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,27 @@ from tests.servers.fixtures import own, server  # noqa: F401
 
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("ci"), max_examples=20)  # of make check
+settings.register_profile(
+    "fuzz", settings.get_profile("ci"), max_examples=50_000, derandomize=False, print_blob=True
+)  # of make fuzz
 settings.load_profile("ci")
 
 os.environ["BOC_CONFIG"] = os.devnull  # no settings of whoever runs the tests
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Import the tests without garbage collection, which would then look through all of torch again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # else the libraries report at exit, as leaks, what is never collected
 
 
 @pytest.fixture

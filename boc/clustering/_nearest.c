@@ -1,4 +1,4 @@
-/* The nearest of centroids in cells; boc/clustering/cell_index.py describes the arrays.
+/* The nearest centroids of queries, in cells; boc/clustering/cell_index.py describes the arrays.
 
    Rows are compared in 8 bits: their products are whole numbers, and the same on all machines. */
 
@@ -6,12 +6,12 @@
 #include <float.h>
 #include <math.h>
 
-#define LARGEST 127   /* number of a vector in 8 bits */
-#define LONGEST 65536 /* vector in 8 bits: its products fit 32 */
-#define SIDE 4        /* rows, and queries, of a tile */
-#define WIDTH 64      /* bytes of a vector */
-#define AHEAD 4096    /* bytes of rows that are fetched before they are needed */
-#define NEAR 65536    /* bytes of heads that are compared with one query after the other */
+#define LARGEST 127   /* magnitude of a component of 8 bits */
+#define LONGEST 65536 /* components of a vector of 8 bits: its products fit 32 bits */
+#define SIDE 4        /* rows, and queries, per tile */
+#define WIDTH 64      /* bytes of a vector register */
+#define AHEAD 4096    /* bytes of rows to prefetch */
+#define NEAR 65536    /* bytes of heads that stay in the cache for several queries */
 #define HELD (1 << 18) /* scores of queries that are answered together */
 
 /* A vector in 8 bits, -127 to 127, and the same in 16; the sum of its numbers; what makes its length 1, 0 for zeros. */
@@ -47,7 +47,7 @@ DISPATCHED static void round_row(const float *row, int64_t d, Query *query)
     query->scale = squares ? (float)(1 / sqrt((double)squares)) : 0;
 }
 
-/* Products of a query with n rows, times their scales; what lies AHEAD of a row is fetched meanwhile. */
+/* Products of a query with n rows, times their scales; rows AHEAD bytes further are prefetched. */
 DISPATCHED static void compare_one(const Query *query, const int8_t *rows, const float *scales, int64_t n, int64_t d,
                                    float *out)
 {
@@ -108,7 +108,7 @@ DISPATCHED static void compare_one(const Query *query, const int8_t *rows, const
 #define ONE(step) step(0)
 #define FOUR(step) step(0) step(1) step(2) step(3)
 
-/* Sums of the lanes of four vectors. */
+/* The sum of the lanes of each of four vectors. */
 VNNI static inline __m128i sums_of(__m512i a, __m512i b, __m512i c, __m512i d)
 {
     const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
@@ -119,7 +119,7 @@ VNNI static inline __m128i sums_of(__m512i a, __m512i b, __m512i c, __m512i d)
 }
 
 TILES(tiles_of_one, ONE, SIDE * d)
-TILES(tiles_of_four, FOUR, 0) /* among several queries there is time enough */
+TILES(tiles_of_four, FOUR, 0) /* several queries per row hide the latency */
 
 static int64_t tiles(const Query *const *queries, int64_t count, const int8_t *rows, const float *scales, int64_t n,
                      int64_t d, float *const *out)
@@ -158,7 +158,7 @@ typedef struct {
     int64_t *cell, *place, *asked, *begins, *chosen;
 } Search;
 
-/* The cells that query i asks; how many centroids they hold. */
+/* Choose the cells that query i searches; return their number of centroids. */
 static int64_t choose_cells(const Search *s, int64_t i)
 {
     int64_t held = 0, *cell = s->cell + i * s->cells, *place = s->place + i * s->cells;
@@ -171,7 +171,7 @@ static int64_t choose_cells(const Search *s, int64_t i)
     return held;
 }
 
-/* Lists the pairs of n queries and cells by cell. */
+/* List the pairs of n queries and their cells, ordered by cell. */
 static void order_by_cell(const Search *s, int64_t n)
 {
     memset(s->begins, 0, ((size_t)s->m + 1) * sizeof *s->begins);
@@ -183,7 +183,7 @@ static void order_by_cell(const Search *s, int64_t n)
         s->asked[--s->begins[s->cell[pair]]] = pair;
 }
 
-/* The z nearest of query i, by number. */
+/* The z nearest centroids of query i, in ascending order. */
 static void collect(const Search *s, int64_t i, int64_t *numbers, float *cosines)
 {
     const int64_t *place = s->place + i * s->cells, *cell = s->cell + i * s->cells, last = s->cells - 1;
@@ -258,11 +258,11 @@ static int bounds(const int64_t *starts, int64_t m, int64_t held, int64_t cells,
     return 1;
 }
 
-/* Answers n queries, some at a time; the fewest centroids that one had to choose from, -1 without memory. */
+/* Answer n queries in batches; return the smallest number of centroids that a query chose from, -1 without memory. */
 static int64_t answer(Search *s, const float *rows, int64_t n, int64_t *numbers, float *cosines)
 {
     const int64_t most = 1 + HELD / (s->room + s->d + 4 * s->cells), together = most < n ? most : n;
-    const int64_t width = (s->d + WIDTH - 1) / WIDTH * WIDTH; /* zeros behind the numbers of a query */
+    const int64_t width = (s->d + WIDTH - 1) / WIDTH * WIDTH; /* a query is padded with zeros */
     const size_t pairs = (size_t)(together * s->cells);
     int64_t fewest = -1;
     int16_t *wide = PyMem_Calloc((size_t)(together * width) + 1, sizeof *wide + 1);

@@ -311,10 +311,10 @@ def _draw(pools: Sequence[_Pool], size: int, rng: np.random.Generator) -> Iterat
 
 
 def _gather(data: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    found = np.empty((len(rows), data.shape[1]), np.float32)
+    vectors = np.empty((len(rows), data.shape[1]), np.float32)
     for start in range(0, len(rows), ROWS):
-        found[start : start + ROWS] = data[rows[start : start + ROWS]]
-    return found
+        vectors[start : start + ROWS] = data[rows[start : start + ROWS]]
+    return vectors
 
 
 def _concepts(file: FeatureFile, modality: Modality) -> NDArray[Any] | None:
@@ -334,7 +334,7 @@ def _checked(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[
     names = {f.name for f in fields(Codebook)} - set(ARRAYS) | {"kind", "format"}
     words, labels = arrays.get("words"), arrays.get("labels")
     try:
-        found = Codebook(
+        codebook = Codebook(
             arrays["centroids"],
             Identity(**about["identity"]),
             tuple(map(str, about["sources"])),
@@ -347,17 +347,17 @@ def _checked(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[
         )
     except (LookupError, TypeError, ValueError) as error:
         raise BocError(f"{path}: a codebook with odd entries ({error}); make one with boc build-codebook") from error
-    centroids, rows = found.centroids, len(found.centroids)
+    centroids, rows = codebook.centroids, len(codebook.centroids)
     sound = (
         set(about) == names
         and centroids.dtype == np.float32
         and rows > 0
-        and centroids.shape == (rows, found.identity.dim)
+        and centroids.shape == (rows, codebook.identity.dim)
         and bool(np.isfinite(centroids).all())
-        and 0 <= found.spread < np.inf
+        and 0 <= codebook.spread < np.inf
         and (words is None or (words.dtype.kind == "U" and words.shape == (rows,)))
         and (labels is None or (labels.dtype == np.uint8 and len(unpack_labels(labels)) == rows))
     )
     if not sound:
         raise BocError(f"{path}: a codebook whose entries do not fit together; make one with boc build-codebook")
-    return found
+    return codebook

@@ -86,5 +86,5 @@ def lloyd(X: Floats, k: int, *, seed: int, rounds: int, spherical: bool, crowd: 
         gpu=faiss.get_num_gpus() > 0,
     )
     kmeans.train(np.ascontiguousarray(X))
-    found: Floats = np.asarray(kmeans.centroids, np.float32)
-    return found
+    centroids: Floats = np.asarray(kmeans.centroids, np.float32)
+    return centroids

@@ -88,15 +88,15 @@ def whole_words(pieces: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
     return [word for word, first in zip(joined, begins, strict=True) if first], np.cumsum(begins, dtype=np.int64) - 1
 
 
-def distinctive(found: Mapping[str, int], size: float, general: Mapping[str, int], total: float) -> list[str]:
-    """The words of ``found`` that are over-represented, most significant first, ties alphabetical.
+def distinctive(counts: Mapping[str, int], size: float, general: Mapping[str, int], total: float) -> list[str]:
+    """The words of ``counts`` that are over-represented, most significant first, ties alphabetical.
 
-    ``found`` counts words among ``size`` captions (or occurrences), ``general`` among ``total`` of the background.
+    ``counts`` counts words among ``size`` captions (or occurrences), ``general`` among ``total`` of the background.
     """
     if not size or not total:
         return []
     scores = {}
-    for word, count in found.items():
+    for word, count in counts.items():
         share = (general.get(word, 0) + 0.5) / (total + 1)
         prior = PRIOR * share
         delta = _log_odds(count + prior, size + PRIOR) - _log_odds(general.get(word, 0) + prior, total + PRIOR)
@@ -199,8 +199,8 @@ class _WordCounts:
         for pieces in sentences:
             words, of = whole_words(pieces)
             kept = {i: self._number.setdefault(w, len(self._number)) for i, w in enumerate(words) if content_words(w)}
-            found = zip(codewords[place : place + len(pieces)].tolist(), of.tolist(), strict=True)
-            self._counts.update((codeword, kept[i]) for codeword, i in sorted(set(found)) if i in kept)
+            pairs = zip(codewords[place : place + len(pieces)].tolist(), of.tolist(), strict=True)
+            self._counts.update((codeword, kept[i]) for codeword, i in sorted(set(pairs)) if i in kept)
             place += len(pieces)
 
     def labels(self) -> Iterator[tuple[str, ...]]:

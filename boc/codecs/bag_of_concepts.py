@@ -97,8 +97,8 @@ class _Assignment(Step):
         if not reset:
             check_is_fitted(self)
         values = X.values if isinstance(X, Ragged) else X
-        few = {"ensure_min_samples": 0} if isinstance(X, Ragged) else {}
-        values = validate_data(self, values, reset=reset, dtype=np.float32, order="C", **few)
+        minimum = {"ensure_min_samples": 0} if isinstance(X, Ragged) else {}
+        values = validate_data(self, values, reset=reset, dtype=np.float32, order="C", **minimum)
         return Ragged(values, X.offsets if isinstance(X, Ragged) else np.arange(len(values) + 1))
 
     def _blocks(self, sets: Ragged, size: int) -> Iterator[Ragged]:
@@ -268,8 +268,8 @@ class SoftAssignment(_Assignment):
         if self.sigma is not None and not 0 < self.sigma < np.inf:
             raise ValueError(f"sigma must be a number greater than 0, got {self.sigma}")
 
-    def _set_sigma(self, found: float) -> None:
-        self.sigma_ = np.array([found or 1.0 if self.sigma is None else self.sigma], dtype=np.float32)
+    def _set_sigma(self, sigma: float) -> None:
+        self.sigma_ = np.array([sigma or 1.0 if self.sigma is None else self.sigma], dtype=np.float32)
 
     def _assign(self, X: Any, z: int | None) -> sparse.csr_array:
         sets = self._sets(X)

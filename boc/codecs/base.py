@@ -54,8 +54,8 @@ class Step:
         return self
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
-        return f"{type(self).__name__}({told})"
+        parameters = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
+        return f"{type(self).__name__}({parameters})"
 
     def read(self, embeddings: Embeddings) -> NDArray[np.float32] | Ragged:
         """The input of a chain that begins with this step: the global vectors (n, d), unless overridden."""
@@ -165,9 +165,9 @@ def terms_of(frequencies: NDArray[np.int32], columns: NDArray[np.int32], n_terms
     n, z = columns.shape
     if n == 1:
         return one_row(frequencies[0], columns[0], n_terms)
-    found = sparse.csr_array((frequencies.ravel(), columns.ravel(), np.arange(n + 1) * z), shape=(n, n_terms))
-    found.has_canonical_format = True
-    return found
+    matrix = sparse.csr_array((frequencies.ravel(), columns.ravel(), np.arange(n + 1) * z), shape=(n, n_terms))
+    matrix.has_canonical_format = True
+    return matrix
 
 
 def one_row(values: NDArray[Any], columns: NDArray[np.int32], width: int) -> sparse.csr_array:
@@ -175,9 +175,9 @@ def one_row(values: NDArray[Any], columns: NDArray[np.int32], width: int) -> spa
 
     A copy of an empty row takes a tenth of the time of the constructor, which looks at all that it is given.
     """
-    found = copy(_empty_row(width, values.dtype))
-    found.data, found.indices, found.indptr = values, columns, np.array([0, len(columns)], np.int32)
-    return found
+    matrix = copy(_empty_row(width, values.dtype))
+    matrix.data, matrix.indices, matrix.indptr = values, columns, np.array([0, len(columns)], np.int32)
+    return matrix
 
 
 @lru_cache

@@ -80,14 +80,14 @@ class Tokens:
         self._advance()
         return True
 
-    def take(self, wanted: str) -> str:
-        """Consume and return the next word or quoted text. BocError naming ``wanted`` if the next token is a sign."""
-        found = self.next
-        if not found or found in "()=,":
-            raise self.error(f"{wanted} is missing before {found!r}" if found else f"{wanted} is missing")
+    def take(self, expected: str) -> str:
+        """Consume and return the next word or quoted text. BocError naming ``expected`` if the next token is a sign."""
+        token = self.next
+        if not token or token in "()=,":
+            raise self.error(f"{expected} is missing before {token!r}" if token else f"{expected} is missing")
         self._advance()
-        quote = found[0]
-        return found[1:-1].replace(2 * quote, quote) if quote in "'\"" else found
+        quote = token[0]
+        return token[1:-1].replace(2 * quote, quote) if quote in "'\"" else token
 
     def error(self, what: str) -> BocError:
         """A BocError about the code."""
@@ -96,8 +96,8 @@ class Tokens:
     def _advance(self) -> None:
         rest = self.text[self.position :].lstrip()
         start = len(self.text) - len(rest)
-        found = TOKEN.match(self.text, start)
-        if rest and found is None:
+        match = TOKEN.match(self.text, start)
+        if rest and match is None:
             raise self.error(f"the quote {rest[0]} is not closed")
-        self.next = found[0] if found else ""
+        self.next = match[0] if match else ""
         self.position = start + len(self.next)

@@ -154,10 +154,10 @@ class SurrogateCodec:
         parts = []
         for chain in self.chains:
             X: Any = chain[0].read(embeddings)
-            found, width = (X.values if isinstance(X, Ragged) else X).shape[1], chain[0].n_features_in_
-            if found != width:
+            columns, width = (X.values if isinstance(X, Ragged) else X).shape[1], chain[0].n_features_in_
+            if columns != width:
                 raise BocError(
-                    f"vectors of dimension {found} for a code of dimension {width}; "
+                    f"vectors of dimension {columns} for a code of dimension {width}; "
                     "use the encoder that the index was made with"
                 )
             if isinstance(X, Ragged) or len(X) == 1:

@@ -160,7 +160,7 @@ class Dictionary(Step):
         """Terms ``numbers`` (n, z), ascending, their ``weights`` (n, z) quantized to integers; none for a zero row."""
         frequencies = quantized(weights, 2**self.bits - 1, temperature)
         terms = terms_of(frequencies, numbers.astype(np.int32), len(self.centroids_))
-        if not cosines.all():  # cheap test for zero rows, whose cosines are all 0
+        if np.count_nonzero(cosines) < cosines.size:  # cheap test for zero rows, whose cosines are all 0
             terms.data *= np.repeat(rows.any(axis=1), numbers.shape[1])
             terms.eliminate_zeros()
         return terms

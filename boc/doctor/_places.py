@@ -64,8 +64,8 @@ def _indexes(at: str, backend: Backend, free: int) -> Iterator[Finding]:
             continue
         items, here = index.manifest.items, sum(index.sizes().values())
         size += here
-        held = f"{items.get('image', 0):,} pictures, {items.get('text', 0):,} captions, {shown(here)}"
-        yield Finding("ok", f"index {name}", f"{held}; encoder {index.manifest.identity.spec}")
+        contents = f"{items.get('image', 0):,} pictures, {items.get('text', 0):,} captions, {shown(here)}"
+        yield Finding("ok", f"index {name}", f"{contents}; encoder {index.manifest.identity.spec}")
     if not names:
         yield Finding("note", at, f"holds no index yet, {shown(free)} free on its disk", "boc index NAME SOURCE")
         return

@@ -89,15 +89,15 @@ def look(url: str) -> Seen:
 
 def _recognised(seen: Seen, body: bytes) -> Seen:
     try:
-        told = json.loads(body)
+        answer = json.loads(body)
     except ValueError:
         return seen
-    version: Any = told.get("version") if isinstance(told, dict) else None
+    version: Any = answer.get("version") if isinstance(answer, dict) else None
     if not isinstance(version, dict) or not isinstance(version.get("number"), str):
         return seen
     if version.get("distribution") == "opensearch":
         return Seen(seen.status, "opensearch", version["number"], seen.kind)
-    if "cluster_name" in told or "lucene_version" in version:
+    if "cluster_name" in answer or "lucene_version" in version:
         return Seen(seen.status, "elasticsearch", version["number"], seen.kind)
     return seen
 
@@ -121,8 +121,8 @@ def _host(at: str, host: str) -> Iterator[Finding]:
     scheme = at.partition("+")[0]
     if seen.engine and seen.engine != ENGINES[scheme]:
         right = next(name for name, engine in ENGINES.items() if engine == seen.engine)
-        told = f"{NAMES[seen.engine]} {seen.version}".strip()
-        yield Finding("problem", host, f"is {told}, asked for as {scheme}", f"write {right}{at[len(scheme) :]}")
+        product = f"{NAMES[seen.engine]} {seen.version}".strip()
+        yield Finding("problem", host, f"is {product}, asked for as {scheme}", f"write {right}{at[len(scheme) :]}")
     elif not seen.engine and seen.status not in UP:
         kind = f" ({seen.kind})" if seen.kind else ""
         if seen.status in (429, 502, 503, 504):
@@ -156,13 +156,16 @@ def _version(host: str, engine: str, version: str) -> Iterator[Finding]:
     if not engine or match is None:
         return
     known = KNOWN[engine]
-    told = " and ".join(map(str, known))
+    versions = " and ".join(map(str, known))
     if int(match[1]) < known[0]:
         yield Finding(
-            "problem", host, f"is {NAMES[engine]} {version}, too old", f"update it: boc works on {NAMES[engine]} {told}"
+            "problem",
+            host,
+            f"is {NAMES[engine]} {version}, too old",
+            f"update it: boc works on {NAMES[engine]} {versions}",
         )
     elif int(match[1]) > known[-1]:
-        todo = f"boc is tested on {told}; boc verify NAME tells whether scores are exact"
+        todo = f"boc is tested on {versions}; boc verify NAME tells whether scores are exact"
         yield Finding("note", host, f"is {NAMES[engine]} {version}, newer than what boc is tested on", todo)
 
 
@@ -183,19 +186,19 @@ def _cluster(at: str) -> Iterator[Finding]:
     tried = {name: said for name, said in about.items() if name not in ("engine", "address", "version")}
     exact = [name for name, said in tried.items() if said.startswith("exact")]
     unknown = [said for said in tried.values() if said.startswith("not known")]
-    held = f"indexes: {', '.join(names) or 'none yet'}"
-    told = f"{NAMES[engine]} {version}" if version[:1].isdigit() else NAMES[engine]
+    contents = f"indexes: {', '.join(names) or 'none yet'}"
+    product = f"{NAMES[engine]} {version}" if version[:1].isdigit() else NAMES[engine]
     if exact:
-        yield Finding("ok", shown, f"{told} scores exactly, by {', '.join(exact)}; {held}")
+        yield Finding("ok", shown, f"{product} scores exactly, by {', '.join(exact)}; {contents}")
     elif unknown:
         todo = "searching is possible; to make indexes, ask for the rights in docs/servers.md"
         yield Finding(
-            "note", shown, f"{told} lets this user make no trial index, so scores are not tried; {held}", todo
+            "note", shown, f"{product} lets this user make no trial index, so scores are not tried; {contents}", todo
         )
     else:
         reasons = "; ".join(f"{name}: {said}" for name, said in tried.items())
         todo = "allow scripted similarities or install the module mapper-extras; see docs/servers.md"
-        yield Finding("problem", shown, f"{told} has no way to score exactly ({reasons})", todo)
+        yield Finding("problem", shown, f"{product} has no way to score exactly ({reasons})", todo)
 
 
 def _hurried(at: str) -> str:

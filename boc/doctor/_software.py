@@ -32,6 +32,7 @@ C_MODULES = {
 }
 USES = {
     "encoders": "encode sentences and pictures, train",
+    "heic": "HEIC pictures of telephones",
     "codebook": "boc build-codebook --dictionary",
     "elastic": "indexes on Elasticsearch",
     "opensearch": "indexes on OpenSearch",
@@ -41,6 +42,7 @@ USES = {
     "words": "text towers that read whole words",
     "detectors": "regions from detectors",
     "web": "boc serve",
+    "watch": "boc sync --watch",
 }
 """The purpose of each extra; those of developers are not checked."""
 PROBE = (

@@ -119,18 +119,18 @@ class SampledFiles(FeatureFiles):
                 for start in range(first, last, size):
                     rows = file.batch(modality, start, min(start + size, last), sets=sets)
                     if self._metadata is not None:
-                        items = [replace(item, fields=self._metadata.of(item)) for item in rows.items]
+                        items = [replace(i, fields={**i.fields, **self._metadata.of(i)}) for i in rows.items]
                         rows = replace(rows, items=items)
                     yield rows
 
     def _spans(self, number: int, modality: Modality) -> list[tuple[int, int]]:
         """Start and end of each block of one file."""
         there = self.files[number].count(modality)
-        wanted = math.ceil(there * self._share)
-        blocks = math.ceil(wanted / BLOCK)
+        total = math.ceil(there * self._share)
+        blocks = math.ceil(total / BLOCK)
         spans = []
         for i in range(blocks):
-            length = wanted * (i + 1) // blocks - wanted * i // blocks
+            length = total * (i + 1) // blocks - total * i // blocks
             start = there * i // blocks
             spans.append((start, min(start + length, there)))
         return spans

@@ -167,12 +167,12 @@ def ndcg(
     values = np.zeros(n)
     for start in range(0, n, BLOCK):
         part = slice(start, start + BLOCK)
-        asked = scores[part]
+        block = scores[part]
         known = np.nan_to_num(relevance[part], nan=0.0)
-        rows, _ = topk_of_blocks((asked[:, i : i + ITEMS] for i in range(0, m, ITEMS)), p)
-        found = np.take_along_axis(known, rows, axis=1)
+        rows, _ = topk_of_blocks((block[:, i : i + ITEMS] for i in range(0, m, ITEMS)), p)
+        gains = np.take_along_axis(known, rows, axis=1)
         best = np.sort(np.partition(known, -p, axis=1)[:, -p:], axis=1)[:, ::-1]
-        dcg, ideal = (_gains(relevances, gain) @ discounts for relevances in (found, best))
+        dcg, ideal = (_gains(relevances, gain) @ discounts for relevances in (gains, best))
         np.divide(dcg, ideal, out=values[part], where=ideal > 0)
     return values
 

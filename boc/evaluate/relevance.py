@@ -228,14 +228,14 @@ def _words(sentence: str) -> str:
 
 def _spice(command: str, pairs: Sequence[tuple[str, Sequence[str]]], folder: Path) -> list[float]:
     """One run of SPICE over (candidate, references); parses are kept in ``folder`` for the next."""
-    asked, answered, cache = folder / "asked.json", folder / "answered.json", folder / "cache"
+    request, reply, cache = folder / "asked.json", folder / "answered.json", folder / "cache"
     cache.mkdir(exist_ok=True)
-    asked.write_text(
+    request.write_text(
         json.dumps([{"image_id": i, "test": test, "refs": refs} for i, (test, refs) in enumerate(pairs)]),
         encoding="utf-8",
     )
-    answered.unlink(missing_ok=True)
-    words = [*shlex.split(command), str(asked), "-cache", str(cache), "-out", str(answered), "-silent"]
+    reply.unlink(missing_ok=True)
+    words = [*shlex.split(command), str(request), "-cache", str(cache), "-out", str(reply), "-silent"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -247,8 +247,8 @@ def _spice(command: str, pairs: Sequence[tuple[str, Sequence[str]]], folder: Pat
         last = (done.stderr.strip() or "no message").splitlines()[-1]
         raise BocError(f"SPICE: {command!r} ended with status {done.returncode} ({last}); run it by hand to see why")
     try:
-        found: list[dict[str, Any]] = json.loads(answered.read_text(encoding="utf-8"))
-        scores = {entry["image_id"]: entry["scores"]["All"]["f"] for entry in found}
+        answers: list[dict[str, Any]] = json.loads(reply.read_text(encoding="utf-8"))
+        scores = {entry["image_id"]: entry["scores"]["All"]["f"] for entry in answers}
         return [float("nan") if scores[i] is None else float(scores[i]) for i in range(len(pairs))]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BocError(f"SPICE: {command!r} wrote no score for each of {len(pairs)} pairs; is it SPICE 1.0?") from error

@@ -127,9 +127,9 @@ def evaluate_index(
         def recall(asking: Modality, target: Modality) -> Recall:
             columns = []
             for batch in file.batches(asking, QUERIES):
-                asked = batch.embeddings
-                found = [searcher.search_vectors(asked, options, k=k, find=target) for k in CUTOFFS]
-                found.append(searcher.search_vectors(asked, k=DEEPEST, rm=1, find=target, rerank="dot"))
+                queries = batch.embeddings
+                found = [searcher.search_vectors(queries, options, k=k, find=target) for k in CUTOFFS]
+                found.append(searcher.search_vectors(queries, k=DEEPEST, rm=1, find=target, rerank="dot"))
                 columns.append([[_rank(h, q) for h, q in zip(hits, batch.items, strict=True)] for hits in found])
                 tick(len(batch))
             *cut, deep = np.concatenate(columns, axis=1)
@@ -141,17 +141,17 @@ def evaluate_index(
 
 def _rank(hits: Sequence[Hit], query: Item) -> int:
     """Rank (from 0) of the first hit of the query's picture, or DEEPEST."""
-    wanted = query.group or query.id
-    return next((rank for rank, hit in enumerate(hits) if (hit.item.group or hit.item.id) == wanted), DEEPEST)
+    target = query.group or query.id
+    return next((rank for rank, hit in enumerate(hits) if (hit.item.group or hit.item.id) == target), DEEPEST)
 
 
-def _check_same(path: Path, items: Sequence[Item], model: Path, wanted: Sequence[Item], kind: str) -> None:
+def _check_same(path: Path, items: Sequence[Item], model: Path, expected: Sequence[Item], kind: str) -> None:
     """FeatureFileError unless ``path`` has the items of ``model``; only the paths of pictures may differ."""
-    if len(items) != len(wanted):
+    if len(items) != len(expected):
         raise FeatureFileError(
-            f"{path}: holds {len(items)} {kind}, {model} holds {len(wanted)}; give files of the same items"
+            f"{path}: holds {len(items)} {kind}, {model} holds {len(expected)}; give files of the same items"
         )
-    for one, other in zip(items, wanted, strict=True):
+    for one, other in zip(items, expected, strict=True):
         if one.id != other.id:
             raise FeatureFileError(
                 f"{path}: holds {one.id!r} where {model} holds {other.id!r}; give files of the same items in one order"
@@ -180,9 +180,9 @@ def _scorer(file: FeatureFile, metric: str) -> Callable[[int, int], NDArray[np.f
     count = file.count("image")
 
     def concepts(modality: Modality, start: int, stop: int) -> Ragged:
-        found = file.batch(modality, start, stop).embeddings.concepts
-        assert found is not None
-        return found
+        sets = file.batch(modality, start, stop).embeddings.concepts
+        assert sets is not None
+        return sets
 
     def aligned(start: int, stop: int) -> NDArray[np.float32]:
         words = concepts("text", start, stop)

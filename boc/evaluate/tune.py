@@ -203,11 +203,11 @@ def ranks_of(documents: TermMatrix, queries: TermMatrix, truth: NDArray[np.int64
     for start in range(0, len(truth), BLOCK):
         scores = (queries[start : start + BLOCK].astype(np.int64) @ terms).tocsr()
         for row, (low, high) in enumerate(pairwise(scores.indptr), start):
-            found, score = scores.indices[low:high], scores.data[low:high]
+            columns, score = scores.indices[low:high], scores.data[low:high]
             for i, item in enumerate(truth[row]):
-                own = score[found == item]
+                own = score[columns == item]
                 if len(own):
-                    ahead = (score > own) | ((score == own) & (found < item))
+                    ahead = (score > own) | ((score == own) & (columns < item))
                     ranks[row, i] = np.count_nonzero(ahead)
     return ranks
 

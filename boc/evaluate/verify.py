@@ -69,7 +69,7 @@ class Verification:
     def right(self) -> bool:
         """Whether no fault was found."""
         wrong = self.damaged or self.mismatches or self.repeated
-        return not wrong and all(found == told for found, told in self.counts.values())
+        return not wrong and all(count == expected for count, expected in self.counts.values())
 
 
 def verify(index: Index, *, pairs: int = PAIRS, seed: int = 0, files: Sequence[Path | str] = ()) -> Verification:
@@ -82,11 +82,11 @@ def verify(index: Index, *, pairs: int = PAIRS, seed: int = 0, files: Sequence[P
 
     BocError if ``files`` lack an item.
     """
-    told = {**index.manifest.items, "postings": index.manifest.postings}
+    expected = {**index.manifest.items, "postings": index.manifest.postings}
     damaged = index.damaged()
     if damaged:
         return Verification(
-            0, 0, "nothing", [], [], {name: (count, count) for name, count in told.items()}, [], damaged
+            0, 0, "nothing", [], [], {name: (count, count) for name, count in expected.items()}, [], damaged
         )
     codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
     chance = random.Random(seed)
@@ -94,23 +94,23 @@ def verify(index: Index, *, pairs: int = PAIRS, seed: int = 0, files: Sequence[P
     with ExitStack() as stack:
         source = _source(codec, index, files, stack)
         k = ALL_HITS if sum(counts.values()) < ALL_HITS else SOME_HITS
-        asked = _ask(index, source, sample, pairs, k, chance)
-        mismatches, rounded = _compare(index, source, asked)
-    found = {**counts, "postings": int(index.document_frequencies().sum())}
+        trials = _ask(index, source, sample, pairs, k, chance)
+        mismatches, rounded = _compare(index, source, trials)
+    actual = {**counts, "postings": int(index.document_frequencies().sum())}
     return Verification(
-        sum(len(one.items) for one in asked),
-        len(asked),
+        sum(len(one.items) for one in trials),
+        len(trials),
         source.name,
         mismatches,
         rounded,
-        {name: (count, told[name]) for name, count in found.items()},
+        {name: (count, expected[name]) for name, count in actual.items()},
         repeated,
         damaged,
     )
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Trial:
     """A query: the id of the item with its ``code`` (1, V), its at most ``k`` hits, and the ``items`` to compare."""
 
     id: str
@@ -134,54 +134,54 @@ class _Asked:
 
 def _ask(
     index: Index, source: _Source, sample: Sequence[Item], pairs: int, k: int, chance: random.Random
-) -> list[_Asked]:
+) -> list[_Trial]:
     """Yield queries from the sample, each with items to compare, half of them hits if there are enough."""
     if not sample:
         return []
     each = min(PER_QUERY, len(sample))
     queries = chance.sample(sample, min(len(sample), math.ceil(pairs / each)))
     codes = heaviest(source.queries(queries), QUERY_TERMS)
-    asked = []
+    trials = []
     for i, query in enumerate(queries):
         hits = index.search(codes[[i]], k)[0]
-        found = [hit.item for hit in chance.sample(hits, min(len(hits), each // 2))]
-        taken = {item.id for item in found}
+        chosen = [hit.item for hit in chance.sample(hits, min(len(hits), each // 2))]
+        taken = {item.id for item in chosen}
         others = (item for item in chance.sample(sample, len(sample)) if item.id not in taken)
-        asked.append(_Asked(query.id, codes[[i]], k, hits, [*found, *islice(others, each - len(found))]))
-    return asked
+        trials.append(_Trial(query.id, codes[[i]], k, hits, [*chosen, *islice(others, each - len(chosen))]))
+    return trials
 
 
-def _compare(index: Index, source: _Source, asked: Sequence[_Asked]) -> tuple[list[Mismatch], list[str]]:
+def _compare(index: Index, source: _Source, trials: Sequence[_Trial]) -> tuple[list[Mismatch], list[str]]:
     """The pairs that disagree with ``source``, and the ids of items that differ by rounding, which are compared with
     the stored frequencies."""
-    items = list({item.id: item for one in asked for item in one.items}.values())
-    first = _mismatches(asked, items, source.documents)
+    items = list({item.id: item for one in trials for item in one.items}.values())
+    first = _mismatches(trials, items, source.documents)
     suspects = {wrong.item for wrong in first}
     rounded = _rounded(index, source, [item for item in items if item.id in suspects])
-    again = _mismatches(asked, rounded, lambda near: index.terms([item.id for item in near]))
+    again = _mismatches(trials, rounded, lambda near: index.terms([item.id for item in near]))
     ids = {item.id: None for item in rounded}
     return [wrong for wrong in first if wrong.item not in ids] + again, list(ids)
 
 
 def _mismatches(
-    asked: Sequence[_Asked], items: Sequence[Item], documents: Callable[[Sequence[Item]], TermMatrix]
+    trials: Sequence[_Trial], items: Sequence[Item], documents: Callable[[Sequence[Item]], TermMatrix]
 ) -> list[Mismatch]:
     """The pairs of queries and ``items`` whose scores are not the dot products with ``documents``."""
     if not items:
         return []
     place = {item.id: row for row, item in enumerate(items)}
-    queries = sparse.vstack([one.code for one in asked], format="csr").astype(np.int64)
+    queries = sparse.vstack([one.code for one in trials], format="csr").astype(np.int64)
     expected = (queries @ documents(items).astype(np.int64).T).toarray()
     pairs = [
         (one, item.id, int(expected[i, place[item.id]]))
-        for i, one in enumerate(asked)
+        for i, one in enumerate(trials)
         for item in one.items
         if item.id in place
     ]
     return [
-        Mismatch(one.id, item, one.scores.get(item, 0.0), wanted)
-        for one, item, wanted in pairs
-        if not one.agrees(item, wanted)
+        Mismatch(one.id, item, one.scores.get(item, 0.0), score)
+        for one, item, score in pairs
+        if not one.agrees(item, score)
     ]
 
 
@@ -211,8 +211,8 @@ class _Source:
             of = [row for row, item in enumerate(items) if item.modality == modality]
             for some in (of[start : start + BATCH] for start in range(0, len(of), BATCH)):
                 # A batch of two for one item, since a product with a single row is rounded differently.
-                asked = [items[row] for row in some] + [items[row] for row in some if len(some) == 1]
-                parts.append(encode(self.embeddings(asked, modality))[: len(some)])
+                batch = [items[row] for row in some] + [items[row] for row in some if len(some) == 1]
+                parts.append(encode(self.embeddings(batch, modality))[: len(some)])
                 rows += some
         return sparse.vstack(parts, format="csr")[np.argsort(rows)]
 
@@ -239,9 +239,11 @@ class _Files(_Source):
 
     def __init__(self, codec: SurrogateCodec, files: FeatureFiles, index: Index) -> None:
         super().__init__(codec)
-        found, wanted = files.header.identity, index.manifest.identity
-        if found.digest != wanted.digest:
-            raise EncoderError(f"{files.path}: made by {found.spec}, the index by {wanted.spec}; use the same encoder")
+        identity, expected = files.header.identity, index.manifest.identity
+        if identity.digest != expected.digest:
+            raise EncoderError(
+                f"{files.path}: made by {identity.spec}, the index by {expected.spec}; use the same encoder"
+            )
         self._path = files.path
         self._place = {
             (modality, key): (file, row)
@@ -251,19 +253,19 @@ class _Files(_Source):
         }
 
     def embeddings(self, items: Sequence[Item], modality: Modality) -> Embeddings:
-        found = []
+        parts = []
         for item in items:
             if (modality, item.id) not in self._place:
                 raise BocError(
                     f"{self._path}: no item {item.id!r}, which the index holds; give all the files that it was made of"
                 )
             file, row = self._place[modality, item.id]
-            found.append(file.batch(modality, row, row + 1, sets=self._codec.reads_concepts).embeddings)
-        sets = [one.concepts for one in found if one.concepts is not None]
-        words = [one.words[0] for one in found if one.words is not None]
+            parts.append(file.batch(modality, row, row + 1, sets=self._codec.reads_concepts).embeddings)
+        sets = [one.concepts for one in parts if one.concepts is not None]
+        words = [one.words[0] for one in parts if one.words is not None]
         return Embeddings(
             modality,
-            np.concatenate([one.vectors for one in found]),
+            np.concatenate([one.vectors for one in parts]),
             Ragged.concatenate(sets) if sets else None,
             words=words or None,
         )
@@ -280,9 +282,9 @@ class _Terms(_Source):
         return self._index.terms([item.id for item in items])
 
     def queries(self, items: Sequence[Item]) -> TermMatrix:
-        found = self.documents(items)
-        found.data = np.minimum(found.data, LIGHT)
-        return found
+        codes = self.documents(items)
+        codes.data = np.minimum(codes.data, LIGHT)
+        return codes
 
 
 def _source(codec: SurrogateCodec, index: Index, files: Sequence[Path | str], stack: ExitStack) -> _Source:

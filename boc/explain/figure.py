@@ -136,14 +136,14 @@ def _place(box: NDArray[np.float32], photo: Image.Image) -> tuple[int, int, int,
 def _offset(places: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
     """Each box drawn in by so many line widths that no two of its sides lie on those of a box before it."""
     line = _px(LINE + 2 * CASING)
-    found: list[tuple[int, int, int, int]] = []
+    drawn: list[tuple[int, int, int, int]] = []
     for x1, y1, x2, y2 in places:
         most = max(min(x2 - x1, y2 - y1) * 2 // 5 // line, 0)
         nested = [(x1 + line * i, y1 + line * i, x2 - line * i, y2 - line * i) for i in range(most + 1)]
-        found.append(
-            next((box for box in nested if not any(_collide(box, other, line) for other in found)), nested[-1])
+        drawn.append(
+            next((box for box in nested if not any(_collide(box, other, line) for other in drawn)), nested[-1])
         )
-    return found
+    return drawn
 
 
 def _collide(a: tuple[int, ...], b: tuple[int, ...], line: int) -> bool:

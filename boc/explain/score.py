@@ -153,16 +153,16 @@ def explain_item(
     code = code if query_z is None else heaviest(code, query_z)
     matches = _matches(code, searcher.index.terms([item.id], code.indices.tolist()))
     matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
-    found = Explanation(query, item, matches, _parts(asked), query_terms=code)
+    explanation = Explanation(query, item, matches, _parts(asked), query_terms=code)
     try:
         encoded = encode(item)
     except ImageError as error:
-        return replace(found, missing=str(error))
+        return replace(explanation, missing=str(error))
     item_parts = _parts(encoded)
     missing = "no regions or words: the encoder found none, or gives vectors only"
     carried = _carried(searcher.codec, encoded, item_parts, [match.term for match in matches])
-    both = found.query_parts is not None and item_parts is not None
-    return replace(found, item_parts=item_parts, carried=carried, missing="" if both else missing)
+    both = explanation.query_parts is not None and item_parts is not None
+    return replace(explanation, item_parts=item_parts, carried=carried, missing="" if both else missing)
 
 
 def _query(text: str | None, image: Path | str | None) -> Item:
@@ -264,12 +264,12 @@ class TermLabels(Mapping[int, Label]):
         stored = self._stored.get(term, Label())
         if stored.words and stored.examples:
             return stored
-        asked = self._asked[term]
-        return Label(stored.words or asked.words, stored.examples or asked.examples)
+        label = self._asked[term]
+        return Label(stored.words or label.words, stored.examples or label.examples)
 
 
 def _max_per_name(rows: NDArray[np.float32], parts: Parts) -> NDArray[np.float32]:
     """The maximum over the ``rows`` of each name: (pieces, n) -> (names, n)."""
-    found = np.full((len(parts.names), rows.shape[1]), -np.inf, dtype=np.float32)
-    np.maximum.at(found, parts.of, rows)
-    return found
+    maxima = np.full((len(parts.names), rows.shape[1]), -np.inf, dtype=np.float32)
+    np.maximum.at(maxima, parts.of, rows)
+    return maxima

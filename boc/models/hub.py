@@ -99,10 +99,10 @@ def look(repository: str, revision: str = "", sha256: str = "") -> Offer:
     if sha256:
         others = [name for name in named if name in WEIGHTS and named[name].sha256 != sha256.lower()]
         if first_weights(named.keys() - set(others)) is None:
-            told = ", ".join(f"{name} {named[name].sha256 or '(none)'}" for name in others)
+            digests = ", ".join(f"{name} {named[name].sha256 or '(none)'}" for name in others)
             raise BocError(
-                f"{repository}: no weights there have the SHA-256 {sha256}, but {told}; do not use them, or give the "
-                "right one with --sha256"
+                f"{repository}: no weights there have the SHA-256 {sha256}, but {digests}; do not use them, or give "
+                "the right one with --sha256"
             )
         named = {name: file for name, file in named.items() if name not in others}
     files = [named[name] for name in wanted(list(named))]
@@ -202,10 +202,10 @@ def _publish(offer: Offer, part: Path) -> Model:
     for name in (NOTE, ".lock"):
         (folder / name).unlink(missing_ok=True)
     sync(folder.parent)
-    found = store.read(folder)
-    if found is None:
+    previous = store.read(folder)
+    if previous is None:
         raise BocError(f"{folder}: was removed while it was made; repeat the command")
-    return found
+    return previous
 
 
 def _clear(part: Path, offer: Offer) -> None:
@@ -240,8 +240,8 @@ def _licence(card: Any) -> str:
     """What the card of a model says of its licence, empty if nothing."""
     if card is None:
         return ""
-    told = card.get("license_name") or card.get("license") or ""
-    return ", ".join(map(str, told)) if isinstance(told, list) else str(told)
+    licence = card.get("license_name") or card.get("license") or ""
+    return ", ".join(map(str, licence)) if isinstance(licence, list) else str(licence)
 
 
 def _quiet() -> Any:

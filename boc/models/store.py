@@ -68,19 +68,19 @@ def models() -> Iterator[Model]:
     folder = home()
     if folder.is_dir():
         for path in sorted(folder.iterdir()):
-            found = None if path.name.endswith(PARTIAL) else read(path)
-            if found is not None:
-                yield found
+            model = None if path.name.endswith(PARTIAL) else read(path)
+            if model is not None:
+                yield model
 
 
 def read(folder: Path) -> Model | None:
     """The model in ``folder``, None if it holds no record. BocError if the record is damaged, or of another format."""
     path = folder / RECORD
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if told.pop("format") != FORMAT:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record.pop("format") != FORMAT:
             raise ValueError("another format")
-        return Model(**told, folder=folder)
+        return Model(**record, folder=folder)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -89,9 +89,9 @@ def read(folder: Path) -> Model | None:
 
 def write(model: Model) -> None:
     """Write the record of a model into its folder."""
-    told = {"format": FORMAT, **asdict(model)}
-    del told["folder"]
-    write_text(model.folder / RECORD, json.dumps(told, indent=1) + "\n")
+    record = {"format": FORMAT, **asdict(model)}
+    del record["folder"]
+    write_text(model.folder / RECORD, json.dumps(record, indent=1) + "\n")
 
 
 def verify(model: Model) -> list[str]:

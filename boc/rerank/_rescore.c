@@ -7,7 +7,7 @@
 #include "../_kernels.h"
 #include <stdlib.h>
 
-#define AHEAD 4096 /* bytes of rows that are fetched before they are needed */
+#define AHEAD 4096 /* bytes of rows to prefetch */
 #define WIDEST 16  /* lanes */
 
 typedef uint16_t half;
@@ -74,7 +74,7 @@ KERNEL(of_floats_512, AVX512, float, __m512, 16, _mm512_setzero_ps(), _mm512_loa
        _mm512_add_ps, _mm512_reduce_add_ps)
 #define OF_HALVES (__builtin_cpu_supports("avx512f") ? of_halves_512 : of_halves)
 #define OF_FLOATS (__builtin_cpu_supports("avx512f") ? of_floats_512 : of_floats)
-#define RUNS_HERE (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) /* whatever has it has F16C */
+#define RUNS_HERE (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) /* every such processor has F16C */
 
 #elif defined(__GNUC__) && defined(__aarch64__)
 #include <arm_neon.h>
@@ -91,7 +91,7 @@ KERNEL(of_floats, , float, float32x4_t, 4, vdupq_n_f32(0), vld1q_f32, vld1q_f32,
 #error "neither AVX2 nor NEON: numpy stands in"
 #endif
 
-/* The products of a query with the chosen rows, or with all, in memory of their own; NULL and an error otherwise. */
+/* The products of a query with the chosen rows, or with all, in newly allocated memory; NULL with an error set. */
 static float *products_of(const Array *query, const Array *rows, const Array *chosen, int64_t n)
 {
     const int64_t held = rows->view.shape[0], d = rows->view.shape[1], *numbers = chosen ? chosen->view.buf : NULL;
@@ -135,7 +135,7 @@ static PyObject *dot(PyObject *module, PyObject *const *objects, Py_ssize_t n_ob
     return result;
 }
 
-/* A chosen row: the rank of its product, and where it was chosen. */
+/* A chosen row: the sort key of its product, and its place among the chosen. */
 typedef struct {
     uint32_t rank, place;
 } Ranked;

@@ -61,11 +61,11 @@ def alignments(words: Ragged, regions: Ragged, metric: str) -> NDArray[np.float3
     check_metric(metric)
     n, m = len(words), len(regions)
     scores = np.empty((n, m), dtype=np.float32)
-    asked, rows = unit_rows(words.values), unit_rows(regions.values)
-    step = max(1, CELLS * m // max(1, len(asked) * len(rows)))
+    word_rows, rows = unit_rows(words.values), unit_rows(regions.values)
+    step = max(1, CELLS * m // max(1, len(word_rows) * len(rows)))
     for first in range(0, m, step):
         part = regions.offsets[first : first + step + 1]
-        cosines = asked @ rows[part[0] : part[-1]].T
+        cosines = word_rows @ rows[part[0] : part[-1]].T
         scores[:, first : first + step] = _pool(cosines, words.offsets, part - part[0], metric, words_in_rows=True)
     return scores
 

@@ -84,8 +84,8 @@ def products(queries: NDArray[np.float32], rows: NDArray[np.generic]) -> NDArray
     high = np.rint(scaled) if rows.dtype == np.int8 else scaled.astype(np.float16)
     low = (scaled - high.astype(np.float32)) * np.float32(finer)
     parts = np.concatenate([high, np.rint(low) if rows.dtype == np.int8 else low]).astype(rows.dtype)
-    found = np.asarray(numkong.dots_packed(np.ascontiguousarray(rows), numkong.dots_pack(parts)))
-    both = np.ascontiguousarray(found.T).astype(np.float32, copy=False)
+    dots = np.asarray(numkong.dots_packed(np.ascontiguousarray(rows), numkong.dots_pack(parts)))
+    both = np.ascontiguousarray(dots.T).astype(np.float32, copy=False)
     m = len(queries)
     whole: NDArray[np.float32] = (both[:m] + both[m:] / np.float32(finer)) * (peaks / np.float32(largest))
     return whole

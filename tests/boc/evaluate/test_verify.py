@@ -152,7 +152,7 @@ def test_an_item_agrees_if_its_score_would_leave_the_list_as_it_is(
 
     asked %= len(scores)
     hits = ranked(scores)
-    one = module._Asked("query", sparse.csr_array((1, 1)), k, hits, [])
+    one = module._Trial("query", sparse.csr_array((1, 1)), k, hits, [])
     changed = [claimed if i == asked else score for i, score in enumerate(scores)]
     assert one.agrees(f"{asked}", claimed) == (ranked(changed) == hits)
 

@@ -1,0 +1,30 @@
+"""An installed boc has its modules in C, and makes, checks and searches an index. From the root of the repository."""
+
+import importlib
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from boc.cli import main
+
+MODULES = ("boc.clustering._nearest", "boc.codecs._quantize", "boc.rerank._rescore", "boc._instances")
+ENGINE = ("indexing.embedded._topk", "indexing.embedded._strings")
+AT = ("--at", "file:index")
+
+page = Path("docs/encoders.md").read_text(encoding="utf-8").partition("## Your own vectors")[2]
+(snippet, *_) = re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)
+for module in (*MODULES, *ENGINE):
+    importlib.import_module(module)
+with tempfile.TemporaryDirectory() as folder:
+    os.chdir(folder)
+    exec(compile(snippet, "docs/encoders.md", "exec"))  # writes mine.h5
+    for command in (
+        ("--version",),
+        ("index", "mine", "mine.h5", *AT),
+        ("verify", "mine", *AT),
+        ("search", "mine", "--like", "0000.jpg", "-k", "3", *AT),
+        ("search", "mine", "--features", "mine.h5", "--id", "0000.jpg", "-k", "3", *AT),
+    ):
+        main(command, standalone_mode=False)
+    os.chdir("/")
