@@ -127,7 +127,7 @@ def _regions_file(data: Source, output: Path, source: RegionSource) -> Path:
 
     path = output / "training" / "regions.h5"
     if not path.exists():
-        extraction = Extraction(data, path, regions=source)
+        extraction = Extraction(data, path, regions=source, workers=None)
         options.show("cutting regions", extraction.total, extraction.run())
     with FeatureFile(path) as file:
         for _, reason in file.failed:
