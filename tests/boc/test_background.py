@@ -50,7 +50,8 @@ def test_hits_below_the_line_are_left_out(searcher: Searcher) -> None:
     line = float(np.median(sure))
     assert searcher.search(TEXT, k=40, min_confidence=line) == [hit for hit in every if (hit.confidence or 0) >= line]
     batch = searcher.search_texts([TEXT, "green"], k=40, min_confidence=0)
-    assert [hit.confidence for hit in batch[0]] == pytest.approx(sure)
+    # the rounding of a batch is another one
+    assert [hit.confidence for hit in batch[0]] == pytest.approx(sure, abs=1e-4)
 
 
 def test_a_question_of_parts_has_confidences(searcher: Searcher) -> None:
