@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from boc.manifest import Manifest
+    from boc.names import RequestForm
     from boc.types import (
         Embeddings,
         Filter,
@@ -146,6 +147,21 @@ class Encoder(Protocol):
         """Embeddings of sentences, one row per input."""
 
 
+class Request(Protocol):
+    """The HTTP request of a search, for other programs. It contains no secret."""
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What is sent as JSON; its arrays are those of numpy."""
+
+    @property
+    def path(self) -> str:
+        """Where it is sent, behind the address of the server."""
+
+    def written(self, form: RequestForm) -> str:
+        """The body as JSON, or the request as a program."""
+
+
 class Index(Protocol):
     """An open index. Replacing it does not change an open one; engines that edit in place show edits at once."""
 
@@ -180,6 +196,20 @@ class Index(Protocol):
         their vectors or concept sets are; an alignment needs ``modality``. With ``words`` the score also counts words.
         ``stages`` gets the milliseconds of postings, re-ranking and content, and the number of candidates. BackendError
         for options that the engine does not support.
+        """
+
+    def request(
+        self,
+        queries: TermMatrix,
+        k: int,
+        modality: Modality | None = None,
+        *,
+        filters: Sequence[Filter] = (),
+        rescore: Rescore | None = None,
+    ) -> Request:
+        """The HTTP request that has the hits of ``search`` for one query as its answer.
+
+        BackendError if the engine has no interface of its own, or does not re-rank by itself.
         """
 
     def match(

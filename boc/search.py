@@ -24,13 +24,13 @@ from boc.plugins import check_name
 from boc.queries import Part, Query, compose
 from boc.rank_fusion import reciprocal_rank_fusion
 from boc.search_options import SearchOptions
-from boc.types import Embeddings, Hit, ImageRef, Modality, Rescore, Stages, TextScore
+from boc.types import Embeddings, Hit, ImageRef, Modality, Rescore, Stages, TermMatrix, TextScore
 from boc.variety import varied
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from boc.plugins import Encoder, Index
+    from boc.plugins import Encoder, Index, Request
     from boc.search_options import SearchKeywords
 
 
@@ -279,19 +279,17 @@ class Searcher:
         parts: Sequence[tuple[Embeddings, float]],
     ) -> list[list[Hit]]:
         """The hits by score."""
-        for condition in options.filters:
-            check_filter(condition, self.index.manifest.fields)
+        self._check_filters(options)
         if options.sort is not None:
             check_sort(options.sort, self.index.manifest.fields)
         words = _text_score(options, texts)
         target = self.target(options.find)
         begun = perf_counter()
-        codes = self.codec.encode_queries(queries)
-        stages.codes = codes = codes if options.query_z is None else heaviest(codes, options.query_z)
+        stages.codes = codes = self._codes(queries, options)
         stages.took("code_ms", begun)
         if options.hybrid == "sum":
             return self.index.search(codes, options.k, target, filters=options.filters, words=words, stages=stages)
-        depth = math.ceil((self.index.manifest.rm if options.rm is None else options.rm) * options.k)
+        depth = self._depth(options)
         rescore = Rescore(self._metric(options), queries, options.k if words is None else depth, parts)
         ranked = self.index.search(codes, depth, target, filters=options.filters, rescore=rescore, stages=stages)
         if words is None:
@@ -300,6 +298,43 @@ class Searcher:
         matched = self.index.match(words.texts, depth, target, options.filters)
         stages.took("postings_ms", begun)
         return [reciprocal_rank_fusion(pair, options.k) for pair in zip(ranked, matched, strict=True)]
+
+    def request(
+        self,
+        query: Query,
+        options: SearchOptions | None = None,
+        *,
+        encoded: Sequence[Embeddings] | None = None,
+        **keywords: Unpack[SearchKeywords],
+    ) -> Request:
+        """The HTTP request that has the hits of ``search_query`` as its answer, for other programs.
+
+        BocError for options that take more than one request: items of the index as parts, hybrid searches, an order
+        other than by score, variety and confidence. BackendError if the index is not on a server.
+        """
+        options = SearchOptions.of(options, **keywords)
+        own = [name for name in ("hybrid", "sort", "min_confidence", "mmr", "collapse") if getattr(options, name)]
+        if own or query.ids:
+            raise BocError(f"boc itself computes {own[0] if own else 'what is like an item'}; no single request does")
+        self._check_filters(options)
+        encoded = [self._encoded(part) for part in query.parts] if encoded is None else encoded
+        whole, _ = self._composed(query, encoded, options)
+        rescore = Rescore(self._metric(options), whole, options.k)
+        codes, target = self._codes(whole, options), self.target(options.find)
+        return self.index.request(codes, self._depth(options), target, filters=options.filters, rescore=rescore)
+
+    def _check_filters(self, options: SearchOptions) -> None:
+        for condition in options.filters:
+            check_filter(condition, self.index.manifest.fields)
+
+    def _codes(self, queries: Embeddings, options: SearchOptions) -> TermMatrix:
+        """The terms of queries, or the heaviest of them if ``options`` say so."""
+        codes = self.codec.encode_queries(queries)
+        return codes if options.query_z is None else heaviest(codes, options.query_z)
+
+    def _depth(self, options: SearchOptions) -> int:
+        """The number of candidates."""
+        return math.ceil((self.index.manifest.rm if options.rm is None else options.rm) * options.k)
 
     def target(self, find: Modality | None = None) -> Modality:
         """The modality of the hits: ``find``, or pictures if the index has any. BocError if it has no such items."""

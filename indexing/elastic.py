@@ -45,7 +45,7 @@ class ElasticTransport:
     engine = "elasticsearch"
 
     def __init__(self, address: Address) -> None:
-        self.shown = address.shown
+        self.address, self.shown = address, address.shown
         options: dict[str, Any] = {}
         if address.hosts[0].startswith("https"):
             options["verify_certs"] = address.verify_certs

@@ -52,7 +52,7 @@ class OpenSearchTransport:
     engine = "opensearch"
 
     def __init__(self, address: Address) -> None:
-        self.shown = address.shown
+        self.address, self.shown = address, address.shown
         self._known = False
         headers = {} if address.api_key is None else {"authorization": f"ApiKey {address.api_key}"}
         options: dict[str, Any] = {}

@@ -29,7 +29,7 @@ MAY = {
     "boc.types": {"boc", "boc.errors", "boc.names"},
     "boc.manifest": {"boc", "boc.errors", "boc.names", "boc.types"},
     "boc.models": {"boc", "boc.errors", "boc.atomic_files"},
-    "boc.plugins": {"boc", "boc.errors", "boc.types", "boc.manifest", "boc.models"},
+    "boc.plugins": {"boc", "boc.errors", "boc.names", "boc.types", "boc.manifest", "boc.models"},
     "boc.topk": {"boc"},
     "boc.vectors": {"boc"},
     "boc.prefetch": {"boc"},

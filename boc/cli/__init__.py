@@ -32,6 +32,7 @@ from boc.cli.commands import (
     index,
     info,
     model,
+    query,
     search,
     serve,
     show_alignment,
@@ -47,7 +48,7 @@ SECTIONS = {
     "Pictures to try things on": (gallery,),
     "Get or make an encoder": (model, train, convert, extract, evaluate, show_alignment),
     "Make an index": (build_codebook, index, sync, tune, estimate),
-    "Search": (search, serve, explain),
+    "Search": (search, serve, query, explain),
     "Look after indexes": (info, verify, copy, export, duplicates, compact, delete),
     "Look after boc": (doctor, completion),
 }

@@ -19,7 +19,7 @@ from boc.cli.config import SECRETS, SHARED, Rule, Rules, Settings, find, holds_p
 from boc.cli.options import CodeType
 
 SHARED_OPTIONS = ("at", "encoder", "device")
-HAVE_THEIR_ENCODER = {"search", "explain", "serve"}
+HAVE_THEIR_ENCODER = {"search", "query", "explain", "serve"}
 """Commands that use the encoder of the index; the shared setting of an encoder is for making indexes."""
 THIS_TIME = {"all", "append", "apply", "replace"}
 """Options that are never settings, so that an old line in a file cannot replace an index."""

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache, wraps
 from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,6 +147,13 @@ class EmbeddedIndex:
         return [_leading(one, k) for one in found] if len(self._parts) > 1 else found
 
     @_refusing
+    def request(self, *query: Any, **options: Any) -> NoReturn:
+        name = self._home.name
+        raise BackendError(
+            f"{name} is in a folder, which answers no HTTP requests; boc serve {name} does, under /api, and so does a "
+            f"server that holds it: boc copy {name} --to elastic+URL"
+        )
+
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
     ) -> list[list[Hit]]:

@@ -20,6 +20,7 @@ from .._validate import check_rescore, no_concepts
 from . import requests
 from .aliases import Generation
 from .clause_limit import SAFE, Budget
+from .http_request import HttpRequest
 from .term_fields import EXACT
 from .transport import Json, RefusedError, Transport, refusal
 
@@ -172,12 +173,7 @@ class ServerIndex:
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
     ) -> list[list[Hit]]:
         """Candidates re-ranked by the server, which returns only the best."""
-        state, dtype = self.generation.state, self.manifest.vector_dtype
-        shown = {"_source": requests.ITEM, "size": min(k, candidates)}
-        asked = [
-            requests.rescored({**body, **shown}, query, candidates, state.vectors, dtype)
-            for body, query in zip(bodies, queries, strict=True)
-        ]
+        asked = [self._reranking(*pair, candidates, k) for pair in zip(bodies, queries, strict=True)]
         begun = perf_counter()
         answers = self._searched(asked, k)
         begun = stages.took("postings_ms", begun)
@@ -189,6 +185,41 @@ class ServerIndex:
             found.append(reorder([Hit(_item(hit["_source"]), 0.0) for hit in hits], scores, k))
         stages.took("content_ms", begun)
         return found
+
+    def _reranking(self, body: Json, query: NDArray[np.float32], candidates: int, k: int) -> Json:
+        """The search ``body`` for the best k of its candidates by the vector ``query``."""
+        shown = {"_source": requests.ITEM, "size": min(k, candidates)}
+        layout, dtype = self.generation.state.vectors, self.manifest.vector_dtype
+        return requests.rescored({**body, **shown}, query, candidates, layout, dtype)
+
+    def request(
+        self,
+        queries: TermMatrix,
+        k: int,
+        modality: Modality | None = None,
+        *,
+        filters: Sequence[Filter] = (),
+        rescore: Rescore | None = None,
+    ) -> HttpRequest:
+        most = k if rescore is None else rescore.k
+        if most > requests.WINDOW:
+            raise BackendError(f"one request has at most {requests.WINDOW} hits, got k = {most}; ask for fewer")
+        if rescore is not None and rescore.metric != "dot":
+            raise BackendError(f"the server does not re-rank by {rescore.metric}, boc does; add --rerank dot")
+        if rescore is not None and not self.generation.state.unit:
+            raise BackendError(
+                f"{self.generation.name} holds vectors longer than 1, which boc re-ranks itself; index unit vectors"
+            )
+        features = self._features(queries, 0, len(filters))
+        if not features:
+            raise BackendError("the query has no terms, so it finds nothing; ask for something else")
+        body = requests.search_body(self._strategy.query(features), k, modality, filters)
+        body = (
+            {**body, "_source": requests.ITEM}
+            if rescore is None
+            else self._reranking(body, rescore.queries.vectors[0], k, rescore.k)
+        )
+        return HttpRequest(self._transport.engine, self._transport.address, self.generation.name, body)
 
     def _fetched(
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages

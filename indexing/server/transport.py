@@ -8,6 +8,8 @@ from typing import Any, Protocol
 from boc.errors import BackendError
 from boc.errors import UnreachableError as UnreachableError
 
+from .address import Address
+
 Json = dict[str, Any]
 
 
@@ -30,6 +32,7 @@ class Transport(Protocol):
 
     engine: str
     """elasticsearch or opensearch."""
+    address: Address
     shown: str
     """The address without secrets, for messages."""
 

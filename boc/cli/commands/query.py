@@ -1,0 +1,84 @@
+"""boc query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from boc.cli import options
+from boc.names import METRICS, MODALITIES, REQUEST_FORMS, Metric, Modality, RequestForm
+
+
+@click.command("query")
+@options.name
+@click.argument("text", type=options.SENTENCE, required=False)
+@click.option("--image", "images", type=options.PATH, multiple=True, help="Search by this picture; can be repeated.")
+@click.option("-k", default=10, show_default=True, help="Number of hits.")
+@click.option("--rm", type=float, help="Candidates re-ranked per hit [default: that of the index].")
+@click.option(
+    "--rerank",
+    type=click.Choice(METRICS),
+    help="Metric of re-ranking; a server has dot only [default: that of the index].",
+)
+@click.option(
+    "--find",
+    type=click.Choice(MODALITIES),
+    help="Modality of the hits [default: image if the index has pictures].",
+)
+@click.option(
+    "--filter",
+    "conditions",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Only items whose metadata fulfil this condition; also != < <= > >=. Repeat it to combine conditions by AND.",
+)
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(REQUEST_FORMS),
+    default="json",
+    show_default=True,
+    help="The body alone, a curl command, a Python program, or lines for the console of Kibana or Dashboards.",
+)
+@options.at
+@options.encoder
+@options.device
+def command(
+    name: str,
+    text: str | None,
+    images: tuple[Path, ...],
+    k: int,
+    rm: float | None,
+    rerank: Metric | None,
+    find: Modality | None,
+    conditions: tuple[str, ...],
+    form: RequestForm,
+    at: str,
+    encoder: str | None,
+    device: str,
+) -> None:
+    """Print the request with which any program searches the index NAME on its server.
+
+    Its answer has the hits of boc search with the same options. Their _score is the dot product plus 1.01. Passwords
+    and keys are not printed, but the variables that hold them are: BOC_PASSWORD or BOC_API_KEY.
+
+    \b
+    Examples: boc query photos "two dogs play in the snow" --at elastic+https://USER@HOST:9200
+              boc query photos "a dog -snow" -k 20 --filter "year>=2020" --as curl
+              boc query photos "a dog" --as kibana
+    """
+    if text is None and not images:
+        raise click.UsageError("give TEXT (in quotes), or --image FILE")
+    from boc.inputs.metadata import parse_filter
+    from boc.queries import Query, parse_text
+    from boc.search import Searcher
+    from boc.search_options import SearchOptions
+
+    searcher = Searcher.open(name, at, encoder=encoder, device=device)
+    filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
+    sentence, minus = (None, []) if text is None else parse_text(text)
+    request = searcher.request(
+        Query.of(sentence, minus=minus, images=images), SearchOptions(k, rm, find, rerank, filters)
+    )
+    click.echo(request.written(form))

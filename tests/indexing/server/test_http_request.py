@@ -1,0 +1,137 @@
+"""The requests of ``boc query``: sent by other programs, they have the hits of ``boc search``; no secret is in them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from boc.names import REQUEST_FORMS
+from indexing.server.address import parse
+from indexing.server.http_request import HttpRequest
+from tests.helpers import boc
+from tests.servers.fixtures import kinds
+
+SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
+SERVERS = kinds("opensearch-3", "elasticsearch-9")
+
+
+def ok(*arguments: object) -> str:
+    result = boc(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture
+def at(server: Any) -> str:
+    return f"{SCHEMES[server.kind.engine]}+{server.url}"
+
+
+@pytest.fixture
+def name(at: str, library: Path) -> Iterator[str]:
+    """The index ``photos`` of the library, copied to the server."""
+    found = f"boc-test-{uuid.uuid4().hex[:12]}"
+    ok("copy", "photos", found, "--from", f"file:{library / 'index'}", "--to", f"{at}?replicas=0")
+    yield found
+    ok("delete", found, "--all", "--at", at)
+
+
+def program(form: str, text: str) -> str:
+    run = ["sh"] if form == "curl" else [sys.executable, "-"]
+    done = subprocess.run(run, input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("a red box",),
+        ("a red box -left", "-k", 3, "--rm", 2),
+        ("something green", "--find", "text", "-k", 5),
+        ("a red box", "--filter", "width=64", "--filter", "size!=1", "-k", 5),
+        ("a red box", "--filter", "width=63"),
+        ("a red box", "--rm", 100_000, "-k", 1),
+    ],
+    ids=str,
+)
+def test_the_body_sent_by_curl_has_the_hits_of_a_search(
+    server: Any, at: str, name: str, asked: tuple[Any, ...]
+) -> None:
+    hits = json.loads(ok("search", name, *asked, "--json", "--at", at))["hits"]
+    answer = json.loads(program("curl", ok("query", name, *asked, "--as", "curl", "--at", at)))
+    found = answer["hits"]["hits"]
+    assert [hit["_source"]["id"] for hit in found] == [hit["id"] for hit in hits]
+    assert [hit["_source"]["content"] for hit in found] == [hit["content"] for hit in hits]
+    assert [hit["_score"] - 1.01 for hit in found] == pytest.approx([hit["score"] for hit in hits], abs=1e-5)
+    assert bool(hits) == ("width=63" not in asked)
+
+
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
+def test_all_forms_have_the_same_hits(server: Any, at: str, name: str) -> None:
+    asked = ("a red box", "-k", 4, "--at", at)
+    wanted = [hit["id"] for hit in json.loads(ok("search", name, "--json", *asked))["hits"]]
+    body = json.loads(ok("query", name, *asked))
+    head, _, lines = ok("query", name, *asked, "--as", "kibana").partition("\n")
+    assert json.loads(lines) == body
+    method, path = head.split()
+    found = server.request(method, path, body)["hits"]["hits"]
+    assert [hit["_source"]["id"] for hit in found] == wanted
+    printed = program("python", ok("query", name, *asked, "--as", "python")).splitlines()
+    assert [line.split()[0] for line in printed] == wanted
+
+
+@pytest.mark.parametrize("server", kinds("opensearch-3"), indirect=True)
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("-k", 10_001), "at most 10000 hits, got k = 10001; ask for fewer"),
+        (("--rerank", "mrsw"), "does not re-rank by mrsw, boc does; add --rerank dot"),
+        (("--filter", "colour=red"), "colour"),
+    ],
+    ids=str,
+)
+def test_what_no_single_request_does_is_refused(
+    server: Any, at: str, name: str, asked: tuple[Any, ...], words: str
+) -> None:
+    result = boc("query", name, "a red box", *asked, "--at", at)
+    assert result.exit_code == 1
+    assert words in result.output
+
+
+def test_an_index_in_a_folder_is_refused_with_what_answers_instead(library: Path) -> None:
+    result = boc("query", "photos", "a red box", "--at", f"file:{library / 'index'}")
+    assert result.exit_code == 1
+    assert "photos is in a folder" in result.output
+    assert "boc serve photos" in result.output
+    assert "boc copy photos --to elastic+URL" in result.output
+
+
+def test_a_query_needs_something_to_ask(library: Path) -> None:
+    assert boc("query", "photos", "--at", f"file:{library / 'index'}").exit_code == 2
+
+
+@pytest.mark.parametrize("engine", ["elasticsearch", "opensearch"])
+@pytest.mark.parametrize("user", ["me o'hara@", ""])
+def test_secrets_are_named_by_their_variables(engine: str, user: str) -> None:
+    environment = {"BOC_PASSWORD": "pass-secret", "BOC_API_KEY": "key-secret"}
+    quoted = user.replace(" ", "%20")
+    address = parse(f"{SCHEMES[engine]}+https://{quoted}one.example.org,two.example.org/below", environment)
+    request = HttpRequest(engine, address, "photos", {"query": {"term": {"a'b": "END"}}})
+    for form in REQUEST_FORMS:
+        written = request.written(form)
+        assert "secret" not in written
+        if form in ("curl", "python"):
+            assert ("BOC_PASSWORD" if user else "BOC_API_KEY") in written
+            assert "https://one.example.org:443/below" in written
+    compile(request.written("python"), "program", "exec")
+    echo = request.written("curl").replace("curl ", "printf '%s\\n' ", 1)
+    arguments = program("curl", f"BOC_PASSWORD='a b' BOC_API_KEY='c d'\n{echo}").splitlines()
+    assert ("me o'hara:a b" if user else "Authorization: ApiKey c d") in arguments
