@@ -29,6 +29,7 @@ import click
 
 CHUNK = 1 << 16  # characters read at a time
 LONGEST = 1 << 24  # characters that one element of a list may have
+FIRST = 5  # sentences of a picture in a Karpathy file that the papers use; some of COCO have six or seven
 ENDS = frozenset(",:]} \t\r\n")  # behind a value
 SPACE = re.compile(r"\s*")
 
@@ -44,6 +45,7 @@ class Captioned:
     captions: list[tuple[str, str]] = field(default_factory=list)
     splits: dict[str, list[str]] = field(default_factory=dict)
     empty: int = 0  # captions without a word, which are left out
+    beyond: int = 0  # sentences of a Karpathy file after the first five of a picture, which are left out
 
     def add(self, image: str, caption: str) -> None:
         """A caption, with single spaces."""
@@ -171,7 +173,10 @@ def coco(paths: Sequence[Path]) -> Captioned:
 
 
 def karpathy(paths: Sequence[Path]) -> Captioned:
-    """Karpathy's file of a corpus, such as dataset_coco.json; of COCO, pictures lie in the folder ``filepath``."""
+    """Karpathy's file of a corpus, such as dataset_coco.json; of COCO, pictures lie in the folder ``filepath``.
+
+    As in the papers, the first five sentences of a picture are its captions.
+    """
     captioned = Captioned()
     for path in paths:
         with opened(path) as file:
@@ -188,7 +193,9 @@ def _karpathy(path: Path, element: Any, captioned: Captioned) -> None:
     name, folder = _of(path, element, "filename", str), element.get("filepath") or ""
     image = f"{folder}/{name}" if folder else name
     captioned.splits.setdefault(_of(path, element, "split", str), []).append(image)
-    for sentence in _of(path, element, "sentences", list):
+    sentences = _of(path, element, "sentences", list)
+    captioned.beyond += len(sentences[FIRST:])
+    for sentence in sentences[:FIRST]:
         captioned.add(image, _of(path, sentence, "raw", str))
 
 

@@ -2,6 +2,7 @@
 
     python -m bench.datasets.make ann glove-100-angular.hdf5 -o glove  # then: python -m bench.race.race glove/...h5
     python -m bench.datasets.make coco coco/ -o tables/coco                # annotations/*.json, train2014/, val2014/
+    python -m bench.datasets.make coco dataset_coco.json --images coco/ --restval -o tables/coco  # the papers' splits
     python -m bench.datasets.make flickr30k f30k/dataset_flickr30k.json --images f30k-images -o tables/flickr30k
     python -m bench.datasets.make multi30k dataset/data/task2 -o tables/multi30k --no-images
     boc extract tables/coco/captions.csv --images coco/ --ids tables/coco/train.ids.txt -o train.h5 --encoder ...
@@ -16,15 +17,17 @@ in its folder ``annotations``:
 | flickr8k | captions.csv with *.ids.txt, dataset_flickr8k.json, Flickr8k.token.txt with Flickr_8k.*Images.txt |
 | multi30k | captions.en.tsv.gz, image_splits/*.txt with raw/*.en.gz |
 
-OUT gets ``captions.csv``, a table ``image,caption``, and ``SPLIT.ids.txt`` for each split. A picture that is missing is
-left out of all of them, and named in ``missing.txt``. What was written is told on stdout, what to mind on stderr.
+OUT gets ``captions.csv``, a table ``image,caption``, and ``SPLIT.ids.txt`` for each split; with ``--restval``,
+``train.ids.txt`` lists that of restval too, as the papers train. Of a picture in a Karpathy file the first five
+sentences are captions, as in the papers. A picture that is missing is left out of all of them, and named in
+``missing.txt``. What was written is told on stdout, what to mind on stderr.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -84,7 +87,16 @@ def without_missing(captioned: Captioned, root: Path) -> tuple[Captioned, list[s
     gone = set(missing)
     captions = [pair for pair in captioned.captions if pair[0] not in gone]
     splits = {name: [image for image in images if image not in gone] for name, images in captioned.splits.items()}
-    return Captioned(captions, splits, captioned.empty), missing
+    return replace(captioned, captions=captions, splits=splits), missing
+
+
+def with_restval(captioned: Captioned) -> Captioned:
+    """The split train joined by restval, as the papers use them. DataError if one is not there."""
+    splits = {name: [*images] for name, images in captioned.splits.items()}
+    if not {"train", "restval"} <= splits.keys():
+        raise DataError(f"no split train and restval to join, only {', '.join(splits) or 'none'}; leave out --restval")
+    splits["train"] += splits.pop("restval")
+    return replace(captioned, splits=splits)
 
 
 def write(found: Captioned, out: Path) -> None:
@@ -105,9 +117,14 @@ def write(found: Captioned, out: Path) -> None:
         click.echo(f"{path}: {len(kept)}")
 
 
-def convert(source: Path, corpus: str, out: Path, images: Path | None, *, look: bool) -> None:
-    """Read a corpus and write its table; with ``look``, of pictures that are there."""
+def convert(source: Path, corpus: str, out: Path, images: Path | None, *, look: bool, restval: bool = False) -> None:
+    """Read a corpus and write its table; with ``look``, of pictures that are there; with ``restval``, as part of
+    train."""
     captioned = read(found_files(source, corpus))
+    if restval:
+        captioned = with_restval(captioned)
+    if captioned.beyond:
+        click.echo(f"{captioned.beyond} sentences after the first five of a picture are left out", err=True)
     if captioned.empty:
         click.echo(f"{captioned.empty} captions without a word are left out", err=True)
     missing: Sequence[str] = []
@@ -137,8 +154,9 @@ def corpus_command(name: str) -> click.Command:
     )
     @click.option("--images", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where pictures are.")
     @click.option("--no-images", "blind", is_flag=True, help="Do not look for pictures: the table has all captions.")
-    def command(source: Path, out: Path, images: Path | None, blind: bool) -> None:
-        convert(source, name, out, images, look=not blind)
+    @click.option("--restval", is_flag=True, help="Join restval to train, as the papers do.")
+    def command(source: Path, out: Path, images: Path | None, blind: bool, restval: bool) -> None:
+        convert(source, name, out, images, look=not blind, restval=restval)
 
     return command
 

@@ -1,4 +1,4 @@
-"""Sources of items: a folder of pictures, a CSV of ``image,caption``, or a feature file."""
+"""Sources of items: a folder of pictures, a CSV of ``image,caption``, a feature file, or an array of SCAN."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from boc.errors import BocWarning, SourceError, check_system
 from boc.inputs.features import FeatureFile
 from boc.inputs.folders import Listing, beginnings, listing
 from boc.inputs.images import GET_HEIF, HEIF, suffixes
+from boc.inputs.scan_arrays import is_scan_array, read_scan
 from boc.inputs.text_lines import csv_fault, read_ids
-from boc.types import Item
+from boc.types import MODALITIES, Item
 
 OTHERS = frozenset({".jxl", ".jp2", ".psd", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf"})
 """Suffixes of picture formats that are not read."""
@@ -90,7 +91,7 @@ def _hashed(name: str) -> int:
 
 
 def open_source(path: Path, ids: Path | None = None, images: Path | None = None) -> Source:
-    """Read the list of items behind ``path``, which may be a folder, a CSV or a feature file.
+    """Read the list of items behind ``path``, which may be a folder, a CSV, a feature file or an array of SCAN.
 
     ``ids`` names a text file with one picture id per line: only those pictures and their captions are kept, in the
     order of the source. ``images`` is the folder of the pictures of a CSV (default: the folder of the CSV, or
@@ -109,9 +110,28 @@ def open_source(path: Path, ids: Path | None = None, images: Path | None = None)
             source = Source(file.items("image") + file.items("text"), path, fields=file.header.fields)
         if not source.items:
             raise SourceError(f"{path}: holds no items; {ADVICE}")
+    elif is_scan_array(path):
+        source = Source(read_scan(path))
     else:
         raise SourceError(f"{path}: unknown kind of source {path.suffix!r}; {ADVICE}")
     return source if ids is None else replace(source, items=_keep(source.items, ids))
+
+
+def joined(one: Source, other: Source) -> Source:
+    """The items of two parts of one source, pictures first. SourceError for a picture of both."""
+    both = {item.id for item in one.items} & {item.id for item in other.items if item.modality == "image"}
+    if both:
+        raise SourceError(
+            f"{len(both)} pictures (such as {min(both)}) are both to learn from and to validate on; keep them apart"
+        )
+    items = one.items + other.items
+    return replace(one, items=sorted(items, key=lambda item: MODALITIES.index(item.modality)))
+
+
+def without(whole: Source, part: Source) -> Source:
+    """The items of ``whole`` that ``part`` does not have."""
+    gone = {item.id for item in part.items}
+    return replace(whole, items=[item for item in whole.items if item.id not in gone])
 
 
 def open_folders(folders: Sequence[Path], ids: Path | None = None) -> Source:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import re
 import zipfile
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -23,6 +22,8 @@ from numpy.typing import NDArray
 from boc.atomic_files import replacing
 from boc.errors import BocError, EncoderError, ImageError
 from boc.types import Identity, ImageRef, Regions
+
+from ._names import known_as
 
 ARGUMENT = "FILE"
 EXTRA = "encoders"
@@ -33,7 +34,6 @@ LONGEST = 1 << 26  # bytes per row; 100 boxes of 2,048 values take 1.1 MB
 FORMAT = 1
 LONGEST_ID = 256
 VOTERS = 9  # rows that decide the width of features, since the first one may be damaged
-COCO = re.compile(r"(?:COCO_[a-z]+[0-9]{4}_)?([0-9]{12})")
 
 
 def load(argument: str) -> TsvRegions:
@@ -85,9 +85,7 @@ class TsvRegions:
             ) from error
 
     def _row_name(self, image: ImageRef) -> str:
-        stem = PurePosixPath(image.id).stem
-        number = COCO.fullmatch(stem)
-        names = [stem] + ([str(int(number[1]))] if number else [])
+        names = known_as(image.id)
         found = next((name for name in names if name in self._offsets), None)
         if found is None:
             raise ImageError(

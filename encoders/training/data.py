@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,11 @@ class Pairs:
         """Hold out ``held_out`` random pictures with their captions; return (rest, held out)."""
         order = np.random.default_rng(seed).permutation(len(self))
         return self._take(np.sort(order[held_out:])), self._take(np.sort(order[:held_out]))
+
+    def apart(self, pictures: Collection[int]) -> tuple[Pairs, Pairs]:
+        """(rest, those of ``pictures``, numbers as in ``self.pictures``), both in order."""
+        held = np.isin(self.pictures, np.fromiter(pictures, np.int64))
+        return self._take(np.flatnonzero(~held)), self._take(np.flatnonzero(held))
 
     def sample(self, size: int, seed: int) -> Pairs:
         """At most ``size`` random pictures, with their captions."""
@@ -83,6 +88,15 @@ class RegionReader:
         stays = torch.rand(len(rows)).numpy() < keep
         stays[int(torch.randint(len(rows), ()))] = True
         return rows[stays]
+
+
+def numbers_of(path: Path, ids: Collection[str]) -> list[int]:
+    """The numbers in a regions file of the pictures with these ids. EncoderError if none is there."""
+    with FeatureFile(path) as file:
+        numbers = [number for number, item in enumerate(file.items("image")) if item.id in ids]
+    if not numbers:
+        raise EncoderError(f"{path}: holds none of the {len(ids)} pictures to validate on; extract them too")
+    return numbers
 
 
 def read_pairs(path: Path, ids: set[str] | None) -> tuple[Pairs, list[Item]]:

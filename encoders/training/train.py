@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from ..networks.base import Network
 from ..runtime.device import pick
 from ..runtime.model_folder import NETWORKS, check_model_folder, create_folder, make
 from .caption_tensors import Captions
-from .data import RegionReader, read_pairs
+from .data import RegionReader, numbers_of, read_pairs
 from .recipes import RECIPES
 from .trainer import Progress, RunState, TrainConfig, Trainer
 
@@ -81,13 +82,19 @@ def _types(config: type) -> dict[str, str]:
     return {f.name: str(f.type) for f in fields(config)}
 
 
-def describe(recipe: Recipe, items: str, source: RegionSource) -> dict[str, Any]:
-    """Everything that determines the result of a run: the recipe, the digest of the items, that of the region source.
+def describe(
+    recipe: Recipe, items: str, source: RegionSource, validate: Collection[str] | None = None
+) -> dict[str, Any]:
+    """Everything that determines the result of a run: the recipe, the digest of the items, that of the region source,
+    that of the ids of the pictures to ``validate`` on, if they are named.
 
     EncoderError for a missing text tower, before regions are extracted.
     """
     text_towers.check_tower(recipe.text)
-    return {"recipe": asdict(recipe), "items": items, "regions": source.identity.digest}
+    run = {"recipe": asdict(recipe), "items": items, "regions": source.identity.digest}
+    if validate is None:
+        return run
+    return {**run, "validate": hashlib.sha256(json.dumps(sorted(validate)).encode()).hexdigest()}
 
 
 def check_place(folder: Path) -> None:
@@ -95,10 +102,15 @@ def check_place(folder: Path) -> None:
     check_model_folder(folder)
 
 
-def check_size(recipe: Recipe, pictures: int) -> None:
-    """EncoderError if so few pictures leave nothing to train or to validate on, before regions are cut."""
+def check_size(recipe: Recipe, pictures: int, validated: int | None = None) -> None:
+    """EncoderError if so few pictures leave nothing to train or to validate on, before regions are cut; ``validated``
+    of them are named."""
     held_out, batch = recipe.train.held_out, recipe.train.batch_size
-    if pictures < held_out + batch:
+    if validated is not None and pictures - validated < batch:
+        raise EncoderError(
+            f"{pictures - validated} pictures to learn from, a batch has {batch}; give more, or a smaller --batch-size"
+        )
+    if validated is None and pictures < held_out + batch:
         raise EncoderError(
             f"{pictures} pictures are too few: {held_out} of them are held out, and a batch has {batch}; give more, or "
             f"smaller numbers, such as --set held_out={max(1, pictures // 10)} --batch-size {max(2, pictures // 10)}"
@@ -131,7 +143,8 @@ class Training:
     """The run from ``describe``, on a regions file, into the model folder ``folder``; with the same arguments it
     continues.
 
-    ``ids`` restricts it to these pictures. Raises EncoderError if the recipe does not fit the data.
+    ``ids`` restricts it to these pictures, of which those of ``validate`` are held out. Raises EncoderError if
+    the recipe does not fit the data.
     """
 
     def __init__(
@@ -144,6 +157,7 @@ class Training:
         *,
         ids: set[str] | None,
         device: str,
+        validate: set[str] | None = None,
     ) -> None:
         self.folder = folder
         self.device = pick(device)
@@ -157,7 +171,10 @@ class Training:
         (folder / "training").mkdir(parents=True, exist_ok=True)
         frozen, width = recipe.train.text_lr == 0, network.txt_enc.width
         self._captions = Captions(captions, tower.tokens, width, frozen=frozen, folder=folder / "training")
-        self._trainer = Trainer(folder, network, pairs, reader, self._captions, recipe.train, self.device)
+        held_out = None
+        if validate is not None:
+            pairs, held_out = pairs.apart(numbers_of(regions, validate))
+        self._trainer = Trainer(folder, network, pairs, reader, self._captions, recipe.train, self.device, held_out)
         create_folder(folder, recipe.kind, network, tower.tokens, source)
         write_text(folder / "training.json", json.dumps(run, indent=1, sort_keys=True))
 

@@ -88,7 +88,7 @@ class TrainConfig:
     # an item apart, which alignment needs.
     averaging: float = 8.0
     average: float = 0.99  # decay of the running average of the weights, which is validated and kept; 0 for none
-    held_out: int = 500  # pictures held out for validation
+    held_out: int = 500  # random pictures held out for validation, where none are named
     keep: str = "best"  # the best weights at validation, or the last, where captions held out are found too soon
     patience: int = 5  # epochs without a better validation before training stops
     mixed: bool = True  # compute in bfloat16 where that is faster; weights, averages and the loss stay float32
@@ -135,7 +135,10 @@ class RunState:
 
 
 class Trainer:
-    """One run in one model folder. ``run`` continues where the last one stopped."""
+    """One run in one model folder. ``run`` continues where the last one stopped.
+
+    It learns from ``pairs`` and validates on ``held_out``, by default ``config.held_out`` random ones of ``pairs``.
+    """
 
     def __init__(
         self,
@@ -146,6 +149,7 @@ class Trainer:
         captions: Captions,
         config: TrainConfig,
         device: str,
+        held_out: Pairs | None = None,
     ) -> None:
         self.folder = folder
         self.config = config
@@ -155,11 +159,7 @@ class Trainer:
         self.objective = Objective(config, network, captions, mixed=self.mixed).to(device)
         self.regions = regions
         self.captions = captions
-        if not 1 <= config.held_out < len(pairs):
-            raise EncoderError(
-                f"held_out must be between 1 and {len(pairs) - 1}, all pictures but one; got {config.held_out}"
-            )
-        self.train, self.held_out = pairs.split(config.held_out, config.seed)
+        self.train, self.held_out = (pairs, held_out) if held_out is not None else self._split(pairs)
         if len(self.train) < config.batch_size:
             raise EncoderError(
                 f"{len(self.train)} pictures to learn from, batches have {config.batch_size}; "
@@ -174,6 +174,13 @@ class Trainer:
         self.buffers = dict(whole.named_buffers())  # those of batch normalisation
         self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
         self.state = RunState()
+
+    def _split(self, pairs: Pairs) -> tuple[Pairs, Pairs]:
+        if not 1 <= self.config.held_out < len(pairs):
+            raise EncoderError(
+                f"held_out must be between 1 and {len(pairs) - 1}, all pictures but one; got {self.config.held_out}"
+            )
+        return pairs.split(self.config.held_out, self.config.seed)
 
     @property
     def steps(self) -> int:

@@ -116,6 +116,23 @@ def test_karpathys_splits_are_kept_restval_among_them(convert: Convert, tmp_path
         ]  # fmt: skip
 
 
+def test_of_karpathys_sentences_the_first_five_count_and_restval_joins_train(convert: Convert, tmp_path: Path) -> None:
+    seven = [f"sentence {i}" for i in range(7)]
+    images = [("a.jpg", "train", seven), ("b.jpg", "restval", seven[:5]), ("c.jpg", "test", seven[:3])]
+    path = tmp_path / "dataset_coco.json"
+    path.write_text(json.dumps(karpathy(*images, folder="val2014")))
+    done = convert("coco", path, "-o", tmp_path / "out", "--no-images", "--restval")
+    assert done.exit_code == 0, done.output
+    assert "2 sentences after the first five" in done.stderr
+    assert [caption for image, caption in table(tmp_path / "out") if image == "val2014/a.jpg"] == seven[:5]
+    assert ids(tmp_path / "out", "train") == ["val2014/a.jpg", "val2014/b.jpg"]
+    assert not (tmp_path / "out" / "restval.ids.txt").exists()
+    path.write_text(json.dumps(karpathy(images[0])))
+    refused = convert("coco", path, "-o", tmp_path / "other", "--no-images", "--restval")
+    assert refused.exit_code == 1
+    assert "no split train and restval to join, only train; leave out --restval" in refused.stderr
+
+
 def test_token_files_of_flickr30k_and_flickr8k_with_their_lists(convert: Convert, tmp_path: Path) -> None:
     (tmp_path / "results_20130124.token").write_text("1.jpg#0\tTwo men #1 talk .\n1.jpg#1\tMen .\n2.jpg#0\tA dog .\n")
     done = convert("flickr30k", tmp_path, "-o", tmp_path / "out", "--no-images")

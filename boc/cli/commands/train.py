@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     metavar="KIND|FOLDER",
     help="Text tower: small, minilm, words, gru, lstm, or a BERT folder [default: the recipe's].",
 )
+@click.option(
+    "--validate",
+    type=options.PATH,
+    help="Validate on the pictures listed in this file, one id per line [default: random ones, held out].",
+)
 @click.option("--epochs", type=click.IntRange(1), help="Maximum number of passes over the pictures.")
 @click.option("--batch-size", type=click.IntRange(2), help="Number of pictures per batch.")
 @click.option("--seed", type=int, help="Seed of all random choices.")
@@ -56,6 +61,7 @@ def command(
     regions: str,
     recipe_name: str,
     text: str | None,
+    validate: Path | None,
     epochs: int | None,
     batch_size: int | None,
     seed: int | None,
@@ -64,8 +70,8 @@ def command(
 ) -> None:
     """Train a TERN, TERAN, VSRN or VSRN++ on the captioned pictures of SOURCE, a CSV or a regions file.
 
-    Some pictures are held out, and the weights with the best recall on them are kept. After a kill, the same command
-    continues where it stopped.
+    Some pictures are held out, at random or by --validate, and the weights with the best recall on them are kept. After
+    a kill, the same command continues where it stopped.
 
     \b
     Recipes for thousands of pictures, on a CPU:
@@ -85,7 +91,7 @@ def command(
     """
     from boc import plugins
     from boc.atomic_files import check_writable, sole_writer
-    from boc.inputs.sources import open_source
+    from boc.inputs.sources import joined, open_source, without
 
     check_writable(output / "config.json")
     trainer = plugins.trainer()
@@ -94,14 +100,22 @@ def command(
         recipe_name, _settings(settings, text=text, epochs=epochs, batch_size=batch_size, seed=seed)
     )
     data, region_source = open_source(source, ids, images), plugins.region_source(regions)
+    held_out = None
+    if validate is not None:
+        held_out = open_source(source, validate, images)
+        data = joined(without(data, held_out) if ids is None else data, held_out)
+    validated = None if held_out is None else {item.id for item in held_out.items if item.modality == "image"}
     data.check_captioned()
-    trainer.check_size(recipe, sum(item.modality == "image" for item in data.items))
-    run = trainer.describe(recipe, data.digest, region_source)
+    pictures = sum(item.modality == "image" for item in data.items)
+    trainer.check_size(recipe, pictures, None if validated is None else len(validated))
+    run = trainer.describe(recipe, data.digest, region_source, validated)
     with sole_writer(output):
         if not trainer.finished(output, run):
             file = data.file or _regions_file(data, output, region_source)
             kept = {item.id for item in data.items if item.modality == "image"}
-            training = trainer.Training(output, file, region_source, recipe, run, ids=kept, device=device)
+            training = trainer.Training(
+                output, file, region_source, recipe, run, ids=kept, device=device, validate=validated
+            )
             options.show("reading captions", training.captions, training.prepare())
             _show(training.run())
     best = trainer.best(output)

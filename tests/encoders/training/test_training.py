@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import subprocess
@@ -32,11 +33,12 @@ from encoders.runtime import model_folder as checkpoint
 from encoders.training import trainer as trainer_module
 from encoders.training import warmstart
 from encoders.training.caption_tensors import Captions, Chunk, in_order
-from encoders.training.data import RegionReader, read_pairs
+from encoders.training.data import RegionReader, numbers_of, read_pairs
 from encoders.training.recipes import RECIPES
 from encoders.training.train import Recipe
 from encoders.training.trainer import RunState, TrainConfig, Trainer, cosine, update_average
 from encoders.training.warmstart import cca, latent_semantics, warm_start
+from tests.helpers import boc
 
 WORDS = ["dog", "dogs", "runs", "running", "snow", "white", "the", "a", "on", "woman", "bicycle", "red", "stands"]
 SENTENCES = [" ".join(random.Random(i).choices(WORDS, k=1 + i % 19)) for i in range(150)]
@@ -255,6 +257,42 @@ def test_pairs_are_split_and_drawn_without_loss(library: Path) -> None:
     few, theirs = read_pairs(library / "regions.h5", {"004.png"})
     assert few.pictures.tolist() == [4]
     assert [theirs[i].id for i in few.captions[0]] == ["004.png#0", "004.png#1"]
+
+
+def test_pictures_named_to_validate_on_are_taken_out(library: Path) -> None:
+    pairs, _ = read_pairs(library / "regions.h5", None)
+    named = {"004.png", "017.png"}
+    rest, held_out = pairs.apart(numbers_of(library / "regions.h5", named))
+    assert held_out.pictures.tolist() == [4, 17]
+    assert sorted([*rest.pictures, 4, 17]) == pairs.pictures.tolist()
+    assert [c.tolist() for c in held_out.captions] == [pairs.captions[i].tolist() for i in (4, 17)]
+    with pytest.raises(EncoderError, match="holds none of the 1 pictures to validate on"):
+        numbers_of(library / "regions.h5", {"strange.png"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["captions.csv", "regions.h5"])
+def test_train_validates_on_a_list(library: Path, tmp_path: Path, source: str) -> None:
+    names = [f"{i:03d}.png" for i in range(40)]
+    for name, part in (("train", names[:24]), ("val", names[30:36]), ("both", names[20:32])):
+        (tmp_path / f"{name}.txt").write_text("\n".join(part))
+    tiny = [f"--set={name}=8" for name in ("visual_width", "joint_width", "feedforward")]
+    command = (
+        "train", library / source, "--validate", tmp_path / "val.txt", "--epochs", 1, "--batch-size", 8, *tiny,
+        "--set=heads=2", "--set=text_layers=1",
+    )  # fmt: skip
+    done = boc(*command, "-o", tmp_path / "model", "--ids", tmp_path / "train.txt")
+    assert done.exit_code == 0, done.output
+    history = json.loads((tmp_path / "model" / "history.json").read_text())
+    assert history["step"] == 24 // 8
+    assert history["history"][0]["image_to_text"]["median_rank"] <= 2 * 6  # captions of six pictures
+    done = boc(*command, "-o", tmp_path / "rest")
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "rest" / "history.json").read_text())["step"] == (40 - 6) // 8
+    refused = boc(*command, "-o", tmp_path / "model")
+    assert "trained with another items" in refused.stderr
+    refused = boc(*command, "-o", tmp_path / "other", "--ids", tmp_path / "both.txt")
+    assert "2 pictures (such as 030.png) are both to learn from and to validate on" in refused.stderr
 
 
 @given(warmup=st.integers(0, 50), rest=st.integers(1, 200))

@@ -1,0 +1,74 @@
+"""The precomputed arrays of SCAN (Lee et al., ECCV 2018), which VSRN was trained on: one group of files per split.
+
+``NAME_ims.npy`` holds the regions of all pictures, float32 (N, 36, 2048); ``NAME_caps.txt`` 5 N captions, one a line,
+five of each picture in a row; ``NAME_ids.txt``, if it is there, an id per picture or per caption. ``NAME`` is train,
+dev, test or testall.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from boc.errors import SourceError
+from boc.inputs.text_lines import text_lines
+from boc.types import Item
+
+ARRAY = "_ims.npy"
+CAPTIONS = 5  # of each picture
+
+
+def is_scan_array(path: Path) -> bool:
+    """Whether ``path`` is named as an array of SCAN."""
+    return path.name.endswith(ARRAY)
+
+
+def read_scan(path: Path) -> list[Item]:
+    """The pictures and captions of the split whose array is ``path``, pictures first.
+
+    The id of a picture is ``NAME/ID``, with its id in ``NAME_ids.txt`` if that tells all pictures apart, otherwise its
+    row from 0. There are no picture files: ``content`` is ``path#ROW``, which the region source ``scan`` reads.
+    SourceError for captions that do not belong to the array.
+    """
+    split = path.name.removesuffix(ARRAY)
+    beside = path.with_name(f"{split}_caps.txt")
+    count, captions = rows_of(path), _lines(beside)
+    if len(captions) != CAPTIONS * count:
+        raise SourceError(
+            f"{beside}: {len(captions)} captions for the {count} pictures of {path.name}, expected {CAPTIONS} of each; "
+            "give both files of one split"
+        )
+    names = [f"{split}/{name}" for name in _ids(path.with_name(f"{split}_ids.txt"), count)]
+    pictures = [Item(name, "image", f"{path.resolve()}#{row}", name) for row, name in enumerate(names)]
+    owners = [names[number // CAPTIONS] for number in range(len(captions))]
+    sentences = [
+        Item(f"{owner}#{number % CAPTIONS}", "text", caption, owner)
+        for number, (owner, caption) in enumerate(zip(owners, captions, strict=True))
+    ]
+    return pictures + sentences
+
+
+def rows_of(path: Path) -> int:
+    """The number of pictures of an array. SourceError unless it has three axes."""
+    try:
+        shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
+    except (OSError, ValueError, EOFError) as error:
+        raise SourceError(f"{path}: not an array of numpy ({error}); fetch it again") from error
+    if len(shape) != 3 or 0 in shape:
+        raise SourceError(f"{path}: has the shape {shape}, not (pictures, regions, numbers); give an array of SCAN")
+    return int(shape[0])
+
+
+def _ids(path: Path, count: int) -> list[str]:
+    lines = [line.strip() for line in _lines(path)] if path.is_file() else []
+    found = lines[::CAPTIONS] if len(lines) == CAPTIONS * count else lines
+    return found if len(set(found)) == count else [str(row) for row in range(count)]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror}); it belongs beside the array") from error
+    return [" ".join(line.split()) for line in text_lines(data.removesuffix(b"\n"), str(path))]

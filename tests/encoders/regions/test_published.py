@@ -1,0 +1,148 @@
+"""Published features find the pictures of COCO and Flickr30k, and SCAN's arrays are a source of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from boc import plugins
+from boc.errors import EncoderError, ImageError, SourceError
+from boc.inputs.features import FeatureFile
+from boc.inputs.sources import open_source
+from boc.types import ImageRef
+from tests.helpers import boc
+
+WIDTH, REGIONS, SIZE = 6, 4, (40, 30)
+COCO_ID = "val2014/COCO_val2014_000000391895.jpg"
+
+
+def write_files(folder: Path, *names: str, layout: str = "cocobu", suffix: str = "npz") -> Path:
+    """Features and boxes of pictures by their published names; the features of the i-th are all i + 1."""
+    for part in ("att", "box"):
+        (folder / f"{layout}_{part}").mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(names, 1):
+        features = np.full((REGIONS, WIDTH), number, np.float32)
+        if suffix == "npz":
+            np.savez(folder / f"{layout}_att" / f"{name}.npz", feat=features)
+        else:
+            np.save(folder / f"{layout}_att" / f"{name}.npy", features)
+        np.save(folder / f"{layout}_box" / f"{name}.npy", np.tile(np.array([0, 0, *SIZE], np.float32), (REGIONS, 1)))
+    return folder
+
+
+def picture(folder: Path, image_id: str) -> ImageRef:
+    path = folder / image_id
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", SIZE).save(path)
+    return ImageRef(image_id, path)
+
+
+def write_scan(folder: Path, split: str, count: int, ids: list[str] | None = None) -> Path:
+    """Arrays of SCAN, the regions of picture i all i; the path of the array."""
+    folder.mkdir(parents=True, exist_ok=True)
+    array = folder / f"{split}_ims.npy"
+    values = np.arange(count, dtype=np.float32)[:, None, None]
+    np.save(array, np.broadcast_to(values, (count, REGIONS, WIDTH)))
+    lines = [f"picture {i} caption {j} .\n" for i in range(count) for j in range(5)]
+    (folder / f"{split}_caps.txt").write_text("".join(lines))
+    if ids is not None:
+        (folder / f"{split}_ids.txt").write_text("".join(f"{name}\n" for name in ids))
+    return array
+
+
+@pytest.mark.parametrize("suffix", ["npz", "npy"])
+@pytest.mark.parametrize("image_id", [COCO_ID, "000000391895.jpg", "391895.jpg"])
+def test_a_picture_of_coco_has_the_features_of_its_number(tmp_path: Path, suffix: str, image_id: str) -> None:
+    source = plugins.region_source(f"files:{write_files(tmp_path, '7', '391895', suffix=suffix)}")
+    found = source(picture(tmp_path, image_id))
+    assert (found.features == 2).all()
+    assert (found.boxes == [0, 0, 1, 1]).all()
+    with pytest.raises(ImageError, match=r"12\.npy: no region features"):
+        source(picture(tmp_path, "COCO_val2014_000000000012.jpg"))
+
+
+def test_flickr30k_has_the_features_of_its_place_in_the_list(tmp_path: Path) -> None:
+    listed = ["1000092795.jpg", "10002456.jpg"]
+    index = tmp_path / "dataset_flickr30k.json"
+    index.write_text(json.dumps({"images": [{"filename": name, "split": "test"} for name in listed]}))
+    folder = write_files(tmp_path, "0", "1", "10002456", layout="bu")
+    source = plugins.region_source(f"files:{folder}?index={index}")
+    for place, name in enumerate(listed):
+        assert (source(picture(tmp_path, name)).features == place + 1).all()
+    with pytest.raises(ImageError, match="lists no such picture"):
+        source(picture(tmp_path, "other.jpg"))
+    again = plugins.region_source(source.identity.spec)
+    assert again.identity == source.identity
+    assert plugins.region_source(f"files:{folder}").identity.digest != source.identity.digest
+    index.write_text(json.dumps({"images": [{"filename": name} for name in reversed(listed)]}))
+    assert plugins.region_source(source.identity.spec).identity.digest != source.identity.digest
+
+
+@pytest.mark.parametrize("text", [None, "no json", '{"annotations": []}', '{"images": [{"id": 1}]}'])
+def test_a_wrong_index_is_refused(tmp_path: Path, text: str | None) -> None:
+    index = tmp_path / "index.json"
+    if text is not None:
+        index.write_text(text)
+    with pytest.raises(EncoderError, match=r"index.json: no list of images .*give Karpathy's dataset_flickr30k.json"):
+        plugins.region_source(f"files:{write_files(tmp_path, '0')}?index={index}")
+
+
+@pytest.mark.parametrize(
+    ("ids", "names"),
+    [
+        (None, ["0", "1", "2"]),
+        (["391895", "60623", "5"], ["391895", "60623", "5"]),
+        ([name for name in ("391895", "60623", "5") for _ in range(5)], ["391895", "60623", "5"]),
+        (["1", "1", "2"], ["0", "1", "2"]),
+        (["1"], ["0", "1", "2"]),
+    ],
+)
+def test_an_array_of_scan_is_a_source(tmp_path: Path, ids: list[str] | None, names: list[str]) -> None:
+    array = write_scan(tmp_path, "testall", 3, ids)
+    write_scan(tmp_path, "dev", 2)
+    items = open_source(array).items
+    assert [item.id for item in items[:3]] == [f"testall/{name}" for name in names]
+    assert len(items) == 3 + 15
+    source = plugins.region_source(f"scan:{tmp_path}")
+    for row, item in enumerate(items[:3]):
+        assert (source(ImageRef(item.id, Path(item.content))).features == row).all()
+    for number, item in enumerate(items[3:]):
+        assert item.group == items[number // 5].id
+        assert item.content == f"picture {number // 5} caption {number % 5} ."
+
+
+def test_an_array_of_scan_is_extracted_like_any_source(tmp_path: Path) -> None:
+    array = write_scan(tmp_path, "test", 3)
+    done = boc("extract", array, "-o", tmp_path / "test.h5", "--regions", f"scan:{tmp_path}", "--workers", 0)
+    assert done.exit_code == 0, done.output
+    with FeatureFile(tmp_path / "test.h5") as file:
+        assert (file.count("image"), file.count("text")) == (3, 15)
+        assert np.unique(file.mapped("image", "ragged/features")).tolist() == [0, 1, 2]
+
+
+def test_wrong_arrays_are_refused_with_the_next_step(tmp_path: Path) -> None:
+    array = write_scan(tmp_path / "a", "test", 3)
+    (tmp_path / "a" / "test_caps.txt").write_text("only one\n")
+    with pytest.raises(SourceError, match=r"1 captions for the 3 pictures of test_ims.npy, expected 5 of each; give"):
+        open_source(array)
+    (tmp_path / "a" / "test_caps.txt").unlink()
+    with pytest.raises(SourceError, match=r"test_caps.txt: cannot be read .*; it belongs beside the array"):
+        open_source(array)
+    array.write_bytes(b"rubbish")
+    for opened in (lambda: open_source(array), lambda: plugins.region_source(f"scan:{tmp_path / 'a'}")):
+        with pytest.raises((SourceError, EncoderError), match=r"not an array of numpy .*; fetch it again"):
+            opened()
+    np.save(array, np.zeros((3, 4)))
+    with pytest.raises(SourceError, match=r"has the shape \(3, 4\), not \(pictures, regions, numbers\)"):
+        open_source(array)
+    with pytest.raises(EncoderError, match="no arrays of SCAN"):
+        plugins.region_source(f"scan:{tmp_path}")
+    write_scan(tmp_path / "b", "test", 3)
+    source = plugins.region_source(f"scan:{tmp_path / 'b'}")
+    for path, message in (("photo.jpg", "no picture of an array of SCAN"), ("test_ims.npy#3", "no regions in row 3")):
+        with pytest.raises(ImageError, match=message):
+            source(ImageRef("x", tmp_path / "b" / path))
