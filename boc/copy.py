@@ -118,6 +118,25 @@ def copy_index(
     return _compared(index, target.open(new), codec, name)
 
 
+def copy_items(name: str, ids: Sequence[str], *, at: str, to: str) -> None:
+    """Copy some items of the index ``name`` at ``at``, as they are stored, to an index of the same name at ``to``.
+
+    BackendError if the index lacks one of them.
+    """
+    index = plugins.backend(at).open(check_name(name))
+    manifest, arrays = manifest_of(index, None)
+    size = CONCEPT_BATCH if manifest.concept_dtype is not None else BATCH
+    with plugins.backend(to).create(name, manifest, arrays) as writer:
+        for start in range(0, len(ids), size):
+            try:
+                items = index.find(ids[start : start + size])
+            except KeyError as error:
+                raise BackendError(f"{name} has no item {error.args[0]!r}; give the file it was made of") from None
+            rows = stored_rows(index, items)
+            writer.add(rows.items, rows.terms, rows.vectors, rows.concepts)
+        writer.commit()
+
+
 def stored_batches(index: Index) -> Iterator[list[Item]]:
     """All items of an index in batches, ordered by id."""
     size = CONCEPT_BATCH if index.manifest.concept_dtype is not None else BATCH

@@ -54,7 +54,8 @@ MAY = {
     "boc.synchronise": BASE | {"boc.build", "boc.copy", "boc.inputs", "boc.load", "boc.search"},
     "boc.duplicates": BASE | {"boc.search"},
     "boc.explain": BASE | {"boc.clustering", "boc.codecs", "boc.inputs", "boc.search"},
-    "boc.evaluate": BASE | {"boc.load", "boc.codecs", "boc.inputs", "boc.rerank", "boc.search", "boc.search_options"},
+    "boc.evaluate": BASE
+    | {"boc.load", "boc.codecs", "boc.copy", "boc.inputs", "boc.rerank", "boc.search", "boc.search_options"},
     "boc.doctor": BASE,
     "boc.web": BASE
     | {"boc.clustering", "boc.codecs", "boc.explain", "boc.inputs", "boc.search", "boc.search_options"}

@@ -70,6 +70,11 @@ class Ndcg:
     text_to_image: float
     image_to_text: float
 
+    @classmethod
+    def mean(cls, folds: Sequence[Ndcg]) -> Ndcg:
+        """Average over folds."""
+        return cls(*np.mean([[n.text_to_image, n.image_to_text] for n in folds], axis=0).tolist())
+
 
 def ranks(scores: NDArray[np.floating[Any]], queries: NDArray[np.int64], items: NDArray[np.int64]) -> NDArray[np.int64]:
     """Rank (from 0) of the best right item of each query; every query needs a right item.
@@ -102,7 +107,7 @@ def evaluate_recall(scores: NDArray[np.float32], owners: NDArray[np.int64], fold
     ``fold`` is between 1 and the number of pictures.
     """
     to_image, to_text = [], []
-    for pictures, sentences in _folds(owners, scores.shape[1], fold):
+    for pictures, sentences in folds(owners, scores.shape[1], fold):
         own, numbers = owners[sentences], np.arange(pictures.start, pictures.stop)
         part = scores[sentences, pictures]
         to_image.append(Recall.of(ranks(part, own, numbers)))
@@ -121,19 +126,23 @@ def evaluate_ndcg(
 ) -> Ndcg:
     """NDCG@p of both directions, over the whole gallery or averaged over folds as ``evaluate_recall`` does.
 
-    ``relevance`` is (n_texts, n_images), as ``scores``; the ideal ranking is that of the fold. As in the code of TERN
-    and TERAN, the mean for sentences is over all, that for pictures over those whose NDCG is not 0. BocError for a
-    wrong shape or ``fold``.
+    ``relevance`` is (n_texts, n_images), as ``scores``; the ideal ranking is that of the fold. The mean is
+    ``mean_ndcg``. BocError for a wrong shape or ``fold``.
     """
     check_relevance(relevance, *scores.shape)
     sides = []
-    for pictures, sentences in _folds(owners, scores.shape[1], fold):
+    for pictures, sentences in folds(owners, scores.shape[1], fold):
         part, known = scores[sentences, pictures], relevance[sentences, pictures]
-        to_image = ndcg(part, known, p=p, gain=gain)
-        to_text = ndcg(part.T, known.T, p=p, gain=gain)
-        to_text = to_text[to_text > 0]
-        sides.append((to_image.mean(), to_text.mean() if len(to_text) else 0.0))
-    return Ndcg(*np.mean(sides, axis=0).tolist())
+        to_image, to_text = ndcg(part, known, p=p, gain=gain), ndcg(part.T, known.T, p=p, gain=gain)
+        sides.append(mean_ndcg(to_image, to_text, gain))
+    return Ndcg.mean(sides)
+
+
+def mean_ndcg(to_image: NDArray[np.float64], to_text: NDArray[np.float64], gain: Gain) -> Ndcg:
+    """The means over queries. With the exponential gain, that of the authors' code, the mean for pictures is over those
+    whose NDCG is not 0, as in that code; with the linear gain, that of the papers, both means are over all queries."""
+    counted = to_text[to_text > 0] if gain == "exponential" else to_text
+    return Ndcg(float(to_image.mean()), float(counted.mean()) if len(counted) else 0.0)
 
 
 def check_relevance(relevance: NDArray[np.float32], n_texts: int, n_images: int) -> None:
@@ -163,17 +172,28 @@ def ndcg(
         raise BocError(f"p must be at least 1, got {p}; papers take {DEPTH}")
     n, m = scores.shape
     p = min(p, m)
-    discounts = 1 / np.log2(np.arange(2, p + 2))
     values = np.zeros(n)
     for start in range(0, n, BLOCK):
         part = slice(start, start + BLOCK)
         block = scores[part]
-        known = np.nan_to_num(relevance[part], nan=0.0)
         rows, _ = topk_of_blocks((block[:, i : i + ITEMS] for i in range(0, m, ITEMS)), p)
-        gains = np.take_along_axis(known, rows, axis=1)
-        best = np.sort(np.partition(known, -p, axis=1)[:, -p:], axis=1)[:, ::-1]
-        dcg, ideal = (_gains(relevances, gain) @ discounts for relevances in (gains, best))
-        np.divide(dcg, ideal, out=values[part], where=ideal > 0)
+        values[part] = ndcg_of_hits(rows, relevance[part], p=p, gain=gain)
+    return values
+
+
+def ndcg_of_hits(
+    hits: NDArray[np.int64], relevance: NDArray[np.float32], *, p: int = DEPTH, gain: Gain = "exponential"
+) -> NDArray[np.float64]:
+    """``ndcg`` of rankings that are given as ``hits`` (n_queries, at most p), columns of ``relevance`` (n_queries,
+    n_items), best first; -1 is no hit and gains nothing."""
+    known = np.nan_to_num(relevance, nan=0.0)
+    p = min(p, known.shape[1])
+    hits = hits[:, :p]
+    discounts = 1 / np.log2(np.arange(2, p + 2))
+    found = np.where(hits >= 0, np.take_along_axis(known, np.maximum(hits, 0), axis=1), 0)
+    best = np.sort(np.partition(known, -p, axis=1)[:, -p:], axis=1)[:, ::-1]
+    dcg, ideal = (_gains(r, gain) @ discounts[: r.shape[1]] for r in (found, best))
+    values: NDArray[np.float64] = np.divide(dcg, ideal, out=np.zeros(len(hits)), where=ideal > 0)
     return values
 
 
@@ -212,7 +232,7 @@ def owners_of(images: Sequence[str], groups: Sequence[str]) -> NDArray[np.int64]
     return owners
 
 
-def _folds(owners: NDArray[np.int64], n: int, fold: int | None) -> Iterator[tuple[slice, slice | NDArray[np.int64]]]:
+def folds(owners: NDArray[np.int64], n: int, fold: int | None) -> Iterator[tuple[slice, slice | NDArray[np.int64]]]:
     """Yield the pictures and sentences of each full fold (a shorter rest would be easier); without ``fold``, of all
     ``n``."""
     if fold is None:

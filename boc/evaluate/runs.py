@@ -11,8 +11,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.copy import copy_items
 from boc.errors import FeatureFileError
-from boc.evaluate.metrics import BLOCK, CUTOFFS, Recall, Recalls, check_relevance, owners_of
+from boc.evaluate.metrics import (
+    BLOCK,
+    CUTOFFS,
+    DEPTH,
+    Gain,
+    Ndcg,
+    Recall,
+    Recalls,
+    check_relevance,
+    folds,
+    mean_ndcg,
+    ndcg_of_hits,
+    owners_of,
+)  # fmt: skip
 from boc.evaluate.relevance import read_relevance, rouge_l_matrix, spice_file
 from boc.inputs.features import FeatureFile
 from boc.names import Metric
@@ -25,6 +39,7 @@ from boc.types import MODALITIES, Hit, Item, Modality, Ragged
 DEEPEST = 100  # hits looked at for a median rank
 QUERIES = 256  # queries searched at a time
 PLURAL: dict[Modality, str] = {"image": "pictures", "text": "captions"}
+SIDES = ("text_to_image", "image_to_text")
 PICTURES = 256  # pictures whose concept sets are aligned at a time
 
 
@@ -112,31 +127,86 @@ def evaluate_index(
     rm: float | None = None,
     rerank: Metric | None = None,
     *,
+    fold: int | None = None,
+    relevance: NDArray[np.float32] | None = None,
+    gain: Gain = "exponential",
     tick: Callable[[int], None] = lambda done: None,
-) -> Recalls:
-    """Recalls through an index that holds the items of ``path``: K hits for each K, of ``rm`` * K candidates.
+) -> tuple[Recalls, Ndcg | None]:
+    """Recalls through an index that holds the items of ``path``: K hits for each K, of ``rm`` * K candidates; with
+    ``relevance``, a matrix as of ``Gallery.relevance``, also NDCG@25 of 25 hits.
 
     ``rerank`` is the metric that re-ranks them (default: the index's). The median rank looks at 100 hits, not
-    re-ranked; 101 stands for all that lies deeper. ``tick`` is told the number of queries of each batch that is done.
+    re-ranked; 101 stands for all that lies deeper. With a ``fold``, the items of each fold are copied, as they are
+    stored, to an index of their own in a temporary folder, which is asked, and the figures are means. ``tick`` is told
+    the number of queries of each batch that is done.
     """
-    Gallery.of(path)
-    searcher = Searcher.open(name, at)
-    options = SearchOptions(rm=rm, rerank=rerank)
-    with FeatureFile(path) as file:
+    gallery = Gallery.of(path)
+    found: list[tuple[Recalls, Ndcg | None]] = []
+    with FeatureFile(path) as file, tempfile.TemporaryDirectory() as temporary:
+        items = {modality: file.items(modality) for modality in MODALITIES}
+        for number, (pictures, sentences) in enumerate(folds(gallery.owners, gallery.images, fold)):
+            part = _Part(
+                {"image": np.arange(gallery.images)[pictures], "text": np.arange(len(gallery.captions))[sentences]},
+                None if relevance is None else relevance[sentences, pictures],
+            )
+            place = at
+            if fold is not None:
+                place = f"file:{Path(temporary) / str(number)}"
+                copy_items(name, [items[m][row].id for m in MODALITIES for row in part.rows[m]], at=at, to=place)
+            asked = Searcher.open(name, place), SearchOptions(rm=rm, rerank=rerank)
+            text, text_ndcg = _directed(file, items, part, *asked, "text", "image", gain, tick)
+            image, image_ndcg = _directed(file, items, part, *asked, "image", "text", gain, tick)
+            ndcg = None if relevance is None else mean_ndcg(text_ndcg, image_ndcg, gain)
+            found.append((Recalls(text, image), ndcg))
+    recalls = Recalls(*(Recall.mean([getattr(r, side) for r, _ in found]) for side in SIDES))
+    return recalls, None if relevance is None else Ndcg.mean([ndcg for _, ndcg in found if ndcg is not None])
 
-        def recall(asking: Modality, target: Modality) -> Recall:
-            columns = []
-            for batch in file.batches(asking, QUERIES):
-                queries = batch.embeddings
-                found = [searcher.search_vectors(queries, options, k=k, find=target) for k in CUTOFFS]
-                found.append(searcher.search_vectors(queries, k=DEEPEST, rm=1, find=target, rerank="dot"))
-                columns.append([[_rank(h, q) for h, q in zip(hits, batch.items, strict=True)] for hits in found])
-                tick(len(batch))
-            *cut, deep = np.concatenate(columns, axis=1)
-            r1, r5, r10 = (100 * float(np.mean(ranks < k)) for ranks, k in zip(cut, CUTOFFS, strict=True))
-            return Recall(r1, r5, r10, float(np.floor(np.median(deep))) + 1)
 
-        return Recalls(recall("text", "image"), recall("image", "text"))
+@dataclass(frozen=True)
+class _Part:
+    """Rows of the items of a fold in the feature file, and the relevance (texts, images) of these."""
+
+    rows: dict[Modality, NDArray[np.int64]]
+    relevance: NDArray[np.float32] | None
+
+
+def _directed(
+    file: FeatureFile,
+    items: dict[Modality, list[Item]],
+    part: _Part,
+    searcher: Searcher,
+    options: SearchOptions,
+    asking: Modality,
+    target: Modality,
+    gain: Gain,
+    tick: Callable[[int], None],
+) -> tuple[Recall, NDArray[np.float64]]:
+    """The recall of one direction, and NDCG by query, empty without a relevance."""
+    asked = set(part.rows[asking].tolist())
+    columns = {items[target][row].id: column for column, row in enumerate(part.rows[target])}
+    known = part.relevance if part.relevance is None or asking == "text" else part.relevance.T
+    ranks, gained, start, done = [], [], 0, 0
+    for batch in file.batches(asking, QUERIES):
+        here = [place for place in range(len(batch)) if start + place in asked]
+        start += len(batch)
+        if not here:
+            continue
+        queries, own = batch.embeddings.take(here), [batch.items[place] for place in here]
+        hits = [searcher.search_vectors(queries, options, k=k, find=target) for k in CUTOFFS]
+        hits.append(searcher.search_vectors(queries, k=DEEPEST, rm=1, find=target, rerank="dot"))
+        ranks.append([[_rank(h, q) for h, q in zip(each, own, strict=True)] for each in hits])
+        if known is not None:
+            best = searcher.search_vectors(queries, options, k=DEPTH, find=target)
+            rows = np.full((len(own), DEPTH), -1)
+            for row, answers in zip(rows, best, strict=True):
+                row[: len(answers)] = [columns.get(hit.item.id, -1) for hit in answers]
+            gained.append(ndcg_of_hits(rows, known[done : done + len(own)], gain=gain))
+        done += len(own)
+        tick(len(own))
+    *cut, deep = np.concatenate(ranks, axis=1)
+    r1, r5, r10 = (100 * float(np.mean(r < k)) for r, k in zip(cut, CUTOFFS, strict=True))
+    recall = Recall(r1, r5, r10, float(np.floor(np.median(deep))) + 1)
+    return recall, np.concatenate(gained) if gained else np.empty(0)
 
 
 def _rank(hits: Sequence[Hit], query: Item) -> int:

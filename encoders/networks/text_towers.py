@@ -213,9 +213,10 @@ def describe(bert: BertConfig) -> dict[str, Any]:
     return {"kind": "bert", **bert.to_diff_dict()}
 
 
-def stop_ids(tokens: Tokens) -> list[int]:
-    """The ids of frequent English words without content."""
-    return sorted({id for row in tokens.ids(sorted(stop_words())) if len(row) == 3 for id in row[1:-1]})
+def stop_ids(tokens: Tokens, words: Iterable[str] | None = None) -> list[int]:
+    """The ids of ``words`` that are one piece; by default of frequent English words without content."""
+    listed = stop_words() if words is None else words
+    return sorted({id for row in tokens.ids(sorted(listed)) if len(row) == 3 for id in row[1:-1]})
 
 
 def opposite_ids(tokens: Tokens) -> dict[int, int]:

@@ -28,7 +28,9 @@ class VsrnConfig:
     common space. ``variant`` is ``coco``, or ``f30k``: without the norm before reasoning, with a batch normalisation of
     the picture's state. ``norm_axis`` is the axis along which region features are normalised: ``regions``, each channel
     over the regions of a picture, as in the published models; or ``row``, each region, which its authors call more
-    sensible. Features are first raised to ``region_power``, keeping their signs.
+    sensible. ``affinity`` is what the affinities R of a region are divided by: ``mean``, the number of regions, as in
+    the published models; or ``row``, the sum of their magnitudes, the row-wise normalisation that the papers print.
+    Features are first raised to ``region_power``, keeping their signs.
     """
 
     region_dim: int = 2048
@@ -37,10 +39,12 @@ class VsrnConfig:
     variant: str = "coco"
     norm_axis: str = "regions"
     region_power: float = 1.0
+    affinity: str = "mean"
 
     def __post_init__(self) -> None:
         one_of("variant", self.variant, ("coco", "f30k"))
         one_of("norm_axis", self.norm_axis, AXES)
+        one_of("affinity", self.affinity, ("mean", "row"))
 
 
 class Residual(nn.Sequential):
@@ -68,18 +72,23 @@ class Reasoning(nn.Module):
     """Relationship reasoning: each row adds the others, weighted by affinity (VSRN, eq. 2-3; VSRN++, eq. 2, 3, 9).
 
     v + BN(W R g(v)) with R = theta(v) phi(v)^T / N over the N real rows. In the papers the maps have no
-    bias, R is "row-wise normalised" and there is no batch normalisation; the authors' code and this one follow the
-    equation above.
+    bias and there is no batch normalisation; the authors' code and this one follow the equation above. With
+    ``row_wise``, R is "row-wise normalised" as in the papers: each row by the sum of its magnitudes.
     """
 
-    def __init__(self, width: int, batch_norm: bool = True) -> None:
+    def __init__(self, width: int, batch_norm: bool = True, row_wise: bool = False) -> None:
         super().__init__()
+        self.row_wise = row_wise
         self.g, self.theta, self.phi = (nn.Linear(width, width) for _ in range(3))
         self.W = Residual(width, width, batch_norm)
 
     def forward(self, rows: Tensor, real: Tensor) -> Tensor:
         """rows (B, n, width), real (B, n) boolean, at least one true a row -> (B, n, width)."""
-        affinity = self.theta(rows) @ self.phi(rows).transpose(1, 2) / real.sum(dim=1)[:, None, None]
+        affinity = self.theta(rows) @ self.phi(rows).transpose(1, 2)
+        if self.row_wise:
+            affinity = nn.functional.normalize(affinity * real[:, None, :], p=1, dim=2)
+        else:
+            affinity = affinity / real.sum(dim=1)[:, None, None]
         gathered = affinity @ (self.g(rows) * real[..., None])
         reasoned: Tensor = rows + self.W(gathered, real)
         return reasoned
@@ -98,7 +107,7 @@ class _ImageTower(nn.Module):
         nn.init.zeros_(self.fc.bias)
         self.layers = range(1, config.reasoning_layers + 1)
         for number in self.layers:
-            self.add_module(f"Rs_GCN_{number}", Reasoning(config.width))
+            self.add_module(f"Rs_GCN_{number}", Reasoning(config.width, row_wise=config.affinity == "row"))
         self.location: nn.Module | None = None
         self.img_rnn = nn.GRU(config.width, config.width, batch_first=True)
         f30k = config.variant == "f30k"

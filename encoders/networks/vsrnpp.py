@@ -126,7 +126,7 @@ class VsrnPlusPlus(Vsrn):
     def __init__(self, config: VsrnPlusPlusConfig, text: Mapping[str, Any]) -> None:
         super().__init__(config, text)
         self.img_enc.location = LocationReasoning(config)
-        self.word_reasoning = Reasoning(self.txt_enc.width, config.batch_norm)
+        self.word_reasoning = Reasoning(self.txt_enc.width, config.batch_norm, config.affinity == "row")
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
         if self.config.special_words:

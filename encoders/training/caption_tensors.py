@@ -47,7 +47,8 @@ class Captions:
     """
 
     def __init__(self, captions: Sequence[Item], tokens: Tokens, width: int, *, frozen: bool, folder: Path) -> None:
-        self.ids = tokens.ids([caption.content for caption in captions])
+        self.texts = [caption.content for caption in captions]
+        self.ids = tokens.ids(self.texts)
         self.stops = stop_ids(tokens)
         self.opposites = opposite_ids(tokens)
         self.size = tokens.size

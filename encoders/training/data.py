@@ -27,6 +27,11 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.pictures)
 
+    @property
+    def owners(self) -> NDArray[np.int64]:
+        """The place of the picture of each caption, the captions in the order of the pictures."""
+        return np.repeat(np.arange(len(self)), [len(c) for c in self.captions])
+
     def split(self, held_out: int, seed: int) -> tuple[Pairs, Pairs]:
         """Hold out ``held_out`` random pictures with their captions; return (rest, held out)."""
         order = np.random.default_rng(seed).permutation(len(self))

@@ -135,7 +135,7 @@ class _Generation(nn.Module):
         self._ids = captions.ids
         self._number = {int(id): number for number, id in enumerate(known)}  # 0, the padding, stays 0
         self._longest = config.generation_length
-        self.branch = CaptionBranch(network.dim, len(known), config.generation_hidden)
+        self.branch = CaptionBranch(network.dim, len(known), config.generation_hidden, cell=config.generation_cell)
 
     def forward(self, regions: Tensor, lengths: Tensor, numbers: Sequence[int], positive: Tensor) -> Tensor:
         rows = [[self._number[id] for id in self._ids[number]] for number in numbers]

@@ -56,8 +56,10 @@ PUBLISHED = {
     "mixed": "0",
 }  # fmt: skip
 
+TERN = {**PUBLISHED, "kind": "tern", "choose": "ndcg-image"}
+
 TERAN = {
-    **PUBLISHED, "kind": "teran", "objective": "alignment", "pooling": "mrsw",
+    **PUBLISHED, "kind": "teran", "objective": "alignment", "pooling": "mrsw", "choose": "ndcg",
     "lr": "1e-5", "batch_size": "40", "decay_epochs": "100", "warmup": "0",
 }  # fmt: skip
 
@@ -80,8 +82,8 @@ RECIPES: dict[str, dict[str, str]] = {
         **VSRN_PHOTOS, "kind": "vsrnpp", "text": "minilm", "text_layers": "6", "text_lr": "0", "sinkhorn": "20",
         "loss": "hinge", "negatives_first": "30", "negatives_last": "30", "epochs": "4",
     },
-    "tern": {**PUBLISHED, "kind": "tern"},
-    "tern-align": {**PUBLISHED, "kind": "tern", "objective": "matching+alignment", "uncertainty": "1"},
+    "tern": TERN,
+    "tern-align": {**TERN, "objective": "matching+alignment", "uncertainty": "1"},
     "teran": TERAN,
     "teran-f30k": {**TERAN, "batch_size": "30", "warmup": "1000"},
     "vsrn": {**VSRN, "variant": "coco"},

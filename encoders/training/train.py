@@ -15,6 +15,7 @@ import torch
 from boc.atomic_files import write_text
 from boc.errors import EncoderError
 from boc.evaluate.metrics import Recall, Recalls
+from boc.inputs.text_lines import read_ids
 from boc.plugins import RegionSource
 
 from ..networks import text_towers
@@ -30,13 +31,15 @@ from .trainer import Progress, RunState, TrainConfig, Trainer
 @dataclass(frozen=True)
 class Recipe:
     """The settings of a run apart from its data: the kind of network and its sizes, the text tower (see
-    ``load_tower``), and the training settings."""
+    ``load_tower``), the training settings, and for ``stop_words=0`` the file of other stop-words than the usual 318,
+    one a line; the authors of TERAN take those of NLTK."""
 
     kind: str
     text: str
     text_layers: int
     sizes: dict[str, Any]
     train: TrainConfig
+    stop_list: str = ""
 
     @classmethod
     def of(cls, name: str, settings: Mapping[str, str]) -> Recipe:
@@ -75,7 +78,7 @@ class Recipe:
             )
 
 
-REST = {"text": "str", "text_layers": "int"}
+REST = {"text": "str", "text_layers": "int", "stop_list": "str"}
 
 
 def _types(config: type) -> dict[str, str]:
@@ -197,7 +200,8 @@ class Training:
 def _build(region_dim: int, recipe: Recipe, tower: text_towers.TextTower) -> Network:
     text = tower.text
     if not recipe.sizes.get("stop_words", True):
-        text = {**text, "stop_ids": text_towers.stop_ids(tower.tokens)}
+        words = read_ids(Path(recipe.stop_list)) if recipe.stop_list else None
+        text = {**text, "stop_ids": text_towers.stop_ids(tower.tokens, words)}
     network = make(recipe.kind, {"region_dim": region_dim, **recipe.sizes}, text)
     if tower.module is not None:
         network.txt_enc = tower.module

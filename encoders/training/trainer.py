@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -24,7 +25,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from boc.atomic_files import replacing
 from boc.errors import EncoderError
-from boc.evaluate.metrics import Recalls, evaluate
+from boc.evaluate.metrics import Ndcg, Recalls, check_relevance, evaluate_ndcg, evaluate_recall
+from boc.evaluate.relevance import read_relevance, rouge_l_matrix
 
 from ..networks.base import Network, raised
 from ..runtime.device import fast_bfloat16
@@ -38,6 +40,12 @@ from .warmstart import latent_semantics, scale, warm_start
 SAVE_SECONDS = 120.0
 EVAL_BATCH = 128
 SCALED = 1_000  # pictures whose regions show the scale of features
+CHOICES: dict[str, Callable[[Recalls, Ndcg | None], float]] = {
+    "recall": lambda recalls, ndcg: recalls.total,
+    "ndcg": lambda recalls, ndcg: 0.0 if ndcg is None else ndcg.text_to_image + ndcg.image_to_text,
+    "ndcg-image": lambda recalls, ndcg: 0.0 if ndcg is None else ndcg.text_to_image,
+}
+"""Scores of a validation by name."""
 WARM_START = 20_000  # pictures used by the closed form
 
 
@@ -70,6 +78,7 @@ class TrainConfig:
     sinkhorn_temperature: float = 1.0  # divisor of the scores before Sinkhorn normalisation
     generation_weight: float = 1.0  # weight of the generation loss
     generation_hidden: int = 512  # width of its recurrent states
+    generation_cell: str = "gru"  # gru, as the authors' code, or lstm, as the papers print
     generation_length: int = 60  # largest number of words of a generated caption
     batch_size: int = 128  # pictures per batch
     captions_per_picture: int = 1  # captions drawn per picture of a batch
@@ -89,6 +98,10 @@ class TrainConfig:
     averaging: float = 8.0
     average: float = 0.99  # decay of the running average of the weights, which is validated and kept; 0 for none
     held_out: int = 500  # random pictures held out for validation, where none are named
+    # Score at validation that chooses the best weights: recall, the sum of the six; ndcg, the sum of both directions'
+    # NDCG@25, as TERAN's authors; or ndcg-image, that of sentence to picture, as TERN's.
+    choose: str = "recall"
+    relevance: str = ""  # file with the published relevance matrix of the validation captions, for NDCG; else ROUGE-L
     keep: str = "best"  # the best weights at validation, or the last, where captions held out are found too soon
     patience: int = 5  # epochs without a better validation before training stops
     mixed: bool = True  # compute in bfloat16 where that is faster; weights, averages and the loss stay float32
@@ -99,6 +112,10 @@ class TrainConfig:
             raise EncoderError(f"schedule must be cosine or steps, got {self.schedule!r}")
         if self.loss not in {"hinge", "contrast"}:
             raise EncoderError(f"loss must be hinge or contrast, got {self.loss!r}")
+        if self.choose not in CHOICES:
+            raise EncoderError(f"choose must be one of {', '.join(CHOICES)}, got {self.choose!r}")
+        if self.relevance and self.choose == "recall":
+            raise EncoderError("relevance is for choose=ndcg or choose=ndcg-image; set one, or leave relevance out")
         if self.keep not in {"best", "last"}:
             raise EncoderError(f"keep must be best or last, got {self.keep!r}")
         for name in ("fragments", "opposites"):
@@ -110,13 +127,14 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run; ``recalls`` is set after a validation."""
+    """The progress of a run; ``recalls`` is set after a validation, ``ndcg`` too where it chooses the weights."""
 
     step: int
     steps: int
     epoch: int
     loss: float
     recalls: Recalls | None = None
+    ndcg: Ndcg | None = None
 
 
 @dataclass(frozen=True)
@@ -173,6 +191,7 @@ class Trainer:
         self.learned = {name: p for name, p in whole.named_parameters() if p.requires_grad}
         self.buffers = dict(whole.named_buffers())  # those of batch normalisation
         self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
+        self._relevance = self._known() if config.choose != "recall" else None
         self.state = RunState()
 
     def _split(self, pairs: Pairs) -> tuple[Pairs, Pairs]:
@@ -207,10 +226,10 @@ class Trainer:
                 if time.monotonic() - saved_at > SAVE_SECONDS and number + 1 < self.steps_per_epoch:
                     self._save()
                     saved_at = time.monotonic()
-            recalls = self._validate()
+            recalls, ndcg = self._validate(loss)
             self._save()
             saved_at = time.monotonic()
-            yield Progress(self.state.step, self.steps, epoch, loss, recalls)
+            yield Progress(self.state.step, self.steps, epoch, loss, recalls, ndcg)
 
     @property
     def _saved(self) -> Path:
@@ -307,17 +326,34 @@ class Trainer:
         warm_start(self.network, means[torch.from_numpy(each)], words, self.config.averaging)
         self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
 
-    def _validate(self) -> Recalls:
-        """Recalls of the averaged weights on the held-out pictures; the best weights are written to the folder."""
+    def _known(self) -> NDArray[np.float32]:
+        """The relevance of the held-out pictures to their captions. BocError if the file is of others."""
+        texts = [self.captions.texts[number] for numbers in self.held_out.captions for number in numbers]
+        if not self.config.relevance:
+            return rouge_l_matrix(texts, self.held_out.owners)
+        relevance = read_relevance(Path(self.config.relevance), len(texts))
+        check_relevance(relevance, len(texts), len(self.held_out))
+        return relevance
+
+    def _validate(self, loss: float) -> tuple[Recalls, Ndcg | None]:
+        """Recalls and NDCG of the averaged weights on the held-out pictures; the best weights are written to the
+        folder."""
         kept = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
         self._set(self.average)
-        recalls = validate(self.network, self.objective, self.held_out, self.regions, self.captions, self.device)
-        self.state = replace(self.state, history=[*self.state.history, {"step": self.state.step, **asdict(recalls)}])
-        if recalls.total > self.state.best or self.config.keep == "last":
+        owners = self.held_out.owners
+        scores = validate(self.network, self.objective, self.held_out, self.regions, self.captions, self.device)
+        recalls = evaluate_recall(scores, owners)
+        ndcg = None if self._relevance is None else evaluate_ndcg(scores, owners, self._relevance)
+        entry = {"step": self.state.step, "loss": loss, **asdict(recalls)}
+        if ndcg is not None:
+            entry["ndcg"] = asdict(ndcg)
+        self.state = replace(self.state, history=[*self.state.history, entry])
+        score = CHOICES[self.config.choose](recalls, ndcg)
+        if score > self.state.best or self.config.keep == "last":
             save_weights(self.folder, self.network.state_dict())
-            self.state = replace(self.state, best=recalls.total, best_step=self.state.step)
+            self.state = replace(self.state, best=score, best_step=self.state.step)
         self._set(kept)
-        return recalls
+        return recalls, ndcg
 
     @torch.no_grad()
     def _set(self, values: Mapping[str, Tensor]) -> None:
@@ -350,8 +386,8 @@ def update_average(average: dict[str, Tensor], learned: Mapping[str, Tensor], de
 @torch.inference_mode()
 def validate(
     network: Network, objective: Objective, pairs: Pairs, regions: RegionReader, captions: Captions, device: str
-) -> Recalls:
-    """Recalls on the pictures of ``pairs`` with all their captions, by the ranking score of ``objective``."""
+) -> NDArray[np.float32]:
+    """The ranking scores of ``objective`` (captions, pictures), of the pictures of ``pairs`` and all their captions."""
     network.eval()
     objective.eval()
     numbers = np.concatenate(pairs.captions)
@@ -364,9 +400,8 @@ def validate(
         mask = network.region_mask(lengths, images.sets.shape[1])
         columns = [objective.scores(objective.ranking, images, mask, part) for part in chunks]
         scores.append(torch.cat(columns, dim=1).cpu().numpy())
-    owners = np.repeat(np.arange(len(pairs)), [len(c) for c in pairs.captions])
-    by_caption = np.concatenate(scores).T
-    return evaluate(np.eye(len(pairs), dtype=np.float32), by_caption, owners)
+    by_caption: NDArray[np.float32] = np.ascontiguousarray(np.concatenate(scores).T, dtype=np.float32)
+    return by_caption
 
 
 def save(

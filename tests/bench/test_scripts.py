@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,18 @@ def claims(folder: Path, plain: Path, options: tuple[object, ...], alone: Path) 
         files.append(folder / f"{script}.csv")
         files[-1].write_text(run_script(script, plain, *options, *more).stdout, encoding="utf-8")
     return run("claims.py", *files)
+
+
+@pytest.mark.slow
+def test_a_training_curve_is_the_history_of_the_model(library: Path, tmp_path: Path) -> None:
+    history = json.loads((library / "model" / "history.json").read_text())
+    rows = run("training_curve.py", f"TERN={library / 'model'}")
+    assert [int(row["step"]) for row in rows] == [entry["step"] for entry in history["history"]]
+    assert [row["step"] for row in rows if row["kept"]] == [str(history["best_step"])]
+    best = history["best"]
+    assert float(next(row["sum"] for row in rows if row["kept"])) == pytest.approx(best, abs=0.005)
+    done = run_script("training_curve.py", f"x={tmp_path}")
+    assert f"x={tmp_path}: no finished training; write NAME=FOLDER" in done.stderr
 
 
 @pytest.mark.slow

@@ -13,7 +13,11 @@ from boc.cli import completers, options
 from boc.names import METRICS, Metric
 
 if TYPE_CHECKING:
-    from boc.evaluate.metrics import Gain, Recalls
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from boc.evaluate.metrics import Gain
+    from boc.evaluate.runs import Gallery
 
 
 @click.command("evaluate")
@@ -49,7 +53,8 @@ if TYPE_CHECKING:
     type=click.Choice(["exponential", "linear"]),
     default="exponential",
     show_default=True,
-    help="With --ndcg: gain of an item: 2^relevance - 1, or the relevance itself.",
+    help="With --ndcg: gain of an item: 2^relevance - 1, or the relevance itself as in the papers, where queries of "
+    "NDCG 0 count too.",
 )
 @click.option(
     "--relevance",
@@ -78,7 +83,7 @@ def command(
     """Measure retrieval of pictures by their captions, and of captions by their pictures, in FEATURES.
 
     Prints Recall@1, 5, 10 and the median rank over all items. If there are more than --fold pictures, it also prints
-    the mean over folds of that size. Through an index only the full gallery is measured.
+    the mean over folds of that size; through an index, each fold is copied to an index of its own.
 
     Several FEATURES of the same items by different encoders are measured as an ensemble: their scores are averaged.
     mwsr and symm are those of TERAN's paper; the code of its authors bounds each maximum in mwsr below by 0.
@@ -90,12 +95,14 @@ def command(
     Examples: boc evaluate dev.h5
               boc evaluate dev.h5 --score mrsw
               boc evaluate one.h5 other.h5
-              boc evaluate dev.h5 --name dev --rm 1
+              boc evaluate dev.h5 --name dev --rm 1 --ndcg
               boc evaluate dev.h5 --ndcg
               boc evaluate dev.h5 --ndcg --relevance spice.f32 --spice "java -Xmx8G -jar spice-1.0.jar"
     """
-    if name is not None and (ndcg or score != "dot" or len(features) > 1):
-        raise click.UsageError("--ndcg, --score and several FEATURES are measured without an index; leave out --name")
+    if name is not None and (score != "dot" or len(features) > 1):
+        raise click.UsageError(
+            "--score and several FEATURES are measured without an index; leave out --name, or align with --rerank"
+        )
     if (relevance is not None and not ndcg) or (spice is not None and relevance is None):
         raise click.UsageError(
             "--relevance goes with --ndcg, and --spice with --relevance FILE, where its work is kept"
@@ -103,7 +110,7 @@ def command(
     if name is None:
         tables = _dense(features, score, fold, gain if ndcg else None, relevance, spice)
     else:
-        tables = {"index": asdict(_through(features[0], name, at, rm, rerank))}
+        tables = _through(features[0], name, at, rm, rerank, fold, gain if ndcg else None, relevance, spice)
     if as_json:
         click.echo(json.dumps(tables))
         return
@@ -126,10 +133,7 @@ def _dense(
     from boc.evaluate.runs import Gallery
 
     gallery = Gallery.of(*features)
-    known = None
-    if gain is not None:
-        with options.bar("relevance", len(gallery.captions) * gallery.images) as bar:
-            known = gallery.relevance(relevance, spice, tick=bar.update)
+    known = None if gain is None else _relevance(gallery, relevance, spice)
     if score == "dot":
         scores = gallery.scores()
     else:
@@ -144,11 +148,35 @@ def _dense(
     return tables
 
 
-def _through(features: Path, name: str, at: str, rm: float | None, rerank: Metric | None) -> Recalls:
-    from boc.evaluate.runs import evaluate_index
-    from boc.inputs.features import FeatureFile
+def _relevance(gallery: Gallery, relevance: Path | None, spice: str | None) -> NDArray[np.float32]:
+    with options.bar("relevance", len(gallery.captions) * gallery.images) as bar:
+        return gallery.relevance(relevance, spice, tick=bar.update)
 
-    with FeatureFile(features) as file:
-        total = file.count("image") + file.count("text")
-    with options.bar("asking", total) as bar:
-        return evaluate_index(features, name, at, rm, rerank, tick=bar.update)
+
+def _through(
+    features: Path,
+    name: str,
+    at: str,
+    rm: float | None,
+    rerank: Metric | None,
+    fold: int,
+    gain: Gain | None,
+    relevance: Path | None,
+    spice: str | None,
+) -> dict[str, dict[str, dict[str, float]]]:
+    """The same through an index."""
+    from boc.evaluate.runs import Gallery, evaluate_index
+
+    gallery = Gallery.of(features)
+    known = None if gain is None else _relevance(gallery, relevance, spice)
+    tables = {}
+    for label, part in gallery.protocols(fold).items():
+        with options.bar("asking", gallery.images + len(gallery.captions)) as bar:
+            recalls, ndcg = evaluate_index(
+                features, name, at, rm, rerank, fold=part, relevance=known, gain=gain or "exponential", tick=bar.update
+            )
+        label = "index" if part is None else f"index, {label}"
+        tables[label] = asdict(recalls)
+        for side, value in asdict(ndcg).items() if ndcg is not None else ():
+            tables[label][side]["ndcg"] = value
+    return tables

@@ -212,8 +212,8 @@ def test_ndcg_is_its_definition(gain: Gain, gallery: Gallery, p: int, data: st.D
     assert ndcg(images @ texts.T, R.T, p=p, gain=gain).tolist() == pytest.approx(to_text)
     found = evaluate_ndcg(texts @ images.T, owners, R, p=p, gain=gain)
     assert found.text_to_image == pytest.approx(sum(to_image) / len(to_image))
-    positive = [value for value in to_text if value > 0]
-    assert found.image_to_text == pytest.approx(sum(positive) / len(positive) if positive else 0)
+    counted = [value for value in to_text if value > 0 or gain == "linear"]
+    assert found.image_to_text == pytest.approx(sum(counted) / len(counted) if counted else 0)
 
 
 @pytest.mark.slow
@@ -294,6 +294,7 @@ def test_a_relevance_that_is_not_known_counts_nothing() -> None:
     found = evaluate_ndcg(rows, np.arange(3), R)
     assert found.text_to_image == pytest.approx(2 / 3)  # over all
     assert found.image_to_text == 1  # over those that are not 0
+    assert evaluate_ndcg(rows, np.arange(3), R, gain="linear").image_to_text == pytest.approx(2 / 3)  # over all
 
 
 def test_a_matrix_of_other_items_or_a_depth_of_0_is_refused() -> None:
@@ -378,8 +379,7 @@ def test_the_command_takes_a_matrix_of_these_items_only(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--ndcg", "--name", "x"), "leave out --name"),
-        (("--score", "symm", "--name", "x"), "leave out --name"),
+        (("--score", "symm", "--name", "x"), "leave out --name, or align with --rerank"),
         (("other.h5", "--name", "x"), "leave out --name"),
         (("--relevance", "x"), "--relevance goes with --ndcg"),
         (("--ndcg", "--spice", "x"), "--spice with --relevance FILE"),

@@ -13,14 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from boc.build import build_index
 from boc.errors import BocError, FeatureFileError
 from boc.evaluate import runs
-from boc.evaluate.metrics import evaluate, evaluate_ndcg
+from boc.evaluate.metrics import Gain, evaluate, evaluate_ndcg
 from boc.evaluate.relevance import write_relevance
 from boc.evaluate.runs import Gallery
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
-from boc.names import METRICS
+from boc.names import METRICS, Metric
 from boc.rerank.alignment import align
 from boc.types import Batch, Embeddings, Item, Ragged, StoredConcepts
 from boc.vectors import unit_rows
@@ -44,13 +45,14 @@ def write(
     *,
     concepts: bool = True,
     dtype: str = "float32",
+    least: int = 0,
 ) -> Path:
-    """An embeddings file of random vectors, and of random sets of 0 to 4 of them."""
+    """An embeddings file of random vectors, and of random sets of ``least`` to 4 of them."""
     rng = np.random.default_rng(seed)
 
     def batch(some: Sequence[Item]) -> Batch:
         vectors = unit_rows(rng.standard_normal((len(some), dim), dtype=np.float32))
-        sets = [rng.standard_normal((rng.integers(0, 5), dim)) for _ in some]
+        sets = [rng.standard_normal((rng.integers(least, 5), dim)) for _ in some]
         modality = some[0].modality if some else "image"
         return Batch(list(some), Embeddings(modality, vectors, Ragged.from_sets(sets, dim) if concepts else None))
 
@@ -105,6 +107,39 @@ def test_the_dot_product_is_that_of_the_vectors_to_the_bit(library: Path) -> Non
     table = tables["all 40 pictures"]["text_to_image"]
     assert table.pop("ndcg") == pytest.approx(evaluate_ndcg(scores, gallery.owners, relevance).text_to_image)
     assert table == vars(evaluate(images, texts, gallery.owners).text_to_image)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("metric", ["dot", "mrsw"])
+@pytest.mark.parametrize("gain", ["exponential", "linear"])
+def test_an_index_that_cuts_nothing_off_is_measured_as_its_features(tmp_path: Path, metric: Metric, gain: Gain) -> None:
+    items = items_of(12, 60)
+    path, at = write(tmp_path / "f.h5", items, dim=8, least=1), f"file:{tmp_path / 'index'}"
+    shared = {"code": "scalar(plain=true, shift=true)", "rm": 60, "rerank": metric}
+    build_index("all", path, at=at, concepts="float16", **shared)
+    relevance = np.float32(np.random.default_rng(0).random((60, 12)))
+    write_relevance(tmp_path / "r.f32", relevance)
+    options = ("--fold", 5, "--ndcg", "--relevance", tmp_path / "r.f32", "--gain", gain, "--json")
+    dense = json.loads(boc("evaluate", path, "--score", metric, *options).stdout)
+    found = json.loads(boc("evaluate", path, "--name", "all", "--at", at, *options).stdout)
+    assert list(found) == ["index", "index, mean over folds of 5 pictures"]
+    for one, other in zip(dense.values(), found.values(), strict=True):
+        for side in ("text_to_image", "image_to_text"):
+            for measure in ("r1", "r5", "r10", "ndcg"):
+                near = 1e-3 if (metric, measure) == ("mrsw", "ndcg") else 1e-6  # concepts are stored in float16
+                assert other[side][measure] == pytest.approx(one[side][measure], abs=near), (side, measure)
+    (strange,) = [i for i in items[0] if i.id == "p3"]
+    other = write(
+        tmp_path / "g.h5",
+        (
+            [replace(i, id="q", group="q") if i is strange else i for i in items[0]],
+            [replace(i, group="q") if i.group == "p3" else i for i in items[1]],
+        ),
+        dim=8,
+    )
+    refused = boc("evaluate", other, "--name", "all", "--at", at, "--fold", 5)
+    assert refused.exit_code == 1
+    assert "all has no item 'q'; give the file it was made of" in refused.stderr
 
 
 @pytest.mark.slow

@@ -285,7 +285,7 @@ TEXT = {"kind": "embedding", "vocabulary": 20, "width": 5}
 CONFIGS = {
     "coco": VsrnConfig(**SIZES),
     "f30k": VsrnConfig(**SIZES, variant="f30k"),
-    "row": VsrnConfig(**SIZES, norm_axis="row", region_power=0.5),
+    "row": VsrnConfig(**SIZES, norm_axis="row", region_power=0.5, affinity="row"),
     "plusplus": VsrnPlusPlusConfig(**SIZES, kernels=3),
     "others": VsrnPlusPlusConfig(**SIZES, kernels=2, neighbours="others", location_input="reasoned", batch_norm=False),
     "unlike": VsrnPlusPlusConfig(
@@ -421,17 +421,20 @@ def normalised(layer: nn.Module, row: NDArray[np.float64]) -> NDArray[np.float64
     return (row - mean) / np.sqrt(var + layer.eps) * weight + bias
 
 
+@pytest.mark.parametrize("row_wise", [True, False])
 @pytest.mark.parametrize("batch_norm", [True, False])
-def test_reasoning_is_the_sum_over_all_pairs(batch_norm: bool) -> None:
+def test_reasoning_is_the_sum_over_all_pairs(batch_norm: bool, row_wise: bool) -> None:
     rows, _, counts = pictures([4, 2])
-    reasoning = shaken(Reasoning(6, batch_norm)).double().eval()
+    reasoning = shaken(Reasoning(6, batch_norm, row_wise)).double().eval()
     found = reasoning(rows, torch.arange(4) < counts[:, None]).detach().numpy()
     for picture, n in enumerate(counts.tolist()):
         v = rows[picture, :n].numpy()
         for i in range(n):
             y = np.zeros(6)
+            affinities = [affine(reasoning.theta, v[i]) @ affine(reasoning.phi, v[j]) for j in range(n)]
+            whole = sum(map(abs, affinities)) if row_wise else n
             for j in range(n):
-                y += affine(reasoning.theta, v[i]) @ affine(reasoning.phi, v[j]) / n * affine(reasoning.g, v[j])
+                y += affinities[j] / whole * affine(reasoning.g, v[j])
             expected = v[i] + normalised(reasoning.W[1], affine(reasoning.W[0], y))
             assert np.allclose(found[picture, i], expected)
 

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from scipy import sparse
 
-from boc.errors import EncoderError
-from boc.evaluate.metrics import Recalls, evaluate
+from boc.errors import BocError, EncoderError
+from boc.evaluate.metrics import Recalls, evaluate, evaluate_recall
+from boc.evaluate.relevance import rouge_l_matrix, write_relevance
 from boc.inputs.features import FeatureFile
 from boc.types import Item
 from encoders.networks import text_towers
@@ -408,7 +409,34 @@ def test_the_weights_kept_are_the_best_that_were_validated(make: Make) -> None:
     again = trainer_module.validate(
         trainer.network, trainer.objective, trainer.held_out, trainer.regions, trainer.captions, "cpu"
     )
-    assert again.total == max(found)
+    assert evaluate_recall(again, trainer.held_out.owners).total == max(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choose", ["ndcg", "ndcg-image"])
+def test_ndcg_may_choose_the_weights(make: Make, tmp_path: Path, choose: str) -> None:
+    trainer = make("rouge", epochs=4, lr=0.1, average=0.0, choose=choose)
+    found = [now.ndcg for now in trainer.run() if now.ndcg is not None]
+    scores = [n.text_to_image + (n.image_to_text if choose == "ndcg" else 0) for n in found]
+    assert len(scores) == 4
+    assert trainer.state.best == max(scores)
+    assert trainer.state.best_step == 4 * (1 + scores.index(max(scores)))
+    assert [entry["ndcg"]["text_to_image"] for entry in trainer.state.history] == [n.text_to_image for n in found]
+    texts = [trainer.captions.texts[n] for numbers in trainer.held_out.captions for n in numbers]
+    own = rouge_l_matrix(texts, trainer.held_out.owners)
+    write_relevance(tmp_path / "r.f32", own)
+    again = make("file", epochs=4, lr=0.1, average=0.0, choose=choose, relevance=str(tmp_path / "r.f32"))
+    assert [now.ndcg for now in again.run() if now.ndcg is not None] == found
+    write_relevance(tmp_path / "r.f32", own[:, :-1])
+    with pytest.raises(BocError, match="for 16 captions and 7 pictures, there are 16 and 8"):
+        make("other", choose=choose, relevance=str(tmp_path / "r.f32"))
+
+
+def test_what_chooses_the_weights_must_be_known() -> None:
+    with pytest.raises(EncoderError, match="choose must be one of recall, ndcg, ndcg-image, got 'spice'"):
+        TrainConfig(choose="spice")
+    with pytest.raises(EncoderError, match="relevance is for choose=ndcg"):
+        TrainConfig(relevance="x.npy")
 
 
 @pytest.mark.slow
