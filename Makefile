@@ -129,7 +129,7 @@ licences: install $(TOOLS)/python
 
 # The tests of tests/fuzz/ with hundreds of times as many cases: hours.
 fuzz: install
-	BOC_FORGED=20000 $(PYTEST) tests/fuzz --hypothesis-profile fuzz
+	BOC_FORGED=20000 BOC_PICTURES=100000 $(PYTEST) tests/fuzz --hypothesis-profile fuzz
 
 # Known vulnerabilities of what is installed.
 audit: install $(TOOLS)/python

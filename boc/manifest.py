@@ -63,6 +63,10 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
     "postings": _is_count,
     "created": _is_date,
     "maker": lambda value: isinstance(value, str),
+    "unreadable": lambda value: (
+        isinstance(value, dict)
+        and all(isinstance(state, list) and all(type(each) is int for each in state) for state in value.values())
+    ),
 }
 """What the entries of a manifest must be; those of a codec are checked where it is made."""
 
@@ -168,8 +172,9 @@ class Manifest:
             odd = ", ".join(sorted((set(raw) | OPTIONAL.keys()) ^ names))
             raise ManifestError(f"{where}: manifest entries missing or unknown ({odd}); make the index again")
         for name, sound in _SOUND.items():
-            if not sound(raw[name]):
-                raise ManifestError(f"{where}: {name} of the manifest is {str(raw[name])[:60]!r}; make the index again")
+            entry = raw.get(name, OPTIONAL.get(name))
+            if not sound(entry):
+                raise ManifestError(f"{where}: {name} of the manifest is {str(entry)[:60]!r}; make the index again")
         return cls(**raw)
 
     def check_arrays(self, arrays: Mapping[str, NDArray[Any]], *, where: str) -> None:

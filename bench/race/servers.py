@@ -324,17 +324,23 @@ def started(spec: str, work: Path, heap: str) -> Iterator[Server]:
         finally:
             server.clear()
         return
+    with tempfile.TemporaryDirectory(dir=work) as folder, launched(spec, Path(folder), heap) as node:
+        yield Server(spec, f"{SCHEMES[node.kind.engine]}+{node.url}")
+
+
+@contextmanager
+def launched(kind: str, folder: Path, heap: str) -> Iterator[Any]:
+    """A running ``tests.servers.Server`` of a kind, with its data in ``folder``; stopped in the end."""
     sys.path.append(str(ROOT))
     from tests import servers
 
-    if spec not in servers.KINDS:
-        raise click.UsageError(f"no server {spec!r}; known: {', '.join(servers.KINDS)}, or an address")
+    if kind not in servers.KINDS:
+        raise click.UsageError(f"no server {kind!r}; known: {', '.join(servers.KINDS)}, or an address")
     try:
-        with tempfile.TemporaryDirectory(dir=work) as folder:
-            node = servers.Server(spec, Path(folder), heap=heap, optimise=True)
-            told(f"starting {spec}")
-            with node.start():
-                yield Server(spec, f"{SCHEMES[node.kind.engine]}+{node.url}")
+        node = servers.Server(kind, folder, heap=heap, optimise=True)
+        told(f"starting {kind}")
+        with node.start():
+            yield node
     except (servers.UnavailableError, servers.MismatchError, servers.StartError) as error:
         raise click.ClickException(str(error)) from error
 

@@ -3,6 +3,7 @@
     python -m bench.speed.serve_speed NAME
 
 Captions of the index are typed letter by letter, each letter one request, by one client; then by ``--clients`` at once.
+With ``--workers 1 --workers 2 --rounds 3`` servers of one and of two processes take turns, three times each.
 Every row: milliseconds of ``stage`` at the 50th, 95th and 99th percentile over ``requests``. ``client`` is what the
 client waits, ``total`` what the server says of itself, ``other`` what of that is in no stage. Run it on a quiet
 machine: server and clients share its cores.
@@ -17,8 +18,8 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -30,7 +31,7 @@ from bench.report.rows import Writer
 
 PARTS = ("encode", "code", "postings", "rerank", "content")
 SPREAD = 97  # captions are taken this far apart
-COLUMNS = ["clients", "stage", "requests", "errors", "per_s", "p50_ms", "p95_ms", "p99_ms"]
+COLUMNS = ["workers", "clients", "stage", "requests", "errors", "per_s", "p50_ms", "p95_ms", "p99_ms"]
 
 
 class Client(threading.Thread):
@@ -95,7 +96,7 @@ def measure(address: str, shares: Sequence[Sequence[str]], options: str) -> tupl
     return clients, time.perf_counter() - start
 
 
-def write(out: Writer, clients: Sequence[Client], seconds: float) -> None:
+def write(out: Writer, workers: int, clients: Sequence[Client], seconds: float) -> None:
     """Write the rows of one measurement."""
     errors = [error for client in clients for error in client.errors]
     for error in errors[:5]:
@@ -103,7 +104,19 @@ def write(out: Writer, clients: Sequence[Client], seconds: float) -> None:
     for stage in ("client", "total", *PARTS, "other"):
         took = np.array([ms for client in clients for ms in client.took[stage]])
         points = [f"{point:.2f}" for point in np.percentile(took, [50, 95, 99])]
-        out.write(len(clients), stage, len(took), len(errors), f"{len(took) / seconds:.1f}", *points)
+        out.write(workers, len(clients), stage, len(took), len(errors), f"{len(took) / seconds:.1f}", *points)
+
+
+@contextmanager
+def serving(name: str, at: str, more: Sequence[str]) -> Iterator[str]:
+    """The address of a server on a free port."""
+    server, address = start(name, at, more)
+    try:
+        yield address
+    finally:
+        server.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(20)
 
 
 def start(name: str, at: str, more: Sequence[str]) -> tuple[subprocess.Popen[str], str]:
@@ -125,21 +138,29 @@ def start(name: str, at: str, more: Sequence[str]) -> tuple[subprocess.Popen[str
 @click.option("--sentences", type=click.IntRange(1), default=8, show_default=True, help="Typed by one client.")
 @click.option("--clients", type=click.IntRange(1), default=20, show_default=True, help="At once, a sentence each.")
 @click.option("--k", type=click.IntRange(1), default=40, show_default=True)
-def main(name: str, at: str, encoder: str | None, sentences: int, clients: int, k: int) -> None:
+@click.option("--workers", type=click.IntRange(1), multiple=True, default=[1], show_default=True, help="Of the server.")
+@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True)
+def main(
+    name: str,
+    at: str,
+    encoder: str | None,
+    sentences: int,
+    clients: int,
+    k: int,
+    workers: tuple[int, ...],
+    rounds: int,
+) -> None:
     """CSV on stdout: percentiles of each stage, for one client and for many."""
     typed = captions(name, at, sentences + 1, 0)
     shares = [[text] for text in captions(name, at, clients, sentences + 1)]
-    server, address = start(name, at, ["--device", "cpu", *(["--encoder", encoder] if encoder else [])])
+    more = ["--device", "cpu", *(["--encoder", encoder] if encoder else [])]
     settings: dict[str, Any] = {"name": name, "sentences": sentences, "clients": clients, "k": k}
-    try:
-        measure(address, [typed[:1]], f"&k={k}")  # warm
-        with Writer(sys.stdout, __file__, settings, COLUMNS, extras=["torch", "fastapi", "uvicorn"]) as out:
-            write(out, *measure(address, [typed[1:]], f"&k={k}"))
-            write(out, *measure(address, shares, f"&k={k}"))
-    finally:
-        server.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            server.wait(20)
+    with Writer(sys.stdout, __file__, settings, COLUMNS, extras=["torch", "fastapi", "uvicorn"]) as out:
+        for count in workers * rounds:
+            with serving(name, at, [*more, "--workers", str(count)]) as address:
+                measure(address, [typed[:1]], f"&k={k}")  # warm
+                write(out, count, *measure(address, [typed[1:]], f"&k={k}"))
+                write(out, count, *measure(address, shares, f"&k={k}"))
 
 
 if __name__ == "__main__":

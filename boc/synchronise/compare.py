@@ -72,10 +72,8 @@ def compare_pictures(
     """
     found = Differences()
     states = {item.id: state_of(item.content) for item in items}
-    donors = _Donors(
-        stored, lambda item: item.fields.get("content_hash"), [key for key in stored if not states.get(key)]
-    )
-    sizes = {item.fields.get("size") for item in stored.values()}
+    donors = _Donors(stored, lambda item: _text(item, "content_hash"), [key for key in stored if not states.get(key)])
+    sizes = {size for item in stored.values() if isinstance(size := item.fields.get("size"), int)}
     for item in items:
         state, old = states[item.id], stored.get(item.id)
         if not state:
@@ -90,6 +88,12 @@ def compare_pictures(
                 found.states[item.id] = state
     found.missing = donors.left()
     return found
+
+
+def _text(item: Item, name: str) -> str | None:
+    """A fact of a stored item; None if it has none, or metadata of that name that are something else."""
+    fact = item.fields.get(name)
+    return fact if isinstance(fact, str) else None
 
 
 def compare_sentences(items: Sequence[Item], stored: Mapping[str, Item]) -> Differences:

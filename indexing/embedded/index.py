@@ -8,8 +8,8 @@ reader keeps what it opened.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, lru_cache, wraps
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial, wraps
 from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
@@ -25,7 +25,19 @@ from boc.instances import instances
 from boc.rerank import dot
 from boc.rerank.alignment import rescored
 from boc.topk import topk, topk_positive
-from boc.types import MODALITIES, Filter, Hit, Item, Modality, Rescore, Stages, StoredConcepts, TermMatrix, TextScore
+from boc.types import (
+    MODALITIES,
+    FieldType,
+    Filter,
+    Hit,
+    Item,
+    Modality,
+    Rescore,
+    Stages,
+    StoredConcepts,
+    TermMatrix,
+    TextScore,
+)
 
 from .._validate import check_rescore, no_concepts
 from . import bm25, commits
@@ -81,7 +93,7 @@ class EmbeddedIndex:
         self._arrays = opened.arrays
         self._parts = opened.parts
         self._commit = opened.commit
-        self._masks = lru_cache(FILTERS)(self._masked)
+        self._masks = lru_cache(FILTERS)(partial(_masks, self._parts, self.manifest.fields))
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
@@ -199,12 +211,6 @@ class EmbeddedIndex:
         searched = [(part.segment.words, part.live) for part in self._parts]
         return bm25.Ranking([words for words, _ in searched if words], [live for words, live in searched if words])
 
-    def _masked(self, modality: Modality | None, filters: tuple[Filter, ...]) -> list[NDArray[np.uint8] | None]:
-        """For each part the mask of rows that are live, of this modality, and pass all filters; None if all do."""
-        for condition in filters:
-            check_filter(condition, self.manifest.fields)
-        return [_mask(part, modality, filters) for part in self._parts]
-
     @_refusing
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
         dtype, dim = np.dtype(self.manifest.vector_dtype), self.manifest.identity.dim
@@ -299,6 +305,18 @@ class EmbeddedIndex:
             for places, part in of.values()
             if places
         ]
+
+
+def _masks(
+    parts: Sequence[Part],
+    fields: Mapping[str, FieldType],
+    modality: Modality | None,
+    filters: tuple[Filter, ...],
+) -> list[NDArray[np.uint8] | None]:
+    """For each part the mask of rows that are live, of this modality, and pass all filters; None if all do."""
+    for condition in filters:
+        check_filter(condition, fields)
+    return [_mask(part, modality, filters) for part in parts]
 
 
 def _mask(part: Part, modality: Modality | None, filters: Sequence[Filter]) -> NDArray[np.uint8] | None:

@@ -49,6 +49,14 @@ MOST_POSTINGS = 1 << 32  # postings per segment, since offsets are uint32
 TEXTS = ("ids", "content", "group", "fields")
 
 
+def _object(text: str) -> dict[str, Any]:
+    """The metadata of an item. ValueError for text that is no JSON object."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"metadata are {text[:60]!r}")
+    return found
+
+
 @dataclass(frozen=True)
 class Segment:
     """The arrays of some items, in memory or memory-mapped; rows are sorted by id."""
@@ -82,7 +90,7 @@ class Segment:
         """The items of ``rows``, in that order."""
         ids, content, group, *metadata = taken(list(self.texts.values()), rows)
         modalities = self._modalities(rows)
-        fields = [json.loads(text) for text in metadata[0]] if metadata else [{} for _ in ids]
+        fields = [_object(text) for text in metadata[0]] if metadata else [{} for _ in ids]
         return instances(Item, ids, modalities, content, group, fields)
 
     def _modalities(self, rows: NDArray[np.int64]) -> list[Modality]:

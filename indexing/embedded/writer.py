@@ -90,12 +90,18 @@ class _Writing:
             ) from error
         with ExitStack() as held:
             held.enter_context(self._held)
+            self._held.callback(self._remove_if_empty)
             parts = self._found()
             self._buffer = _Buffer(self._manifest)
             self._merger = self._held.enter_context(Merger(self._home, self._manifest, parts))
             sets = next((part.segment.concepts for part in parts), None)
             self._concept_dim = None if sets is None else sets.values.shape[1]
             held.pop_all()
+
+    def _remove_if_empty(self) -> None:
+        """Remove the folder if nothing but the lock is in it: there was no index before, and there is none now."""
+        if {path.name for path in self._home.iterdir()} <= {".lock"}:
+            fs.remove(self._home)
 
     def _found(self) -> list[Part]:
         """The segments to start from."""
@@ -172,8 +178,6 @@ class EmbeddedWriter(_Writing):
                 self._merger.close()
                 fs.remove(self._home / LOADING)
                 _sweep(self._home)
-                if {path.name for path in self._home.iterdir()} <= {".lock"}:
-                    fs.remove(self._home)  # there was no index before, and there is none now
 
     def has(self, ids: Sequence[str]) -> bool:
         return self._goes_on and len(self._known(ids)) == len(ids)

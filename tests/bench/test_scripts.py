@@ -119,3 +119,14 @@ def test_models_agree_with_the_command(library: Path, tmp_path: Path) -> None:
     told = boc("evaluate", plain, "--ndcg").stdout.splitlines()
     assert f"R@10 {float(one[0][4]):5.1f}" in told[1]
     assert f"{float(one[0][7]):.3f}" in told[1]
+
+
+@pytest.mark.slow
+def test_a_soak_counts_what_was_asked_while_the_index_changes(library: Path) -> None:
+    pytest.importorskip("fastapi")
+    often = ("--minutes", 0.2, "--rate", 20, "--clients", 10, "--change", 1)
+    rows = run("soak.py", library / "captions.csv", "--encoder", f"tern:{library / 'model'}", *often)
+    everything = [row for row in rows if row["minutes"] == "0-0.2"]
+    assert {row["errors"] for row in rows} == {"0"}
+    asked = {row["kind"]: int(row["requests"]) for row in everything}
+    assert asked["all"] == sum(asked.values()) - asked["all"] - asked["slow"] > 0

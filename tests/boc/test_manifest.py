@@ -93,6 +93,13 @@ def test_optional_entries_are_written_only_if_they_say_something() -> None:
         assert Manifest.from_json(manifest.to_json(), where="here") == manifest
 
 
+@pytest.mark.parametrize("odd", [[], 3, {"a.jpg": 3}, {"a.jpg": ["3"]}, {"a.jpg": [True]}, {"a.jpg": {}}])
+def test_odd_states_of_unreadable_files_are_refused(odd: Any) -> None:
+    raw = asdict(new_manifest(3, 2)) | {"unreadable": odd}
+    with pytest.raises(ManifestError, match="here: unreadable of the manifest"):
+        Manifest.from_json(json.dumps(raw), where="here")
+
+
 def test_declared_metadata_comes_back() -> None:
     written = replace(new_manifest(3, 2), fields={"year": "integer", "tag": "keyword"})
     assert Manifest.from_json(written.to_json(), where="here") == written

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -18,6 +19,18 @@ def damages(sound: bytes) -> st.SearchStrategy[bytes]:
     edit = st.tuples(places, st.integers(0, 4), st.binary(max_size=4))
     whole = st.lists(edit, max_size=6).map(lambda edits: _edited(sound, edits))
     return whole | st.tuples(whole, places).map(lambda given: given[0][: given[1]])
+
+
+def damaged(sound: bytes, chance: Random) -> bytes:
+    """One of ``damages``, by a generator: thousands of times as fast."""
+
+    def place() -> int:
+        return chance.randrange(min(len(sound), 400) if chance.random() < 0.5 else len(sound))
+
+    news = [chance.randbytes(chance.randrange(5)) for _ in range(chance.randint(1, 4))]
+    moving = chance.random() < 0.3  # else what follows stays where it is
+    data = _edited(sound, [(place(), chance.randrange(5) if moving else len(new), new) for new in news])
+    return data[: place()] if chance.random() < 0.2 else data
 
 
 def _edited(sound: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:

@@ -19,6 +19,7 @@ import pytest
 
 from boc.atomic_files import sha256
 from boc.errors import BocError
+from boc.synchronise.compare import compare_pictures
 from indexing.embedded import commits
 from indexing.embedded.backend import EmbeddedBackend
 from tests.indexing.embedded.test_corruption import DAMAGES, ask_all, damage, files_of, make
@@ -42,7 +43,9 @@ def forge(home: Path, rng: random.Random) -> str:
             raw["files"][file] = [path.stat().st_size, sha256(path)]
         told = f"{what} of {file}"
     else:
-        keys, node = [], raw
+        keys: list[Any] = ["manifest", "unreadable"] if rng.random() < 0.2 else []
+        node = raw["manifest"]["unreadable"] if keys else raw
+        above = raw["manifest"]
         while isinstance(node, (dict, list)) and node and (not keys or rng.random() < 0.8):
             keys.append(rng.choice(list(node) if isinstance(node, dict) else range(len(node))))
             above, node = node, node[keys[-1]]
@@ -72,12 +75,17 @@ def judge(folder: str, first: str, last: str) -> None:
     small_segments(pytest.MonkeyPatch())
     model = make(Path(folder))
     home = Path(folder) / NAME
+    with EmbeddedBackend(Path(folder)).edit(NAME) as editor:
+        editor.commit("ab" * 32, {"bad.jpg": [1, 2, 3], "worse.jpg": [0, 0, 0]})
     tell("ready")
     for number in range(int(first), int(last)):
         with restored(home):
             tell(f"{number}: {forge(home, random.Random(number))}")
             try:
-                ask_all(EmbeddedBackend(home.parent).open(NAME), model)
+                index = EmbeddedBackend(home.parent).open(NAME)
+                ask_all(index, model)
+                pictures = {item.id: item for item in index.items() if item.modality == "image"}
+                compare_pictures(list(pictures.values()), pictures, index.manifest.unreadable)
                 tell("answered")
             except BocError:
                 tell("refused")

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,33 +17,24 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from PIL import Image
 
 from boc.codecs import parse_code
 from boc.errors import BocError
-from boc.inputs.images import image_size, read_image
+from boc.inputs.file_facts import STATE
 from boc.inputs.metadata import Metadata, parse_filter
 from boc.inputs.sources import open_source
 from boc.manifest import Manifest
 from boc.queries import parse_text
+from boc.synchronise.compare import compare_pictures
+from boc.types import Item
 from tests.boc.inputs.test_hdf5_check import drain
 from tests.fuzz.mutations import JSON, damages, replaced_leaf
 from tests.oracles import new_manifest
 
+HERE = [Item("a.jpg", "image", __file__, "a.jpg")]
 TYPES: Any = {"year": "integer", "tag": "keyword", "taken": "date", "size": "float", "kept": "boolean", "title": "text"}
 TABLE = b"id,year:integer,tag:keyword,taken:date,size:float,kept:boolean\na.jpg,1999,dog|cat,2020-02-29,1.5,true\n"
 CAPTIONS = b'image,caption\na.jpg,"a dog, and a cat"\nb.jpg,two birds\n'
-
-
-def picture(form: str) -> bytes:
-    exif, buffer = Image.Exif(), io.BytesIO()
-    exif[0x0112], exif[0x010E] = 6, "what is on it"
-    image = Image.frombytes("RGB", (24, 16), bytes(i * 37 % 256 for i in range(24 * 16 * 3)))
-    image.save(buffer, form, **({"exif": exif} if form in {"JPEG", "PNG", "WEBP"} else {}))
-    return buffer.getvalue()
-
-
-PICTURES = [picture(form) for form in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")]
 
 
 def taken_or_refused(data: bytes, read: Callable[[Path], object], name: str) -> None:
@@ -53,12 +44,6 @@ def taken_or_refused(data: bytes, read: Callable[[Path], object], name: str) -> 
         path.write_bytes(data)
         with suppress(BocError):
             read(path)
-
-
-@given(st.sampled_from(PICTURES).flatmap(damages))
-def test_pictures(data: bytes) -> None:
-    for read in (lambda path: read_image(path, 1_000_000), image_size, lambda path: read_image(path, 1_000_000, 8)):
-        taken_or_refused(data, read, "a.jpg")
 
 
 @given(damages(CAPTIONS) | st.text().map(lambda text: f"image,caption\n{text}".encode(errors="replace")))
@@ -107,9 +92,17 @@ def test_feature_files(features: bytes, data: st.DataObject) -> None:
 
 @given(st.data(), JSON)
 def test_manifests(data: st.DataObject, value: object) -> None:
-    text = json.dumps(replaced_leaf(data, json.loads(new_manifest(5, 3).to_json()), value))
+    sound = replace(new_manifest(5, 3), unreadable={"a.jpg": [1, 2, 3]})
+    text = json.dumps(replaced_leaf(data, json.loads(sound.to_json()), value))
     with suppress(BocError):
-        Manifest.from_json(text, where="m")
+        compare_pictures(HERE, {}, Manifest.from_json(text, where="m").unreadable)
+
+
+@given(st.dictionaries(st.sampled_from([*STATE, "x"]), JSON))
+def test_stored_facts_of_files(facts: dict[str, Any]) -> None:
+    stored = {name: Item(name, "image", f"/{name}", name, facts) for name in ("a.jpg", "b.jpg")}
+    found = compare_pictures(HERE, stored, {})
+    assert len(found.known) + len(found.new) == 1
 
 
 @given(st.text() | st.text(alphabet="elastic+htps:/@?=&[]%0123456789.-"))

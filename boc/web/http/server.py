@@ -7,10 +7,11 @@ import errno
 import socket
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from boc.errors import BocError
 from boc.web.http.connections import AT_ONCE, PatientProtocol, room
+from boc.web.http.errors import refusal
 from boc.web.http.logs import Form, configuration
 
 TAKE = 0.2  # seconds in which waiting connections are accepted before the server stops
@@ -44,7 +45,7 @@ def listen(host: str, port: int) -> socket.socket:
 def run(app: ASGIApp, sock: socket.socket, log: Form | None = None) -> None:
     """Answer requests until Ctrl-C or SIGTERM. ``log`` is the form of the log of requests; None for no log."""
     config = uvicorn.Config(
-        app,
+        _Stopped(app),
         log_config=configuration(log),
         access_log=False,  # addresses may contain a token
         server_header=False,
@@ -56,6 +57,29 @@ def run(app: ASGIApp, sock: socket.socket, log: Form | None = None) -> None:
     _Server(config).run(sockets=[sock])
 
 
+class _Stopped:
+    """Answers 503 to a request that takes longer than the server has to stop; uvicorn would log each as a fault."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def seen(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, seen)
+        except asyncio.CancelledError:
+            if scope["type"] != "http" or begun:
+                raise
+            said = "the server stops before this was done; ask again when it is back"
+            await refusal(503, said, {"Retry-After": "1"})(scope, receive, send)
+
+
 class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen; asyncio takes how many it accepts at once for the length of the system's queue, too."""
@@ -64,6 +88,9 @@ class _Server(uvicorn.Server):
             sock.listen(QUEUE)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop, after connections that the system holds ready were taken: it would reset them."""
+        """Stop, after connections that the system holds ready were taken: it would reset them. Requests that were cut
+        off are told so."""
         await asyncio.sleep(TAKE)
         await super().shutdown(sockets)
+        if tasks := set(self.server_state.tasks):
+            await asyncio.wait(tasks, timeout=TAKE)

@@ -24,8 +24,8 @@ connections.ASK = connections.READ = float(sys.argv[1])
 
 async def app(scope, receive, send):
     assert scope["type"] == "http"
-    if scope["path"] == "/slow":
-        await asyncio.sleep(0.5)
+    if scope["path"] in ("/slow", "/endless"):
+        await asyncio.sleep(0.5 if scope["path"] == "/slow" else 1000)
     body = b"x" * (30_000_000 if scope["path"] == "/large" else 5)
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
     await send({"type": "http.response.body", "body": body})
@@ -129,3 +129,15 @@ def test_what_was_asked_before_the_end_is_answered() -> None:
     refused = [each for each in found if isinstance(each, ConnectionRefusedError)]
     assert found.count(200) + len(refused) == len(threads)
     assert found.count(200) > len(refused)
+
+
+@pytest.mark.slow
+def test_what_takes_longer_than_the_server_has_to_stop_is_told_so() -> None:
+    with serving() as (process, port), ExitStack() as stack:
+        client = connected(port, stack)
+        client.sendall(b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert ask(port) == 200  # the other has been sent by now
+        process.send_signal(signal.SIGTERM)
+        assert b" 503 " in client.recv(4096).partition(b"\r\n")[0]
+        _, said = process.communicate(timeout=LONG)
+        assert "Traceback" not in said

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import shutil
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -209,6 +211,20 @@ def test_an_opened_index_keeps_what_an_edit_deletes(home: Path) -> None:
     assert old.concepts(["1.jpg"]).values.shape == (1, 2)
     assert old.match(["sentence 0"], 9)[0][0].item.id == "0"
     assert len(backend.open("pets")) == 4
+
+
+def test_an_index_that_is_let_go_is_closed_at_once(home: Path) -> None:
+    """Not when garbage is collected: a server opens the index again after each change of it."""
+    index = connect(f"file:{home}").open("pets")
+    index.search(index.terms([next(iter(index.items())).id]), 3, "image")
+    index.document_frequencies()
+    seen = weakref.ref(index)
+    gc.disable()
+    try:
+        del index
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 def test_an_edit_of_a_damaged_index_lets_go_of_the_lock(home: Path) -> None:
