@@ -1,0 +1,354 @@
+"""The tables of a paper from the files that its authors published: every printed number beside the one found here.
+
+    python -m bench.paper.reproduce PAPER DATA --out OUT            # tern, teran, vsrn, vsrnpp or boc
+    python -m bench.paper.reproduce PAPER DATA --needs              # what DATA has to hold, and what of it is there
+    python -m bench.paper.reproduce PAPER DATA --out OUT --device cuda
+
+Published checkpoints are converted, the features of the test pictures encoded and evaluated; of VSRN++, which has no
+published checkpoint, two models are trained. What needs a file that is not in DATA is left out. After a kill the same
+command continues: a stage is repeated only if its command or its inputs have changed. Records and logs of the stages
+are in OUT/stages.
+
+A row holds the test set, the model, the measure, the printed number, the one found, their difference, and a verdict:
+``reproduced`` (the printed digits), ``near`` (what a seed moves), ``differs``, or ``not run``. Recalls are in percent,
+"image" is image retrieval. The rows of BoC are those of its Table I on MS-COCO 5K; its figures have no printed numbers,
+OUT/boc-sparsity.csv has their points and OUT/boc-claims.csv what the paper says of them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from bench.paper.printed import GRADED, MEASURES, PRINTED, verdict
+from bench.paper.table1 import PAPER as TABLE1
+from bench.report.rows import Writer
+from bench.run import Runner, listing, locked, told
+from bench.stages import BOC, PYTHON, Stage
+
+COLUMNS = ("set", "model", "measure", "printed", "found", "difference", "verdict")
+SIDES = {"image": "text_to_image", "sentence": "image_to_text"}
+KEYS = {"R@1": "r1", "R@5": "r5", "R@10": "r10"}
+
+
+@dataclass(frozen=True)
+class Need:
+    """A file or folder of DATA: its ``path`` there, what it is, and its size, computed from published shapes."""
+
+    path: str
+    what: str
+    size: str = ""
+
+
+COCO = (
+    Need("coco/dataset_coco.json", "Karpathy's splits of COCO (caption_datasets.zip)"),
+    Need("coco/val2014", "pictures of COCO val2014, whose sizes the boxes need; to train, coco/train2014 too"),
+    Need("coco/features_36", "TERN's and TERAN's archives features_36_*.tgz: cocobu_att/ID.npz, cocobu_box/ID.npy "
+                             "(or bu_att, bu_box)", "0.3 MB per picture"),
+)  # fmt: skip
+F30K = (
+    Need("f30k/dataset_flickr30k.json", "Karpathy's splits of Flickr30k (caption_datasets.zip)"),
+    Need("f30k/flickr30k-images", "pictures of Flickr30k"),
+    Need("f30k/features_36", "TERAN's archive of Flickr30k: bu_att/INDEX.npz, bu_box/INDEX.npy", "0.3 MB per picture"),
+)
+RELEVANCE = (
+    Need("coco/relevances/coco-test-spice.npy", "SPICE of COCO's test set, for that column only; float32, no header",
+         "500 MB"),
+)  # fmt: skip
+VOCABULARY = Need("bert/vocab.txt", "word-pieces of bert-base-uncased", "30,522 lines")
+TERN = Need("model_best_ndcg.pth", "from TERN_model_best_ndcg.pth.tgz", "0.8 GB and more")
+NEEDS: dict[str, tuple[Need, ...]] = {
+    "tern": (*COCO, VOCABULARY, TERN, *RELEVANCE),
+    "teran": (
+        *COCO, *F30K, VOCABULARY, *RELEVANCE,
+        Need("teran/coco.pth", "the MrSw model of COCO from TERAN_pretrained_models.tgz, under this name", "0.9 GB"),
+        Need("teran/f30k.pth", "the same of Flickr30k", "0.9 GB"),
+        Need("f30k/relevances/f30k-test-spice.npy", "SPICE of Flickr30k's test set, for that column only", "20 MB"),
+    ),
+    "vsrn": tuple(
+        need
+        for data, split, size, folder, name in (
+            ("coco", "testall", "1.5 GB", "coco", "coco"), ("f30k", "test", "0.3 GB", "flickr", "fliker"),
+        )
+        for need in (
+            Need(f"{data}_precomp/{split}_ims.npy", f"SCAN's arrays, with {split}_caps.txt beside it", size),
+            Need(f"vocab/{data}_precomp_vocab.pkl", "the vocabulary in VSRN's repository"),
+            *(Need(f"pretrain_model/{folder}/model_{name}_{n}.pth.tar", "from VSRN's pretrain_model", "0.4 GB")
+              for n in (1, 2)),
+        )
+    ),
+    "vsrnpp": (*COCO, *F30K, Need("bert", "folder of bert-base-uncased: config.json, vocab.txt, weights", "0.4 GB")),
+    "boc": (*COCO, Need("coco/train2014", "pictures of COCO train2014"), VOCABULARY, TERN),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """A model on a test set: ``found`` by relevance, the files that ``boc evaluate --json`` wrote; ``folds`` if the
+    set is their mean."""
+
+    set: str
+    model: str
+    found: dict[str, Path]
+    folds: bool = False
+
+
+@dataclass
+class Plan:
+    """The stages and lines of one paper over DATA, for results in OUT.
+
+    ``settings`` are for ``boc train --set``. Of BoC, ``sample`` is the part of the training pictures that codebooks are
+    made of, more than 100,000 concepts, ``alone`` that encoded without context, ``points`` options of its figures.
+    """
+
+    data: Path
+    out: Path
+    device: str = "auto"
+    fold: int = 1000
+    clusters: int = 1000
+    settings: tuple[str, ...] = ()
+    sample: str = "1/20"
+    alone: str = "1/75"
+    points: tuple[object, ...] = ()
+    stages: list[Stage] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+
+    def tern(self) -> None:
+        """Table I of TERN, with the sentence retrieval that the paper of TERAN prints."""
+        self._measured("TERN", "coco", "dot", [self._encoded("tern", "tern", TERN.path, "coco")])
+
+    def teran(self) -> None:
+        """The rows TERAN MrSw of Tables 1-3 of TERAN."""
+        for data in ("coco", "f30k"):
+            file = self._encoded(f"teran-{data}", "teran", f"teran/{data}.pth", data)
+            self._measured("TERAN MrSw", data, "mrsw", [file])
+
+    def vsrn(self) -> None:
+        """The rows VSRN of Tables 1-3 of VSRN++: two models of each data set, and the mean of their scores."""
+        for data, split, folder, name in (("coco", "testall", "coco", "coco"), ("f30k", "test", "flickr", "fliker")):
+            array, tokens = self.data / f"{data}_precomp/{split}_ims.npy", f"vocab/{data}_precomp_vocab.pkl"
+            files = []
+            for number in (1, 2):
+                label, checkpoint = f"vsrn-{data}-{number}", f"pretrain_model/{folder}/model_{name}_{number}.pth.tar"
+                model = self._converted(label, checkpoint, tokens, f"scan:{array.parent}", array)
+                files.append(self._extracted(label, "vsrn", model, array, (array,)))
+            self._measured("VSRN (two models)", data, "dot", files, graded=False)
+
+    def vsrnpp(self) -> None:
+        """The rows VSRN++ of its Tables 1-3, by two trainings that differ in their seeds."""
+        for data in ("coco", "f30k"):
+            table, features = self._table(data), self._regions(data)
+            regions, arguments = self.out / f"{data}-regions.h5", ("--regions", features)
+            folder = self.data / data / "features_36"
+            self._boc(f"{data}-regions", ("extract", table, *self._pictures(data), "-o", regions, *arguments),
+                      (table, folder), regions)  # fmt: skip
+            ids = {split: self.out / data / f"{split}.ids.txt" for split in ("train", "val", "test")}
+            files = []
+            for seed in (0, 1):
+                label, bert = f"vsrnpp-{data}-{seed}", self.data / "bert"
+                model = self.out / label
+                learn = ("train", regions, "--ids", ids["train"], "--validate", ids["val"], "-o", model, "--recipe",
+                         "vsrnpp", "--text", bert, "--seed", seed, *arguments, "--device", self.device)  # fmt: skip
+                more = [word for setting in self.settings for word in ("--set", setting)]
+                self._boc(label, (*learn, *more), (regions, bert), model)
+                files.append(self._extracted(label, "vsrnpp", model, regions, (regions, model), ("--ids", ids["test"])))
+            self._measured("VSRN++ (two models)", data, "dot", files, graded=False)
+
+    def boc(self) -> None:
+        """Table I of the Bag of Concepts paper on COCO, the points of its Fig. 3, and its claims."""
+        dev = self._encoded("tern", "tern", TERN.path, "coco")
+        train = self._encoded("tern-train", "tern", TERN.path, "coco", "train", ("--shard", self.sample))
+        alone = self._encoded("tern-alone", "tern", TERN.path, "coco", "train", ("--shard", self.alone), "?alone")
+        books = self.out / "codebooks"
+        size = ("--clusters", self.clusters, "--codebooks", books)
+        table, sparsity = self.out / "boc-table1.csv", self.out / "boc-sparsity.csv"
+        self._rows("boc-table1", "table1", (dev, "--fit", train, "--alone-train", alone, *size), (dev, train, alone))
+        self._rows("boc-sparsity", "sparsity_recall", (dev, "--fit", train, "--alone", alone, *size, *self.points),
+                   (dev, train, alone, table))  # fmt: skip
+        self._rows("boc-claims", "claims", (table, sparsity), (table, sparsity))
+
+    def cells(self) -> Iterator[tuple[str, str, str, float, float | None]]:
+        """(set, model, measure, printed, found) of every printed number; None where it was not run."""
+        for line in self.lines:
+            tables = {relevance: _table(path, folds=line.folds) for relevance, path in line.found.items()}
+            for measure in (*MEASURES, *GRADED):
+                printed = PRINTED[line.model, line.set].get(measure)
+                if printed is None:
+                    continue
+                side, name = measure.split(" ")
+                table = tables.get("ROUGE-L" if name in KEYS else name)
+                found = None if table is None else table[SIDES[side]].get(KEYS.get(name, "ndcg"))
+                yield line.set, line.model, measure, printed, found
+        if any(stage.name == "boc-table1" for stage in self.stages):
+            yield from self._table1()
+
+    def _table1(self) -> Iterator[tuple[str, str, str, float, float | None]]:
+        found: dict[str, dict[str, str]] = {}
+        path = self.out / "boc-table1.csv"
+        if path.is_file():
+            rows = csv.DictReader(line for line in path.read_text("utf-8").splitlines() if not line.startswith("# "))
+            found = {row["model"]: row for row in rows if not row["minus"]}
+        for model, numbers in TABLE1.items():
+            for measure, printed in zip(MEASURES, numbers, strict=False):
+                cell = found.get(model, {}).get(measure)
+                yield "MS-COCO 5K", model, measure, printed, None if cell is None else float(cell)
+
+    def _pictures(self, data: str) -> tuple[object, ...]:
+        return "--images", self.data / "coco" if data == "coco" else self.data / "f30k" / "flickr30k-images"
+
+    def _regions(self, data: str) -> str:
+        """The region source of the published features."""
+        folder = self.data / data / "features_36"
+        return f"files:{folder}" + ("" if data == "coco" else f"?index={self.data / 'f30k' / 'dataset_flickr30k.json'}")
+
+    def _table(self, data: str) -> Path:
+        """The table of captions, and beside it the lists of splits."""
+        corpus = {"coco": "coco", "f30k": "flickr30k"}[data]
+        path, table = self.data / data / f"dataset_{corpus}.json", self.out / data / "captions.csv"
+        joined = ("--restval",) if data == "coco" else ()
+        words = ("bench.datasets.make", corpus, path, *self._pictures(data), "-o", table.parent, *joined)
+        self._stage(Stage(f"{data}-captions", (*PYTHON, *map(str, words)), (path,), table))
+        return table
+
+    def _encoded(
+        self,
+        label: str,
+        kind: str,
+        checkpoint: str,
+        data: str,
+        split: str = "test",
+        more: tuple[object, ...] = (),
+        context: str = "",
+    ) -> Path:
+        """The pictures and captions of a split by a published TERN or TERAN."""
+        table, folder = self._table(data), self.data / data / "features_36"
+        name = label if kind == "teran" else kind
+        model = self._converted(name, checkpoint, VOCABULARY.path, self._regions(data), folder)
+        ids = ("--ids", table.with_name(f"{split}.ids.txt"), *self._pictures(data), *more)
+        return self._extracted(label, kind, model, table, (table, folder), ids, context)
+
+    def _converted(self, name: str, checkpoint: str, tokens: str, regions: str, features: Path) -> Path:
+        """The model folder of a published checkpoint."""
+        paths, model = (self.data / checkpoint, self.data / tokens), self.out / name
+        words = ("convert", paths[0], "-o", model, "--tokens", paths[1], "--regions", regions, "--replace")
+        self._boc(f"{name}-model", words, (*paths, features), model / "config.json")
+        return model
+
+    def _extracted(
+        self,
+        label: str,
+        kind: str,
+        model: Path,
+        source: Path,
+        reads: tuple[Path, ...],
+        more: tuple[object, ...] = (),
+        context: str = "",
+    ) -> Path:
+        made = self.out / f"{label}.h5"
+        words = ("extract", source, "-o", made, "--encoder", f"{kind}:{model}{context}", "--device", self.device, *more)
+        note = model if kind == "vsrnpp" else model / "config.json"
+        self._boc(label + "-vectors", words, (*reads, note), made)
+        return made
+
+    def _measured(self, model: str, data: str, score: str, files: list[Path], *, graded: bool = True) -> None:
+        """The lines of a model, an ensemble if there are several ``files``."""
+        name = files[0].stem.removesuffix("-1").removesuffix("-0")
+        found: dict[str, Path] = {}
+        for relevance in ("ROUGE-L", "SPICE") if graded else ("ROUGE-L",):
+            matrix = self.data / data / "relevances" / f"{data}-test-spice.npy"
+            if relevance == "SPICE" and not matrix.exists():
+                continue
+            label = f"{name}-{relevance.lower()}"
+            given: tuple[object, ...] = ("--ndcg",) if graded else ()
+            given += ("--relevance", matrix) if relevance == "SPICE" else ()
+            words = ("evaluate", *files, "--score", score, "--fold", self.fold, "--json", *given)
+            made = found[relevance] = self.out / f"{label}.json"
+            reads = (*files, matrix) if relevance == "SPICE" else tuple(files)
+            self._boc(label, words, reads, made, prints=True)
+        if data == "coco":
+            self.lines.append(Line("MS-COCO 1K", model, found, folds=True))
+        self.lines.append(Line("MS-COCO 5K" if data == "coco" else "Flickr30K 1K", model, found))
+
+    def _boc(
+        self, name: str, words: tuple[object, ...], reads: tuple[Path, ...], made: Path, *, prints: bool = False
+    ) -> None:
+        self._stage(Stage(name, (*BOC, *map(str, words)), reads, made, prints))
+
+    def _rows(self, name: str, script: str, words: tuple[object, ...], reads: tuple[Path, ...]) -> None:
+        command = (*PYTHON, f"bench.paper.{script}", *map(str, words))
+        self._stage(Stage(name, command, reads, self.out / f"{name}.csv", prints=True))
+
+    def _stage(self, stage: Stage) -> None:
+        if stage.name not in {known.name for known in self.stages}:
+            self.stages.append(stage)
+
+
+PAPERS: dict[str, Callable[[Plan], None]] = {
+    "tern": Plan.tern, "teran": Plan.teran, "vsrn": Plan.vsrn, "vsrnpp": Plan.vsrnpp, "boc": Plan.boc,
+}  # fmt: skip
+
+
+def _table(path: Path, *, folds: bool) -> dict[str, dict[str, float]] | None:
+    """The figures by direction; None if they were not measured."""
+    if not path.is_file():
+        return None
+    tables: dict[str, dict[str, dict[str, float]]] = json.loads(path.read_text(encoding="utf-8"))
+    return next((table for label, table in tables.items() if label.startswith("mean") == folds), None)
+
+
+def show_needs(paper: str, data: Path) -> None:
+    """What DATA has to hold, a line each, on stderr."""
+    for need in NEEDS[paper]:
+        state = "there  " if (data / need.path).exists() else "missing"
+        size = f" ({need.size})" if need.size else ""
+        click.echo(f"{state} {data / need.path}: {need.what}{size}", err=True)
+
+
+def write_cells(plan: Plan, paper: str) -> None:
+    """The rows, on stdout."""
+    with Writer(sys.stdout, __file__, {"paper": paper, "fold": plan.fold, "settings": plan.settings}, COLUMNS) as out:
+        for group, model, measure, printed, found in plan.cells():
+            digits = 1 if "R@" in measure else 3
+            numbers = (None, None) if found is None else (f"{found:.{digits}f}", f"{found - printed:+.{digits}f}")
+            out.write(group, model, measure, f"{printed:.{digits}f}", *numbers, verdict(measure, printed, found))
+
+
+@click.command()
+@click.argument("paper", type=click.Choice(list(PAPERS)))
+@click.argument("data", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--out", default="reproduced", show_default=True, type=click.Path(file_okay=False, path_type=Path))
+@click.option("--device", default="auto", show_default=True, help="Device of torch, for example cuda.")
+@click.option("--fold", default=1000, show_default=True, help="Number of pictures per fold.")
+@click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks of BoC.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the training of VSRN++.")
+@click.option("--needs", is_flag=True, help="Tell what DATA has to hold and how the stages stand; run nothing.")
+def main(
+    paper: str, data: Path, out: Path, device: str, fold: int, clusters: int, settings: tuple[str, ...], needs: bool
+) -> None:
+    """Reproduce the tables of PAPER from DATA, or continue a stopped run."""
+    plan = Plan(data.resolve(), out.resolve(), device, fold, clusters, settings)
+    PAPERS[paper](plan)
+    runner = Runner(plan.out, plan.stages)
+    show_needs(paper, data)
+    needed = runner.needed([stage.name for stage in plan.stages])
+    if needs:
+        listing(runner, needed)
+        return
+    (plan.out / "stages").mkdir(parents=True, exist_ok=True)
+    with locked(plan.out):
+        fine = runner.run(needed)
+    write_cells(plan, paper)
+    failed = [stage.name for stage in plan.stages if runner.state[stage.name] == "failed"]
+    if not fine:
+        told(f"failed: {', '.join(failed)}; see above, mend it and repeat the command")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""The papers are reproduced from files of the published layouts, and a wrong file is named with the next step."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.paper.printed import EQUAL, NEAR, PRINTED, verdict
+from bench.paper.reproduce import NEEDS, PAPERS, Plan
+from bench.stages import BOC, Stage
+from boc.cli import main as boc_main
+from tests.bench import published
+from tests.bench.scripts import ROOT
+
+WRITERS = {
+    "tern": ("coco", "bert", "tern"),
+    "teran": ("coco", "f30k", "bert", "teran"),
+    "vsrn": ("vsrn",),
+    "vsrnpp": ("coco", "f30k", "bert"),
+    "boc": ("coco", "bert", "tern"),
+}
+TINY: dict[str, Any] = {
+    "fold": 5,
+    "clusters": 9,
+    "device": "cpu",
+    "sample": "1/1",
+    "alone": "1/1",
+    "points": ("--terms", 9, "--sparsity", 0.99),
+    "settings": ("width=8", "text_layers=1", "epochs=1", "batch_size=4", "generation_hidden=8"),
+}
+
+
+def write(data: Path, paper: str) -> Path:
+    data.mkdir()
+    for name in WRITERS[paper]:
+        getattr(published, f"write_{name}")(data)
+    return data
+
+
+def run(stage: Stage) -> tuple[int, str]:
+    """Run a stage in this process: its exit status and the last line of its errors."""
+    if stage.command[: len(BOC)] == BOC:
+        result = CliRunner().invoke(boc_main, stage.command[len(BOC) :])
+    else:
+        result = CliRunner().invoke(import_module(stage.command[2]).main, stage.command[3:])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    if stage.prints and not result.exit_code:
+        stage.makes.write_text(result.stdout)
+    return result.exit_code, result.stderr.strip().rpartition("\n")[2]
+
+
+def planned(paper: str, data: Path, out: Path) -> Plan:
+    plan = Plan(data, out, **TINY)
+    PAPERS[paper](plan)
+    return plan
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_paper_is_reproduced_from_published_files(paper: str, tmp_path: Path) -> None:
+    if paper == "boc":
+        pytest.importorskip("spellchecker")
+    data, out = write(tmp_path / "data", paper), tmp_path / "out"
+    for need in NEEDS[paper]:
+        assert (data / need.path).exists() or need.path == "coco/train2014"
+    plan = planned(paper, data, out)
+    for group, model, measure, printed, found in planned(paper, data, out).cells():
+        assert found is None, (group, model, measure, printed)
+    out.mkdir()
+    for stage in plan.stages:
+        status, said = run(stage)
+        assert status == 0, (stage.name, said)
+        assert stage.makes.exists(), stage.name
+    cells = list(plan.cells())
+    known = {(group, model) for group, model, *_ in cells}
+    if paper != "boc":
+        assert known == {(group, model) for model, group in PRINTED if model.lower().startswith(NAMES[paper])}
+    assert all(found is not None and 0 <= found <= 100 for *_, found in cells)
+    if paper == "tern":
+        images = json.loads((out / "tern-rouge-l.json").read_text())
+        assert list(images) == ["all 12 pictures", "mean over folds of 5 pictures"]
+        first = next(found for group, _, measure, _, found in cells if (group, measure) == ("MS-COCO 1K", "image R@1"))
+        assert first == images["mean over folds of 5 pictures"]["text_to_image"]["r1"]
+
+
+NAMES = {"tern": "tern", "teran": "teran mrsw", "vsrn": "vsrn (", "vsrnpp": "vsrn++"}
+
+
+@pytest.mark.slow
+def test_the_command_runs_what_it_can_and_goes_on(tmp_path: Path) -> None:
+    data, out = write(tmp_path / "data", "vsrn"), tmp_path / "out"
+    shutil.move(data / "coco_precomp", tmp_path / "away")
+    (data / "pretrain_model" / "flickr" / "model_fliker_2.pth.tar").write_bytes(b"not a checkpoint")
+    command = [sys.executable, "-m", "bench.paper.reproduce", "vsrn", str(data), "--out", str(out), "--fold", "5"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 1
+    assert f"missing {data / 'coco_precomp' / 'testall_ims.npy'}: SCAN's arrays" in done.stderr
+    assert "vsrn-coco-1-model: left out: needs" in done.stderr
+    assert "model_fliker_2.pth.tar" in done.stderr.partition("vsrn-f30k-2-model: failed")[2].splitlines()[0]
+    rows = list(csv.DictReader(line for line in done.stdout.splitlines() if not line.startswith("# ")))
+    assert {row["verdict"] for row in rows} == {"not run"}
+    shutil.copy(
+        data / "pretrain_model/flickr/model_fliker_1.pth.tar", data / "pretrain_model/flickr/model_fliker_2.pth.tar"
+    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "vsrn-f30k-1-model: running" not in done.stderr
+    rows = list(csv.DictReader(line for line in done.stdout.splitlines() if not line.startswith("# ")))
+    here = [row for row in rows if row["set"] == "Flickr30K 1K"]
+    assert len(here) == 6
+    for row in here:
+        assert float(row["difference"]) == pytest.approx(float(row["found"]) - float(row["printed"]), abs=0.11)
+        assert row["verdict"] == verdict(row["measure"], float(row["printed"]), float(row["found"]))
+
+
+WRONG = {
+    "coco/dataset_coco.json": ("coco-captions", "broken JSON near .*; fetch it again"),
+    "model_best_ndcg.pth": ("tern-model", "not a checkpoint that can be read safely .*; download it again"),
+    "bert/vocab.txt": ("tern-model", "not the vocabulary of a BERT"),
+    "coco/features_36": ("tern-model", r"no bottom-up features \(cocobu_att with cocobu_box, or bu_att with bu_box\)"),
+    "coco/relevances/coco-test-spice.npy": ("tern-spice", "has a numpy header, a relevance matrix is float32 without"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_file_is_one_line_with_the_next_step(wrong: str, tmp_path: Path) -> None:
+    data, out = write(tmp_path / "data", "tern"), tmp_path / "out"
+    path, (failing, message) = data / wrong, WRONG[wrong]
+    if path.is_dir():
+        shutil.rmtree(path)
+        path.mkdir()
+    elif path.suffix == ".npy":
+        np.save(path, np.zeros((60, 12), np.float32))
+    else:
+        path.write_text("not what it should be")
+    out.mkdir()
+    for stage in planned("tern", data, out).stages:
+        status, said = run(stage)
+        if status:
+            break
+    assert stage.name == failing
+    assert said.startswith("Error: ")
+    assert str(path) in said
+    assert re.search(message, said), said
+
+
+@given(st.floats(0, 100), st.sampled_from(["image R@1", "sentence SPICE"]), st.floats(-3, 3))
+def test_verdicts_follow_the_distance(printed: float, measure: str, apart: float) -> None:
+    kind = "R" if "R@" in measure else "N"
+    found = printed + apart
+    told = verdict(measure, printed, found)
+    distance = round(abs(found - printed), 6)
+    assert (told == "reproduced") == (distance <= EQUAL[kind])
+    assert (told == "differs") == (distance > NEAR[kind])
+    assert verdict(measure, printed, None) == "not run"
