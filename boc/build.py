@@ -8,15 +8,17 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_in
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from boc import models, plugins
 from boc.atomic_files import sole_writer
 from boc.codecs import Code, SurrogateCodec, parse_code
-from boc.errors import BocError
+from boc.errors import BocError, SourceError
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFiles, is_embeddings
+from boc.inputs.file_facts import State, state_of
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source, open_folders, open_source
 from boc.load import DEFAULT_RM, append_items, delete_items, fit_code, load_index, new_manifest, stored_manifest
@@ -26,7 +28,7 @@ from boc.search import Searcher
 
 if TYPE_CHECKING:
     from boc.plugins import Encoder
-    from boc.types import Identity
+    from boc.types import Identity, Item
 
 PLACE = "file:boc-data"
 NARROWED = "ids narrow an extraction (--ids); give them to boc extract, or index the pictures"
@@ -113,7 +115,8 @@ def build_index(
     def keeps_concepts(identity: Identity) -> bool:
         return (rerank or "dot") != "dot" or concepts is not None or make(identity).reads_concepts
 
-    paths, made = _feature_files(name, _paths(source), ids, images, at, encoder, device, keeps_concepts, progress)
+    sources = _paths(source)
+    paths, made, states = _feature_files(name, sources, ids, images, at, encoder, device, keeps_concepts, progress)
     with FeatureFiles(paths) as file:
         exported = file.exported if code is None and concepts is None else None
         if exported is not None:
@@ -123,6 +126,8 @@ def build_index(
             manifest = new_manifest(
                 file, codec, DEFAULT_RM if rm is None else rm, rerank=rerank or "dot", concepts=concepts, metadata=table
             )
+            unreadable = {key: list(states[key]) for key, _ in file.failed if states.get(key)}
+            manifest = replace_in(manifest, unreadable=unreadable)
         same = existed and not replace and backend.open(name).manifest.same_contents(manifest)
         if existed and not replace and not same:
             kept = f" (its vectors wait for that in {made})" if made is not None else ""
@@ -159,7 +164,7 @@ def append(
     manifest = searcher.index.manifest
     keep = searcher.codec.reads_concepts or manifest.concept_dtype is not None
     spec = encoder or manifest.identity.spec
-    paths, made = _feature_files(name, _paths(source), ids, images, at, spec, device, lambda _: keep, progress)
+    paths, made, _ = _feature_files(name, _paths(source), ids, images, at, spec, device, lambda _: keep, progress)
     with FeatureFiles(paths) as file:
         total = file.count("image") + file.count("text")
         for done in append_items(file, at, name, table):
@@ -212,19 +217,28 @@ def _feature_files(
     device: str,
     keeps_concepts: Callable[[Identity], bool],
     progress: Progress,
-) -> tuple[list[Path], Path | None]:
-    """The embeddings files of the sources, and the temporary one that was made here."""
+) -> tuple[list[Path], Path | None, dict[str, State]]:
+    """The embeddings files of the sources, the temporary one that was made here, and the states that the files of its
+    pictures had before they were read."""
     found = opened(sources, ids, images)
     if found is None or (found.file is not None and is_embeddings(found.file)):
         if ids is not None:
             raise BocError(NARROWED)
-        return list(sources), None
+        return list(sources), None, {}
     if encoder is None:
         raise BocError(_no_encoder(sources[0]))
     network = plugins.encoder(encoder, device)
     concepts = keeps_concepts(network.identity)
+    states = {item.id: _state(item) for item in found.items if found.file is None and item.modality == "image"}
     path = encoded_file(name, at, found, network, progress, concepts=concepts)
-    return [path], path
+    return [path], path, states
+
+
+def _state(item: Item) -> State:
+    try:
+        return state_of(item.content)
+    except SourceError:  # whoever reads the picture says what is wrong
+        return ()
 
 
 def encoded_file(name: str, at: str, source: Source, network: Encoder, progress: Progress, *, concepts: bool) -> Path:
@@ -238,12 +252,15 @@ def encoded_file(name: str, at: str, source: Source, network: Encoder, progress:
     return path
 
 
-def opened(sources: Sequence[Path], ids: Path | None, images: Path | None) -> Source | None:
-    """The items of one source, or of several folders; None for several feature files."""
+def opened(
+    sources: Sequence[Path], ids: Path | None, images: Path | None, *, detachable: bool = False
+) -> Source | None:
+    """The items of one source, or of several folders; None for several feature files. ``detachable`` is as in
+    ``open_folders``."""
     if len(sources) == 1:
         return open_source(sources[0], ids, images)
-    if all(path.is_dir() for path in sources):
-        return open_folders(sources, ids)
+    if any(path.is_dir() for path in sources) or not any(path.exists() for path in sources):
+        return open_folders(sources, ids, detachable=detachable)
     odd = next((path for path in sources if path.is_dir() or not is_embeddings(path)), None)
     if odd is not None:
         raise BocError(f"{odd} holds no vectors; several sources must all be folders of pictures, or feature files")

@@ -248,6 +248,8 @@ def manifest_of(
         rerank=rerank or old.rerank,
         concept_dtype=old.concept_dtype,
         fields=old.fields,
+        unreadable=old.unreadable,
+        table_facts=old.table_facts,
     )
     return manifest, arrays
 

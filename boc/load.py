@@ -18,6 +18,7 @@ from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.errors import BocError, BocWarning, EncoderError, FeatureFileError
 from boc.inputs.features import FeatureFile, FeatureFiles
+from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import Metadata
 from boc.inputs.stored_terms import concepts_of
 from boc.manifest import Manifest
@@ -109,6 +110,7 @@ def new_manifest(
         rerank=rerank,
         concept_dtype=concepts,
         fields=file.header.types | ({} if metadata is None else metadata.types),
+        table_facts=facts_among(metadata),
     )
 
 
@@ -124,7 +126,8 @@ def stored_manifest(
     changed = replace(old, rm=old.rm if rm is None else rm, rerank=rerank or old.rerank, created=now)
     if metadata is not None:
         source = _digest(old.source, metadata.digest)
-        changed = replace(changed, source=source, fields=old.fields | metadata.types)
+        given = sorted({*old.table_facts, *facts_among(metadata)})
+        changed = replace(changed, source=source, fields=old.fields | metadata.types, table_facts=given)
     return changed, SurrogateCodec.restore(old.codec, file.code_arrays())
 
 
@@ -174,7 +177,8 @@ def append_items(
             _check_concepts(file)
         yield from put_items(editor, file, codec, manifest, metadata)
         sets = manifest.concept_dtype is not None or codec.reads_concepts
-        editor.commit(_digest(manifest.source, _source(file, metadata, sets=sets)))
+        given = sorted({*manifest.table_facts, *facts_among(metadata)})
+        editor.commit(_digest(manifest.source, _source(file, metadata, sets=sets)), table_facts=given)
 
 
 def put_items(
@@ -295,6 +299,11 @@ def _check_same_encoder(file: FeatureFile | FeatureFiles, manifest: Manifest) ->
     found, wanted = file.header.identity, manifest.identity
     if found.digest != wanted.digest:
         raise EncoderError(f"{file.path}: made by {found.spec}, the index by {wanted.spec}; use the same encoder")
+
+
+def facts_among(metadata: Metadata | None) -> list[str]:
+    """The fields of a table that are facts of files otherwise, sorted."""
+    return [] if metadata is None else sorted(metadata.types.keys() & FACTS.keys())
 
 
 def check_fields(manifest: Manifest, metadata: Metadata | None) -> None:

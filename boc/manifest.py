@@ -18,7 +18,7 @@ from boc.names import CONCEPT_DTYPES, METRICS, Metric
 from boc.types import MODALITIES, FieldType, Identity
 
 FORMAT = 4
-OPTIONAL: dict[str, Any] = {"unreadable": {}}
+OPTIONAL: dict[str, Any] = {"unreadable": {}, "table_facts": []}
 """Entries that may be missing, with the values that they have then. They are written only with other values."""
 
 
@@ -67,6 +67,7 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
         isinstance(value, dict)
         and all(isinstance(state, list) and all(type(each) is int for each in state) for state in value.values())
     ),
+    "table_facts": lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
 }
 """What the entries of a manifest must be; those of a codec are checked where it is made."""
 
@@ -76,8 +77,8 @@ class Manifest:
     """Format and maker, encoder (spec, weights digest, dimension), codec (steps, parameters), its arrays (digest,
     shape, dtype of each), digest of the list of items, number of items by modality, number of postings, the
     default re-rank multiplier and metric, the type of the stored concept sets, None if there are none, the metadata
-    fields of the items with their types, and by their ids the states (size, modification and change time in ns) of
-    picture files that could not be read."""
+    fields of the items with their types, by their ids the states (size, modification and change time in ns) of
+    picture files that could not be read, and the names of those facts of files that a table gave other values."""
 
     encoder: dict[str, Any]
     codec: dict[str, Any]
@@ -94,6 +95,7 @@ class Manifest:
     maker: str
     format: int = FORMAT
     unreadable: dict[str, list[int]] = field(default_factory=dict)
+    table_facts: list[str] = field(default_factory=list)
 
     @property
     def identity(self) -> Identity:
@@ -112,6 +114,8 @@ class Manifest:
         rerank: Metric = "dot",
         concept_dtype: str | None = None,
         fields: Mapping[str, FieldType] | None = None,
+        unreadable: Mapping[str, list[int]] | None = None,
+        table_facts: Sequence[str] = (),
     ) -> Manifest:
         """The manifest of an empty index."""
         return cls(
@@ -128,6 +132,8 @@ class Manifest:
             postings=0,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             maker=f"boc {__version__}, numpy {np.__version__}",
+            unreadable=dict(unreadable or {}),
+            table_facts=list(table_facts),
         )
 
     def same_contents(self, other: Manifest) -> bool:

@@ -302,8 +302,8 @@ class IndexEditor(Protocol):
     def delete(self, ids: Sequence[str]) -> int:
         """Delete items; return how many existed."""
 
-    def commit(self, source: str, unreadable: Mapping[str, list[int]] | None = None) -> None:
-        """Publish the changes, with the new ``source`` of the manifest, and its ``unreadable`` if that is given."""
+    def commit(self, source: str, **changed: Any) -> None:
+        """Publish the changes, with the new ``source`` of the manifest, and other entries of it that ``changed``."""
 
     def __enter__(self) -> IndexEditor: ...
 

@@ -6,8 +6,11 @@ GALLERY is a folder of ``boc gallery``, FEATURES the features of its pictures. A
 boc/scenes/truth.py) and a re-rank metric: the precision of the hits of confidence 0.5 and more (mean over the sentences
 that have any), the share of right pictures among them (recall), their number, and the share of empty answers. Two
 families have no right picture: "nowhere" are sentences about things that are in no gallery, "left out" the names of
-things, each asked of an index without the pictures that show it. Without GALLERY the one family is "caption": sentences
-of FEATURES, whose own picture is right.
+things, each asked of an index without the pictures that show it.
+
+Without GALLERY the families are "caption", sentences of FEATURES, whose own picture alone is right (so precision is a
+lower bound, since other pictures fit too), "left out", the same sentences asked of an index without their pictures, and
+"nowhere".
 """
 
 from __future__ import annotations
@@ -113,10 +116,11 @@ def of_captions(
     items = [item for batch in file.batches("text", 1024) for item in batch.items]
     drawn = np.random.default_rng(0).permutation(len(items))[:most]
     asked = [items[i] for i in sorted(drawn.tolist())]
-    with opened(features) as (_, searcher):
+    texts, pictures = [item.content for item in asked], [{item.group} for item in asked]
+    with opened(features) as (place, searcher), without(place, sorted(set().union(*pictures)), searcher) as rest:
         for metric in metrics:
-            shown = above(searcher, [item.content for item in asked], metric)
-            yield "caption", metric, len(asked), *measured(shown, [{item.group} for item in asked])
+            yield "caption", metric, len(asked), *measured(above(searcher, texts, metric), pictures)
+            yield "left out", metric, len(asked), *measured(above(rest, texts, metric), [set()] * len(asked))
             yield "nowhere", metric, len(NOWHERE), *measured(above(searcher, NOWHERE, metric), [set()] * len(NOWHERE))
 
 

@@ -7,13 +7,16 @@ import os
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from boc.atomic_files import sha256
+from boc.errors import SourceError
 from boc.inputs import camera
 from boc.types import FieldType, ImageRef
 
 T = TypeVar("T")
+State: TypeAlias = tuple[int, ...]
+"""Size, modification time and change time (ns) of a file; empty if there is none."""
 
 FIELDS: dict[str, FieldType] = {
     "size": "integer",
@@ -58,6 +61,17 @@ def file_facts(path: Path, known_hash: str | None = None) -> dict[str, Any]:
         "modified_ns": found.st_mtime_ns,
         "content_hash": digest,
     }
+
+
+def state_of(path: str) -> State:
+    """The state of a file. SourceError if that is not to be known, such as of a disk that fails."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - making a Path for each of many files takes longer than the call
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return ()
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be looked at ({error.strerror}); check disk and permissions") from error
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def content_hash(path: Path) -> str:

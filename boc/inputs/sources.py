@@ -134,19 +134,41 @@ def without(whole: Source, part: Source) -> Source:
     return replace(whole, items=[item for item in whole.items if item.id not in gone])
 
 
-def open_folders(folders: Sequence[Path], ids: Path | None = None) -> Source:
-    """The pictures of several folders, whose ids begin with the name of their folder. SourceError as ``open_source``,
-    and if two folders have one name or one lies in another."""
+def open_folders(folders: Sequence[Path], ids: Path | None = None, *, detachable: bool = False) -> Source:
+    """The pictures of several folders, whose ids begin with the name of their folder.
+
+    SourceError as ``open_source``, and if two folders have one name or one lies in another. A folder that is missing
+    or empty is ``closed`` if folders are ``detachable`` and others have pictures, and an error otherwise.
+    """
     for folder in folders:
-        if not folder.is_dir():
-            what = "is no folder" if folder.exists() else "no such folder"
-            raise SourceError(f"{folder}: {what}; several sources must all be folders of pictures, or feature files")
-    found = [_folder(folder, begin) for folder, begin in zip(folders, beginnings(folders), strict=True)]
-    for folder, one in zip(folders, found, strict=True):
-        if not one.items:
-            raise no_pictures(folder)
+        if not detachable or folder.is_file():
+            _checked(folder)
+    found: list[Source] = []
+    gone: list[SourceError] = []
+    for folder, begin in zip(folders, beginnings(folders), strict=True):
+        try:
+            one = _folder(_checked(folder), begin)
+            if not one.items:
+                raise no_pictures(folder)
+        except SourceError as error:
+            if not detachable:
+                raise
+            gone.append(error)
+            one = Source([], closed=(f"{str(folder.resolve()).rstrip('/')}/",))
+        found.append(one)
+    if len(gone) == len(folders):
+        raise gone[0]
+    for missing in gone:
+        warnings.warn(BocWarning(f"{missing}; what the index has of it is kept"), stacklevel=2)
     items = [item for one in found for item in one.items]
     return Source(items if ids is None else _keep(items, ids), closed=tuple(c for one in found for c in one.closed))
+
+
+def _checked(folder: Path) -> Path:
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "no such folder"
+        raise SourceError(f"{folder}: {what}; several sources must all be folders of pictures, or feature files")
+    return folder
 
 
 def no_pictures(folder: Path) -> SourceError:

@@ -9,14 +9,10 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Literal, TypeAlias
 
-from boc.errors import SourceError
-from boc.inputs.file_facts import content_hash
+from boc.inputs.file_facts import State, content_hash, state_of
 from boc.types import Item
 
 NEAR = 64  # missing items of equal content that are looked at for one of the same file name
-
-State: TypeAlias = tuple[int, ...]
-"""Size, modification time and change time (ns) of a file; empty if there is none."""
 
 Change: TypeAlias = Literal["added", "changed", "moved", "same"]
 
@@ -50,17 +46,6 @@ class Differences:
     missing: list[str] = field(default_factory=list)
     vacated: list[str] = field(default_factory=list)
     states: dict[str, State] = field(default_factory=dict)
-
-
-def state_of(path: str) -> State:
-    """The state of a file. SourceError if that is not to be known, such as of a disk that fails."""
-    try:
-        found = Path(path).stat()
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return ()
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be looked at ({error.strerror}); check disk and permissions") from error
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def compare_pictures(

@@ -22,7 +22,7 @@ from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS, STATE, facts_of
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source
-from boc.load import BATCH, CONCEPT_BATCH, check_fields, put_items
+from boc.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, put_items
 from boc.search import Searcher
 from boc.synchronise.compare import Known, compare_pictures, compare_sentences
 from boc.types import MODALITIES, ImageRef, Item
@@ -93,7 +93,7 @@ def sync_index(
     ids, images : path, optional
         As in ``build_index``.
     keep_missing : bool, default=False
-        Keep items whose pictures or captions are not in the source.
+        Keep items whose pictures or captions are not in the source; of several folders some may be gone.
     remove_many : bool, default=False
         Remove missing items even if they are more than half of the index, which is an error otherwise.
     device : str, default="auto"
@@ -108,15 +108,17 @@ def sync_index(
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
     if encoder is not None and encoder != searcher.index.manifest.identity.spec:
         _ = searcher.encoder  # EncoderError if it is another one
-    items = open_pictures(paths, ids, images)
+    items = open_pictures(paths, ids, images, keep_missing=keep_missing)
     return synchronise(
         name, at, searcher, items, table, keep_missing=keep_missing, remove_many=remove_many, progress=progress
     )
 
 
-def open_pictures(paths: Sequence[Path], ids: Path | None = None, images: Path | None = None) -> Source:
+def open_pictures(
+    paths: Sequence[Path], ids: Path | None = None, images: Path | None = None, *, keep_missing: bool = False
+) -> Source:
     """The items of folders or a table. SourceError for feature files, whose vectors tell nothing of files."""
-    found = opened(paths, ids, images)
+    found = opened(paths, ids, images, detachable=keep_missing)
     if found is None or found.file is not None:
         raise SourceError(
             f"{paths[0]} is a feature file; give the folders of pictures, or the CSV, that it was made from"
@@ -156,6 +158,9 @@ class _Sync:
         self._backend = plugins.backend(at)
         manifest = self._index.manifest
         self._types = {fact: kind for fact, kind in FACTS.items() if manifest.fields.get(fact) == kind}
+        self._table_facts = manifest.table_facts if table is None else facts_among(table)
+        own = [name for name in manifest.fields if name not in self._types]
+        self._held_names = [*own, *manifest.table_facts]
         stored: dict[str, dict[str, Item]] = {modality: {} for modality in MODALITIES}
         for item in self._index.items():
             stored[item.modality][item.id] = item
@@ -213,7 +218,7 @@ class _Sync:
                     editor.delete(leaving[start : start + DELETED])
                 old = self._index.manifest.source
                 source = hashlib.sha256(json.dumps([old, done, leaving]).encode()).hexdigest()
-                editor.commit(source, self._unreadable)
+                editor.commit(source, unreadable=self._unreadable, table_facts=self._table_facts)
                 self._index, self._rewritten = self._backend.open(self._name), []
             if path is not None:
                 path.unlink()
@@ -259,7 +264,15 @@ class _Sync:
             return True
         if item.modality == "image" and known.digest is not None:
             return True
-        return of_table and self._own(donor) != dict(self._table.of(item))
+        if not of_table:
+            return False
+        row = self._table.of(item)
+        if any(donor.fields.get(name) != value for name, value in row.items()):
+            return True
+        rest = [name for name in self._held_names if name in donor.fields and name not in row]
+        if any(name not in self._types for name in rest):
+            return True
+        return bool(rest) and self._wanted(known).fields != donor.fields  # of an earlier table, or of the file
 
     def _wanted(self, known: Known) -> Item:
         """The item with its metadata: the facts of its file, and the values of the table."""
@@ -271,18 +284,22 @@ class _Sync:
         return replace(item, fields={**facts, **self._table.of(item)})
 
     def _own(self, item: Item) -> dict[str, Any]:
-        """The metadata of a stored item without the facts of its file."""
-        return {name: value for name, value in item.fields.items() if name not in self._types}
+        """The metadata of a stored item that is not of its file."""
+        return {name: item.fields[name] for name in self._held_names if name in item.fields}
 
     def _held(self) -> Metadata:
         """The metadata that the index holds of its items, and of those that moved by their new ids."""
+        if not self._held_names:
+            return Metadata({}, {})
         rows = {key: own for key, item in self._stored.items() if (own := self._own(item))}
         moved = {k.item.id: rows[k.donor.id] for k in self._known if k.change == "moved" and k.donor.id in rows}
         return Metadata({}, rows | moved)
 
     def _is_outdated(self) -> bool:
         """Whether the index lacks no item, but a commit."""
-        return self._index.unfinished or self._index.manifest.unreadable != self._unreadable
+        manifest = self._index.manifest
+        told = manifest.unreadable, manifest.table_facts
+        return self._index.unfinished or told != (self._unreadable, self._table_facts)
 
     def _report(self, failed: list[tuple[str, str]]) -> SyncReport:
         counts = Counter(known.change for known in self._known)

@@ -43,12 +43,12 @@ def watch(
     paths = [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
     error, first = "", True
-    moments = _Moments([*paths, *([images] if images else [])], stop)
+    moments = _Moments([*paths, *([images] if images else [])], stop, some=keep_missing)
     for _ in moments:
         try:
             searcher = searcher.renewed()
             table = None if metadata is None else Metadata.read(metadata)
-            items = open_pictures(paths, ids, images)
+            items = open_pictures(paths, ids, images, keep_missing=keep_missing)
             report = synchronise(name, at, searcher, items, table, keep_missing=keep_missing, progress=progress)
         except BocError as found:
             if str(found) != error:
@@ -61,18 +61,22 @@ def watch(
 
 
 class _Moments:
-    """The moments for a sync: at first, after each change, and when ``patience`` seconds have passed."""
+    """The moments for a sync: at first, after each change, and when ``patience`` seconds have passed.
 
-    def __init__(self, places: Sequence[Path], stop: Callable[[], bool]) -> None:
+    While a place is missing, each second is one, unless ``some`` of them are enough.
+    """
+
+    def __init__(self, places: Sequence[Path], stop: Callable[[], bool], *, some: bool = False) -> None:
         self._places = places
         self._stop = stop
+        self._enough = any if some else all
         self._looked = -EVERY
         self.patience = EVERY
 
     def __iter__(self) -> Iterator[None]:
         while not self._stop():
             marks = _marks(self._places)
-            if None in marks:
+            if not self._enough(mark is not None for mark in marks):
                 yield
                 time.sleep(LOOK / 1000)
                 continue
@@ -91,7 +95,7 @@ class _Moments:
         except ModuleNotFoundError as error:
             raise BocError("--watch needs the package watchfiles; install it with: pip install 'boc[watch]'") from error
 
-        roots = {place if place.is_dir() else place.parent for place in self._places}
+        roots = {place if place.is_dir() else place.parent for place in self._places if place.exists()}
         try:
             yield from watchfiles.watch(
                 *roots, watch_filter=None, debounce=LONGEST, step=QUIET, rust_timeout=LOOK, yield_on_timeout=True

@@ -130,13 +130,25 @@ async def by_picture(
 @api.get("/facets", response_model=schemas.FacetsAnswer)
 async def facets(service: Served, asked: Annotated[Question, Query()]) -> Response:
     """How many of the hits have which value of each field."""
-    query, part = asked.query(), service.library.part
+    return await service.answer(partial(_counted, asked.query(), asked, service.library.part))
 
-    def work(opened: Opened) -> serialize.Json:
-        encoded = [part(opened, each) for each in query.parts]
-        return count_facets(opened, query, encoded, asked.options(opened))
 
-    return await service.answer(work)
+@api.post("/facets", response_model=schemas.FacetsAnswer)
+async def facets_by_picture(service: Served, image: Picture, asked: Annotated[Question, Query()]) -> Response:
+    """How many of the hits for a picture, and whatever else is asked, have which value of each field."""
+
+    def work(sent: Upload) -> Response:
+        encode = partial(service.library.part, sent=sent)
+        return as_json(service.library.do(partial(_counted, asked.query([sent.path]), asked, encode)))
+
+    return await service.with_upload(image, work)
+
+
+def _counted(
+    query: Parts, asked: Asked, encode: Callable[[Opened, Part], Embeddings], opened: Opened
+) -> serialize.Json:
+    encoded = [encode(opened, each) for each in query.parts]
+    return count_facets(opened, query, encoded, asked.options(opened))
 
 
 @api.post("/zip", response_class=StreamingResponse, responses={200: {"content": {"application/zip": {}}}})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial, wraps
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn, ParamSpec, TypeAlias, TypeVar
@@ -234,11 +234,8 @@ class EmbeddedIndex:
         return take_sets(whole, np.argsort(order))
 
     def items(self) -> Iterator[Item]:
-        def items(part: Part) -> Iterator[tuple[str, Item]]:
-            return ((key, part.segment.item(row)) for key, row in part.rows())
-
         try:
-            yield from (item for _, item in heapq.merge(*map(items, self._parts), key=itemgetter(0)))
+            yield from heapq.merge(*(part.items() for part in self._parts), key=attrgetter("id"))
         except (ValueError, IndexError) as error:
             raise self._misfit(error) from error
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from boc.errors import ManifestError
 from boc.manifest import Manifest
-from boc.types import MODALITIES
+from boc.types import MODALITIES, Item
 
 from . import commits
 from .commits import Commit, Entry
@@ -50,11 +50,9 @@ class Part:
         self.live[row] = 0
         return True
 
-    def rows(self) -> Iterator[tuple[str, int]]:
-        """The live rows and their ids, in order."""
-        ids = self.segment.texts["ids"]
-        rows = range(len(self.segment)) if self.live is None else np.flatnonzero(self.live).tolist()
-        return ((ids[row], row) for row in rows)
+    def items(self) -> Iterator[Item]:
+        """The items of the live rows, in order."""
+        return self.segment.all_items(self.live)
 
     def counts(self) -> dict[str, int]:
         """Number of live rows of each modality."""

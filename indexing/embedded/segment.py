@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from boc.atomic_files import sha256
@@ -51,7 +52,7 @@ TEXTS = ("ids", "content", "group", "fields")
 
 def _object(text: str) -> dict[str, Any]:
     """The metadata of an item. ValueError for text that is no JSON object."""
-    found = json.loads(text)
+    found = orjson.loads(text)
     if not isinstance(found, dict):
         raise ValueError(f"metadata are {text[:60]!r}")
     return found
@@ -103,12 +104,13 @@ class Segment:
         """The common modality of all rows, or None."""
         return next((each for each in MODALITIES if self.counts[each] == len(self)), None)
 
-    def all_items(self) -> Iterator[Item]:
-        """The items of all rows, read block by block unless they are in memory."""
-        if self.held is not None:
+    def all_items(self, live: NDArray[np.uint8] | None = None) -> Iterator[Item]:
+        """The items of all rows, or of those that are ``live``, read block by block unless they are in memory."""
+        if self.held is not None and live is None:
             return iter(self.held)
-        blocks = (np.arange(i, min(i + BLOCK, len(self))) for i in range(0, len(self), BLOCK))
-        return (item for rows in blocks for item in self.items(rows))
+        rows = np.arange(len(self)) if live is None else np.flatnonzero(live)
+        blocks = (rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK))
+        return (item for block in blocks for item in self.items(block))
 
     def count(self, live: NDArray[np.uint8] | None) -> NDArray[np.int64]:
         """Number of live rows with each term (V,)."""

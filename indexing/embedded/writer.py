@@ -292,11 +292,10 @@ class EmbeddedEditor(_Writing):
     def delete(self, ids: Sequence[str]) -> int:
         return sum(self._remove(key) for key in dict.fromkeys(ids))
 
-    def commit(self, source: str, unreadable: Mapping[str, list[int]] | None = None) -> None:
+    def commit(self, source: str, **changed: Any) -> None:
         self._flush()
         self._merger.settle()
-        if unreadable is not None:
-            self._manifest = replace(self._manifest, unreadable=dict(unreadable))
+        self._manifest = replace(self._manifest, **changed)
         self._finish(source)
 
     def compact(self) -> None:

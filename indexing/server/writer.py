@@ -265,14 +265,12 @@ class ServerEditor:
             if {requests.document_id(key) for key in there} <= set(unwanted):
                 raise BackendError(f"nothing would be left in {name}; to remove all of it: boc delete {name} --all")
 
-    def commit(self, source: str, unreadable: Mapping[str, list[int]] | None = None) -> None:
+    def commit(self, source: str, **changed: Any) -> None:
         self._rows.bulk.flush()
         physical = self._generation.physical
         refresh(self._transport, physical)
         counts, postings, _ = _counts(self._transport, physical)
-        manifest = replace(self._generation.manifest, items=counts, postings=postings, source=source)
-        if unreadable is not None:
-            manifest = replace(manifest, unreadable=dict(unreadable))
+        manifest = replace(self._generation.manifest, items=counts, postings=postings, source=source, **changed)
         self._remember(replace(self._generation.state, state="complete"), manifest)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:

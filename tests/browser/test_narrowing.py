@@ -119,6 +119,71 @@ def test_facets_narrow_the_search_and_keep_people_in(visit: Callable[..., Any], 
     assert not page.locator("details.facet[open]").count()
 
 
+def test_hits_are_ordered_by_date_with_the_keyboard(visit: Callable[..., Any], server: str) -> None:
+    page, sorts = visit("about:blank"), []
+
+    def described(route: Any) -> None:
+        info = route.fetch().json()
+        route.fulfill(json={**info, "fields": {**info["fields"], "taken": "date"}})
+
+    def dated(route: Any) -> None:
+        query = parse_qs(urlsplit(route.request.url).query)
+        sorts.append(query.pop("sort", [""])[0])
+        answer = route.fetch(url=f"{server}api/search?q=red&min_confidence=0&k={query['k'][0]}").json()
+        for i, hit in enumerate(answer["hits"]):
+            hit["fields"]["taken"] = f"20{i % 10}0-01-01T00:00:00"
+            hit["confidence"] = max(0, 0.9 - i / 10)
+        if sorts[-1]:
+            answer["hits"].sort(key=lambda hit: hit["fields"]["taken"], reverse=sorts[-1].startswith("-"))
+        route.fulfill(json=answer)
+
+    page.route("**/api/info", described)
+    page.route("**/api/search?*", dated)
+    page.goto(f"{server}?q=red")
+    best = settle(page)
+    order = page.get_by_label("Order of the hits")
+    assert order.input_value() == ""
+    order.focus()
+    newest = answered(page, lambda: page.keyboard.press("ArrowDown"))
+    assert asked(page)["sort"] == ["-taken"]
+    assert newest[:5] == best[4::-1]  # above the line, the last year first
+    assert set(newest) == set(best)
+    assert page.locator("#results li.line").count() == 1
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Order of the hits"
+    assert serious(page) == []
+    oldest = answered(page, lambda: page.keyboard.press("ArrowDown"))
+    assert oldest[:5] == best[:5]
+    page.reload()
+    assert settle(page) == oldest
+    assert order.input_value() == "taken"
+    page.go_back()
+    page.wait_for_url("**sort=-taken*")
+    answered(page, lambda: order.select_option(""))
+    assert "sort" not in asked(page)
+    assert sorts[:2] == ["", "-taken"]
+
+
+def test_an_index_without_dates_has_no_order(visit: Callable[..., Any], odd_server: str) -> None:
+    page = visit(f"{odd_server}?token={quote(SECRET)}&q=red", expected="404")
+    settle(page)
+    assert page.get_by_label("Order of the hits").is_hidden()
+
+
+def test_facets_narrow_the_search_by_a_picture(visit: Callable[..., Any], server: str, library: Path) -> None:
+    page = visit(server)
+    with page.expect_response("**/api/search*"):
+        page.set_input_files("#file", library / "images" / "005.png")
+    settle(page)
+    with page.expect_response(lambda response: "/api/facets" in response.url and response.request.method == "POST"):
+        page.locator("details.facet", has_text="modified").locator("summary").click()
+    value = page.locator("details[open] .facet-value").first
+    value.wait_for()
+    count = int(value.locator("small").inner_text())
+    found = answered(page, value.click)
+    assert 0 < len(found) <= max(count, 40)
+    assert page.locator("#asked-by").is_visible()
+
+
 def test_dates_have_sliders(visit: Callable[..., Any], server: str) -> None:
     page = visit("about:blank")
     facet = {

@@ -810,7 +810,7 @@ def test_edits_are_those_of_a_dictionary(backend: Backend, name: str, dtype: str
                     wanted |= {row.item.id: row for row in rows}
             if number % 2:  # else it stays as it is
                 told = {f"{number}.jpg": [number, 10**18]}
-                editor.commit(source, told)
+                editor.commit(source, unreadable=told)
             else:
                 editor.commit(source)
         index = backend.open(name)

@@ -1,7 +1,7 @@
 /** The state of the page as a query string, so that an address can be shared, reloaded and gone back to. */
 
 const NUMBERS = ["k", "rm", "z", "words_weight"];
-const TEXTS = ["q", "find", "hybrid", "rerank", "open", "word"];
+const TEXTS = ["q", "find", "hybrid", "rerank", "sort", "open", "word"];
 const LISTS = ["like", "unlike"];
 
 /** What the page shows: empty texts and null numbers stand for the index's own choice. */
@@ -35,6 +35,7 @@ export function parameters(state) {
   for (const name of NUMBERS) if (state[name] !== null) query.set(name, state[name]);
   if (state.hybrid) query.set("hybrid", state.hybrid);
   if (state.rerank) query.set("rerank", state.rerank);
+  if (state.sort) query.set("sort", state.sort);
   if (state.collapse) query.set("collapse", "true");
   for (const filter of state.filters) query.append("filter", filter);
   return query;

@@ -73,7 +73,8 @@ function asked(query, state) {
 }
 
 /** How many hits have which value of each field. */
-export const facets = (state, signal) => call("api/facets", asked(parameters({ ...state, hybrid: "" }), state), { signal });
+export const facets = (state, picture, signal) =>
+  call("api/facets", asked(parameters({ ...state, hybrid: "", sort: "" }), state), { picture, signal });
 
 /** A ZIP with the pictures of these ids. */
 export async function zip(ids) {

@@ -10,6 +10,7 @@ import { commit, endTyping, rememberPlace } from "./history.js";
 import { tokenForm, welcome } from "./messages.js";
 import { Meter } from "./meter.js";
 import { Notices } from "./notices.js";
+import { Order } from "./order.js";
 import { bySentence, hasQuery, likes, page, title } from "./page.js";
 import { listenForFiles, pictureOf, recall } from "./pictures.js";
 import { Results } from "./results.js";
@@ -30,6 +31,7 @@ const selection = new Selection(ui.selection, {
   onChange: () => results.mark(),
 });
 const facets = new Facets(ui.facets, (filters) => step({ filters, open: "", word: "" }));
+const order = new Order(ui.order, (sort) => step({ sort, open: "", word: "" }));
 const results = new Results(ui.results, {
   selection,
   address: (change) => write({ ...page.state, ...change }),
@@ -46,6 +48,7 @@ const search = new Search(ui.results, {
   onShown() {
     dialog.show();
     facets.refresh();
+    order.show(page.state, page.info, results.hits);
   },
   onToken: askToken,
   onRemove: () => stepFromBox({ filters: [] }),
@@ -88,7 +91,8 @@ function show(delay = 0) {
     input.disabled = Boolean(info) && !info.items[input.value];
   }
   controls?.show(state, Boolean(state.q.trim()) && !page.picture);
-  facets.show(hasQuery() && !page.picture);
+  facets.show(hasQuery());
+  order.show(state, page.info, hasQuery() ? results.hits : []);
   for (const link of ui.indexes?.querySelectorAll("a") ?? []) link.search = bySentence() ? sentenceOnly(state) : "";
   document.title = title();
   search.update(delay);

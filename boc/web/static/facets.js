@@ -35,7 +35,7 @@ export class Facets {
     this.#running = new AbortController();
     const wanted = request();
     try {
-      const found = await api.facets(page.state, this.#running.signal);
+      const found = await api.facets(page.state, page.picture?.file ?? null, this.#running.signal);
       this.#shown = wanted;
       for (const facet of found.facets) this.#draw(facet, found.hits);
       for (const [name, { element }] of this.fields) {

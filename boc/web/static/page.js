@@ -3,6 +3,7 @@
 import { read } from "./address.js";
 
 const FIRST = 40; // hits, unless the index or the address says otherwise
+const SORTED = 200; // hits that are put in an order of dates, all at once
 
 /** `picture` is {key, file, url} or null; `info` is the server's description of the index, null until it came. */
 export const page = { state: read(location.search), picture: null, info: null };
@@ -19,8 +20,8 @@ export function question() {
 
 /** What decides the hits, as a text. */
 export function request() {
-  const { find, k, rm, z, hybrid, words_weight, rerank, collapse, filters } = page.state;
-  return JSON.stringify([question(), find, k, rm, z, hybrid, words_weight, rerank, collapse, filters]);
+  const { find, k, rm, z, hybrid, words_weight, rerank, sort, collapse, filters } = page.state;
+  return JSON.stringify([question(), find, k, rm, z, hybrid, words_weight, rerank, sort, collapse, filters]);
 }
 
 /** The items that are searched by, in words: "like 1.jpg", "like 2 items, unlike 2.jpg". */
@@ -30,7 +31,10 @@ export function likes() {
 }
 
 /** Hits to ask for at first. */
-export const pageSize = () => Math.max(1, Math.round(page.state.k ?? page.info?.k ?? FIRST));
+export function pageSize() {
+  if (page.state.sort) return Math.min(SORTED, page.info?.limits.k ?? SORTED);
+  return Math.max(1, Math.round(page.state.k ?? page.info?.k ?? FIRST));
+}
 
 /** The title of the document. */
 export function title() {

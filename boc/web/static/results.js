@@ -11,6 +11,11 @@ const LINE = 0.5; // confidence below which a hit is probably wrong
 const LINE_HEIGHT = 52; // pixels
 const TOGETHER = 150; // milliseconds in which pictures that came are placed at once
 
+const improbable = ({ confidence }) => typeof confidence === "number" && confidence < LINE;
+
+/** The hits above the line before those below it, in their order otherwise. */
+export const probableFirst = (hits) => [...hits.filter((hit) => !improbable(hit)), ...hits.filter(improbable)];
+
 /**
  * Places of pictures of these aspect ratios (width / height) in rows `width` wide, about `target` high:
  * {boxes: [{x, y, width, height, row}], height}. Rows but the last are as wide as the page.
@@ -225,7 +230,7 @@ export class Results {
 
   /** Put the line above the first hit that is probably wrong; the number of hits above it. */
   drawLine() {
-    const at = this.hits.findIndex(({ confidence }) => typeof confidence === "number" && confidence < LINE);
+    const at = this.hits.findIndex(improbable);
     if (at < 0) {
       this.line.remove();
       return this.hits.length;

@@ -5,6 +5,7 @@ import { h, many, milliseconds } from "./dom.js";
 import { message, nothingFound } from "./messages.js";
 import { hasQuery, page, pageSize, question, request } from "./page.js";
 import { Requests } from "./requests.js";
+import { probableFirst } from "./results.js";
 
 const PATIENCE = 400; // milliseconds of an empty page before it says that it searches
 const MOST = 1000; // hits, where the server does not say
@@ -43,7 +44,7 @@ export class Search {
   async ask(restored = history.state) {
     this.#wanted = request();
     if (!hasQuery()) return this.#welcome();
-    const depth = restored?.depth && restored.y ? restored.depth : pageSize();
+    const depth = restored?.depth && restored.y && !page.state.sort ? restored.depth : pageSize();
     const patience = setTimeout(() => this.#sayWaiting(), PATIENCE);
     const answer = await this.#send(depth, () => this.ask(restored));
     clearTimeout(patience);
@@ -51,7 +52,7 @@ export class Search {
     if (this.results.find !== answer.find || this.#shown !== this.#wanted) scrollTo(0, 0);
     this.#shown = this.#wanted;
     this.depth = depth;
-    this.#more = answer.more;
+    this.#more = answer.more && !page.state.sort; // further hits would not fit in their order
     this.#show(answer);
     if (restored?.y) scrollTo(0, restored.y);
     this.onShown();
@@ -119,7 +120,8 @@ export class Search {
 
   #show(answer) {
     const found = many(answer.hits.length, answer.find === "text" ? "sentence" : "picture");
-    if (answer.hits.length) this.results.show(answer.hits, answer.find, found);
+    const hits = page.state.sort ? probableFirst(answer.hits) : answer.hits;
+    if (hits.length) this.results.show(hits, answer.find, found);
     else this.results.replace(nothingFound(page.state.filters.length > 0, this.onRemove));
     this.meter.show(answer, answer.wall, question());
     this.notices.tell(`${found} in ${milliseconds(answer.wall)} milliseconds`);

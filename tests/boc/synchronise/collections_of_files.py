@@ -92,9 +92,9 @@ class _BreakingEditor:
         self._owner.tick()
         return int(self._editor.delete(ids))
 
-    def commit(self, *told: Any) -> None:
+    def commit(self, source: str, **changed: Any) -> None:
         self._owner.tick()
-        self._editor.commit(*told)
+        self._editor.commit(source, **changed)
 
 
 @dataclass

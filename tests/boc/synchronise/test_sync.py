@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 import warnings
@@ -13,11 +14,22 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
-from boc import Searcher, build_index, plugins, sync_index
+from boc import Searcher, build_index, copy_index, export_index, plugins, sync_index
 from boc.errors import BocError, BocWarning, SourceError
 from boc.synchronise import sync
-from tests.boc.synchronise.collections_of_files import CONTENTS, NAMES, OPERATIONS, Breaking, Counting, Files, held, new
+from tests.boc.synchronise.collections_of_files import (
+    CODE,
+    CONTENTS,
+    NAMES,
+    OPERATIONS,
+    Breaking,
+    Counting,
+    Files,
+    held,
+    new,
+)
 from tests.helpers import boc
 from tests.servers.fixtures import kinds
 
@@ -222,6 +234,97 @@ def test_metadata_of_a_table_stays_or_is_given_anew(encoder: Counting, files: Fi
     report = sync_index("x", files.folder, at=at, metadata=tmp_path / "other.csv")
     assert report.encoded == 0
     assert {key: row[3]["where"] for key, row in held("x", at).items()} == {f"{i}.png": f"there {i}" for i in range(6)}
+
+
+def _photograph(path: Path, colour: str, taken: str, clock: int) -> None:
+    exif = Image.Exif()
+    exif.get_ifd(0x8769)[0x9003] = taken
+    Image.new("RGB", (8, 8), colour).save(path, exif=exif)
+    os.utime(path, ns=(clock, clock))
+
+
+def _taken(at: str) -> dict[str, str]:
+    return {key: row[3]["taken"] for key, row in held("x", at).items()}
+
+
+def test_facts_that_a_table_gave_outlive_a_changed_picture(encoder: Counting, at: str, tmp_path: Path) -> None:
+    folder, table = tmp_path / "pictures", tmp_path / "table.csv"
+    folder.mkdir()
+    for i in range(4):
+        _photograph(folder / f"{i}.jpg", "red", f"202{i}:01:01 00:00:00", 10**18)
+    table.write_text("id,taken:date\n0.jpg,1990-01-01\n1.jpg,1991-01-01\n2.jpg,1992-01-01\n")
+    build_index("x", folder, encoder="test:counting", at=at, metadata=table, code=CODE)
+    _photograph(folder / "0.jpg", "blue", "2029:01:01 00:00:00", 2 * 10**18)
+    (folder / "1.jpg").rename(folder / "moved.jpg")
+    os.utime(folder / "2.jpg", ns=(10**17, 10**17))
+    sync_index("x", folder, at=at)
+    years = {"0.jpg": 1990, "moved.jpg": 1991, "2.jpg": 1992, "3.jpg": 2023}
+    assert {key: int(taken[:4]) for key, taken in _taken(at).items()} == years
+    copy_index("x", "copy", at=at)
+    table.write_text("id,taken:date\n0.jpg,1990-01-01\n2.jpg,1993-01-01\n")
+    assert not sync_index("copy", folder, at=at, metadata=table).encoded
+    assert sync_index("x", folder, at=at, metadata=table).same == 4
+    build_index("fresh", folder, encoder="test:counting", at=at, metadata=table, code=CODE)
+    assert held("x", at) == held("fresh", at) == held("copy", at)
+    before = plugins.backend(at).open("x").manifest
+    sync_index("x", folder, at=at, metadata=table)
+    assert plugins.backend(at).open("x").manifest == before  # nothing was written again
+
+
+def test_a_table_that_repeats_its_camera_is_a_table_all_the_same(encoder: Counting, at: str, tmp_path: Path) -> None:
+    folder, table = tmp_path / "pictures", tmp_path / "table.csv"
+    folder.mkdir()
+    _photograph(folder / "0.jpg", "red", "2020:01:01 00:00:00", 10**18)
+    new("x", folder, at)
+    table.write_text("id,taken:date\n0.jpg,2020-01-01\n")
+    assert sync_index("x", folder, at=at, metadata=table).up_to_date
+    _photograph(folder / "0.jpg", "blue", "2029:01:01 00:00:00", 2 * 10**18)
+    sync_index("x", folder, at=at)
+    assert _taken(at) == {"0.jpg": "2020-01-01T00:00:00"}
+
+
+def test_what_could_not_be_read_is_not_tried_again(
+    encoder: Counting, files: Files, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.do(("write", "bad.png", "bad"))
+    new("x", files.folder, at)
+    copy_index("x", "copy", at=at)
+    export_index("x", tmp_path / "x.h5", at=at)
+    build_index("again", tmp_path / "x.h5", at=at)
+    for name in ("x", "copy", "again"):
+        report = sync_index(name, files.folder, at=at)
+        assert (report.up_to_date, report.failed, report.unreadable) == (True, [], ["bad.png"])
+    files.do(("write", "bad.png", "good now"))
+    assert sync_index("copy", files.folder, at=at).added == 1
+
+
+def test_one_of_several_disks_may_be_away(encoder: Counting, at: str, tmp_path: Path) -> None:
+    one, two = Files(tmp_path / "one"), Files(tmp_path / "two")
+    for i in range(3):
+        one.do(("write", f"{i}.png", f"one {i}"))
+        two.do(("write", f"{i}.png", f"two {i}"))
+    folders = [one.folder, two.folder]
+    new("x", folders, at)
+    one.do(("write", "new.png", "new"))
+    one.do(("rename", "0.png", "moved.png"))
+    two.folder.rename(tmp_path / "detached")
+    for make in (lambda: None, two.folder.mkdir):  # gone, then an empty place to mount it at
+        make()
+        with pytest.raises(SourceError):
+            sync_index("x", folders, at=at)
+        with pytest.warns(BocWarning, match="two"):
+            report = sync_index("x", folders, at=at, keep_missing=True)
+        assert report.kept == 3
+    assert held("x", at).keys() == {f"one/{n}.png" for n in ("1", "2", "new", "moved")} | {
+        f"two/{i}.png" for i in range(3)
+    }
+    two.folder.rmdir()
+    (tmp_path / "detached").rename(two.folder)
+    assert sync_index("x", folders, at=at).up_to_date
+    one.folder.rename(tmp_path / "detached")
+    two.folder.rename(tmp_path / "too")
+    with pytest.raises(SourceError):
+        sync_index("x", folders, at=at, keep_missing=True)
 
 
 def test_chunks_are_committed_one_by_one(

@@ -96,6 +96,19 @@ def test_changes_are_taken_in_and_a_disk_that_goes_removes_nothing(encoder: Coun
     assert len(encoder.seen) == len(set(encoder.seen))
 
 
+@pytest.mark.parametrize("some", [False, True])
+def test_a_place_that_is_away_does_not_keep_the_others_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, some: bool
+) -> None:
+    from boc.synchronise import watch
+
+    monkeypatch.setattr(watch, "LOOK", 20)
+    (tmp_path / "there").mkdir()
+    looks = iter(range(6))
+    moments = watch._Moments([tmp_path / "there", tmp_path / "away"], lambda: next(looks, None) is None, some=some)
+    assert len(list(moments)) == (1 if some else 6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_the_page_sees_what_a_sync_brought_and_the_sync_ends_with_it(

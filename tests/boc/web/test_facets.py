@@ -74,6 +74,19 @@ def test_facets_count_hits_and_their_filters_find_as_many(
     assert {value.value: value.count for value in camera.values} == cameras
 
 
+def test_facets_of_a_picture_are_those_of_its_hits(client: TestClient, searcher: Searcher, library: Path) -> None:
+    data = (library / "images" / "005.png").read_bytes()
+    answer = client.post("/api/facets", files={"image": ("any.png", data)}, params={"filter": "year=2001"})
+    found = schemas.FacetsAnswer.model_validate_json(answer.content)
+    query = {"k": 500, "rm": 1, "min_confidence": 0, "filter": "year=2001"}
+    hits = client.post("/api/search", files={"image": ("any.png", data)}, params=query).json()["hits"]
+    sure = hits[: max(100, sum(hit["confidence"] >= 0.5 for hit in hits))]
+    assert found.hits == len(sure)
+    years = next(facet for facet in found.facets if facet.field == "year")
+    assert [(value.value, value.count) for value in years.values] == [("2001", len(sure))]
+    assert client.post("/api/facets", files={"image": ("any.png", b"no picture")}).status_code == 415
+
+
 def test_hits_have_a_confidence_where_it_is_asked_for(client: TestClient, searcher: Searcher) -> None:
     hits = client.get("/api/search", params={"q": TEXT, "min_confidence": 0}).json()["hits"]
     wanted = searcher.search(TEXT, k=40, min_confidence=0)
