@@ -81,6 +81,9 @@ class TrainConfig:
     generation_cell: str = "gru"  # gru, as the authors' code, or lstm, as the papers print
     generation_length: int = 60  # largest number of words of a generated caption
     batch_size: int = 128  # pictures per batch
+    # Batches whose gradients are added before each step of the weights, for batches larger than the memory; negatives
+    # are those of a batch.
+    accumulate: int = 1
     captions_per_picture: int = 1  # captions drawn per picture of a batch
     lr: float = 5e-4  # largest learning rate
     schedule: str = "cosine"  # cosine to 0, or steps: times ``decay`` every ``decay_epochs`` epochs
@@ -112,6 +115,8 @@ class TrainConfig:
             raise EncoderError(f"schedule must be cosine or steps, got {self.schedule!r}")
         if self.loss not in {"hinge", "contrast"}:
             raise EncoderError(f"loss must be hinge or contrast, got {self.loss!r}")
+        if self.accumulate < 1:
+            raise EncoderError(f"accumulate must be at least 1, got {self.accumulate}; 1 is a step for each batch")
         if self.choose not in CHOICES:
             raise EncoderError(f"choose must be one of {', '.join(CHOICES)}, got {self.choose!r}")
         if self.relevance and self.choose == "recall":
@@ -223,7 +228,8 @@ class Trainer:
                     loss = self._step(*batch)
                 self.state = replace(self.state, step=self.state.step + 1)
                 yield Progress(self.state.step, self.steps, epoch, loss)
-                if time.monotonic() - saved_at > SAVE_SECONDS and number + 1 < self.steps_per_epoch:
+                whole = self._group(self.state.step)[0] == 0  # no gradients are kept
+                if whole and time.monotonic() - saved_at > SAVE_SECONDS and number + 1 < self.steps_per_epoch:
                     self._save()
                     saved_at = time.monotonic()
             recalls, ndcg = self._validate(loss)
@@ -270,14 +276,25 @@ class Trainer:
             chunks = self.captions.encode(self.network, numbers, self.device, rows)
         belongs = positive.to(self.device), self._negatives(step), None if apart is None else apart.to(self.device)
         loss = self.objective(images, lengths, mask, chunks, numbers, *belongs, turned)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        place, size = self._group(step)
+        if place == 0:
+            self.optimizer.zero_grad(set_to_none=True)
+        (loss if self.config.summed else loss / size).backward()
+        if place + 1 < size:
+            return float(loss.detach())
         torch.nn.utils.clip_grad_norm_(
             [p for group in self.optimizer.param_groups for p in group["params"]], self.config.clip
         )
         self.optimizer.step()
         update_average(self.average, self.learned, self.config.average, step)
         return float(loss.detach())
+
+    def _group(self, step: int) -> tuple[int, int]:
+        """The place of a batch among those whose gradients are added, and their number, smaller at the end of an
+        epoch."""
+        done = step % self.steps_per_epoch
+        place = done % self.config.accumulate
+        return place, min(self.config.accumulate, self.steps_per_epoch - (done - place))
 
     def _read(self, pictures: Any, numbers: Any, step: int) -> tuple[list[list[int]] | None, Tensor | None, list[int]]:
         """The texts to read instead of the captions; the negative pairs; which texts are turned round at the end."""
