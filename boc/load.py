@@ -170,7 +170,7 @@ def append_items(
     with backend.edit(check_name(name)) as editor:
         index = backend.open(name)
         manifest, codec = index.manifest, SurrogateCodec.restore(index.manifest.codec, index.arrays())
-        _check_same_encoder(file, manifest)
+        check_same_encoder(file, manifest)
         check_fields(manifest, metadata)
         _check_items(file, metadata)
         if manifest.concept_dtype is not None:
@@ -215,7 +215,8 @@ def delete_items(at: str, name: str, ids: Sequence[str]) -> tuple[int, list[str]
     return len(known), [key for key in distinct if key in unknown]
 
 
-def _batches(file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest) -> Iterator[Batch]:
+def batches(file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest) -> Iterator[Batch]:
+    """All items of ``file`` with what the codec and an index with this manifest need of them."""
     sets = manifest.concept_dtype is not None or codec.reads_concepts
     for modality in MODALITIES:
         yield from file.batches(modality, CONCEPT_BATCH if sets else BATCH, sets=sets)
@@ -237,8 +238,8 @@ def _encoding(
         batch, there = task
         return len(batch), None if there else _documents(batch, codec, manifest, fields, as_stored=as_stored)
 
-    batches = _batches(file, codec, manifest)
-    yield from ahead(encoded, ((batch, known([item.id for item in batch.items])) for batch in batches))
+    there = ((batch, known([item.id for item in batch.items])) for batch in batches(file, codec, manifest))
+    yield from ahead(encoded, there)
 
 
 class _Fields:
@@ -295,7 +296,13 @@ def _check_concepts(file: FeatureFile | FeatureFiles) -> None:
             )
 
 
-def _check_same_encoder(file: FeatureFile | FeatureFiles, manifest: Manifest) -> None:
+def source_digest(file: FeatureFile | FeatureFiles) -> str:
+    """The digest of the items of ``file`` and their vectors."""
+    return _source(file, None, sets=False)
+
+
+def check_same_encoder(file: FeatureFile | FeatureFiles, manifest: Manifest) -> None:
+    """EncoderError if the encoder of ``file`` is not that of an index with this manifest."""
     found, wanted = file.header.identity, manifest.identity
     if found.digest != wanted.digest:
         raise EncoderError(f"{file.path}: made by {found.spec}, the index by {wanted.spec}; use the same encoder")

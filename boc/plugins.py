@@ -310,6 +310,49 @@ class IndexEditor(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
 
+class Attachment(Protocol):
+    """A code that is, or will be, in the documents of an index of another program."""
+
+    @property
+    def index(self) -> Index | None:
+        """What is attached already, perhaps unfinished: its code goes on."""
+
+    def change(self, manifest: Manifest) -> dict[str, Any]:
+        """What ``begin`` adds to the mapping of the index; empty if it is there."""
+
+    def begin(self, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], change: dict[str, Any]) -> None:
+        """Add ``change`` to the mapping, and store the code, unless it is there."""
+
+    def found(self, items: Sequence[Item], key: str | None) -> Mapping[str, Sequence[tuple[str, str | None, str]]]:
+        """The documents of items by their ids: (_id, routing, row). ``key`` is the field with the id of an item."""
+
+    def row(self, item: Item, vector: NDArray[np.float32]) -> str:
+        """A digest of what an item is made of; that of a document says whether it has the item already."""
+
+    def has(self, ids: Sequence[str]) -> None:
+        """Take note of documents that have their item already."""
+
+    def put(
+        self,
+        places: Sequence[tuple[str, str | None]],
+        rows: Sequence[str],
+        items: Sequence[Item],
+        terms: TermMatrix,
+        vectors: NDArray[np.float32],
+    ) -> None:
+        """Add items to the documents at ``places``, (_id, routing)."""
+
+    def finish(self, source: str) -> tuple[int, list[str], list[str]]:
+        """Publish: the number of documents with a code, ids of those removed, and some of those replaced meanwhile."""
+
+    def detach(self) -> Iterator[int]:
+        """Remove the code from all documents; yields how many."""
+
+    def __enter__(self) -> Attachment: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None: ...
+
+
 class Backend(Protocol):
     """A place that holds indexes: a folder or a cluster."""
 
@@ -322,6 +365,9 @@ class Backend(Protocol):
 
     def edit(self, name: str) -> IndexEditor:
         """Open an index for editing; BackendError as ``open``."""
+
+    def attach(self, name: str) -> Attachment:
+        """What is attached, or will be, to the documents of the index ``name`` of another program."""
 
     def compact(self, name: str) -> None:
         """Merge an index into one segment without deleted rows; BackendError as ``open``."""

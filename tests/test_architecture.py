@@ -49,6 +49,7 @@ MAY = {
     | {"boc.codecs", "boc.inputs", "boc.rank_fusion", "boc.rerank", "boc.search_options"}
     | {"boc.background", "boc.queries", "boc.variety"},
     "boc.build": BASE | {"boc.codecs", "boc.inputs", "boc.load", "boc.search"},
+    "boc.attach": BASE | {"boc.build", "boc.codecs", "boc.inputs", "boc.load"},
     "boc.copy": BASE | {"boc.build", "boc.codecs", "boc.load", "boc.prefetch", "boc.rerank"},
     "boc.export": BASE | {"boc.build", "boc.copy", "boc.inputs", "boc.load"},
     "boc.synchronise": BASE | {"boc.build", "boc.copy", "boc.inputs", "boc.load", "boc.search"},

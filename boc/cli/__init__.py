@@ -15,12 +15,14 @@ import click
 from boc import __version__
 from boc.cli import settings
 from boc.cli.commands import (
+    attach,
     build_codebook,
     compact,
     completion,
     convert,
     copy,
     delete,
+    detach,
     doctor,
     duplicates,
     estimate,
@@ -47,7 +49,7 @@ from boc.errors import BocError, BocWarning, advice
 SECTIONS = {
     "Pictures to try things on": (gallery,),
     "Get or make an encoder": (model, train, convert, extract, evaluate, show_alignment),
-    "Make an index": (build_codebook, index, sync, tune, estimate),
+    "Make an index": (build_codebook, index, sync, attach, detach, tune, estimate),
     "Search": (search, serve, query, explain),
     "Look after indexes": (info, verify, copy, export, duplicates, compact, delete),
     "Look after boc": (doctor, completion),

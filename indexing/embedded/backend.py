@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
@@ -33,6 +33,11 @@ class EmbeddedBackend:
     def edit(self, name: str) -> EmbeddedEditor:
         self._check(name)
         return EmbeddedEditor(self.folder / name)
+
+    def attach(self, name: str) -> NoReturn:
+        raise BackendError(
+            f"file:{self.folder} holds indexes of boc only; attach to one on a server with --at elastic+URL"
+        )
 
     def compact(self, name: str) -> None:
         with self.edit(name) as editor:

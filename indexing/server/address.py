@@ -14,7 +14,7 @@ from boc.errors import BackendError
 
 EXAMPLE = "{scheme}+https://USER@HOST:9200?ca_certs=FILE"
 VECTORS = ("binary", "float", "bfloat16")
-FIELDS = ("sparse_vector", "rank_features", "counted_text", "text")
+FIELDS = ("sparse_vector", "rank_features", "counted_text", "text", "binary_text")
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
 from boc.errors import BackendError, ManifestError
 from boc.manifest import OPTIONAL, Manifest
+from boc.types import FieldType
 
+from .requests import ATTACHED, OBJECT, OWN, Layout
 from .term_fields import STRATEGIES, Strategy
 from .transport import Json, RefusedError, Transport
 
@@ -33,7 +35,7 @@ class State:
     ``state`` is loading, complete, or editing (an edit was begun and not finished). ``field`` names the strategy,
     ``digits`` is the largest number of digits of its frequencies, ``vectors`` the layout of the vectors, ``unit``
     whether no vector is longer than 1, ``concept_dim`` the width of concept sets, and ``blocks`` the number of
-    documents that hold the arrays of the codec.
+    documents that hold the arrays of the codec. ``attached``: the items are documents of another index, ``name``.
     """
 
     state: str
@@ -43,6 +45,7 @@ class State:
     digits: int = 1
     concept_dim: int | None = None
     blocks: int = 0
+    attached: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,30 @@ class Generation:
 
     @property
     def strategy(self) -> Strategy:
-        return STRATEGIES[self.state.field]
+        return STRATEGIES[self.state.field].at(self.layout.own("terms"))
 
     @property
     def loading_alias(self) -> str:
         return f"{self.physical}.load"
+
+    @property
+    def alias(self) -> str:
+        """The alias of a generation that is published: its name, unless that is an index of another program."""
+        return attached_alias(self.name) if self.state.attached else self.name
+
+    @property
+    def target(self) -> str:
+        """The index that holds the items."""
+        return self.name if self.state.attached else self.physical
+
+    @property
+    def layout(self) -> Layout:
+        return ATTACHED if self.state.attached else OWN
+
+
+def attached_alias(name: str) -> str:
+    """The alias of what is attached to the index ``name``."""
+    return f"{name}-boc"
 
 
 def digest_of(manifest: Manifest, how: Sequence[Any]) -> str:
@@ -76,12 +98,15 @@ def digest_of(manifest: Manifest, how: Sequence[Any]) -> str:
 
 def meta(manifest: Manifest, state: State) -> Json:
     """The ``_meta`` of the mapping of a generation."""
-    return {"boc": json.loads(manifest.to_json()), "server": asdict(state)}
+    return {
+        "boc": json.loads(manifest.to_json()),
+        "server": {k: v for k, v in asdict(state).items() if v or k != "attached"},
+    }
 
 
 def generations(transport: Transport, name: str) -> list[Generation]:
     """All generations of ``name``, oldest first."""
-    return _parsed(_indices(transport, f"{name}-boc-*"), name)
+    return _parsed(indices_of(transport, f"{name}-boc-*"), name)
 
 
 def published(transport: Transport, name: str) -> Generation:
@@ -98,14 +123,31 @@ def published(transport: Transport, name: str) -> Generation:
 
 def check_free(transport: Transport, name: str) -> None:
     """BackendError if ``name`` is an index that boc did not make."""
-    _behind(transport, name)
+    check_own(_behind(transport, name))
+
+
+def check_own(generation: Generation | None) -> None:
+    """BackendError if the items of ``generation`` are documents of another program."""
+    if generation is not None and generation.state.attached:
+        name = generation.name
+        raise BackendError(
+            f"{name} is an index of another program, with a code attached to its documents; boc attach {name} adds to "
+            f"them, boc detach {name} takes it away"
+        )
 
 
 def _behind(transport: Transport, name: str) -> Generation | None:
-    indices = _indices(transport, name)
+    indices = indices_of(transport, name)
     found = [generation for generation in _parsed(indices, name) if generation.live]
     if indices and not found:
-        raise BackendError(f"{name!r} at {transport.shown} was not made by boc; choose another name")
+        found = [generation for generation in generations(transport, name) if generation.live]
+        fields = {k: v for entry in indices.values() for k, v in _fields(entry["mappings"].get("properties", {}))}
+        found = [replace(each, manifest=replace(each.manifest, fields=fields)) for each in found]
+    if indices and not found:
+        raise BackendError(
+            f"{name!r} at {transport.shown} was not made by boc; choose another name, or add a code to its documents "
+            f"with boc attach {name} FEATURES"
+        )
     return found[-1] if found else None
 
 
@@ -115,7 +157,7 @@ def names(transport: Transport) -> list[str]:
     found = set()
     for physical, entry in answer.items():
         match = PHYSICAL.fullmatch(physical)
-        if match and match["name"] in entry.get("aliases", {}):
+        if match and {match["name"], attached_alias(match["name"])} & set(entry.get("aliases", {})):
             found.add(match["name"])
     return sorted(found)
 
@@ -132,7 +174,7 @@ def publish(transport: Transport, generation: Generation, before: list[Generatio
         {"remove": {"index": old.physical, "alias": old.name, "must_exist": False}} for old in before if old.live
     ]
     actions.append({"remove": {"index": generation.physical, "alias": generation.loading_alias, "must_exist": False}})
-    actions.append({"add": {"index": generation.physical, "alias": generation.name, "is_write_index": True}})
+    actions.append({"add": {"index": generation.physical, "alias": generation.alias, "is_write_index": True}})
     transport.request("POST", "/_aliases", {"actions": actions})
     return replace(generation, live=True)
 
@@ -147,7 +189,7 @@ def drop(transport: Transport, unwanted: list[Generation]) -> None:
                 raise
 
 
-def _indices(transport: Transport, pattern: str) -> Json:
+def indices_of(transport: Transport, pattern: str) -> Json:
     try:
         return transport.request("GET", f"/{quote(pattern, safe='*')}", expand_wildcards="open,closed")
     except RefusedError as error:
@@ -175,9 +217,31 @@ def _parsed(indices: Json, name: str) -> list[Generation]:
                 name,
                 match["digest"],
                 int(match["number"]),
-                name in entry.get("aliases", {}),
+                (attached_alias(name) if state.attached else name) in entry.get("aliases", {}),
                 Manifest.from_dict(told["boc"], where=physical),
                 state,
             )
         )
     return sorted(found, key=lambda generation: generation.number)
+
+
+THEIRS: dict[str, FieldType] = {
+    **dict.fromkeys(("keyword", "constant_keyword", "wildcard", "ip"), "keyword"),
+    **dict.fromkeys(("long", "integer", "short", "byte"), "integer"),
+    **dict.fromkeys(("double", "float", "half_float", "scaled_float"), "float"),
+    "boolean": "boolean",
+    "date": "date",
+    "text": "text",
+}
+"""The types of other programs' fields that filters know, and what they are as metadata."""
+
+
+def _fields(properties: Json, path: str = "") -> Iterator[tuple[str, FieldType]]:
+    """The fields of a mapping that filters know, with their types; boc's own apart."""
+    for name, entry in properties.items():
+        if entry.get("type") == "nested" or f"{path}{name}" == OBJECT:
+            continue
+        if entry.get("type") in THEIRS:
+            yield f"{path}{name}", THEIRS[entry["type"]]
+        for part in ("properties", "fields"):
+            yield from _fields(entry.get(part, {}), f"{path}{name}.")

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import uuid
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
 
-from boc.errors import BackendError, BocWarning
+from boc.errors import BocWarning
 from boc.manifest import Manifest
 
 from . import term_fields
 from .address import Address
-from .aliases import drop, generations, names, published
+from .aliases import check_own, drop, generations, names, published
+from .attach import Attachment
 from .force_merge import merge
 from .index import ServerIndex
-from .score_check import self_test
-from .transport import Json, RefusedError, Transport
-from .writer import ServerEditor, ServerWriter
-
-EXACT = "exact"  # in ``about``: this field type passed its test
+from .probe import EXACT, tried_field
+from .transport import RefusedError, Transport
+from .writer import ServerEditor, ServerWriter, counts
 
 
 class ServerBackend:
@@ -46,13 +45,22 @@ class ServerBackend:
                 BocWarning,
                 stacklevel=2,
             )
+        if generation.state.attached:
+            items, postings, _ = counts(self.transport, generation.target, generation.layout)
+            generation = replace(generation, manifest=replace(generation.manifest, items=items, postings=postings))
         return ServerIndex(self.transport, generation)
+
+    def attach(self, name: str) -> Attachment:
+        """What is attached, or will be, to the documents of the index ``name`` of another program."""
+        return Attachment(self.transport, self.address, name)
 
     def edit(self, name: str) -> ServerEditor:
         return ServerEditor(self.transport, self.address, name)
 
     def compact(self, name: str) -> None:
-        merge(self.transport, published(self.transport, name).physical)
+        generation = published(self.transport, name)
+        check_own(generation)
+        merge(self.transport, generation.physical)
 
     def names(self) -> list[str]:
         return names(self.transport)
@@ -61,12 +69,13 @@ class ServerBackend:
         there = generations(self.transport, name)
         if not there:
             published(self.transport, name)  # raises an error that lists the indexes
+        check_own(there[-1] if there else None)
         drop(self.transport, there)
 
     def about(self) -> dict[str, str]:
         """Engine, version, and the supported field types for codes, each tested with a small index that is removed."""
         found = {"engine": self.transport.engine, "address": self.transport.shown, "version": self._version()}
-        tried = {field: self._tried(field) for field in term_fields.STRATEGIES}
+        tried = {field: tried_field(self.transport, field) for field in term_fields.STRATEGIES}
         default = next((field for field in self._order if tried[field] == EXACT), None)
         return {**found, **tried, **({} if default is None else {default: f"{EXACT}, the default"})}
 
@@ -75,24 +84,3 @@ class ServerBackend:
             return str(self.transport.request("GET", "/")["version"]["number"])
         except RefusedError:
             return "not told"
-
-    def _tried(self, field: str) -> str:
-        strategy = term_fields.STRATEGIES[field]
-        index = f"boc-probe-{uuid.uuid4().hex[:12]}"
-        body: Json = {
-            "settings": {"number_of_shards": 1, "number_of_replicas": 0, **strategy.settings},
-            "mappings": {"dynamic": False, "properties": {"terms": strategy.mapping}},
-        }
-        try:
-            self.transport.request("PUT", f"/{index}", body)
-        except RefusedError as error:
-            if error.status in (401, 403):
-                return f"not known: this user may not make the index {index}"
-            return f"no ({error.reason or error.kind})"
-        try:
-            lack = self_test(self.transport, index, strategy)
-        except BackendError as error:
-            return f"no ({error})"
-        finally:
-            self.transport.request("DELETE", f"/{index}")
-        return f"no ({lack})" if lack else EXACT

@@ -33,7 +33,8 @@ class Bulk:
     A request holds at most ``max_bytes`` and ``max_rows``, but at least one row; 413 halves ``max_bytes``. Rows that
     the server rejects temporarily (429, 502, 503, 504, for a request or for one row in it) and rows without an answer
     are sent again after pauses that grow to 10 seconds, until ``patience`` seconds pass without an acknowledged row.
-    Two operations on one id keep their order: the second waits until all before it are acknowledged.
+    Two operations on one id keep their order: the second waits until all before it are acknowledged. ``missing`` holds
+    the ids of updates whose documents are not there.
 
     RefusedError, naming the id, if a row is rejected permanently; BackendError when ``patience`` has passed. All
     methods raise the same error from then on. Leaving the context flushes; leaving it by an error drops rows that are
@@ -67,6 +68,7 @@ class Bulk:
         self._bytes = 0
         self._sent: dict[Future[int], dict[str, bytes]] = {}
         self._deleted = 0
+        self.missing: list[str] = []
         self._progress = time.monotonic()
         self._trouble = ""
         self._stop = threading.Event()
@@ -91,6 +93,12 @@ class Bulk:
     def delete(self, id: str) -> None:
         """Delete a document; a missing one is no error."""
         self._put(id, orjson.dumps({"delete": {"_id": id}}) + b"\n")
+
+    def update(self, id: str, script: bytes, routing: str | None = None) -> None:
+        """Change a document by ``{"script": ...}``; a missing one is added to ``missing``. If another program writes it
+        at the same time, the script is run again on what that wrote."""
+        head = {"_id": id, "retry_on_conflict": 3, **({} if routing is None else {"routing": routing})}
+        self._put(id, b"%b\n%b\n" % (orjson.dumps({"update": head}), script))
 
     def flush(self) -> int:
         """Wait until all rows are acknowledged; return how many deletes removed a document since the last flush.
@@ -184,10 +192,13 @@ class Bulk:
             if error is None:
                 found += operation == "delete" and result["status"] == 200
                 continue
+            if operation == "update" and error.get("type") == "document_missing_exception":
+                self.missing.append(id)
+                continue
             kind, reason = str(error.get("type")), str(error.get("reason"))
             if cause := (error.get("caused_by") or {}).get("reason"):
                 reason = f"{reason} ({cause})"
-            if result["status"] not in LATER:
+            if result["status"] not in LATER and (operation, result["status"]) != ("update", 409):
                 message = f"{self._transport.shown}: item {id!r} was refused: {kind}: {reason}"
                 raise RefusedError(message, result["status"], kind, reason)
             again.append(id)

@@ -46,7 +46,7 @@ class ServerIndex:
         self.manifest: Manifest = generation.manifest
         self.generation = generation
         self._transport = transport
-        self._strategy = generation.strategy
+        self._strategy, self._layout, self._target = generation.strategy, generation.layout, generation.target
         self._n_terms = int(generation.manifest.codec["n_terms"])
         self._budget = Budget(self._takes, transport.shown)
         self._mixed = all(generation.manifest.items.values())  # whether the index has items of both modalities
@@ -65,7 +65,9 @@ class ServerIndex:
         data: dict[str, list[bytes]] = {name: [] for name in self.manifest.arrays}
         for number in range(self.generation.state.blocks):
             query = {"ids": {"values": [f"boc:block:{number}"]}}
-            hits = self._ask({"query": query, "_source": ["array"], "docvalue_fields": ["block"]})["hits"]["hits"]
+            body = {"query": query, "_source": ["array"], "docvalue_fields": ["block"]}
+            path = f"/{self.generation.physical}/_search"
+            hits = self._answered(self._transport.search(path, body, **_lower(WHOLE)))["hits"]["hits"]
             for hit in hits:
                 data.setdefault(hit["_source"]["array"], []).append(requests.decoded(hit["fields"]["block"][0]))
         arrays = {}
@@ -89,6 +91,8 @@ class ServerIndex:
     ) -> list[list[Hit]]:
         if k < 1:
             raise BackendError(f"k must be at least 1, got {k}")
+        if words is not None:
+            self._check_words()
         if queries.shape[1] != self._n_terms:
             raise BackendError(f"queries have {queries.shape[1]} terms, the index has {self._n_terms}")
         if rescore is not None:
@@ -102,7 +106,7 @@ class ServerIndex:
             if features:
                 by_words = None if words is None else requests.match_body(words.texts[i], words.weight)
                 query = self._strategy.query(features)
-                bodies.append(requests.search_body(query, k, only, filters, by_words))
+                bodies.append(requests.search_body(query, k, only, filters, by_words, self._layout))
                 asked.append(i)
         stages = Stages() if stages is None else stages
         found: list[list[Hit]] = [[] for _ in range(queries.shape[0])]
@@ -129,13 +133,13 @@ class ServerIndex:
         exact: bool,
     ) -> list[list[Hit]]:
         if rescore is None:
-            shown = [{**body, "_source": requests.ITEM} for body in bodies]
+            shown = [{**body, "_source": self._layout.shown} for body in bodies]
             begun = perf_counter()
             answers = self._searched(shown, k) if exact else self._searched(shown, k, **ALL_SHARDS)
             begun = stages.took("postings_ms", begun)
             if exact:
                 self._check_exact(answers)
-            found = [[Hit(_item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
+            found = [[Hit(self._item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
             stages.took("content_ms", begun)
             return found
         queries = [rescore.queries.vectors[i] for i in numbers]
@@ -182,15 +186,15 @@ class ServerIndex:
         found = []
         for query, hits in zip(queries, answers, strict=True):
             scores = np.array([hit["_score"] for hit in hits], np.float32) - np.float32(requests.offset(query))
-            found.append(reorder([Hit(_item(hit["_source"]), 0.0) for hit in hits], scores, k))
+            found.append(reorder([Hit(self._item(hit["_source"]), 0.0) for hit in hits], scores, k))
         stages.took("content_ms", begun)
         return found
 
     def _reranking(self, body: Json, query: NDArray[np.float32], candidates: int, k: int) -> Json:
         """The search ``body`` for the best k of its candidates by the vector ``query``."""
-        shown = {"_source": requests.ITEM, "size": min(k, candidates)}
-        layout, dtype = self.generation.state.vectors, self.manifest.vector_dtype
-        return requests.rescored({**body, **shown}, query, candidates, layout, dtype)
+        shown = {"_source": self._layout.shown, "size": min(k, candidates)}
+        vectors, dtype = self.generation.state.vectors, self.manifest.vector_dtype
+        return requests.rescored({**body, **shown}, query, candidates, vectors, dtype, self._layout)
 
     def request(
         self,
@@ -213,9 +217,9 @@ class ServerIndex:
         features = self._features(queries, 0, len(filters))
         if not features:
             raise BackendError("the query has no terms, so it finds nothing; ask for something else")
-        body = requests.search_body(self._strategy.query(features), k, modality, filters)
+        body = requests.search_body(self._strategy.query(features), k, modality, filters, layout=self._layout)
         body = (
-            {**body, "_source": requests.ITEM}
+            {**body, "_source": self._layout.shown}
             if rescore is None
             else self._reranking(body, rescore.queries.vectors[0], k, rescore.k)
         )
@@ -226,7 +230,7 @@ class ServerIndex:
     ) -> list[list[Hit]]:
         """Candidates fetched with their vectors, and re-ranked here."""
         if self.generation.state.vectors == "binary":
-            shown = {"_source": False, "stored_fields": "_none_", "docvalue_fields": ["vector"]}
+            shown = {"_source": False, "stored_fields": "_none_", "docvalue_fields": [self._layout.own("vector")]}
         else:
             shown = {"_source": False, "script_fields": READ_DENSE}
         ranked = []
@@ -250,20 +254,22 @@ class ServerIndex:
     ) -> list[list[Hit]]:
         if k < 1:
             raise BackendError(f"k must be at least 1, got {k}")
+        self._check_words()
         if not texts or (modality is not None and not self.manifest.items[modality]):
             return [[] for _ in texts]
         only = self._only(modality)
         bodies = [requests.search_body(requests.match_body(text), k, only, filters) for text in texts]
-        shown = [{**body, "_source": requests.ITEM} for body in bodies]
+        shown = [{**body, "_source": self._layout.shown} for body in bodies]
         answers = self._searched(shown, k, **ALL_SHARDS)
-        found = [[Hit(_item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
+        found = [[Hit(self._item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
         if modality is not None and only is None and any(h.item.modality != modality for hits in found for h in hits):
             self._mixed = True
             return self.match(texts, k, modality, filters)
         return found
 
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
-        return self._decoded([{"fields": {"vector": value}} for value in self._fields(ids, "vector")])
+        name = self._layout.own("vector")
+        return self._decoded([{"fields": {name: value}} for value in self._fields(ids, "vector")])
 
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
         dtype, width = self.manifest.concept_dtype, self.generation.state.concept_dim or 0
@@ -286,29 +292,32 @@ class ServerIndex:
         )
 
     def items(self) -> Iterator[Item]:
-        body = {"query": {"exists": {"field": "modality"}}, "sort": [{"id": "asc"}], "_source": requests.ITEM}
-        return (_item(hit["_source"]) for hit in scan(self._transport, self.generation.physical, body))
+        there = {"exists": {"field": self._layout.own("modality")}}
+        body = {"query": there, "sort": [self._layout.order], "_source": self._layout.shown}
+        return (self._item(hit["_source"]) for hit in scan(self._transport, self._target, body))
 
     def find(self, ids: Sequence[str]) -> list[Item]:
         distinct = list(dict.fromkeys(ids))
         found: dict[str, Item] = {}
         for start in range(0, len(distinct), PAGE):
             part = distinct[start : start + PAGE]
-            for key, source in zip(part, self._get(list(map(requests.document_id, part)), requests.ITEM), strict=True):
+            for key, source in zip(part, self._get(list(map(self._layout.key, part))), strict=True):
                 if source is None:
                     raise KeyError(key)
-                found[key] = _item(source)
+                found[key] = self._item(source)
         return [found[key] for key in ids]
 
     def sample(self, count: int, modality: Modality) -> list[str]:
         drawn = {"seed": 0, "field": "_seq_no"}
-        query = {"function_score": {"query": {"term": {"modality": modality}}, "random_score": drawn}}
+        query = {"function_score": {"query": {"term": {self._layout.own("modality"): modality}}, "random_score": drawn}}
         size = min(count, requests.WINDOW)
-        body = {"query": query, "size": size, "_source": ["id"], "sort": [{"_score": "desc"}, {"id": "asc"}]}
-        return [hit["_source"]["id"] for hit in self._ask(body)["hits"]["hits"]]
+        body = {"query": query, "size": size, "_source": False, "sort": [{"_score": "desc"}, self._layout.order]}
+        return [hit["sort"][1] for hit in self._ask(body)["hits"]["hits"]]
 
     def sizes(self) -> dict[str, int]:
         found = dict.fromkeys(("postings", "vectors", "concepts", "other"), 0)
+        if self._layout.prefix:
+            return found | self._disk_usage()
         # Not from _stats, which servers cache for some seconds.
         told = self._transport.request("GET", f"/{self.generation.physical}/_segments")
         copies = [copy for shard in told["indices"][self.generation.physical]["shards"].values() for copy in shard]
@@ -321,21 +330,23 @@ class ServerIndex:
 
     def _disk_usage(self) -> dict[str, int]:
         """Bytes by part, from the server's analysis of its fields, or else from its files."""
-        physical = self.generation.physical
+        name = self._target
         try:
             # OpenSearch has no such analysis, and a user may lack the right to it.
-            answer = self._transport.request(
-                "POST", f"/{physical}/_disk_usage", run_expensive_tasks="true", timeout=600
-            )
+            answer = self._transport.request("POST", f"/{name}/_disk_usage", run_expensive_tasks="true", timeout=600)
         except RefusedError:
-            answer = self._transport.request("GET", f"/{physical}/_stats/segments", include_segment_file_sizes="true")
+            answer = self._transport.request("GET", f"/{name}/_stats/segments", include_segment_file_sizes="true")
             files = answer["_all"]["primaries"]["segments"]["file_sizes"]
-            postings = sum(int(entry["size_in_bytes"]) for kind, entry in files.items() if kind in POSTING_FILES)
+            mine = {} if self._layout.prefix else files  # not told apart from those of other fields
+            postings = sum(int(entry["size_in_bytes"]) for kind, entry in mine.items() if kind in POSTING_FILES)
             row = self.manifest.identity.dim * np.dtype(self.manifest.vector_dtype).itemsize
             return {"postings": postings, "vectors": row * sum(self.manifest.items.values())}
         found = dict.fromkeys(PARTS.values(), 0)
-        for name, entry in answer[physical]["fields"].items():
-            head = name.partition(".")[0]
+        (told,) = (entry["fields"] for index, entry in answer.items() if index != "_shards")
+        for name, entry in told.items():
+            if not name.startswith(self._layout.prefix):
+                continue
+            head = name.removeprefix(self._layout.prefix).partition(".")[0]
             if head in PARTS:
                 found[PARTS[head]] += int(entry["total_in_bytes"])
         return found
@@ -352,9 +363,10 @@ class ServerIndex:
             features = self._strategy.features(part, [1] * len(part), digits)
             clauses = [_named(self._strategy.clause(feature, 1), feature) for feature in features]
             for first in range(0, len(distinct), PAGE):
-                wanted = [requests.document_id(key) for key in distinct[first : first + PAGE]]
+                wanted = [self._layout.key(key) for key in distinct[first : first + PAGE]]
                 query = {"bool": {"should": clauses, "filter": [{"ids": {"values": wanted}}]}}
-                body = {"query": query, "size": len(wanted), "sort": [{"_score": "desc"}, {"id": "asc"}]}
+                body = {"query": query, "size": len(wanted), "_source": False}
+                body["sort"] = [{"_score": "desc"}, self._layout.order]
                 answer = self._ask(body, include_named_queries_score=True)
                 for hit in answer["hits"]["hits"]:
                     found[hit["sort"][1]].update(hit.get("matched_queries", {}))
@@ -374,6 +386,13 @@ class ServerIndex:
     def damaged(self) -> list[str]:
         """Always empty: Lucene keeps checksums of its files."""
         return []
+
+    def _check_words(self) -> None:
+        if self._layout.prefix:
+            raise BackendError(
+                f"{self.generation.name} has words in fields of its own, which boc does not choose; leave out --hybrid "
+                "or add a clause for them to the body that boc query prints"
+            )
 
     def _only(self, modality: Modality | None) -> Modality | None:
         """``modality``, or None if the index has no other, since a condition that always holds costs time."""
@@ -406,16 +425,16 @@ class ServerIndex:
     def _searched(self, bodies: list[Json], k: int, **params: Any) -> list[list[Json]]:
         """At most k hits for each body."""
         if k > requests.WINDOW:
-            return [list(scan(self._transport, self.generation.physical, body, k)) for body in bodies]
+            return [list(scan(self._transport, self._target, body, k)) for body in bodies]
         if len(bodies) == 1:
             return [self._ask(bodies[0], **params)["hits"]["hits"]]
         head = orjson.dumps({**WHOLE, **params})
         lines = b"".join(head + b"\n" + requests.dumps(body) + b"\n" for body in bodies)
-        answer = self._transport.search(f"/{self.generation.physical}/_msearch", lines)
+        answer = self._transport.search(f"/{self._target}/_msearch", lines)
         return [self._answered(each)["hits"]["hits"] for each in answer["responses"]]
 
     def _ask(self, body: Json, **params: Any) -> Json:
-        path = f"/{self.generation.physical}/_search"
+        path = f"/{self._target}/_search"
         return self._answered(self._transport.search(path, body, **_lower({**WHOLE, **params})))
 
     def _answered(self, answer: Json) -> Json:
@@ -425,34 +444,47 @@ class ServerIndex:
             raise BackendError(f"{self._transport.shown} took too long; give it more with ?request_timeout=SECONDS")
         return answer
 
-    def _get(self, ids: Sequence[str], fields: Sequence[str]) -> list[Json | None]:
-        """The _source of documents, None for missing ones."""
-        asked = [key for key in ids if key]  # servers reject an empty id
-        if not asked:
-            return [None] * len(ids)
-        path = f"/{self.generation.physical}/_mget"
-        answer = self._transport.search(path, {"ids": asked}, realtime="false", _source_includes=",".join(fields))
-        found = {doc["_id"]: doc["_source"] for doc in answer["docs"] if doc.get("found")}
-        return [found.get(key) for key in ids]
+    def _get(self, keys: Sequence[str]) -> list[Json | None]:
+        """The _source of documents by their _id, None for missing ones."""
+        asked = [key for key in keys if key]  # servers reject an empty id
+        found = {}
+        if asked and self._layout.prefix:  # their routing is not known
+            there = [{"ids": {"values": asked}}, {"exists": {"field": self._layout.own("modality")}}]
+            body = {"query": {"bool": {"filter": there}}, "size": len(asked), "_source": self._layout.shown}
+            found = {hit["_id"]: hit["_source"] for hit in self._ask(body)["hits"]["hits"]}
+        elif asked:
+            path, fields = f"/{self._target}/_mget", ",".join(requests.ITEM)
+            answer = self._transport.search(path, {"ids": asked}, realtime="false", _source_includes=fields)
+            found = {doc["_id"]: doc["_source"] for doc in answer["docs"] if doc.get("found")}
+        return [found.get(key) for key in keys]
+
+    def _item(self, source: Json) -> Item:
+        try:
+            return self._layout.item(source)
+        except KeyError as missing:
+            raise BackendError(
+                f"the document {source.get('id', source)} has no {missing}: boc did not write it; remove it from the "
+                "index"
+            ) from None
 
     def _fields(self, ids: Sequence[str], field: str) -> list[list[Any]]:
         """The values of a field, in the order of ``ids``; KeyError for an unknown id."""
         found: dict[str, list[Any]] = {}
         distinct = list(dict.fromkeys(ids))
         dense = field == "vector" and self.generation.state.vectors != "binary"
-        shown: Json = {"script_fields": READ_DENSE} if dense else {"docvalue_fields": [field]}
+        shown: Json = {"script_fields": READ_DENSE} if dense else {"docvalue_fields": [self._layout.own(field)]}
         for start in range(0, len(distinct), PAGE):
             part = [key for key in distinct[start : start + PAGE] if key]  # servers reject an empty id
-            wanted = {"ids": {"values": list(map(requests.document_id, part))}}
-            body = {"query": wanted, "size": len(part), "_source": False, "sort": [{"id": "asc"}], **shown}
+            wanted = {"ids": {"values": list(map(self._layout.key, part))}}
+            body = {"query": wanted, "size": len(part), "_source": False, "sort": [self._layout.order], **shown}
             for hit in self._ask(body)["hits"]["hits"]:
-                found[hit["sort"][0]] = hit.get("fields", {}).get(field, [])
+                found[hit["sort"][0]] = hit.get("fields", {}).get(field if dense else self._layout.own(field), [])
         return [found[key] for key in ids]
 
     def _decoded(self, hits: Sequence[Json]) -> NDArray[np.floating[Any]]:
         """The vectors (n, d) of hits that were fetched with them."""
         dtype, shape = self.manifest.vector_dtype, (len(hits), self.manifest.identity.dim)
-        rows = [hit.get("fields", {}).get("vector") for hit in hits]
+        rows = [hit.get("fields", {}).get(self._layout.own("vector")) for hit in hits]
         if not all(rows):
             where = f"{self._transport.shown}: {self.generation.name}"
             raise BackendError(f"{where} holds a document without a vector; boc verify tells more")
@@ -494,12 +526,3 @@ def _named(clause: Json, name: str) -> Json:
         ((field, inner),) = body.items()
         return {"term": {field: {**inner, "_name": name}}}
     return {kind: {**body, "_name": name}}
-
-
-def _item(source: Json) -> Item:
-    try:
-        return Item(source["id"], source["modality"], source["content"], source["group"], source.get("meta", {}))
-    except KeyError as missing:
-        raise BackendError(
-            f"the document {source.get('id', source)} has no {missing}: boc did not write it; remove it from the index"
-        ) from None

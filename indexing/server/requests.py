@@ -22,6 +22,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.manifest import Manifest
-from boc.types import FieldType, Filter, Modality, TermMatrix
+from boc.types import FieldType, Filter, Item, Modality, TermMatrix
 
 from .term_fields import DIGITS, Strategy
 from .transport import Json
@@ -87,6 +88,56 @@ Elasticsearch's dense_vector, twice the size of float16 but scored by compiled c
 of which are significant."""
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Where the fields of an item are in a document, those of boc under ``prefix``. Without one the document is boc's
+    and metadata are under ``meta``; with one it belongs to another program, and all its other fields are metadata."""
+
+    prefix: str = ""
+
+    def own(self, name: str) -> str:
+        """The path of a field of boc."""
+        return f"{self.prefix}{name}"
+
+    def meta(self, name: str) -> str:
+        """The path of a field of the metadata."""
+        return name if self.prefix else f"meta.{name}"
+
+    @property
+    def shown(self) -> Any:
+        """What searches return of a document."""
+        return {"excludes": [self.own(name) for name in HIDDEN]} if self.prefix else ITEM
+
+    @property
+    def order(self) -> Json:
+        """The order of equal scores."""
+        return {self.own("id"): "asc"}
+
+    def key(self, id: str) -> str:
+        """The _id of an item."""
+        return id if self.prefix else document_id(id)
+
+    def item(self, source: Json) -> Item:
+        """The item of a document. KeyError for a field that is missing."""
+        if not self.prefix:
+            own, meta = source, source.get("meta", {})
+        else:
+            own, meta = source[OBJECT], flat({name: value for name, value in source.items() if name != OBJECT})
+        return Item(own["id"], own["modality"], own["content"], own["group"], meta)
+
+
+def flat(source: Json, path: str = "") -> Json:
+    """The values of nested objects by their paths, as filters name them."""
+    found = {}
+    for name, value in source.items():
+        found.update(flat(value, f"{path}{name}.") if isinstance(value, dict) else {f"{path}{name}": value})
+    return found
+
+
+OBJECT = "boc"
+OWN, ATTACHED = Layout(), Layout(f"{OBJECT}.")
+
+
 def document_id(id: str) -> str:
     """The _id of an item: its id, or a digest of an id that servers do not accept."""
     if id.startswith("boc:") or len(id.encode()) > LONGEST:
@@ -131,12 +182,15 @@ def vector_mapping(layout: str, dim: int) -> Json:
     return {"type": "dense_vector", "dims": dim, "index": False, "element_type": layout}
 
 
-def rescored(body: Json, vector: NDArray[np.float32], candidates: int, layout: str, dtype: str) -> Json:
+def rescored(
+    body: Json, vector: NDArray[np.float32], candidates: int, vectors: str, dtype: str, layout: Layout = OWN
+) -> Json:
     """The search ``body``, with the best ``candidates`` per shard re-ranked by dot product + ``offset(vector)``.
 
     If ``candidates`` exceeds ``WINDOW``, all documents that share a term with the query are re-ranked.
     """
-    source = DENSE if layout != "binary" else FLOAT16 if dtype == "float16" else FLOAT32
+    source = DENSE if vectors != "binary" else FLOAT16 if dtype == "float16" else FLOAT32
+    source = source.replace("'vector'", f"'{layout.own('vector')}'")
     script = {"source": source, "params": {"query": vector, "offset": offset(vector)}}
     kept = {name: value for name, value in body.items() if name != "sort"}  # a server ignores rescore beside sort
     if candidates > WINDOW:
@@ -157,11 +211,12 @@ def search_body(
     modality: Modality | None = None,
     filters: Sequence[Filter] = (),
     words: Json | None = None,
+    layout: Layout = OWN,
 ) -> Json:
     """The search for the k best by ``query`` (plus the score of ``words``), ties by id."""
-    conditions = [condition(f) for f in filters]
+    conditions = [condition(f, layout) for f in filters]
     if modality is not None:
-        conditions.append({"term": {"modality": modality}})
+        conditions.append({"term": {layout.own("modality"): modality}})
     must_not = [c["bool"]["must_not"] for c in conditions if "bool" in c]
     clauses: Json = {"must": [query]}
     if words is not None:
@@ -171,12 +226,12 @@ def search_body(
     if must_not:
         clauses["must_not"] = must_not
     whole = query if clauses == {"must": [query]} else {"bool": clauses}
-    return {"query": whole, "size": k, "sort": [{"_score": "desc"}, {"id": "asc"}], "track_total_hits": True}
+    return {"query": whole, "size": k, "sort": [{"_score": "desc"}, layout.order], "track_total_hits": True}
 
 
-def condition(wanted: Filter) -> Json:
+def condition(wanted: Filter, layout: Layout = OWN) -> Json:
     """The filter clause for a condition on metadata."""
-    name = f"meta.{wanted.field}"
+    name = layout.meta(wanted.field)
     if wanted.op in ("=", "!="):
         same: Json = {"term": {name: wanted.value}}
         if wanted.last is not None:

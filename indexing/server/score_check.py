@@ -31,8 +31,9 @@ QUERIES = [{0: 1}, {0: 1, 21: 511}, {0: 127, 1: 1, 6: 64, 13: 511, 48: 3}]
 MUST: dict[str, Json] = {
     "text": {"norms": False, "index_options": "freqs"},
     "rank_features": {"positive_score_impact": True},
+    "binary_text": {"index_options": "docs"},
 }
-"""Required settings of each field type, beside those of its mapping."""
+"""Required settings of each field type, and of strategies that differ, beside those of their mappings."""
 WHY = {
     "similarity": "BM25 and its like do not give the dot product",
     "norms": "norms on: the length of a document would count",
@@ -113,7 +114,7 @@ def _mapping(transport: Transport, index: str, strategy: Strategy) -> Iterator[s
     if kind != strategy.mapping["type"]:
         yield f"the field terms is of type {kind}, must be {strategy.mapping['type']}"
         return
-    must = {**strategy.mapping, **MUST.get(kind, {})}
+    must = {**strategy.mapping, **MUST.get(kind, {}), **MUST.get(strategy.name, {})}
     for name, wanted in must.items():
         if mapped.get(name) != wanted and name not in ("analyzer", "search_analyzer"):
             found = "BM25" if name == "similarity" and mapped.get(name) is None else mapped.get(name)

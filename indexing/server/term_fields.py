@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +18,7 @@ EXACT = 1 << 24
 """Servers add scores as float32, where integers below this are exact."""
 
 
-DIGITS = "abcdefgh"  # suffixes of the second and later digits
+DIGITS = "abcdefghijklmnopqrstuvwxyzABCD"  # suffixes of the second and later digits: enough for an int32 in base 2
 
 
 class Strategy(ABC):
@@ -29,11 +30,19 @@ class Strategy(ABC):
 
     name: str
     base: int
+    path = "terms"
+    """The name of the field in a document."""
+
+    def at(self, path: str) -> Strategy:
+        """The same strategy for a field of another name."""
+        found = copy(self)
+        found.path = path
+        return found
 
     @property
     @abstractmethod
     def mapping(self) -> Json:
-        """The mapping of the field ``terms``."""
+        """The mapping of the field."""
 
     @property
     def settings(self) -> Json:
@@ -102,7 +111,7 @@ class SparseVector(Strategy):
         return self.query({feature: weight})
 
     def query(self, features: Mapping[str, int]) -> Json:
-        return {"sparse_vector": {"field": "terms", "query_vector": dict(features), "prune": False}}
+        return {"sparse_vector": {"field": self.path, "query_vector": dict(features), "prune": False}}
 
 
 class RankFeatures(Strategy):
@@ -119,7 +128,7 @@ class RankFeatures(Strategy):
         return dict(features)
 
     def clause(self, feature: str, weight: int) -> Json:
-        return {"rank_feature": {"field": f"terms.{feature}", "linear": {}, "boost": weight}}
+        return {"rank_feature": {"field": f"{self.path}.{feature}", "linear": {}, "boost": weight}}
 
 
 class Text(Strategy):
@@ -155,7 +164,7 @@ class Text(Strategy):
         return " ".join(" ".join([feature] * value) for feature, value in features.items())
 
     def clause(self, feature: str, weight: int) -> Json:
-        return {"term": {"terms": {"value": feature, "boost": weight}}}
+        return {"term": {self.path: {"value": feature, "boost": weight}}}
 
 
 class CountedText(Text):
@@ -183,7 +192,32 @@ class CountedText(Text):
         return " ".join(f"{feature}|{value}" for feature, value in features.items())
 
 
-STRATEGIES: dict[str, Strategy] = {s.name: s for s in (SparseVector(), RankFeatures(), CountedText(), Text())}
+class BinaryText(Text):
+    """The binary digits of frequencies as words, under a similarity that is the boost of a word.
+
+    It needs no setting of the index, no script and no module, so it can be added to any index. A query has a clause per
+    digit.
+    """
+
+    name = "binary_text"
+    base = 2
+
+    @property
+    def mapping(self) -> Json:
+        words = {"type": "text", "analyzer": "whitespace", "search_analyzer": "whitespace"}
+        return {**words, "index_options": "docs", "norms": False, "similarity": "boolean"}
+
+    @property
+    def settings(self) -> Json:
+        return {}
+
+    def field(self, features: Mapping[str, int]) -> str:
+        return " ".join(features)
+
+
+STRATEGIES: dict[str, Strategy] = {
+    s.name: s for s in (SparseVector(), RankFeatures(), CountedText(), Text(), BinaryText())
+}
 
 
 def preferred(names: Sequence[str], largest: int) -> list[str]:

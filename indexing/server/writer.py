@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -18,11 +18,24 @@ from boc.types import MODALITIES, Item, StoredConcepts, TermMatrix
 from .._validate import check_rows
 from . import requests, term_fields
 from .address import Address
-from .aliases import Generation, State, check_free, digest_of, drop, generations, meta, publish, published, remember
+from .aliases import (
+    Generation,
+    State,
+    check_free,
+    check_own,
+    digest_of,
+    drop,
+    generations,
+    meta,
+    publish,
+    published,
+    remember,
+)
 from .bulk import Bulk, Ledger
 from .force_merge import compact, refresh, reopen
 from .index import scan
 from .score_check import self_test
+from .term_fields import Strategy
 from .transport import Json, RefusedError, Transport, UnfinishedError, UnreachableError
 
 BLOCK = 3 << 20  # bytes of a codec array per document
@@ -62,7 +75,7 @@ class ServerWriter:
     def __enter__(self) -> ServerWriter:
         self._digest = digest_of(self._manifest, self._address.layout)
         there = generations(self._transport, self._name)
-        if not any(g.live for g in there):
+        if not any(g.live and not g.state.attached for g in there):
             check_free(self._transport, self._name)
         live = max((g.number for g in there if g.live), default=0)
         left = [g for g in there if g.digest == self._digest and g.number > live][-1:]
@@ -106,17 +119,17 @@ class ServerWriter:
         bulk, physical = self._load.rows.bulk, self._load.generation.physical
         for stray in self._ledger.strays():
             bulk.delete(requests.document_id(stray))
-        blocks = self._load.rows.put_arrays(self._arrays)
+        blocks = put_arrays(bulk, self._arrays)
         bulk.flush()
         refresh(self._transport, physical)
-        counts, postings, digits = _counts(self._transport, physical)
-        self._audit(physical, sum(counts.values()))
+        items, postings, digits = counts(self._transport, physical)
+        self._audit(physical, sum(items.values()))
         compact(self._transport, physical, self._load.generation.loading_alias)
         settings = {"refresh_interval": None, "number_of_replicas": self._address.replicas}
         self._transport.request("PUT", f"/{physical}/_settings", {"index": settings})
         loaded = replace(
             self._load.generation,
-            manifest=replace(self._manifest, items=counts, postings=postings),
+            manifest=replace(self._manifest, items=items, postings=postings),
             state=replace(self._load.generation.state, state="complete", digits=digits, blocks=blocks),
         )
         remember(self._transport, loaded)
@@ -201,7 +214,7 @@ class _Load:
         state = self.generation.state
         if concepts is not None:
             state = replace(state, concept_dim=concepts.values.shape[1])
-        if state.unit and not _unit(vectors):
+        if state.unit and not is_unit(vectors):
             state = replace(state, unit=False)
         if state != self.generation.state:
             self.generation = replace(self.generation, state=state)
@@ -216,6 +229,7 @@ class ServerEditor:
         self._transport = transport
         self._patience = address.patience
         self._generation = published(transport, name)
+        check_own(self._generation)
 
     def __enter__(self) -> ServerEditor:
         self._rows = _Rows(self._transport, self._generation, self._generation.name, self._patience)
@@ -236,7 +250,7 @@ class ServerEditor:
                 f"a term frequency of {terms.data.max()} is more than {self._generation.name} was made for; make it "
                 "again with boc index --replace"
             )
-        if state.unit and not _unit(vectors):
+        if state.unit and not is_unit(vectors):
             raise BackendError(f"vectors longer than 1, those of {self._generation.name} are not; make it again")
         self._begin()
         self._rows.put(items, terms, vectors, concepts)
@@ -259,7 +273,7 @@ class ServerEditor:
         """BackendError if the deletion would leave an empty index; nothing is deleted before."""
         index, name = self._generation.physical, self._generation.name
         refresh(self._transport, index)
-        total = sum(_counts(self._transport, index)[0].values())
+        total = sum(counts(self._transport, index)[0].values())
         if len(unwanted) >= total:
             there = (hit["sort"][0] for hit in scan(self._transport, index, EVERYTHING))
             if {requests.document_id(key) for key in there} <= set(unwanted):
@@ -269,8 +283,8 @@ class ServerEditor:
         self._rows.bulk.flush()
         physical = self._generation.physical
         refresh(self._transport, physical)
-        counts, postings, _ = _counts(self._transport, physical)
-        manifest = replace(self._generation.manifest, items=counts, postings=postings, source=source, **changed)
+        items, postings, _ = counts(self._transport, physical)
+        manifest = replace(self._generation.manifest, items=items, postings=postings, source=source, **changed)
         self._remember(replace(self._generation.state, state="complete"), manifest)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -297,21 +311,7 @@ class _Rows:
         stored = vectors.astype(self._manifest.vector_dtype)
         if self._layout != "binary":
             stored = stored.astype(">f4")  # the byte order that a dense_vector is read in
-        sizes = np.diff(terms.indptr).tolist()
-        largest = np.maximum.reduceat(np.append(terms.data, 0), terms.indptr[:-1]) * (np.diff(terms.indptr) > 0)
-        documents = self._strategy.documents(terms)
-        for i, (item, features) in enumerate(zip(items, documents, strict=True)):
-            document: Json = {
-                "id": item.id,
-                "modality": item.modality,
-                "content": item.content,
-                "group": item.group,
-                "size": sizes[i],
-                "digits": self._strategy.digits(int(largest[i])),
-                "vector": requests.encoded(requests.raw(stored[i])),
-            }
-            if features:
-                document["terms"] = self._strategy.field(features)
+        for i, (item, document) in enumerate(zip(items, documents(self._strategy, items, terms, stored), strict=True)):
             if concepts is not None:
                 document["concepts"] = _concepts(concepts, i)
             if item.fields:
@@ -320,15 +320,35 @@ class _Rows:
                 document["words"] = item.content
             self.bulk.index(requests.document_id(item.id), orjson.dumps(document))
 
-    def put_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> int:
-        """Store the arrays as documents of their own; how many."""
-        numbers = count()
-        for name, array in arrays.items():
-            data = requests.raw(array)
-            for start in range(0, max(1, len(data)), BLOCK):
-                block = {"array": name, "block": requests.encoded(data[start : start + BLOCK])}
-                self.bulk.index(f"boc:block:{next(numbers)}", orjson.dumps(block))
-        return next(numbers)
+
+def documents(strategy: Strategy, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[Any]) -> Iterator[Json]:
+    """The documents of items with their ``vectors`` as they are stored; without metadata."""
+    sizes = np.diff(terms.indptr).tolist()
+    largest = np.maximum.reduceat(np.append(terms.data, 0), terms.indptr[:-1]) * (np.diff(terms.indptr) > 0)
+    for i, (item, features) in enumerate(zip(items, strategy.documents(terms), strict=True)):
+        document: Json = {
+            "id": item.id,
+            "modality": item.modality,
+            "content": item.content,
+            "group": item.group,
+            "size": sizes[i],
+            "digits": strategy.digits(int(largest[i])),
+            "vector": requests.encoded(requests.raw(vectors[i])),
+        }
+        if features:
+            document["terms"] = strategy.field(features)
+        yield document
+
+
+def put_arrays(bulk: Bulk, arrays: Mapping[str, NDArray[Any]]) -> int:
+    """Store the arrays of a codec as documents of their own; how many."""
+    numbers = count()
+    for name, array in arrays.items():
+        data = requests.raw(array)
+        for start in range(0, max(1, len(data)), BLOCK):
+            block = {"array": name, "block": requests.encoded(data[start : start + BLOCK])}
+            bulk.index(f"boc:block:{next(numbers)}", orjson.dumps(block))
+    return next(numbers)
 
 
 def _takes(transport: Transport, generation: Generation) -> bool:
@@ -347,7 +367,7 @@ def _takes(transport: Transport, generation: Generation) -> bool:
     return True
 
 
-def _unit(vectors: NDArray[np.float32]) -> bool:
+def is_unit(vectors: NDArray[np.float32]) -> bool:
     """Whether no vector is longer than 1, roundings apart."""
     return bool((np.einsum("ij,ij->i", vectors, vectors) < (1 + requests.SLACK) / 2).all())
 
@@ -358,17 +378,17 @@ def _concepts(concepts: StoredConcepts, i: int) -> str:
     return requests.encoded(scales + requests.raw(concepts.values[rows]))
 
 
-def _counts(transport: Transport, physical: str) -> tuple[dict[str, int], int, int]:
+def counts(transport: Transport, index: str, layout: requests.Layout = requests.OWN) -> tuple[dict[str, int], int, int]:
     """Items by modality, postings, and digits of the largest frequency, as the server counts them."""
     body = {
         "size": 0,
         "aggs": {
-            "modality": {"terms": {"field": "modality"}},
-            "postings": {"sum": {"field": "size"}},
-            "digits": {"max": {"field": "digits"}},
+            "modality": {"terms": {"field": layout.own("modality")}},
+            "postings": {"sum": {"field": layout.own("size")}},
+            "digits": {"max": {"field": layout.own("digits")}},
         },
     }
-    found = transport.request("POST", f"/{physical}/_search", body, allow_partial_search_results="false")
+    found = transport.request("POST", f"/{index}/_search", body, allow_partial_search_results="false")
     told = found["aggregations"]
-    counts = {bucket["key"]: int(bucket["doc_count"]) for bucket in told["modality"]["buckets"]}
-    return {m: counts.get(m, 0) for m in MODALITIES}, int(told["postings"]["value"]), int(told["digits"]["value"] or 1)
+    there = {bucket["key"]: int(bucket["doc_count"]) for bucket in told["modality"]["buckets"]}
+    return {m: there.get(m, 0) for m in MODALITIES}, int(told["postings"]["value"]), int(told["digits"]["value"] or 1)

@@ -1,0 +1,144 @@
+"""Codes added to the documents of an index that another program made on a server, and taken away again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from boc import plugins
+from boc.build import Progress, codec_maker
+from boc.codecs import Code, SurrogateCodec
+from boc.inputs.features import FeatureFiles
+from boc.load import DEFAULT_RM, batches, check_same_encoder, fit_code, new_manifest, source_digest
+from boc.plugins import check_name
+
+if TYPE_CHECKING:
+    from boc.plugins import Attachment
+    from boc.types import Batch
+
+LISTED = 10  # ids of a list in a report
+
+
+@dataclass(frozen=True)
+class AttachReport:
+    """The result of an attachment.
+
+    ``documents`` have a code now, those of earlier calls included. This call wrote ``written`` of them and left
+    ``unchanged``, which had the same. ``without`` is the number of items that have no document, and ``missing`` the
+    first ten. ``removed`` and ``replaced`` are up to ten ids of documents that another program removed, or wrote
+    without a code, in the meantime; the same call again adds the code to those that are there.
+    """
+
+    documents: int
+    written: int
+    unchanged: int
+    without: int = 0
+    missing: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+
+
+def attach(
+    name: str,
+    sources: Sequence[Path | str],
+    *,
+    at: str,
+    key: str | None = None,
+    code: str | Code | SurrogateCodec = "scalar",
+    rm: float = DEFAULT_RM,
+    agreed: Callable[[dict[str, Any]], bool] = lambda change: True,
+    progress: Progress = lambda label, done, total: None,
+) -> AttachReport | None:
+    """Add the code of the items of feature files to the documents of the index ``name`` of another program.
+
+    After a kill the same call goes on. What is attached already keeps its code: further files add to it, and items that
+    changed replace theirs.
+
+    Parameters
+    ----------
+    name : str
+        One index, or an alias of one.
+    sources : sequence of paths
+        Feature files by one encoder.
+    at : str
+        Address of the server: elastic+URL or opensearch+URL.
+    key : str, optional
+        The field of documents that holds the id of an item, a keyword or a number; default: their _id. All documents of
+        an item get its code.
+    code : str, Code or SurrogateCodec, default="scalar"
+        How vectors become term frequencies, for the first attachment.
+    rm : float, default=10
+        Candidates per hit that a search re-ranks.
+    agreed : callable, optional
+        Called with what is added to the mapping, before anything is changed; if it returns False, nothing is.
+    progress : callable, optional
+        Called as ``progress(label, done, total)`` after each batch.
+
+    Returns None if not ``agreed``. EncoderError for another encoder than that of an earlier attachment; BackendError if
+    the index is not there, is boc's, or cannot hold codes.
+    """
+    with FeatureFiles([Path(path) for path in sources]) as file, plugins.backend(at).attach(check_name(name)) as place:
+        index = place.index
+        if index is not None:
+            manifest, codec = index.manifest, SurrogateCodec.restore(index.manifest.codec, index.arrays())
+            check_same_encoder(file, manifest)
+        else:
+            codec = fit_code(file, codec_maker(code)(file.header.identity))
+            manifest = new_manifest(file, codec, rm)
+        change = place.change(manifest)
+        if change and not agreed(change):
+            return None
+        place.begin(manifest, codec.arrays(), change)
+        done, written, unchanged = 0, 0, 0
+        missing: list[str] = []
+        without = 0
+        total = file.count("image") + file.count("text")
+        for batch in batches(file, codec, manifest):
+            added, same, unknown = _put(place, batch, codec, key)
+            written, unchanged, without = written + added, unchanged + same, without + len(unknown)
+            missing += unknown[: LISTED - len(missing)]
+            done += len(batch)
+            progress("attaching", done, total)
+        documents, removed, replaced = place.finish(source_digest(file))
+        written -= len(removed)
+        return AttachReport(documents, written, unchanged, without, missing, removed[:LISTED], replaced)
+
+
+def detach(name: str, *, at: str, progress: Callable[[int], None] = lambda done: None) -> int:
+    """Remove what is attached from the documents of the index ``name``; return how many had it.
+
+    The fields stay in its mapping, since servers remove none. After a kill the same call goes on. BackendError if
+    nothing is attached.
+    """
+    done = 0
+    with plugins.backend(at).attach(check_name(name)) as place:
+        for done in place.detach():
+            progress(done)
+    return done
+
+
+def _put(place: Attachment, batch: Batch, codec: SurrogateCodec, key: str | None) -> tuple[int, int, list[str]]:
+    """Add a batch of items: the numbers of documents written and unchanged, and the items without a document."""
+    found = place.found(batch.items, key)
+    wanted, same = [], []
+    for i, (item, vector) in enumerate(zip(batch.items, batch.embeddings.vectors, strict=True)):
+        row = place.row(item, vector)
+        for id, routing, there in found.get(item.id, []):
+            (same.append(id) if there == row else wanted.append((i, id, routing, row)))
+    place.has(same)
+    if wanted:
+        rows = sorted({i for i, *_ in wanted})
+        terms, position = codec.encode_documents(batch.embeddings.take(rows)), {i: n for n, i in enumerate(rows)}
+        numbers = [i for i, *_ in wanted]
+        place.put(
+            [(id, routing) for _, id, routing, _ in wanted],
+            [row for *_, row in wanted],
+            [batch.items[i] for i in numbers],
+            terms[np.array([position[i] for i in numbers])],
+            batch.embeddings.vectors[numbers],
+        )
+    return len(wanted), len(same), [item.id for item in batch.items if not found.get(item.id)]

@@ -1,0 +1,71 @@
+"""boc attach."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from boc.cli import options
+
+if TYPE_CHECKING:
+    from boc.codecs import Code
+
+
+@click.command("attach", epilog=options.code_help())
+@options.name
+@click.argument("sources", metavar="FEATURES...", type=options.PATH, nargs=-1, required=True)
+@click.option("--id-field", "key", help="Field of the documents that holds the id of an item [default: their _id].")
+@click.option(
+    "--code",
+    type=options.CodeType(),
+    default="scalar",
+    show_default=True,
+    help="How vectors become terms, the first time: NAME:Z/QUERY_Z or NAME(ARGUMENT=VALUE, ...), listed below.",
+)
+@click.option("--rm", type=click.FloatRange(1), default=10.0, show_default=True, help="Candidates re-ranked per hit.")
+@click.option("--yes", is_flag=True, help="Change the mapping without asking.")
+@options.as_json
+@options.at
+def command(
+    name: str, sources: tuple[Path, ...], key: str | None, code: Code, rm: float, yes: bool, as_json: bool, at: str
+) -> None:
+    """Add the code of feature files to the documents of the index NAME, which another program made.
+
+    Each item goes to the document with its id, as one object, boc; no other field changes. First it shows what is added
+    to the mapping, and asks. Other programs may go on writing. After a kill, the same command goes on; later it adds
+    what is new or changed. Then boc search NAME finds these documents, and --filter takes their fields.
+
+    \b
+    Examples: boc attach articles photos.h5 --at elastic+https://USER@HOST:9200
+              boc attach articles photos.h5 --id-field sku --code dictionary --yes
+    """
+    from boc.attach import attach
+
+    def agreed(change: dict[str, Any]) -> bool:
+        click.echo(f"PUT {name}/_mapping\n{json.dumps(change, indent=2)}", err=True)
+        return yes or click.confirm(f"Add this to the mapping of {name}? It stays there for good.", err=True)
+
+    with options.bars() as progress:
+        report = attach(name, sources, at=at, key=key, code=code, rm=rm, agreed=agreed, progress=progress)
+    if report is None:
+        click.echo("Nothing was changed.", err=True)
+        raise SystemExit(1)
+    if as_json:
+        click.echo(json.dumps(asdict(report), ensure_ascii=False))
+    else:
+        click.echo(
+            f"{name}: {report.documents} documents have a code ({report.written} new, {report.unchanged} unchanged)"
+        )
+    for told, ids in (
+        (f"{report.without} items have no document, such as", report.missing),
+        ("removed by another program meanwhile:", report.removed),
+        ("replaced by another program meanwhile, so repeat the command:", report.replaced),
+    ):
+        if ids:
+            click.echo(f"{told} {options.plain(', '.join(ids))}", err=True)
+    if report.without or report.removed or report.replaced:
+        raise SystemExit(1)

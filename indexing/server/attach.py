@@ -1,0 +1,260 @@
+"""Codes added to the documents of an index that another program made, and taken away again.
+
+All of ours is one object of a document, ``boc``, laid out as in boc's own documents, with one field more: ``boc.row``,
+a digest of the code and of what the item was made of. A document that has it needs no update, which is how an
+attachment continues after a kill, and how it follows a newer feature file. Updates are scripts that set or remove this
+object alone; the server runs one again if another program wrote the document meanwhile.
+
+The manifest and the arrays of the code are in a small index beside theirs, ``NAME-boc-DIGEST-N``, with the alias
+``NAME-boc`` once the attachment is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from boc.errors import BackendError
+from boc.manifest import Manifest
+from boc.types import Item, TermMatrix
+
+from .address import Address
+from .aliases import Generation, State, digest_of, drop, generations, indices_of, meta, publish, remember
+from .bulk import Bulk, Ledger
+from .force_merge import refresh
+from .index import ServerIndex, scan
+from .probe import EXACT, tried_field
+from .requests import ATTACHED, OBJECT, WINDOW, vector_mapping
+from .term_fields import STRATEGIES, Strategy
+from .transport import Json, Transport
+from .writer import counts, documents, is_unit, put_arrays
+
+FIELDS = ("sparse_vector", "rank_features", "binary_text")
+"""How codes can be stored without settings of the index, best first."""
+KEYS = 500  # keys of documents looked up at a time
+PASSES = 5  # attempts to detach from documents that others write meanwhile
+SET = f"ctx._source.{OBJECT} = params.{OBJECT}"
+REMOVE = f"ctx._source.remove('{OBJECT}')"
+ROW = ATTACHED.own("row")
+WRITTEN = {"query": {"exists": {"field": ROW}}, "sort": [ATTACHED.order], "_source": False}
+
+
+class Attachment:
+    """A code that is, or will be, in the documents of the index ``name``. BackendError if it is no such index.
+
+    ``index`` is the attachment that is there already, perhaps unfinished: its code goes on. Else ``begin`` starts one.
+    Then ``put`` adds items to documents, ``finish`` publishes, and ``detach`` takes all away.
+    """
+
+    def __init__(self, transport: Transport, address: Address, name: str) -> None:
+        self._transport, self._address, self.name = transport, address, name
+        self._mapping = _theirs(transport, name)
+        there = [each for each in generations(transport, name) if each.state.attached]
+        self._generation: Generation | None = there[-1] if there else None
+        self._bulk = Bulk(transport, name, patience=address.patience, max_rows=1000)
+        self._ledger = Ledger()
+
+    @property
+    def index(self) -> ServerIndex | None:
+        return None if self._generation is None else ServerIndex(self._transport, self._generation)
+
+    def change(self, manifest: Manifest) -> Json:
+        """What ``begin`` adds to the mapping of the index; empty if it is there. BackendError if the server can add no
+        codes, or a field is in the way."""
+        if self._generation is not None:
+            field = self._generation.state.field
+        else:
+            tried = {field: tried_field(self._transport, field) for field in FIELDS}
+            field = next((each for each, found in tried.items() if found == EXACT), "")
+            if not field:
+                told = "; ".join(f"{each} {found}" for each, found in tried.items())
+                raise BackendError(f"{self._transport.shown} can add no codes to an index: {told}")
+        self._field = field
+        strategy, there = STRATEGIES[field], self._mapping.get("properties", {}).get(OBJECT)
+        wanted = _mapping(strategy, manifest)
+        if there is None:
+            return {"properties": {OBJECT: wanted}}
+        kinds = {each: entry.get("type") for each, entry in there.get("properties", {}).items()}
+        if kinds != {each: entry["type"] for each, entry in wanted["properties"].items()}:
+            raise BackendError(
+                f"{self.name} has a field {OBJECT!r} of another kind; what an earlier attachment left in the mapping "
+                "stays until the index is made again (_reindex); attach to the new one"
+            )
+        return {}
+
+    def begin(self, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], change: Json) -> None:
+        """Change the mapping, and store the code, unless it is there."""
+        if change:
+            self._transport.request("PUT", f"/{self.name}/_mapping", change)
+        refresh(self._transport, self.name)
+        if self._generation is not None:
+            return
+        digest = digest_of(manifest, ["attached", self._field])
+        state = State("loading", self._field, "binary", attached=True)
+        made = Generation(f"{self.name}-boc-{digest}-1", self.name, digest, 1, False, manifest, state)
+        body = {
+            "settings": {"number_of_shards": 1, "number_of_replicas": self._address.replicas},
+            "mappings": {
+                "dynamic": False,
+                "_source": {"excludes": ["block"]},
+                "_meta": meta(manifest, state),
+                "properties": {"block": {"type": "binary", "doc_values": True}},
+            },
+            "aliases": {made.loading_alias: {}},
+        }
+        self._transport.request("PUT", f"/{made.physical}", body)
+        with Bulk(self._transport, made.loading_alias, require_alias=True, patience=self._address.patience) as bulk:
+            blocks = put_arrays(bulk, arrays)
+        refresh(self._transport, made.physical)
+        self._remember(replace(made, state=replace(state, blocks=blocks)))
+
+    def found(self, items: Sequence[Item], key: str | None) -> dict[str, list[tuple[str, str | None, str]]]:
+        """The documents of items by their ids: (_id, routing, ``boc.row`` or ""). ``key`` names the field with the id
+        of an item; None: it is the _id."""
+        wanted: dict[str, list[tuple[str, str | None, str]]] = {item.id: [] for item in items if item.id}
+        ids = list(wanted)
+        for start in range(0, len(ids), KEYS):
+            part = ids[start : start + KEYS]
+            body: Json = {"query": {"ids": {"values": part}} if key is None else {"terms": {key: part}}}
+            body |= {"size": WINDOW, "_source": False, "track_total_hits": True}
+            body["docvalue_fields"] = [ROW] if key is None else [ROW, key]
+            params = {"allow_partial_search_results": "false"}
+            hits = self._transport.search(f"/{self.name}/_search", body, **params)["hits"]
+            if hits["total"]["value"] > WINDOW:
+                raise BackendError(
+                    f"more than {WINDOW} documents have {KEYS} values of {key}; choose a key of few documents"
+                )
+            for hit in hits["hits"]:
+                fields = hit.get("fields", {})
+                told = (hit["_id"], hit.get("_routing"), fields.get(ROW, [""])[0])
+                for value in [hit["_id"]] if key is None else fields.get(key, []):
+                    if str(value) in wanted:
+                        wanted[str(value)].append(told)
+        return wanted
+
+    def row(self, item: Item, vector: NDArray[np.float32]) -> str:
+        """``boc.row`` of an item."""
+        assert self._generation is not None
+        parts = (self._generation.digest, item.modality, item.content, item.group)
+        digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=12)
+        digest.update(vector.astype(self._generation.manifest.vector_dtype).tobytes())
+        return digest.hexdigest()
+
+    def has(self, ids: Sequence[str]) -> None:
+        """Take note of documents that have their row already, so that ``finish`` looks for them too."""
+        self._ledger.add(ids)
+
+    def put(
+        self,
+        places: Sequence[tuple[str, str | None]],
+        rows: Sequence[str],
+        items: Sequence[Item],
+        terms: TermMatrix,
+        vectors: NDArray[np.float32],
+    ) -> None:
+        """Add items to the documents at ``places``, (_id, routing), with their ``rows``."""
+        assert self._generation is not None
+        state = self._generation.state
+        strategy = STRATEGIES[state.field]
+        digits = max(state.digits, strategy.digits(int(terms.data.max(initial=0))))
+        changed = replace(state, digits=digits, unit=state.unit and is_unit(vectors))
+        if changed != state:  # before the rows that it is about
+            self._remember(replace(self._generation, state=changed))
+        self._ledger.add([id for id, _ in places])
+        ours = [replace(item, id=id) for (id, _), item in zip(places, items, strict=True)]
+        stored = vectors.astype(self._generation.manifest.vector_dtype)
+        found = documents(strategy, ours, terms, stored)
+        for (id, routing), row, document in zip(places, rows, found, strict=True):
+            script = {"source": SET, "lang": "painless", "params": {OBJECT: {**document, "row": row}}}
+            self._bulk.update(id, orjson.dumps({"script": script}), routing)
+
+    def finish(self, source: str) -> tuple[int, list[str], list[str]]:
+        """Publish. The number of documents with a code, of this attachment and earlier ones; the ids of those that
+        were removed meanwhile, and the first ten of those that another program replaced, so that they have none."""
+        assert self._generation is not None
+        self._bulk.flush()
+        refresh(self._transport, self.name)
+        lost = self._ledger.missing(hit["sort"][0] for hit in scan(self._transport, self.name, WRITTEN))
+        items, postings, _ = counts(self._transport, self.name, ATTACHED)
+        gone = self._bulk.missing
+        manifest = replace(self._generation.manifest, items=items, postings=postings, source=source)
+        done = replace(self._generation, manifest=manifest, state=replace(self._generation.state, state="complete"))
+        self._remember(done)
+        if not done.live:
+            publish(self._transport, done, [])
+        return sum(items.values()), gone, [id for id in lost if id not in set(gone)]
+
+    def detach(self) -> Iterator[int]:
+        """Remove all but the fields of the mapping, which a server does not give up. Yields numbers of documents.
+
+        BackendError if other programs write documents with a code faster than it is removed.
+        """
+        if self._generation is None:
+            raise BackendError(f"nothing is attached to {self.name} at {self._transport.shown}; boc info lists what is")
+        script = orjson.dumps({"script": {"source": REMOVE, "lang": "painless"}})
+        done = 0
+        for _ in range(PASSES):
+            refresh(self._transport, self.name)
+            before = done
+            for hit in scan(self._transport, self.name, WRITTEN):
+                self._bulk.update(hit["_id"], script, hit.get("_routing"))
+                done += 1
+                yield done
+            self._bulk.flush()
+            if done == before:
+                drop(self._transport, [g for g in generations(self._transport, self.name) if g.state.attached])
+                return
+        raise BackendError(
+            f"other programs go on writing the field {OBJECT!r} into {self.name}; stop them, and repeat this"
+        )
+
+    def __enter__(self) -> Attachment:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            self._bulk.__exit__(kind, error, trace)
+        finally:
+            self._ledger.close()
+
+    def _remember(self, generation: Generation) -> None:
+        self._generation = generation
+        remember(self._transport, generation)
+
+
+def _theirs(transport: Transport, name: str) -> Json:
+    """The mapping of the one index ``name`` of another program."""
+    there = indices_of(transport, name)
+    if not there:
+        raise BackendError(f"no index {name!r} at {transport.shown}; boc attach adds to one that is there")
+    if len(there) > 1:
+        raise BackendError(f"{name!r} stands for {len(there)} indexes; name one: {', '.join(sorted(there)[:10])}")
+    ((_, entry),) = there.items()
+    mapping: Json = entry.get("mappings", {})
+    if "boc" in mapping.get("_meta", {}):
+        raise BackendError(f"{name} is an index of boc; add to it with boc index {name} FEATURES --append")
+    if mapping.get("_source", {}).get("enabled") is False:
+        raise BackendError(f"{name} keeps no _source, so its documents cannot be updated; make it again with _source")
+    return mapping
+
+
+def _mapping(strategy: Strategy, manifest: Manifest) -> Json:
+    """The mapping of our object in a document."""
+    return {
+        "dynamic": False,
+        "properties": {
+            "id": {"type": "keyword", "index": False},
+            "modality": {"type": "keyword"},
+            "row": {"type": "keyword"},
+            "size": {"type": "integer", "index": False},
+            "digits": {"type": "byte", "index": False},
+            "terms": strategy.mapping,
+            "vector": vector_mapping("binary", manifest.identity.dim),
+        },
+    }
