@@ -239,8 +239,16 @@ class Library:
             self._looking.release()
 
     def _renewed(self) -> Opened:
-        """Open the index now. ProblemError 503 if that fails."""
+        """Open the index now. ProblemError 503 if that fails.
+
+        Requests that wait meanwhile share what comes of it: while a server starts, each try takes as long as a search.
+        """
+        begun = monotonic()
         with self._looking:
+            if self._looked >= begun:
+                if self._away is not None:
+                    raise ProblemError(503, self._away, {"Retry-After": "1"})
+                return self._opened
             try:
                 self._take(self._opened.searcher.renewed(force=True))
             except (BocError, OSError) as error:

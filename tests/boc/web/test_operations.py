@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import logging.config
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
@@ -15,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from boc.errors import BackendError
 from boc.search import Searcher
 from tests.helpers import boc
 
@@ -25,6 +28,7 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from boc.web.app import create_app
+from boc.web.http.errors import ProblemError
 from boc.web.http.logs import ACCESS, configuration
 from boc.web.http.observed import _SOUND, _without_token
 from boc.web.settings import Settings
@@ -127,6 +131,40 @@ def test_a_server_is_ready_while_its_index_can_be_reached(library: Path, tmp_pat
     (tmp_path / "away").rename(tmp_path / "index" / "photos")
     library_of._looked = 0.0  # as if it had looked long ago
     assert client.get("/readyz").status_code == 200
+
+
+def test_requests_that_wait_for_a_lost_index_share_one_try_to_open_it(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (library_of,) = [service.library for service in client.app.state.services.values()]  # type: ignore[attr-defined]
+    failed, waiting = threading.Event(), threading.Event()
+    caught: list[str] = []
+
+    def clock() -> float:
+        now = time.monotonic()
+        if failed.is_set():
+            waiting.set()
+        return now
+
+    def work(_: object) -> None:
+        failed.set()
+        raise BackendError("gone")
+
+    def ask() -> None:
+        try:
+            library_of.do(work)
+        except ProblemError as error:
+            caught.append(str(error))
+
+    monkeypatch.setattr("boc.web.live_index.monotonic", clock)
+    library_of._looking.acquire()  # as another request has it that tries now
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert waiting.wait(60)
+    library_of._away, library_of._looked = "away, as the other found", time.monotonic()
+    library_of._looking.release()
+    thread.join()
+    assert caught == ["away, as the other found"]
 
 
 @contextmanager
