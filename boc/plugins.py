@@ -212,6 +212,18 @@ class Index(Protocol):
         BackendError if the engine has no interface of its own, or does not re-rank by itself.
         """
 
+    def search_ids(
+        self,
+        queries: TermMatrix,
+        k: int,
+        modality: Modality | None = None,
+        *,
+        filters: Sequence[Filter] = (),
+        rescore: Rescore | None = None,
+    ) -> list[tuple[list[str], NDArray[Any]]]:
+        """The ids and scores of the hits of ``search``, per query; their content is not read where the engine need
+        not."""
+
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()
     ) -> list[list[Hit]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from boc import plugins
 from boc.background import Background, confidences
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
     from boc.plugins import Encoder, Index, Request
     from boc.search_options import SearchKeywords
+
+BLOCK = 256  # queries per call of search_arrays
 
 
 class Searcher:
@@ -224,6 +228,47 @@ class Searcher:
         answers = self._search(queries, options, texts, stages or Stages())
         return answers if options.sort is None else [by_field(hits, options.sort) for hits in answers]
 
+    def search_arrays(
+        self,
+        queries: Embeddings,
+        options: SearchOptions | None = None,
+        *,
+        threads: int = 1,
+        **keywords: Unpack[SearchKeywords],
+    ) -> tuple[NDArray[np.object_], NDArray[np.float32]]:
+        """Search by n queries that are encoded already: ids (n, k) and scores float32 (n, k), best first.
+
+        The hits are those of ``search_vectors``, without their content, which takes most of its time in a batch.
+        Where there are fewer than k, None and -inf follow. ``threads`` share the queries. BocError for an option that
+        works on hits: hybrid, sort, min_confidence, mmr and collapse.
+        """
+        options = SearchOptions.of(options, **keywords)
+        if named := _on_hits(options):
+            raise BocError(f"search_arrays gives ids and scores; leave out {', '.join(named)}, or call search_vectors")
+        if threads < 1:
+            raise BocError(f"threads must be at least 1, got {threads}; 1 answers in this thread")
+        ids = np.full((len(queries), options.k), None, dtype=object)
+        scores = np.full((len(queries), options.k), -np.inf, dtype=np.float32)
+        size = max(1, min(BLOCK, math.ceil(len(queries) / threads)))
+
+        def answer(first: int) -> None:
+            block = queries.take(range(first, min(first + size, len(queries))))
+            codes, depth, rescore = self._asked(block, options, Stages())
+            target = self.target(options.find)
+            found = self.index.search_ids(codes, depth, target, filters=options.filters, rescore=rescore)
+            for i, (best, values) in enumerate(found, first):
+                ids[i, : len(best)] = best
+                scores[i, : len(best)] = values
+
+        firsts = range(0, len(queries), size)
+        if threads == 1:
+            for first in firsts:
+                answer(first)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(answer, firsts))
+        return ids, scores
+
     def _search(
         self,
         queries: Embeddings,
@@ -279,23 +324,21 @@ class Searcher:
         parts: Sequence[tuple[Embeddings, float]],
     ) -> list[list[Hit]]:
         """The hits by score."""
-        self._check_filters(options)
         if options.sort is not None:
             check_sort(options.sort, self.index.manifest.fields)
         words = _text_score(options, texts)
         target = self.target(options.find)
-        begun = perf_counter()
-        stages.codes = codes = self._codes(queries, options)
-        stages.took("code_ms", begun)
+        stages.codes, depth, rescore = self._asked(queries, options, stages, parts)
+        codes, filters = stages.codes, options.filters
         if options.hybrid == "sum":
-            return self.index.search(codes, options.k, target, filters=options.filters, words=words, stages=stages)
-        depth = self._depth(options)
-        rescore = Rescore(self._metric(options), queries, options.k if words is None else depth, parts)
-        ranked = self.index.search(codes, depth, target, filters=options.filters, rescore=rescore, stages=stages)
+            return self.index.search(codes, options.k, target, filters=filters, words=words, stages=stages)
+        if words is not None:
+            rescore = replace(rescore, k=depth)
+        ranked = self.index.search(codes, depth, target, filters=filters, rescore=rescore, stages=stages)
         if words is None:
             return ranked
         begun = perf_counter()
-        matched = self.index.match(words.texts, depth, target, options.filters)
+        matched = self.index.match(words.texts, depth, target, filters)
         stages.took("postings_ms", begun)
         return [reciprocal_rank_fusion(pair, options.k) for pair in zip(ranked, matched, strict=True)]
 
@@ -313,28 +356,31 @@ class Searcher:
         other than by score, variety and confidence. BackendError if the index is not on a server.
         """
         options = SearchOptions.of(options, **keywords)
-        own = [name for name in ("hybrid", "sort", "min_confidence", "mmr", "collapse") if getattr(options, name)]
+        own = _on_hits(options)
         if own or query.ids:
             raise BocError(f"boc itself computes {own[0] if own else 'what is like an item'}; no single request does")
-        self._check_filters(options)
         encoded = [self._encoded(part) for part in query.parts] if encoded is None else encoded
         whole, _ = self._composed(query, encoded, options)
-        rescore = Rescore(self._metric(options), whole, options.k)
-        codes, target = self._codes(whole, options), self.target(options.find)
-        return self.index.request(codes, self._depth(options), target, filters=options.filters, rescore=rescore)
+        codes, depth, rescore = self._asked(whole, options, Stages())
+        return self.index.request(codes, depth, self.target(options.find), filters=options.filters, rescore=rescore)
 
-    def _check_filters(self, options: SearchOptions) -> None:
+    def _asked(
+        self,
+        queries: Embeddings,
+        options: SearchOptions,
+        stages: Stages,
+        parts: Sequence[tuple[Embeddings, float]] = (),
+    ) -> tuple[TermMatrix, int, Rescore]:
+        """What an index is asked: the terms of the queries, the number of candidates, and how they are re-ranked."""
         for condition in options.filters:
             check_filter(condition, self.index.manifest.fields)
-
-    def _codes(self, queries: Embeddings, options: SearchOptions) -> TermMatrix:
-        """The terms of queries, or the heaviest of them if ``options`` say so."""
+        begun = perf_counter()
         codes = self.codec.encode_queries(queries)
-        return codes if options.query_z is None else heaviest(codes, options.query_z)
-
-    def _depth(self, options: SearchOptions) -> int:
-        """The number of candidates."""
-        return math.ceil((self.index.manifest.rm if options.rm is None else options.rm) * options.k)
+        if options.query_z is not None:
+            codes = heaviest(codes, options.query_z)
+        stages.took("code_ms", begun)
+        depth = math.ceil((self.index.manifest.rm if options.rm is None else options.rm) * options.k)
+        return codes, depth, Rescore(self._metric(options), queries, options.k, parts)
 
     def target(self, find: Modality | None = None) -> Modality:
         """The modality of the hits: ``find``, or pictures if the index has any. BocError if it has no such items."""
@@ -354,3 +400,9 @@ def _text_score(options: SearchOptions, texts: Sequence[str] | None) -> TextScor
     if texts is None:
         raise BocError("a hybrid search counts the words of a sentence; search by sentences, or leave hybrid out")
     return TextScore(texts, options.words_weight or 1.0)
+
+
+def _on_hits(options: SearchOptions) -> list[str]:
+    """The options given that work on hits, and not on ids and scores."""
+    names = ("hybrid", "sort", "min_confidence", "mmr", "collapse")
+    return [name for name in names if getattr(options, name) not in (None, False)]

@@ -1,10 +1,10 @@
 """Engines of the race that answer from codes: ours, scipy and tantivy.
 
-Ours is the whole public path, ``load_index`` and ``Searcher.search_vectors``: query encoding, posting lists,
-re-ranking from float16, hits with their content. ``scipy`` (product with the transposed term matrix, ``argpartition``)
-and ``tantivy`` (terms as words of a document, weights of the query as boosts; it does not see the frequencies of
-documents, whose lengths are equal) answer from the same codes and re-score in the same way; their bytes count float16
-vectors and the arrays of the code.
+Ours is the whole public path, ``load_index`` and ``Searcher.search_vectors``: query encoding, posting lists, re-ranking
+from float16, hits with their content. Batches are answered by ``search_arrays``: ids and scores. ``scipy`` (product
+with the transposed term matrix, ``argpartition``) and ``tantivy`` (terms as words of a document, weights of the query
+as boosts; it does not see the frequencies of documents, whose lengths are equal) answer from the same codes and
+re-score in the same way; their bytes count float16 vectors and the arrays of the code.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ class Ours(Coded, Local):
         return self.searcher.search_vectors(Embeddings(modality, query), k=K, rm=self.depth / K, find=modality)
 
     def batch(self, queries: Matrix, threads: int) -> Any:
-        return self.ask(queries)
+        asked = Embeddings(self.data.modality, queries)
+        return self.searcher.search_arrays(asked, k=K, rm=self.depth / K, find=asked.modality, threads=threads)
 
     def rows(self, answer: Any) -> Sequence[int]:
         return [self.data.rows[hit.item.id] for hit in answer[0]]

@@ -3,8 +3,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 def best(
-    query: NDArray[Any],
+    queries: NDArray[Any],
     rows: NDArray[Any],
+    offsets: NDArray[Any],
     chosen: NDArray[Any],
     found: NDArray[Any],
     scores: NDArray[Any],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import numkong
 import numpy as np
@@ -16,6 +17,8 @@ try:
     from boc.rerank import _rescore
 except ImportError:  # not built here: ``products`` stands in
     _rescore = None  # type: ignore[assignment]
+
+_NONE = np.empty(0, np.int64)
 
 
 def reorder(hits: Sequence[Hit], scores: NDArray[np.float32], k: int) -> list[Hit]:
@@ -42,17 +45,28 @@ def dot(
 
 
 def best(
+    queries: NDArray[np.float32], vectors: NDArray[np.generic], chosen: Sequence[NDArray[np.int64]], k: int
+) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """For each of ``queries`` float32 (q, d) the k of its ``chosen`` rows int64 (m,) with the largest dot products, and
+    these, best first; ties in the given order. One call answers all queries, and lets other threads run."""
+    if _rescore is None or not vectors.flags.c_contiguous:
+        return [_best(query, vectors, rows, k) for query, rows in zip(queries, chosen, strict=True)]
+    counts = [len(rows) for rows in chosen]
+    offsets = np.array([0, *accumulate(counts)], np.int64)
+    together = np.ascontiguousarray(chosen[0] if len(chosen) == 1 else np.concatenate([_NONE, *chosen]))
+    width = min(k, max(counts, default=0))
+    rows, scores = np.empty((len(counts), width), np.int64), np.empty((len(counts), width), np.float32)
+    _rescore.best(np.ascontiguousarray(queries), vectors, offsets, together, rows, scores)
+    return [(rows[i, :count], scores[i, :count]) for i, count in enumerate(counts)]
+
+
+def _best(
     query: NDArray[np.float32], vectors: NDArray[np.generic], chosen: NDArray[np.int64], k: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The k rows of ``chosen`` with the largest dot products, and these, best first; ties in the given order."""
-    if _rescore is None or not vectors.flags.c_contiguous:
-        scores = dot(query, vectors, chosen)
-        order = topk(scores, k)
-        return chosen[order], scores[order]
-    k = min(k, len(chosen))
-    rows, scores = np.empty(k, np.int64), np.empty(k, np.float32)
-    _rescore.best(np.ascontiguousarray(query), vectors, np.ascontiguousarray(chosen), rows, scores)
-    return rows, scores
+    """The same for one query, from all scores."""
+    scores = dot(query, vectors, chosen)
+    order = topk(scores, k)
+    return chosen[order], scores[order]
 
 
 def _gathered(

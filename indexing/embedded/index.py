@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial, wraps
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
@@ -53,6 +54,7 @@ _Found: TypeAlias = tuple[Part, NDArray[np.int64], NDArray[Any]]
 
 PROBE = 4  # candidates whose vectors tell whether the others are in memory
 COLD = 5e-5  # seconds to read PROBE vectors: ten times as long as from memory, less than one from a disk takes
+TOGETHER = 32  # queries re-ranked in one call, for which one probe decides
 FILTERS = 16  # sets of filters whose masks are cached
 PARTS = {  # part of the size, by the first word of a file name
     "starts": "postings",
@@ -117,6 +119,39 @@ class EmbeddedIndex:
         words: TextScore | None = None,
         stages: Stages | None = None,
     ) -> list[list[Hit]]:
+        stages = Stages() if stages is None else stages
+        found = self._ranked(queries, k, modality, tuple(filters), rescore, words, stages)
+        begun = perf_counter()
+        hits = [_hits(one, k if rescore is None else rescore.k) for one in found]
+        stages.took("content_ms", begun)
+        return hits
+
+    @_refusing
+    def search_ids(
+        self,
+        queries: TermMatrix,
+        k: int,
+        modality: Modality | None = None,
+        *,
+        filters: Sequence[Filter] = (),
+        rescore: Rescore | None = None,
+    ) -> list[tuple[list[str], NDArray[Any]]]:
+        found = self._ranked(queries, k, modality, tuple(filters), rescore, None, Stages())
+        if len(self._parts) == 1:
+            return _ids_of_one(self._parts[0], [one[0] for one in found])
+        return [_ids(_leading(one, k if rescore is None else rescore.k)) for one in found]
+
+    def _ranked(
+        self,
+        queries: TermMatrix,
+        k: int,
+        modality: Modality | None,
+        filters: tuple[Filter, ...],
+        rescore: Rescore | None,
+        words: TextScore | None,
+        stages: Stages,
+    ) -> list[list[_Found]]:
+        """For each query the best rows of each part, best first, and their scores: at most k, or ``rescore.k``."""
         if k < 1:
             raise BackendError(f"k must be at least 1, got {k}")
         n_terms = self.manifest.codec["n_terms"]
@@ -124,19 +159,16 @@ class EmbeddedIndex:
             raise BackendError(f"queries have {queries.shape[1]} terms, the index has {n_terms}")
         if rescore is not None:
             check_rescore(rescore, modality, self.manifest, f"the index in {self._home}")
-        stages, begun = Stages() if stages is None else stages, perf_counter()
-        found = self._candidates(queries, k, modality, tuple(filters), words, by_row=rescore is not None)
+        begun = perf_counter()
+        found = self._candidates(queries, k, modality, filters, words, by_row=rescore is not None)
         begun = stages.took("postings_ms", begun)
         if rescore is not None:
-            k = rescore.k
             for one in found:
                 for _, rows, _ in one:
                     stages.candidates += len(rows)
-            found = [_rescored(one, rescore, i, modality) for i, one in enumerate(found)]
-            begun = stages.took("rerank_ms", begun)
-        hits = [_hits(one, k) for one in found]
-        stages.took("content_ms", begun)
-        return hits
+            found = _rescored(found, rescore, modality)
+            stages.took("rerank_ms", begun)
+        return found
 
     def _candidates(
         self,
@@ -336,39 +368,42 @@ def _best(part: Part, rows: NDArray[np.int64], scores: NDArray[np.float64], k: i
     return part, rows[chosen], scores[chosen]
 
 
-def _rescored(found: Sequence[_Found], rescore: Rescore, i: int, modality: Modality | None) -> list[_Found]:
-    """The k best rows of every part for query number ``i``, and their scores by the metric, the best first.
+def _rescored(found: Sequence[Sequence[_Found]], rescore: Rescore, modality: Modality | None) -> list[list[_Found]]:
+    """For each query the ``rescore.k`` best rows of each part, best first, and their scores by the metric.
 
     ``found`` has ascending rows, so that they are read in the order of the file and ties go to the smaller id.
     """
-    if rescore.metric == "dot":
-        query, k = rescore.queries.vectors[i], rescore.k
-        return [(part, *_best_by_vectors(query, part.segment.vectors, rows, k)) for part, rows, _ in found]
-    return [(part, *_best_by_concepts(rescore, i, part, rows, modality)) for part, rows, _ in found]
+    if rescore.metric != "dot":
+        return [[_best_by_concepts(rescore, i, *one, modality) for one in parts] for i, parts in enumerate(found)]
+    columns = [_best_by_vectors(rescore, parts) for parts in zip(*found, strict=True)]
+    return [list(parts) for parts in zip(*columns, strict=True)] if columns else [[] for _ in found]
 
 
 def _best_by_concepts(
-    rescore: Rescore, i: int, part: Part, rows: NDArray[np.int64], modality: Modality | None
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Of some ascending ``rows`` those of the largest alignment scores, and these."""
+    rescore: Rescore, i: int, part: Part, rows: NDArray[np.int64], _: NDArray[Any], modality: Modality | None
+) -> _Found:
+    """Of some ascending ``rows`` those of the largest alignment scores for query i, and these."""
     assert part.segment.concepts is not None
     assert modality is not None
     scores = rescored(rescore, i, take_sets(part.segment.concepts, rows), modality)
     best = topk(scores, rescore.k)
-    return rows[best], scores[best]
+    return part, rows[best], scores[best]
 
 
-def _best_by_vectors(
-    query: NDArray[np.float32], vectors: NDArray[Any], rows: NDArray[np.int64], k: int
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Of some ascending ``rows``, whose vectors are fetched first if they seem to lie on the disk."""
-    if len(rows) > PROBE:
-        begun = perf_counter()
-        for row in rows[:PROBE].tolist():
-            vectors[row, 0]
-        if perf_counter() - begun > COLD:
-            fetch(vectors, rows[PROBE:])
-    return dot.best(query, vectors, rows, k)
+def _best_by_vectors(rescore: Rescore, found: Sequence[_Found]) -> Iterator[_Found]:
+    """The best rows of one part for each query, whose vectors are fetched first if they seem to lie on the disk."""
+    part, vectors = found[0][0], found[0][0].segment.vectors
+    for first in range(0, len(found), TOGETHER):
+        span = slice(first, first + TOGETHER)
+        chosen = [rows for _, rows, _ in found[span]]
+        if len(chosen[0]) > PROBE:
+            begun = perf_counter()
+            for row in chosen[0][:PROBE].tolist():
+                vectors[row, 0]
+            if perf_counter() - begun > COLD:
+                fetch(vectors, np.unique(np.concatenate(chosen)))
+        best = dot.best(rescore.queries.vectors[span], vectors, chosen, rescore.k)
+        yield from ((part, rows, scores) for rows, scores in best)
 
 
 def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
@@ -398,3 +433,18 @@ def _hits(found: Sequence[_Found], k: int) -> list[Hit]:
     if len(found) > 1:
         hits.sort(key=lambda hit: (-hit.score, hit.item.id))
     return hits
+
+
+def _ids(found: Sequence[_Found]) -> tuple[list[str], NDArray[Any]]:
+    """The ids of the rows of all parts, ordered by (-score, id), and their scores."""
+    ids = [id for part, rows, _ in found for id in part.segment.texts["ids"].take(rows)]
+    scores = np.concatenate([np.empty(0), *(scores for _, _, scores in found)])
+    order = sorted(range(len(ids)), key=lambda i: (-scores[i], ids[i]))
+    return [ids[i] for i in order], scores[order]
+
+
+def _ids_of_one(part: Part, found: Sequence[_Found]) -> list[tuple[list[str], NDArray[Any]]]:
+    """The ids of the rows of each query, whose parts are one, and their scores."""
+    ends = np.cumsum([0, *(len(rows) for _, rows, _ in found)]).tolist()
+    ids = part.segment.texts["ids"].take(np.concatenate([np.empty(0, np.int64), *(rows for _, rows, _ in found)]))
+    return [(ids[start:end], scores) for (start, end), (*_, scores) in zip(pairwise(ends), found, strict=True)]

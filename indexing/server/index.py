@@ -122,6 +122,18 @@ class ServerIndex:
             return self.search(queries, k, modality, filters=filters, rescore=rescore, words=words, stages=stages)
         return found
 
+    def search_ids(
+        self,
+        queries: TermMatrix,
+        k: int,
+        modality: Modality | None = None,
+        *,
+        filters: Sequence[Filter] = (),
+        rescore: Rescore | None = None,
+    ) -> list[tuple[list[str], NDArray[Any]]]:
+        found = self.search(queries, k, modality, filters=filters, rescore=rescore)
+        return [([hit.item.id for hit in hits], np.array([hit.score for hit in hits])) for hits in found]
+
     def _hits(
         self,
         bodies: list[Json],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,6 +56,36 @@ def test_a_search_tells_what_encoding_and_coding_took(searcher: Searcher, librar
         assert searcher.search(**query, k=3, rm=2, stages=stages) == searcher.search(**query, k=3, rm=2)  # type: ignore[arg-type]
         assert min(stages.encode_ms, stages.code_ms, stages.postings_ms, stages.content_ms) > 0
         assert stages.candidates == 6
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"k": 3, "rm": 1.5, "query_z": 4}, {"k": 50, "find": "text"}])
+def test_arrays_are_the_ids_and_scores_of_the_hits(
+    searcher: Searcher, monkeypatch: pytest.MonkeyPatch, threads: int, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("boc.search.BLOCK", 2)
+    queries = searcher.encoder.encode_texts(["a red box", "something green", "a box", "blue", "two red boxes"])
+    ids, scores = searcher.search_arrays(queries, threads=threads, **options)
+    k = options.get("k", 10)
+    assert (ids.shape, scores.shape, scores.dtype) == ((5, k), (5, k), np.float32)
+    for i in range(5):
+        hits = searcher.search_vectors(queries.take([i]), **options)[0]
+        rest = k - len(hits)
+        assert ids[i].tolist() == [*(hit.item.id for hit in hits), *[None] * rest]
+        assert scores[i].tolist() == [*(hit.score for hit in hits), *[-np.inf] * rest]
+
+
+def test_arrays_of_no_queries_are_empty(searcher: Searcher) -> None:
+    ids, scores = searcher.search_arrays(searcher.encoder.encode_texts(["a"]).take([]), k=3)
+    assert ids.shape == scores.shape == (0, 3)
+
+
+def test_arrays_refuse_options_that_work_on_hits(searcher: Searcher) -> None:
+    queries = searcher.encoder.encode_texts(["a red box"])
+    with pytest.raises(BocError, match="leave out mmr, collapse, or call search_vectors"):
+        searcher.search_arrays(queries, mmr=0.5, collapse=True)
+    with pytest.raises(BocError, match="threads must be at least 1, got 0"):
+        searcher.search_arrays(queries, threads=0)
 
 
 def test_a_stored_item_is_what_was_indexed(searcher: Searcher) -> None:

@@ -140,6 +140,10 @@ def plain(hits: list[Hit]) -> list[tuple[str, float]]:
     return [(hit.item.id, hit.score) for hit in hits]
 
 
+def pairs(found: list[tuple[list[str], NDArray[Any]]]) -> list[list[tuple[str, float]]]:
+    return [list(zip(ids, scores.tolist(), strict=True)) for ids, scores in found]
+
+
 @pytest.mark.parametrize("largest", [1, 15, 1000, 2**20])
 def test_scores_are_integer_dot_products_of_a_thousand_pairs(
     backend: Backend, place: str, name: str, largest: int
@@ -299,9 +303,9 @@ def test_rescored_hits_are_the_candidates_by_their_vectors(backend: Backend, nam
         queries: sparse.csr_array, seed: int, depth: int, k: int, kind: Modality | None, filters: list[Filter]
     ) -> None:
         asked = halves(3, seed)
-        found = index.search(
-            queries, depth, kind, filters=filters, rescore=Rescore("dot", Embeddings("text", asked), k)
-        )
+        rescore = Rescore("dot", Embeddings("text", asked), k)
+        found = index.search(queries, depth, kind, filters=filters, rescore=rescore)
+        assert pairs(index.search_ids(queries, depth, kind, filters=filters, rescore=rescore)) == [*map(plain, found)]
         passed = [all(holds(condition, item.fields) for condition in filters) for item in items]
         kept = [item for item, passes in zip(items, passed, strict=True) if passes]
         for hits, query, vector in zip(found, queries.toarray().tolist(), asked.tolist(), strict=True):
@@ -782,9 +786,13 @@ def assert_holds(index: Index, wanted: Mapping[str, Row], dtype: str | None) -> 
         found = index.concepts(keys)
         assert found.offsets.tolist() == sets.offsets.tolist()
         assert np.array_equal(found.values, sets.values)
-    assert plain(index.search(sparse.csr_array(np.ones((1, 5), np.int32)), 99)[0]) == slow_search(
-        items, terms, [1, 1, 1, 1, 1], 99
-    )
+    everything = sparse.csr_array(np.ones((2, 5), np.int32))
+    expected = slow_search(items, terms, [1, 1, 1, 1, 1], 99)
+    assert [*map(plain, index.search(everything, 99))] == pairs(index.search_ids(everything, 99)) == [expected] * 2
+    if len(wanted):
+        rescore = Rescore("dot", Embeddings("text", np.eye(2, 3, dtype=np.float32)), 7)
+        found = index.search_ids(everything, 20, rescore=rescore)
+        assert pairs(found) == [*map(plain, index.search(everything, 20, rescore=rescore))]
 
 
 @pytest.mark.parametrize("dtype", [None, *CONCEPT_DTYPES])
