@@ -405,4 +405,4 @@ def _text_score(options: SearchOptions, texts: Sequence[str] | None) -> TextScor
 def _on_hits(options: SearchOptions) -> list[str]:
     """The options given that work on hits, and not on ids and scores."""
     names = ("hybrid", "sort", "min_confidence", "mmr", "collapse")
-    return [name for name in names if getattr(options, name) not in (None, False)]
+    return [name for name in names if not (getattr(options, name) is None or getattr(options, name) is False)]
