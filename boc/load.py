@@ -33,6 +33,7 @@ from boc.types import (
     Embeddings,
     Item,
     Modality,
+    Ragged,
     StoredConcepts,
     TermMatrix,
 )
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 BATCH = 4096  # items encoded and added at a time
 CONCEPT_BATCH = 256  # items encoded and added at a time with concept sets, which are many times larger
 FIT_SAMPLE = 100_000
+FIT_SETS = 2000
 DEFAULT_RM = 10.0
 FOUND = 1000  # ids looked up at a time
 
@@ -63,14 +65,16 @@ class Samples(Protocol):
 
 
 def fit_code(file: Samples, codec: SurrogateCodec) -> SurrogateCodec:
-    """Fit ``codec`` on vectors of ``file``: 100,000 per modality, or as many as its steps need, spread
-    evenly."""
+    """Fit ``codec`` on items of ``file``, spread evenly: their vectors, 100,000 per modality or as many as its steps
+    need; their concept sets, of 2,000 per modality, if it learns from these."""
     counts = {modality: file.count(modality) for modality in MODALITIES}
     total = sum(counts.values())
     wanted = codec.sample_rows(total)
     samples = []
     for modality, count in counts.items():
-        if count:
+        if count and codec.reads_concepts and not all(step.frozen for step in codec.chains[0]):
+            samples.append(_sets(file, modality, math.ceil(count / FIT_SETS)))
+        elif count:
             step = math.ceil(count / max(FIT_SAMPLE, math.ceil(wanted * count / total)))
             samples.append(Embeddings(modality, file.sample(modality, step)))
     if not samples:
@@ -79,6 +83,17 @@ def fit_code(file: Samples, codec: SurrogateCodec) -> SurrogateCodec:
         return codec.fit(*samples, n_items=total)
     except ValueError as error:
         raise BocError(f"this code cannot be made: {error}") from error
+
+
+def _sets(file: Samples, modality: Modality, step: int) -> Embeddings:
+    """Every ``step``-th item of one modality with its concepts. FeatureFileError if there are none."""
+    assert isinstance(file, FeatureFile | FeatureFiles)
+    files = file.files if isinstance(file, FeatureFiles) else [file]
+    rows = [one.batch(modality, i, i + 1).embeddings for one in files for i in range(0, one.count(modality), step)]
+    sets = [row.concepts for row in rows if row.concepts is not None]
+    if len(sets) < len(rows):
+        raise FeatureFileError(f"{file.path}: holds no concept vectors; extract it again, with concepts")
+    return Embeddings(modality, np.concatenate([row.vectors for row in rows]), Ragged.concatenate(sets))
 
 
 def new_manifest(

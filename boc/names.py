@@ -29,5 +29,5 @@ CONCEPT_DTYPES: tuple[ConceptDtype, ...] = get_args(ConceptDtype)
 GLOBAL_CODES = ("scalar", "bits", "permutation", "dictionary")
 """Codes of the global vector."""
 
-CONCEPT_CODES = ("hard", "soft", "mixed")
-"""Codes of concept sets, which need a codebook."""
+CONCEPT_CODES = ("hard", "soft", "mixed", "late")
+"""Codes of concept sets; all but late need a codebook."""

@@ -20,7 +20,7 @@ from scipy import sparse
 
 from boc.clustering.kmeans import Floats, kmeans, nearest, row_block, spread, squared_distances
 from boc.clustering.wordpieces import carries_content
-from boc.codecs.base import Step, frequencies, stacked
+from boc.codecs.base import ConceptStep, Step, frequencies, stacked
 from boc.codecs.quantizers import ScalarQuantizer
 from boc.codecs.unit_norm import UnitNorm
 from boc.errors import BocError
@@ -37,11 +37,10 @@ SCALE = 1e5
 NO_LABELS = np.empty(0, np.uint8)
 
 
-class _Assignment(Step):
-    """Base of hard and soft assignment: the codebook, and reading of concept sets."""
+class _Assignment(ConceptStep):
+    """Base of hard and soft assignment: the codebook, and reading without stop-words."""
 
     learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_")
-    reads_concepts: ClassVar[bool] = True
     clusters: int
     seed: int
     spherical: bool
@@ -51,9 +50,7 @@ class _Assignment(Step):
 
     def read(self, embeddings: Embeddings) -> Ragged:
         """The concept sets, without concepts of stop-words if ``drop_stopwords``. BocError if there are no sets."""
-        concepts = embeddings.concepts
-        if concepts is None:
-            raise BocError("no concept vectors here; boc extract keeps them unless it is told --no-concepts")
+        concepts = super().read(embeddings)
         if not self.drop_stopwords or embeddings.modality != "text":
             return concepts
         if embeddings.words is None:
@@ -89,17 +86,6 @@ class _Assignment(Step):
         self.term_labels_ = NO_LABELS if codebook.labels is None else codebook.labels
         self.n_features_in_ = codebook.centroids.shape[1]
         self.frozen = True
-
-    def _sets(self, X: Any, *, reset: bool = False) -> Ragged:
-        """Validate ``X``. An array becomes sets of one row each."""
-        from sklearn.utils.validation import check_is_fitted, validate_data
-
-        if not reset:
-            check_is_fitted(self)
-        values = X.values if isinstance(X, Ragged) else X
-        minimum = {"ensure_min_samples": 0} if isinstance(X, Ragged) else {}
-        values = validate_data(self, values, reset=reset, dtype=np.float32, order="C", **minimum)
-        return Ragged(values, X.offsets if isinstance(X, Ragged) else np.arange(len(values) + 1))
 
     def _blocks(self, sets: Ragged, size: int) -> Iterator[Ragged]:
         """Yield runs of whole sets with at most ``size`` rows, unless a single set has more."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from boc.errors import BocError
 from boc.types import Embeddings, Modality, Ragged
 
 FLOAT32 = np.dtype(np.float32)
@@ -158,6 +159,29 @@ class SparseStep(Step):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+class ConceptStep(Step):
+    """A step that reads the concept sets of items; an array (n, d) stands for n sets of one concept each."""
+
+    reads_concepts: ClassVar[bool] = True
+
+    def read(self, embeddings: Embeddings) -> Ragged:
+        """The concept sets. BocError if there are none."""
+        if embeddings.concepts is None:
+            raise BocError("no concept vectors here; boc extract keeps them unless it is told --no-concepts")
+        return embeddings.concepts
+
+    def _sets(self, X: Any, *, reset: bool = False) -> Ragged:
+        """Validate ``X``. An array becomes sets of one row each."""
+        from sklearn.utils.validation import check_is_fitted, validate_data
+
+        if not reset:
+            check_is_fitted(self)
+        values = X.values if isinstance(X, Ragged) else X
+        minimum = {"ensure_min_samples": 0} if isinstance(X, Ragged) else {}
+        values = validate_data(self, values, reset=reset, dtype=np.float32, order="C", **minimum)
+        return Ragged(values, X.offsets if isinstance(X, Ragged) else np.arange(len(values) + 1))
 
 
 def terms_of(frequencies: NDArray[np.int32], columns: NDArray[np.int32], n_terms: int) -> sparse.csr_array:

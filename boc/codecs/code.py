@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from boc.codecs.code_syntax import join_code, split_code
 from boc.errors import BocError
+from boc.names import CONCEPT_CODES
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
@@ -117,11 +118,16 @@ CODES = {
     "hard": Kind("nearest centroid of each concept, counted", BOOK),
     "soft": Kind("similarities of concepts to their nearest centroids", SOFT),
     "mixed": Kind("soft and dictionary side by side", {**SOFT, **TERMS, **SEED}),
+    "late": Kind(
+        "similarity of the best region to centroids of words: late interaction",
+        {**TERMS, "density": Whole(1, 100), **SEED},
+    ),
 }
 ARGUMENTS = {
     "z": "terms per item [64; dictionary: 2]; soft, mixed: per concept [all; 2]",
     "query_z": "terms per query [128; dictionary: 64]; soft, mixed: per concept [z]",
-    "terms": "size of the dictionary [by the number of items]",
+    "terms": "centroids of the dictionary [by the number of items], or of words [1024]",
+    "density": "percent of the pictures that have a term [10]",
     "bits": "bits per frequency [4]",
     "plain": "true: neither centre nor rotate, as in the papers [false]",
     "shift": "true: keep all terms, and so the order of the vectors [false]",
@@ -162,6 +168,7 @@ class Code:
     stopwords: str = "keep"
     similarity: str = "inverse"
     aggregate: str = "sum"
+    density: int = 10
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -190,13 +197,18 @@ class Code:
 
     @property
     def reads_concepts(self) -> bool:
-        """Whether the code reads concept sets, with a codebook."""
+        """Whether the code reads concept sets."""
+        return self.name in CONCEPT_CODES
+
+    @property
+    def reads_codebook(self) -> bool:
+        """Whether the code needs a codebook."""
         return "codebook" in CODES[self.name].rules
 
     def load_codebook(self) -> Codebook | None:
         """The codebook, read from its file; None for a code that needs none. BocError if the code names no file, or the
         file holds no codebook."""
-        if not self.reads_concepts:
+        if not self.reads_codebook:
             return None
         if self.codebook is None:
             raise BocError(
@@ -223,10 +235,12 @@ class Code:
 
         ``codebook`` replaces the file that the code names. BocError for more terms than ``dim`` allows.
         """
-        from boc.codecs.presets import concept_code, global_code
+        from boc.codecs.presets import concept_code, global_code, late_code
 
+        if self.name == "late":
+            return late_code(self.terms, self.density, self.seed)
         z, query_z = self.z, self.query_z
-        book = codebook if self.reads_concepts and codebook is not None else self.load_codebook()
+        book = codebook if self.reads_codebook and codebook is not None else self.load_codebook()
         if book is not None:
             return concept_code(
                 book, self.name, z=z, query_z=query_z, similarity=self.similarity, aggregate=self.aggregate,

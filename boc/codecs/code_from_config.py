@@ -17,6 +17,7 @@ CODE_OF_STEP = {
     "Dictionary": "dictionary",
     "SoftAssignment": "soft",
     "HardAssignment": "hard",
+    "LateInteraction": "late",
     "BitQuantizer": "bits",
     "DeepPermutation": "permutation",
     "ScalarQuantizer": "scalar",
@@ -28,6 +29,7 @@ ARGUMENTS_OF_STEP = {
     "BitQuantizer": ("bits",),
     "Dictionary": ("z", "query_z", "terms", "seed"),
     "SoftAssignment": ("z", "query_z", "similarity", "aggregate"),
+    "LateInteraction": ("terms", "density", "seed"),
 }
 
 
@@ -61,7 +63,7 @@ def code_of(config: Mapping[str, Any]) -> Code | None:
 def _config_of(code: Code, steps: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The configuration of ``code`` with a codebook like that of ``steps``."""
     book = None
-    if code.reads_concepts:
+    if code.reads_codebook:
         params = steps.get("SoftAssignment") or steps["HardAssignment"]
         centroids = np.zeros((params["clusters"], 1), np.float32)
         book = Codebook(centroids, Identity("", "", 1), (), {"spherical": params["spherical"]}, 0, 1.0)

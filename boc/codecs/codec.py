@@ -15,6 +15,7 @@ from boc.codecs.base import Step, stacked
 from boc.codecs.center import Center
 from boc.codecs.crelu import CReLU
 from boc.codecs.dictionary import Dictionary
+from boc.codecs.late_interaction import LateInteraction
 from boc.codecs.permutation import DeepPermutation
 from boc.codecs.quantizers import BitQuantizer, ScalarQuantizer
 from boc.codecs.rotation import RandomRotation
@@ -39,6 +40,7 @@ STEPS: dict[str, type[Step]] = {
         Dictionary,
         HardAssignment,
         SoftAssignment,
+        LateInteraction,
     )
 }
 

@@ -12,6 +12,7 @@ from boc.codecs.center import Center
 from boc.codecs.codec import SurrogateCodec
 from boc.codecs.crelu import CReLU
 from boc.codecs.dictionary import dictionary_steps
+from boc.codecs.late_interaction import LateInteraction
 from boc.codecs.permutation import DeepPermutation
 from boc.codecs.quantizers import BitQuantizer, ScalarQuantizer
 from boc.codecs.rotation import RandomRotation
@@ -95,6 +96,11 @@ def concept_code(
         return SurrogateCodec(frozen(concept_steps(codebook, z=z, query_z=query_z, **soft)))
     concepts = concept_steps(codebook, scale=MIXED_SCALE, z=z or 2, query_z=query_z or z or 2, **soft)
     return SurrogateCodec(frozen(concepts), dictionary_steps(terms, seed=seed))
+
+
+def late_code(terms: int | None = None, density: int = 10, seed: int = 0) -> SurrogateCodec:
+    """Late interaction over ``terms`` centroids of words (default 1,024), unfitted; see ``LateInteraction``."""
+    return SurrogateCodec([LateInteraction(terms or 1024, density, seed)])
 
 
 def frozen(chain: list[Step]) -> list[Step]:

@@ -1,0 +1,143 @@
+"""Late interaction on posting lists: the dot product of two codes is TERAN's MrSw, with words rounded to centroids.
+
+MrSw (Messina et al., Fine-grained Visual Textual Alignment, ACM TOMM 2021, eq. 3) sums over the words of a sentence the
+cosine of the region that is nearest to the word. With c_k the centroids of words, and every word w in the place of its
+nearest centroid c_k(w), it is a dot product of two vectors over the centroids::
+
+    picture    s[k] = max over its regions v of cos(v, c_k)
+    sentence   h[k] = number of its words whose nearest centroid is c_k
+    h . s      = sum over the words w of max over the regions v of cos(v, c_k(w))
+
+A list of a term would hold all pictures. So s[k] is counted from a threshold t_k, which ``density`` percent of the
+pictures exceed: what lies below is not stored. A threshold moves the scores of all pictures for a sentence alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import sparse
+
+from boc.clustering.kmeans import Floats, lloyd
+from boc.codecs.base import ConceptStep, stacked
+from boc.types import Modality, Ragged
+from boc.vectors import unit_rows
+
+TOP = 127  # frequency per unit of cosine: two units, the widest range, fit into 8 bits
+ROUNDS = 25  # of the clustering
+CELLS = 1 << 22  # cosines computed at a time
+
+
+class LateInteraction(ConceptStep):
+    """Pictures as thresholded similarities to centroids of words, sentences as histograms of them.
+
+    Parameters
+    ----------
+    terms : int, default=1024
+        Number of centroids; fewer if there are fewer words.
+    density : int, default=10
+        Percent of the pictures that have a term, 1 to 100.
+    seed : int, default=0
+        Seed of the clustering.
+
+    Attributes
+    ----------
+    centroids_ : ndarray of float32 (p, d)
+        Unit vectors.
+    labels_ : ndarray of str (m,)
+        The labels seen in ``fit``. Without labels sentences are encoded as pictures are.
+    thresholds_ : ndarray of float32 (p,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from boc.types import Ragged
+    >>> words, pictures = [[[1.0, 0.0], [0.0, 1.0]]], [[[1.0, 0.0]], [[0.0, 1.0]]]
+    >>> sets = Ragged.from_sets(words + pictures, 2)
+    >>> step = LateInteraction(density=50).fit(sets, ["text", "image", "image"])
+    >>> words, pictures = step.encode_documents(sets, "text"), step.encode_documents(sets, "image")
+    >>> (words @ pictures.T).toarray()[0].tolist()
+    [254, 127, 127]
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ("centroids_", "labels_", "thresholds_")
+
+    def __init__(self, terms: int = 1024, density: int = 10, seed: int = 0) -> None:
+        self.terms = terms
+        self.density = density
+        self.seed = seed
+
+    def fit(self, X: Any, y: Any = None) -> LateInteraction:
+        """Learn the centroids from the sets labelled "text" in ``y``, the thresholds from those labelled "image"; where
+        there are none, from all."""
+        if self.terms < 1:
+            raise ValueError(f"terms must be at least 1, got {self.terms}")
+        if not 1 <= self.density <= 100:
+            raise ValueError(f"density must be from 1 to 100 percent of the pictures, got {self.density}")
+        sets = self._sets(X, reset=True)
+        filled = np.diff(sets.offsets) > 0
+        if not filled.any():
+            raise ValueError("0 concepts found, at least 1 is needed to learn a code")
+        labels = np.full(len(sets), "") if y is None else np.asarray(y).astype(str)
+        words, pictures = (
+            sets.take(np.flatnonzero(filled & chosen if (filled & chosen).any() else filled).tolist())
+            for chosen in (labels == "text", labels == "image")
+        )
+        self.labels_ = np.unique(labels)
+        points = unit_rows(words.values)
+        few = self.terms >= len(points)
+        self.centroids_ = points if few else lloyd(points, self.terms, seed=self.seed, rounds=ROUNDS, spherical=True)
+        largest = np.concatenate([*self._largest(pictures)])
+        self.thresholds_ = np.quantile(largest, 1 - self.density / 100, axis=0, method="lower").astype(np.float32)
+        return self
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.centroids_)
+
+    def transform(self, X: Any) -> sparse.csr_array:
+        """n sets of regions -> int32 csr (n, p)."""
+        return self.encode_documents(X, "image")
+
+    def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
+        """n sets -> int32 csr (n, p): of pictures the similarities, of sentences the histograms; for an empty set an
+        empty row."""
+        X = self._sets(X)
+        if modality == "text" and self.labels_.any():
+            return self._histograms(X)
+        filled = np.diff(X.offsets) > 0
+        parts = [_above(block, self.thresholds_) for block in self._largest(X.take(np.flatnonzero(filled).tolist()))]
+        terms = stacked(parts) if parts else sparse.csr_array((0, len(self.centroids_)), dtype=np.int32)
+        lengths = np.zeros(len(X), np.int64)
+        lengths[filled] = np.diff(terms.indptr)
+        return sparse.csr_array(
+            (terms.data, terms.indices, np.concatenate([[0], np.cumsum(lengths)])), (len(X), terms.shape[1])
+        )
+
+    def _histograms(self, X: Ragged) -> sparse.csr_array:
+        numbers = np.zeros(len(X.values), np.int64)
+        rows = max(1, CELLS // len(self.centroids_))
+        for first in range(0, len(numbers), rows):
+            numbers[first : first + rows] = (unit_rows(X.values[first : first + rows]) @ self.centroids_.T).argmax(
+                axis=1
+            )
+        terms = sparse.csr_array((np.ones(len(numbers), np.int32), numbers, X.offsets.copy()), (len(X), len(self.centroids_)))
+        terms.sum_duplicates()
+        return terms
+
+    def _largest(self, X: Ragged) -> Iterator[Floats]:
+        """For sets, none of them empty, the largest cosine with each centroid: blocks of float32 (n, p)."""
+        sets = max(1, CELLS // (len(self.centroids_) * max(1, round(len(X.values) / max(1, len(X))))))
+        for first in range(0, len(X), sets):
+            offsets = X.offsets[first : first + sets + 1]
+            cosines = unit_rows(X.values[offsets[0] : offsets[-1]]) @ self.centroids_.T
+            yield np.maximum.reduceat(cosines, offsets[:-1] - offsets[0], axis=0)
+
+
+def _above(largest: Floats, thresholds: Floats) -> sparse.csr_array:
+    """Frequencies of what exceeds the thresholds."""
+    terms = sparse.csr_array(np.rint(TOP * np.maximum(largest - thresholds, 0)).astype(np.int32))
+    terms.eliminate_zeros()
+    return terms

@@ -1,0 +1,95 @@
+"""Late interaction on posting lists, against its definition and against MrSw."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from boc.codecs import SurrogateCodec
+from boc.codecs.late_interaction import TOP, LateInteraction
+from boc.errors import BocError
+from boc.rerank.alignment import alignments
+from boc.types import Embeddings, Ragged
+from boc.vectors import unit_rows
+
+WIDTH = 5
+
+
+def sets(counts: list[int], seed: int) -> Ragged:
+    rng = np.random.default_rng(seed)
+    return Ragged.from_sets([rng.standard_normal((count, WIDTH)) for count in counts], WIDTH)
+
+
+def fitted(words: Ragged, pictures: Ragged, **parameters: int) -> LateInteraction:
+    labels = ["text"] * len(words) + ["image"] * len(pictures)
+    return LateInteraction(**parameters).fit(Ragged.concatenate([words, pictures]), labels)
+
+
+def cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+COUNTS = st.lists(st.integers(0, 4), min_size=1, max_size=6)
+
+
+@given(counts=COUNTS, terms=st.integers(1, 9), density=st.integers(1, 100), seed=st.integers(0, 99))
+def test_codes_are_those_of_the_definition(counts: list[int], terms: int, density: int, seed: int) -> None:
+    step = fitted(sets([2, 3, 4], seed), sets([3, 1, 2, 2], seed + 100), terms=terms, density=density)
+    fresh = sets(counts, seed + 200)
+    pictures, sentences = (step.encode_documents(fresh, kind).toarray() for kind in ("image", "text"))
+    for i in range(len(fresh)):
+        histogram = [0] * len(step.centroids_)
+        for word in fresh[i]:
+            histogram[int(np.argmax([cosine(word, centroid) for centroid in step.centroids_]))] += 1
+        assert sentences[i].tolist() == histogram
+        for k, centroid in enumerate(step.centroids_):
+            best = max((cosine(region, centroid) for region in fresh[i]), default=-2)
+            assert pictures[i, k] == pytest.approx(max(0, TOP * (best - step.thresholds_[k])), abs=0.501)
+
+
+@given(seed=st.integers(0, 99), density=st.integers(1, 99))
+def test_a_term_is_in_the_pictures_above_its_threshold(seed: int, density: int) -> None:
+    pictures = sets([2] * 40, seed + 100)
+    step = fitted(sets([3] * 5, seed), pictures, terms=4, density=density)
+    counts = np.diff(step.encode_documents(pictures, "image").tocsc().indptr)
+    assert (counts <= np.ceil(density / 100 * 40)).all()
+    assert counts.sum() > 0 or density < 3  # a share of one picture may round to none
+
+
+@given(words=COUNTS, pictures=COUNTS, seed=st.integers(0, 99))
+def test_without_rounding_and_threshold_the_order_is_that_of_mrsw(
+    words: list[int], pictures: list[int], seed: int
+) -> None:
+    """Where every word is a centroid and all pictures have all terms, up to a constant of the sentence and rounding."""
+    asked, found = sets([count + 1 for count in words], seed), sets([count + 1 for count in pictures], seed + 100)
+    step = fitted(asked, found, density=100)
+    assert np.allclose(step.centroids_, unit_rows(asked.values))
+    scores = (step.encode_queries(asked, "text") @ step.encode_documents(found, "image").T).toarray() / TOP
+    constants = step.encode_queries(asked, "text") @ step.thresholds_
+    exact = alignments(asked, found, "mrsw")
+    error = 0.501 / TOP * np.diff(asked.offsets)[:, None]
+    assert (np.abs(scores + constants[:, None] - exact) <= error + 1e-5).all()
+
+
+def test_a_gallery_without_sentences_can_be_searched_by_sentences() -> None:
+    found = sets([4] * 30, 0)
+    codec = SurrogateCodec([LateInteraction(terms=8)]).fit(
+        Embeddings("image", np.zeros((30, WIDTH), np.float32), found)
+    )
+    asked = Embeddings("text", np.zeros((1, WIDTH), np.float32), sets([6], 1))
+    assert codec.encode_queries(asked).sum() == 6
+
+
+def test_invalid_parameters_and_inputs_are_refused() -> None:
+    some = sets([1, 2], 0)
+    with pytest.raises(ValueError, match="terms must be at least 1, got 0"):
+        LateInteraction(terms=0).fit(some)
+    with pytest.raises(ValueError, match="density must be from 1 to 100 percent of the pictures, got 101"):
+        LateInteraction(density=101).fit(some)
+    with pytest.raises(ValueError, match="0 concepts found"):
+        LateInteraction().fit(sets([0, 0], 0))
+    with pytest.raises(BocError, match="no concept vectors here"):
+        LateInteraction().read(Embeddings("text", np.zeros((1, WIDTH), np.float32)))
