@@ -127,7 +127,7 @@ ARGUMENTS = {
     "z": "terms per item [64; dictionary: 2]; soft, mixed: per concept [all; 2]",
     "query_z": "terms per query [128; dictionary: 64]; soft, mixed: per concept [z]",
     "terms": "centroids of the dictionary [by the number of items], or of words [1024]",
-    "density": "percent of the pictures that have a term [10]",
+    "density": "percent of the pictures that have a term [20]",
     "bits": "bits per frequency [4]",
     "plain": "true: neither centre nor rotate, as in the papers [false]",
     "shift": "true: keep all terms, and so the order of the vectors [false]",
@@ -168,7 +168,7 @@ class Code:
     stopwords: str = "keep"
     similarity: str = "inverse"
     aggregate: str = "sum"
-    density: int = 10
+    density: int = 20
     seed: int = 0
 
     def __post_init__(self) -> None:

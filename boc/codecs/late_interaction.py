@@ -37,7 +37,7 @@ class LateInteraction(ConceptStep):
     ----------
     terms : int, default=1024
         Number of centroids; fewer if there are fewer words.
-    density : int, default=10
+    density : int, default=20
         Percent of the pictures that have a term, 1 to 100.
     seed : int, default=0
         Seed of the clustering.
@@ -64,7 +64,7 @@ class LateInteraction(ConceptStep):
 
     learned: ClassVar[tuple[str, ...]] = ("centroids_", "labels_", "thresholds_")
 
-    def __init__(self, terms: int = 1024, density: int = 10, seed: int = 0) -> None:
+    def __init__(self, terms: int = 1024, density: int = 20, seed: int = 0) -> None:
         self.terms = terms
         self.density = density
         self.seed = seed
@@ -123,7 +123,9 @@ class LateInteraction(ConceptStep):
             numbers[first : first + rows] = (unit_rows(X.values[first : first + rows]) @ self.centroids_.T).argmax(
                 axis=1
             )
-        terms = sparse.csr_array((np.ones(len(numbers), np.int32), numbers, X.offsets.copy()), (len(X), len(self.centroids_)))
+        terms = sparse.csr_array(
+            (np.ones(len(numbers), np.int32), numbers, X.offsets.copy()), (len(X), len(self.centroids_))
+        )
         terms.sum_duplicates()
         return terms
 

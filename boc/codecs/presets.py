@@ -98,7 +98,7 @@ def concept_code(
     return SurrogateCodec(frozen(concepts), dictionary_steps(terms, seed=seed))
 
 
-def late_code(terms: int | None = None, density: int = 10, seed: int = 0) -> SurrogateCodec:
+def late_code(terms: int | None = None, density: int = 20, seed: int = 0) -> SurrogateCodec:
     """Late interaction over ``terms`` centroids of words (default 1,024), unfitted; see ``LateInteraction``."""
     return SurrogateCodec([LateInteraction(terms or 1024, density, seed)])
 

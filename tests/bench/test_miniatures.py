@@ -326,6 +326,20 @@ def test_concept_variance(tmp_path: Path) -> None:
     assert cells(row, *told) == [50, 100, 100, 50, 100, 100]
 
 
+@pytest.mark.slow
+def test_alignment_candidates(tmp_path: Path) -> None:
+    """Ten pictures, each of one direction, whose words are theirs; a sentence finds its own and nothing else."""
+    e = np.eye(10)
+    captions = [(f"{i}#0", f"{i}", e[i], [e[i]], ["a"]) for i in range(10)]
+    pictures = [(f"{i}", e[i], [e[i]]) for i in range(10)]
+    rows = run("alignment_candidates.py", write(tmp_path / "few.h5", pictures, captions), "--code", "late(density=100)")
+    # Sentences of the pictures 0, 2, ... teach five directions; those of 1, 3, ... ask by the nearest of them.
+    row = only(rows, code="late(density=100)")
+    assert cells(row, "pictures", "queries", "terms per picture", "postings") == [10, 5, 0.5, 100]
+    # One picture has the term; of the exact ten, it is one.
+    assert cells(row, "recall@10", "recall@200") == [0.1, 0.1]
+
+
 @pytest.fixture
 def verdicts(tmp_path: Path) -> Verdicts:
     """The claims' rows by claim and direction, from lines of either table: (model, minus, sum, error) and curves."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from boc.build import build_index
 from boc.codecs import SurrogateCodec
+from boc.codecs.code_from_config import code_of
 from boc.codecs.late_interaction import TOP, LateInteraction
+from boc.copy import copy_index
 from boc.errors import BocError
+from boc.explain.score import explain
 from boc.rerank.alignment import alignments
+from boc.search import Searcher
 from boc.types import Embeddings, Ragged
 from boc.vectors import unit_rows
 
@@ -93,3 +100,21 @@ def test_invalid_parameters_and_inputs_are_refused() -> None:
         LateInteraction().fit(sets([0, 0], 0))
     with pytest.raises(BocError, match="no concept vectors here"):
         LateInteraction().read(Embeddings("text", np.zeros((1, WIDTH), np.float32)))
+
+
+def test_an_index_ranks_by_late_interaction(library: Path, tmp_path: Path) -> None:
+    """Learned from the feature file, by the concepts of both modalities; scores are those of the code."""
+    build_index("late", library / "photos.h5", code="late(terms=16, density=50)", at=f"file:{tmp_path}", rerank="mrsw")
+    searcher = Searcher.open("late", f"file:{tmp_path}", device="cpu")
+    assert str(code_of(searcher.index.manifest.codec)) == "late(terms=16, density=50)"
+    asked = searcher.encoder.encode_texts(["a red box"])
+    codes = searcher.codec.encode_queries(asked)
+    found = searcher.index.search(codes, 5, "image")[0]
+    terms = searcher.index.terms([hit.item.id for hit in found])
+    assert [hit.score for hit in found] == (terms @ codes.T).toarray()[:, 0].tolist()
+    hits = searcher.search("a red box", k=3)
+    assert len(hits) == 3
+    explained = explain(searcher, hits[0].item.id, text="a red box")
+    assert sum(match.product for match in explained.matches) > 0
+    with pytest.raises(BocError, match="reads the concept sets of the encoder"):
+        copy_index("late", "other", code="late", at=f"file:{tmp_path}")

@@ -1,0 +1,82 @@
+"""Which code brings the candidates of an alignment: their recall of the exact MrSw top 10.
+
+    python -m bench.paper.alignment_candidates FILE
+
+FILE holds pictures and sentences with concepts. Codes are learned from all pictures and from the sentences of every
+other picture; sentences of the pictures between ask. A row has a code, its terms per picture, the postings read per
+query and thousand pictures, and for each R the share of the ten pictures of largest MrSw that are among the R best of
+the code: among R candidates, re-ranking by MrSw finds them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.report.rows import Writer
+from boc.codecs.code import parse_code
+from boc.inputs.features import FeatureFile
+from boc.rerank.alignment import alignments
+from boc.topk import topk
+from boc.types import Embeddings, TermMatrix
+
+CODES = ("dictionary:2/64", "scalar:64/128", "late(density=5)", "late(density=10)", "late(terms=256)", "late")
+DEPTHS = (10, 20, 50, 100, 200)
+K = 10
+COLUMNS = ("code", "pictures", "queries", "terms per picture", "postings", *(f"recall@{depth}" for depth in DEPTHS))
+
+
+def split(file: FeatureFile, asked: int) -> tuple[Embeddings, Embeddings, Embeddings]:
+    """All pictures, sentences to learn from, and sentences that ask, at most ``asked``, evenly spread."""
+    pictures, texts = (file.batch(modality, 0, file.count(modality)) for modality in ("image", "text"))
+    if pictures.embeddings.concepts is None:
+        raise click.ClickException(f"{file.path} holds no concepts; make it with boc extract --encoder, a teran say")
+    places = {item.group: place for place, item in enumerate(pictures.items)}
+    odd = np.array([places.get(item.group, 0) % 2 for item in texts.items], dtype=bool)
+    asking = np.flatnonzero(odd)[:: max(1, int(odd.sum()) // asked)][:asked]
+    return pictures.embeddings, *(texts.embeddings.take(rows.tolist()) for rows in (np.flatnonzero(~odd), asking))
+
+
+def postings(queries: TermMatrix, items: TermMatrix) -> float:
+    """The mean number of postings that a query reads, per thousand items."""
+    lengths = np.diff(items.tocsc().indptr)
+    return float(lengths[queries.indices].sum() / queries.shape[0] / items.shape[0] * 1000)
+
+
+def recalls(scores: NDArray[np.float64], exact: NDArray[np.int64]) -> Iterator[float]:
+    """For each depth the share of ``exact`` (n, K) among the best positive ``scores`` (n, m)."""
+    order = topk(scores, min(max(DEPTHS), scores.shape[1]))
+    positive = np.take_along_axis(scores, order, axis=1) > 0
+    for depth in DEPTHS:
+        found = np.where(positive, order, -1)[:, :depth]
+        yield float((exact[:, :, None] == found[:, None, :]).any(axis=2).mean())
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--queries", type=click.IntRange(1), default=500, show_default=True, help="Number of sentences that ask.")
+@click.option("--code", "codes", multiple=True, default=CODES, show_default=True, help="Code to try; may be repeated.")
+def main(file: Path, queries: int, codes: tuple[str, ...]) -> None:
+    """Recall of the exact MrSw top 10 among the candidates of codes."""
+    with FeatureFile(file) as opened:
+        pictures, learned, asked = split(opened, queries)
+    assert pictures.concepts is not None
+    assert asked.concepts is not None
+    exact = topk(alignments(asked.concepts, pictures.concepts, "mrsw"), K)
+    with Writer(sys.stdout, __file__, {"file": file.name, "queries": len(asked)}, COLUMNS) as out:
+        for text in codes:
+            codec = parse_code(text).codec(pictures.vectors.shape[1]).fit(pictures, learned)
+            items, terms = codec.encode_documents(pictures), codec.encode_queries(asked)
+            scores = (terms.astype(np.float64) @ items.T.astype(np.float64)).toarray()
+            told = (f"{recall:.3f}" for recall in recalls(scores, exact))
+            costs = f"{items.nnz / len(pictures):.1f}", f"{postings(terms, items):.0f}"
+            out.write(text, len(pictures), len(asked), *costs, *told)
+
+
+if __name__ == "__main__":
+    main()
