@@ -39,7 +39,8 @@ def split(file: FeatureFile, asked: int) -> tuple[Embeddings, Embeddings, Embedd
     places = {item.group: place for place, item in enumerate(pictures.items)}
     odd = np.array([places.get(item.group, 0) % 2 for item in texts.items], dtype=bool)
     asking = np.flatnonzero(odd)[:: max(1, int(odd.sum()) // asked)][:asked]
-    return pictures.embeddings, *(texts.embeddings.take(rows.tolist()) for rows in (np.flatnonzero(~odd), asking))
+    learned = np.flatnonzero(~odd)
+    return pictures.embeddings, texts.embeddings.take(learned.tolist()), texts.embeddings.take(asking.tolist())
 
 
 def postings(queries: TermMatrix, items: TermMatrix) -> float:
