@@ -119,7 +119,7 @@ CODES = {
     "soft": Kind("similarities of concepts to their nearest centroids", SOFT),
     "mixed": Kind("soft and dictionary side by side", {**SOFT, **TERMS, **SEED}),
     "late": Kind(
-        "similarity of the best region to centroids of words: late interaction",
+        "late interaction, how near the best region is to centroids of words",
         {**TERMS, "density": Whole(1, 100), **SEED},
     ),
 }
