@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 from boc.cli import completers
 from boc.codecs import ARGUMENTS, CODES, Code, parse_code
 from boc.errors import BocError
-from boc.names import CONCEPT_DTYPES, METRICS
+from boc.names import CONCEPT_DTYPES, METRICS, MODALITIES
 
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
@@ -164,6 +164,35 @@ def coding(function: F) -> F:
     for option in reversed(CODING):
         command = option(command)
     return cast(F, command)
+
+
+def searching(function: F) -> F:
+    """Options of a search that boc asks, and of one that another program asks."""
+    for option in (
+        click.option(
+            "--filter",
+            "conditions",
+            multiple=True,
+            metavar="FIELD=VALUE",
+            help="Only items whose metadata fulfil this condition; also != < <= > >=. Repeat it to combine conditions "
+            "by AND.",
+        ),
+        click.option(
+            "--find",
+            type=click.Choice(MODALITIES),
+            help="Modality of the hits [default: image if the index has pictures].",
+        ),
+        click.option(
+            "--rerank",
+            type=click.Choice(METRICS),
+            help="Re-rank candidates by dense vectors, or by an alignment of concept sets [default: that of the "
+            "index].",
+        ),
+        click.option("--rm", type=float, help="Candidates re-ranked per hit [default: that of the index]."),
+        click.option("-k", default=10, show_default=True, help="Number of hits per query."),
+    ):
+        function = option(function)
+    return function
 
 
 def source(function: F) -> F:

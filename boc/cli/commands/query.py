@@ -7,32 +7,14 @@ from pathlib import Path
 import click
 
 from boc.cli import options
-from boc.names import METRICS, MODALITIES, REQUEST_FORMS, Metric, Modality, RequestForm
+from boc.names import REQUEST_FORMS, Metric, Modality, RequestForm
 
 
 @click.command("query")
 @options.name
 @click.argument("text", type=options.SENTENCE, required=False)
 @click.option("--image", "images", type=options.PATH, multiple=True, help="Search by this picture; can be repeated.")
-@click.option("-k", default=10, show_default=True, help="Number of hits.")
-@click.option("--rm", type=float, help="Candidates re-ranked per hit [default: that of the index].")
-@click.option(
-    "--rerank",
-    type=click.Choice(METRICS),
-    help="Metric of re-ranking; a server has dot only [default: that of the index].",
-)
-@click.option(
-    "--find",
-    type=click.Choice(MODALITIES),
-    help="Modality of the hits [default: image if the index has pictures].",
-)
-@click.option(
-    "--filter",
-    "conditions",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Only items whose metadata fulfil this condition; also != < <= > >=. Repeat it to combine conditions by AND.",
-)
+@options.searching
 @click.option(
     "--as",
     "form",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from boc.cli import options
-from boc.names import HYBRIDS, METRICS, MODALITIES, Hybrid, Metric, Modality
+from boc.names import HYBRIDS, Hybrid, Metric, Modality
 
 if TYPE_CHECKING:
     from boc.search import Searcher
@@ -28,25 +28,7 @@ if TYPE_CHECKING:
 @click.option("--unlike-weight", type=float, help="Weight of all that is unwanted together [default: 0.5].")
 @click.option("--features", type=options.PATH, help="Search by the vectors of this feature file.")
 @click.option("--id", "item", help="Search by this item of --features only [default: by each item].")
-@click.option("-k", default=10, show_default=True, help="Number of hits per query.")
-@click.option("--rm", type=float, help="Candidates re-ranked per hit [default: that of the index].")
-@click.option(
-    "--rerank",
-    type=click.Choice(METRICS),
-    help="Re-rank candidates by dense vectors, or by an alignment of concept sets [default: that of the index].",
-)
-@click.option(
-    "--find",
-    type=click.Choice(MODALITIES),
-    help="Modality of the hits [default: image if the index has pictures].",
-)
-@click.option(
-    "--filter",
-    "conditions",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Only items whose metadata fulfil this condition; also != < <= > >=. Repeat it to combine conditions by AND.",
-)
+@options.searching
 @click.option(
     "--sort",
     metavar="[-]FIELD",
