@@ -76,7 +76,7 @@ def judge(folder: str, first: str, last: str) -> None:
     model = make(Path(folder))
     home = Path(folder) / NAME
     with EmbeddedBackend(Path(folder)).edit(NAME) as editor:
-        editor.commit("ab" * 32, {"bad.jpg": [1, 2, 3], "worse.jpg": [0, 0, 0]})
+        editor.commit("ab" * 32, unreadable={"bad.jpg": [1, 2, 3], "worse.jpg": [0, 0, 0]})
     tell("ready")
     for number in range(int(first), int(last)):
         with restored(home):

