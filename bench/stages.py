@@ -138,7 +138,7 @@ class Plan:
         yield self._rows(
             "cutoff", "paper.cutoff", (file, "--gallery", drawn["photos"].parent, *kinds), (drawn["photos"], file)
         )
-        asked = ("--queries", 5) if self.tiny else ()
+        asked = ("--queries", 5, "--code", "dictionary", "--code", "late") if self.tiny else ()
         yield self._rows("alignment-candidates", "paper.alignment_candidates", (file, *asked), (file,))
         yield self._rows("scene-truth", "paper.scene_truth", arguments, (drawn["photos"], file))
 
