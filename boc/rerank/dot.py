@@ -52,11 +52,14 @@ def best(
     if _rescore is None or not vectors.flags.c_contiguous:
         return [_best(query, vectors, rows, k) for query, rows in zip(queries, chosen, strict=True)]
     counts = [len(rows) for rows in chosen]
-    offsets = np.array([0, *accumulate(counts)], np.int64)
-    together = np.ascontiguousarray(chosen[0] if len(chosen) == 1 else np.concatenate([_NONE, *chosen]))
+    one = len(counts) == 1
+    offsets = np.array([0, counts[0]] if one else [0, *accumulate(counts)], np.int64)
+    together = np.ascontiguousarray(chosen[0] if one else np.concatenate([_NONE, *chosen]))
     width = min(k, max(counts, default=0))
     rows, scores = np.empty((len(counts), width), np.int64), np.empty((len(counts), width), np.float32)
     _rescore.best(np.ascontiguousarray(queries), vectors, offsets, together, rows, scores)
+    if one:
+        return [(rows[0], scores[0])]
     return [(rows[i, :count], scores[i, :count]) for i, count in enumerate(counts)]
 
 
