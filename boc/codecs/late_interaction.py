@@ -9,7 +9,8 @@ nearest centroid c_k(w), it is a dot product of two vectors over the centroids::
     h . s      = sum over the words w of max over the regions v of cos(v, c_k(w))
 
 A list of a term would hold all pictures. So s[k] is counted from a threshold t_k, which ``density`` percent of the
-pictures exceed: what lies below is not stored. A threshold moves the scores of all pictures for a sentence alike.
+pictures exceed; what lies below counts as t_k, and is not stored. The thresholds add the same to the scores of all
+pictures for a sentence, so that the order is that of max(s[k], t_k) in the place of s[k].
 """
 
 from __future__ import annotations
