@@ -6,6 +6,7 @@ import csv
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,8 @@ def odd(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             rows.writerow([name, f"{colours[i]} {TAG}"])
     with (home / "fields.csv").open("w", newline="", encoding="utf-8") as handle:
         rows = csv.writer(handle)
-        rows.writerow(["id", "maker", "year:integer"])
-        rows.writerows([name, TAG, 2015 + i] for i, name in enumerate(names))
+        rows.writerow(["id", "maker", "year:integer", "lens", "taken:date"])
+        rows.writerows([name, TAG, 2015 + i, "", ""] for i, name in enumerate(names))
     at = f"file:{home / 'index'}"
     for command in (
         ("extract", home / "captions.csv", "-o", home / "odd.h5", "--encoder", f"tern:{library / 'model'}"),
@@ -83,7 +84,15 @@ def odd_server(odd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
-def visit(browser: Any) -> Iterator[Callable[..., Any]]:
+def servers() -> Iterator[ExitStack]:
+    """Where a test enters the servers it starts. They stop after the pages of ``visit`` are closed: a page that is still
+    loading would complain of a server that goes away."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def visit(browser: Any, servers: ExitStack) -> Iterator[Callable[..., Any]]:
     """``visit(url, **options)`` opens a page in a context of its own. No page may complain in its console, but of what
     ``expected`` names."""
     contexts, complaints = [], []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,41 +18,45 @@ SENTENCE = "a red box at the left"
 LOADED = "() => [...document.querySelectorAll('li.hit img')].slice(0, 8).every((i) => i.complete && i.naturalWidth)"
 
 
-def test_everything_works_below_the_prefix_of_a_proxy(visit: Callable[..., Any], server: str, library: Path) -> None:
-    with below("/my/pictures", server) as url:
-        page = visit(f"{url}?q={quote(SENTENCE)}")
-        settle(page)
-        page.wait_for_function(LOADED)
-        page.locator("a.open").first.click()
-        page.wait_for_selector("dialog .terms li")
-        page.wait_for_function("() => document.querySelector('dialog .scene img').naturalWidth > 0")
-        page.keyboard.press("Escape")
-        page.set_input_files("#file", library / "images" / "007.png")
-        page.wait_for_function("() => document.querySelector('a.open')?.href.includes('007.png')")
-        page.locator("li.hit").first.hover()
-        page.locator("a.like").first.click()
-        page.wait_for_url("**?like=007.png")
-        settle(page)
-        assert page.locator("#asked-by img").evaluate("image => image.complete && image.naturalWidth > 0")
-        assert page.url.startswith(url)
-        page.get_by_title("Start again").click()
-        page.wait_for_selector("text=Describe a picture")
-        assert page.url == url
+def test_everything_works_below_the_prefix_of_a_proxy(
+    visit: Callable[..., Any], servers: ExitStack, server: str, library: Path
+) -> None:
+    url = servers.enter_context(below("/my/pictures", server))
+    page = visit(f"{url}?q={quote(SENTENCE)}")
+    settle(page)
+    page.wait_for_function(LOADED)
+    page.locator("a.open").first.click()
+    page.wait_for_selector("dialog .terms li")
+    page.wait_for_function("() => document.querySelector('dialog .scene img').naturalWidth > 0")
+    page.keyboard.press("Escape")
+    page.set_input_files("#file", library / "images" / "007.png")
+    page.wait_for_function("() => document.querySelector('a.open')?.href.includes('007.png')")
+    page.locator("li.hit").first.hover()
+    page.locator("a.like").first.click()
+    page.wait_for_url("**?like=007.png")
+    settle(page)
+    assert page.locator("#asked-by img").evaluate("image => image.complete && image.naturalWidth > 0")
+    assert page.url.startswith(url)
+    page.get_by_title("Start again").click()
+    page.wait_for_selector("text=Describe a picture")
+    assert page.url == url
 
 
-def test_the_token_is_asked_for_below_a_prefix(visit: Callable[..., Any], odd_server: str) -> None:
-    with below("/my/pictures", odd_server) as url:
-        page = visit(url, expected="Failed to load resource")  # 401 at first, and 404 of a damaged picture
-        page.get_by_label("Token").fill(SECRET)
-        page.get_by_role("button", name="Open").click()
-        page.wait_for_selector("text=Describe a picture")
-        page.fill("#q", "a red box")
-        settle(page)
-        assert page.url.startswith(url)
+def test_the_token_is_asked_for_below_a_prefix(
+    visit: Callable[..., Any], servers: ExitStack, odd_server: str
+) -> None:
+    url = servers.enter_context(below("/my/pictures", odd_server))
+    page = visit(url, expected="Failed to load resource")  # 401 at first, and 404 of a damaged picture
+    page.get_by_label("Token").fill(SECRET)
+    page.get_by_role("button", name="Open").click()
+    page.wait_for_selector("text=Describe a picture")
+    page.fill("#q", "a red box")
+    settle(page)
+    assert page.url.startswith(url)
 
 
 def test_several_indexes_are_beside_each_other(
-    visit: Callable[..., Any], library: Path, tmp_path_factory: pytest.TempPathFactory
+    visit: Callable[..., Any], servers: ExitStack, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     home = tmp_path_factory.mktemp("several")
     for name, without in (("photos", range(35, 40)), ("album", range(8, 40))):
@@ -61,21 +66,22 @@ def test_several_indexes_are_beside_each_other(
         ):
             made = boc(*command, "--at", f"file:{home / 'index'}")
             assert made.exit_code == 0, made.output
-    with serving("photos", home, home / "cache", others=["album"]) as process, below("/all", process.url) as url:
-        page = visit(f"{url}?q={quote(SENTENCE)}&k=10")
-        assert len(settle(page)) > 8
-        links = page.get_by_role("navigation", name="Indexes").get_by_role("link")
-        assert links.all_inner_texts() == ["photos", "album"]
-        assert links.nth(0).get_attribute("aria-current") == "page"
-        links.nth(1).focus()
-        page.keyboard.press("Enter")
-        page.wait_for_url(f"{url}index/album/?q=a+red+box+at+the+left")
-        assert len(settle(page)) == 8
-        page.wait_for_function(LOADED)
-        assert page.title().endswith("album \u00b7 boc")
-        page.go_back()
-        assert len(settle(page)) > 8
-        page.locator("li.hit").first.hover()
-        page.locator("a.like").first.click()
-        page.wait_for_url("**like=*")
-        assert links.nth(1).evaluate("link => link.search") == ""  # ids are those of one index
+    process = servers.enter_context(serving("photos", home, home / "cache", others=["album"]))
+    url = servers.enter_context(below("/all", process.url))
+    page = visit(f"{url}?q={quote(SENTENCE)}&k=10")
+    assert len(settle(page)) > 8
+    links = page.get_by_role("navigation", name="Indexes").get_by_role("link")
+    assert links.all_inner_texts() == ["photos", "album"]
+    assert links.nth(0).get_attribute("aria-current") == "page"
+    links.nth(1).focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{url}index/album/?q=a+red+box+at+the+left")
+    assert len(settle(page)) == 8
+    page.wait_for_function(LOADED)
+    assert page.title().endswith("album \u00b7 boc")
+    page.go_back()
+    assert len(settle(page)) > 8
+    page.locator("li.hit").first.hover()
+    page.locator("a.like").first.click()
+    page.wait_for_url("**like=*")
+    assert links.nth(1).evaluate("link => link.search") == ""  # ids are those of one index
