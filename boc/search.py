@@ -211,6 +211,27 @@ class Searcher:
         stages.took("encode_ms", begun)
         return self.search_vectors(encoded, options, texts=texts, stages=stages)
 
+    def search_words(
+        self, texts: Sequence[str], options: SearchOptions | None = None, **keywords: Unpack[SearchKeywords]
+    ) -> list[list[Hit]]:
+        """Search by the words of several texts, without an encoder: the full-text score (BM25) over captions, text
+        fields, and the words of pictures under the code ``words``. One list of hits per text.
+
+        BocError for options that need vectors: rm, rerank, hybrid, query_z, min_confidence, mmr and collapse.
+        """
+        if not all(text.strip() for text in texts):
+            raise BocError("there are no words to look for; write some")
+        options = SearchOptions.of(options, **keywords)
+        if named := _of_vectors(options):
+            raise BocError(f"a search by words alone has no vectors; leave out {', '.join(named)}")
+        for condition in options.filters:
+            check_filter(condition, self.index.manifest.fields)
+        answers = self.index.match(texts, options.k, self.target(options.find), options.filters)
+        if options.sort is None:
+            return answers
+        check_sort(options.sort, self.index.manifest.fields)
+        return [by_field(hits, options.sort) for hits in answers]
+
     def search_vectors(
         self,
         queries: Embeddings,
@@ -402,7 +423,16 @@ def _text_score(options: SearchOptions, texts: Sequence[str] | None) -> TextScor
     return TextScore(texts, options.words_weight or 1.0)
 
 
+def _of_vectors(options: SearchOptions) -> list[str]:
+    """The options given that need the vector of a query."""
+    return _given(options, "rm", "rerank", "hybrid", "words_weight", "query_z", "min_confidence", "mmr", "collapse")
+
+
+def _given(options: SearchOptions, *names: str) -> list[str]:
+    """Those of the options ``names`` that have another value than None and False."""
+    return [name for name in names if not (getattr(options, name) is None or getattr(options, name) is False)]
+
+
 def _on_hits(options: SearchOptions) -> list[str]:
     """The options given that work on hits, and not on ids and scores."""
-    names = ("hybrid", "sort", "min_confidence", "mmr", "collapse")
-    return [name for name in names if not (getattr(options, name) is None or getattr(options, name) is False)]
+    return _given(options, "hybrid", "sort", "min_confidence", "mmr", "collapse")

@@ -1,7 +1,8 @@
 """Codebooks of concepts, made from feature files by clustering or from frequent words, and stored in one file.
 
 A codebook file is an ``.npz`` archive without pickles: ``centroids`` float32 (p, d); ``words`` (p,) strings, if the
-centroids are those of words; ``about``, JSON as UTF-8 bytes, with the other fields of a ``Codebook``.
+centroids are those of words; ``labels`` and ``origin`` of a ``Codebook``, if it has them; ``about``, JSON as UTF-8
+bytes, with its other fields.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from boc.types import MODALITIES, Identity, Modality
 BEGINS = (b"PK\x03\x04", b"about.npy")  # what says that a file may be a codebook
 FORMAT = 1
 SAMPLE = 100_000  # number of concepts that the paper clusters (BoC, section III-B1)
-ARRAYS = ("centroids", "words", "labels")
+ARRAYS = ("centroids", "words", "labels", "origin")
 ROWS = 65_536  # rows of a feature file read at a time
 
 
@@ -40,7 +41,8 @@ class Codebook:
     ``centroids`` is float32 (p, d). ``identity`` is that of the encoder; ``sources`` the digests of the item lists of
     the feature files; ``options`` the options it was made with; ``concepts`` the number of vectors it was made from;
     ``spread`` their root mean square distance to the nearest centroid; ``words`` the word of each centroid, in
-    dictionary mode; ``labels`` uint8, the labels of the centroids, packed by ``boc.clustering.term_labels``.
+    dictionary mode; ``labels`` uint8, the labels of the centroids, packed by ``boc.clustering.term_labels``; ``origin``
+    float32 (d,) the mean of the captions, of which a vocabulary's vectors are differences.
     """
 
     centroids: NDArray[np.float32]
@@ -52,6 +54,7 @@ class Codebook:
     words: tuple[str, ...] | None = None
     labels: NDArray[np.uint8] | None = None
     versions: dict[str, str] = field(default_factory=lambda: {"boc": __version__, "numpy": np.__version__})
+    origin: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.centroids)
@@ -73,6 +76,8 @@ class Codebook:
             arrays["words"] = np.array(self.words, dtype=np.str_)
         if self.labels is not None:
             arrays["labels"] = self.labels
+        if self.origin is not None:
+            arrays["origin"] = self.origin
         with replacing(path) as temporary, temporary.open("wb") as handle:
             np.savez(handle, **arrays)  # type: ignore[arg-type]  # of allow_pickle, which follows the arrays
 
@@ -125,7 +130,8 @@ def variant(identity: Identity) -> str:
 
 
 def check_files(files: Sequence[FeatureFile], modalities: Sequence[Modality] = MODALITIES) -> Identity:
-    """The encoder of all ``files``; FeatureFileError for a file without concepts or by another encoder."""
+    """The encoder of all ``files``; FeatureFileError for a file by another encoder, or without concepts of any of
+    ``modalities``."""
     if not files:
         raise FeatureFileError("no feature file to make a codebook from; write some with boc extract --encoder")
     first = files[0]
@@ -136,7 +142,7 @@ def check_files(files: Sequence[FeatureFile], modalities: Sequence[Modality] = M
             raise FeatureFileError(
                 f"{file.path}: made by {file.header.spec}, but {first.path} by {first.header.spec}; use one encoder"
             )
-        if all(_concepts(file, modality) is None for modality in modalities):
+        if modalities and all(_concepts(file, modality) is None for modality in modalities):
             of = "words" if list(modalities) == ["text"] else "regions or words"
             raise FeatureFileError(f"{file.path}: holds no concept vectors of {of}; extract it again, with concepts")
     return first.header.identity
@@ -332,7 +338,7 @@ def _sources(files: Sequence[FeatureFile]) -> tuple[str, ...]:
 def _checked(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Codebook:
     """Make a codebook from the entries of a file, after checking their types."""
     names = {f.name for f in fields(Codebook)} - set(ARRAYS) | {"kind", "format"}
-    words, labels = arrays.get("words"), arrays.get("labels")
+    words, labels, origin = arrays.get("words"), arrays.get("labels"), arrays.get("origin")
     try:
         codebook = Codebook(
             arrays["centroids"],
@@ -344,6 +350,7 @@ def _checked(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[
             None if words is None else tuple(words.tolist()),
             labels,
             {**about["versions"]},
+            origin,
         )
     except (LookupError, TypeError, ValueError) as error:
         raise BocError(f"{path}: a codebook with odd entries ({error}); make one with boc build-codebook") from error
@@ -356,6 +363,7 @@ def _checked(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[
         and bool(np.isfinite(centroids).all())
         and 0 <= codebook.spread < np.inf
         and (words is None or (words.dtype.kind == "U" and words.shape == (rows,)))
+        and (origin is None or (origin.dtype == np.float32 and origin.shape == (codebook.identity.dim,)))
         and (labels is None or (labels.dtype == np.uint8 and len(unpack_labels(labels)) == rows))
     )
     if not sound:

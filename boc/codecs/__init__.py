@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from boc.codecs.shifted_crelu import ShiftedCReLU
     from boc.codecs.topz import TopZ
     from boc.codecs.unit_norm import UnitNorm
+    from boc.codecs.words import WordTerms
 else:
     LATER = {
         "bag_of_concepts": ("HardAssignment", "SoftAssignment", "concept_steps"),
@@ -37,6 +38,7 @@ else:
         "shifted_crelu": ("ShiftedCReLU",),
         "topz": ("TopZ",),
         "unit_norm": ("UnitNorm",),
+        "words": ("WordTerms",),
     }
 
     def __getattr__(name: str) -> Any:
@@ -64,6 +66,7 @@ __all__ = [
     "SurrogateCodec",
     "TopZ",
     "UnitNorm",
+    "WordTerms",
     "code_of",
     "concept_code",
     "concept_steps",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from boc.codecs.code_syntax import join_code, split_code
 from boc.errors import BocError
-from boc.names import CONCEPT_CODES
+from boc.names import CONCEPT_CODES, READINGS, WORD_CODES
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
@@ -108,9 +108,11 @@ SOFT: dict[str, Rule] = {
     "aggregate": OneOf(("sum", "max")),
 }
 CODES = {
-    "scalar": Kind("components of the rotated vector, frequencies in proportion", ROTATED),
+    "scalar": Kind(
+        "components of the rotated vector, frequencies in proportion", {**ROTATED, "reading": OneOf(READINGS["scalar"])}
+    ),
     "bits": Kind("the same, frequencies of few bits", {**ROTATED, "bits": Whole(1, 15)}),
-    "permutation": Kind("the same, frequencies by rank", ROTATED),
+    "permutation": Kind("the same, frequencies by rank", {**ROTATED, "reading": OneOf(READINGS["permutation"])}),
     "dictionary": Kind(
         "nearest centroids of whole vectors, learned from the items",
         {"z": Whole(1, 16), "query_z": Whole(), **TERMS, "plain": Flag(), **SEED},
@@ -118,19 +120,24 @@ CODES = {
     "hard": Kind("nearest centroid of each concept, counted", BOOK),
     "soft": Kind("similarities of concepts to their nearest centroids", SOFT),
     "mixed": Kind("soft and dictionary side by side", {**SOFT, **TERMS, **SEED}),
+    "words": Kind(
+        "words nearest to a picture, to be read and searched as text",
+        {**NUMBERS, "codebook": File()},
+    ),
     "late": Kind(
         "late interaction, how near the best region is to centroids of words",
         {**TERMS, "density": Whole(1, 100), **SEED},
     ),
 }
 ARGUMENTS = {
-    "z": "terms per item [64; dictionary: 2]; soft, mixed: per concept [all; 2]",
-    "query_z": "terms per query [128; dictionary: 64]; soft, mixed: per concept [z]",
+    "z": "terms per item [64; dictionary: 2; words: 32]; soft, mixed: per concept [all; 2]",
+    "query_z": "terms per query [128; dictionary: 64; words: 32]; soft, mixed: per concept [z]",
     "terms": "centroids of the dictionary [by the number of items], or of words [1024]",
     "density": "percent of the pictures that have a term [20]",
     "bits": "bits per frequency [4]",
     "plain": "true: neither centre nor rotate, as in the papers [false]",
     "shift": "true: keep all terms, and so the order of the vectors [false]",
+    "reading": "kept: quantise the kept terms; offset: ranks from 2z to z + 1; printed: quantise, then keep [kept]",
     "expand": "number of rotations side by side [1]",
     "codebook": "file made by boc build-codebook; required",
     "stopwords": "keep or drop the concepts of English stop-words [keep]",
@@ -163,6 +170,7 @@ class Code:
     bits: int = 4
     plain: bool = False
     shift: bool = False
+    reading: str = "kept"
     expand: int = 1
     codebook: str | None = None
     stopwords: str = "keep"
@@ -179,6 +187,8 @@ class Code:
                 raise _refused(self.name, argument, rule, value)
         if self.shift and (self.z is not None or self.query_z is not None):
             raise BocError(f"code {self}: a shifted code keeps every term; leave out z and query_z, or leave out shift")
+        if self.shift and self.reading != "kept":
+            raise BocError(f"code {self}: a shifted code has one reading; leave out reading, or leave out shift")
         if self.plain and self.expand > 1:
             raise BocError(f"code {self}: expand rotates, plain does not; give one of them")
 
@@ -212,12 +222,16 @@ class Code:
             return None
         if self.codebook is None:
             raise BocError(
-                f"code {self}: needs a codebook; make one with boc build-codebook FEATURES -o FILE and write "
-                f"{self.name}(codebook=FILE)"
+                f"code {self}: needs a codebook; make one with boc build-codebook FEATURES -o FILE"
+                f"{' --words' if self.name in WORD_CODES else ''} and write {self.name}(codebook=FILE)"
             )
         from boc.clustering.codebook import Codebook
 
-        return Codebook.load(Path(self.codebook).expanduser())
+        book = Codebook.load(Path(self.codebook).expanduser())
+        if (book.origin is not None) != (self.name in WORD_CODES):
+            held, option = ("concepts", "with") if self.name in WORD_CODES else ("the vectors of words", "without")
+            raise BocError(f"code {self}: the codebook holds {held}; make one {option} boc build-codebook --words")
+        return book
 
     def budgets(self, dim: int) -> tuple[int, int]:
         """Terms of an item and of a query under a code of components, for vectors of ``dim`` components: those of the
@@ -235,12 +249,14 @@ class Code:
 
         ``codebook`` replaces the file that the code names. BocError for more terms than ``dim`` allows.
         """
-        from boc.codecs.presets import concept_code, global_code, late_code
+        from boc.codecs.presets import concept_code, global_code, late_code, word_code
 
         if self.name == "late":
             return late_code(self.terms, self.density, self.seed)
         z, query_z = self.z, self.query_z
         book = codebook if self.reads_codebook and codebook is not None else self.load_codebook()
+        if book is not None and self.name in WORD_CODES:
+            return word_code(book, z=z, query_z=query_z)
         if book is not None:
             return concept_code(
                 book, self.name, z=z, query_z=query_z, similarity=self.similarity, aggregate=self.aggregate,
@@ -250,7 +266,7 @@ class Code:
             z, query_z = self.budgets(dim)
         return global_code(
             self.name, z=z, query_z=query_z, center=not self.plain, rotate=not self.plain, shift=self.shift,
-            expand=self.expand, seed=self.seed, bits=self.bits, terms=self.terms,
+            expand=self.expand, seed=self.seed, bits=self.bits, terms=self.terms, reading=self.reading,
         )  # fmt: skip
 
 

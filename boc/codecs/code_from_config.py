@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from boc.clustering.codebook import Codebook
 from boc.codecs.code import CODES, Code
+from boc.codecs.codec import STEPS
 from boc.errors import BocError
 from boc.types import Identity
 
 # The step that distinguishes a code from those below it.
 CODE_OF_STEP = {
+    "WordTerms": "words",
     "Dictionary": "dictionary",
     "SoftAssignment": "soft",
     "HardAssignment": "hard",
@@ -29,6 +31,7 @@ ARGUMENTS_OF_STEP = {
     "BitQuantizer": ("bits",),
     "Dictionary": ("z", "query_z", "terms", "seed"),
     "SoftAssignment": ("z", "query_z", "similarity", "aggregate"),
+    "WordTerms": ("z", "query_z"),
     "LateInteraction": ("terms", "density", "seed"),
 }
 
@@ -48,6 +51,11 @@ def code_of(config: Mapping[str, Any]) -> Code | None:
         "plain": not {"Center", "RandomRotation"} & set(steps),
         "shift": "ShiftedCReLU" in steps,
     }
+    order = [step["name"] for step in config["steps"]]
+    if "TopZ" in order:
+        quantised = next(step for step in CODE_OF_STEP if step in steps)
+        printed = order.index(quantised) < order.index("TopZ")
+        arguments["reading"] = "printed" if printed else "offset" if steps[quantised].get("offset") else "kept"
     for step, known in ARGUMENTS_OF_STEP.items():
         arguments |= {argument: steps[step][argument] for argument in known if step in steps}
     if any(params.get("drop_stopwords") for params in steps.values()):
@@ -57,14 +65,25 @@ def code_of(config: Mapping[str, Any]) -> Code | None:
         made = _config_of(code, steps)
     except BocError:
         return None
-    return code if all(made[part] == config[part] for part in ("steps", "chains")) else None
+    same = made["steps"] == _with_defaults(config["steps"]) and made["chains"] == config["chains"]
+    return code if same else None
+
+
+def _with_defaults(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The steps, with the parameters that they did not have when they were written."""
+    return [
+        {"name": step["name"], "params": {**STEPS[step["name"]]().get_params(), **step["params"]}}
+        if step["name"] in STEPS
+        else dict(step)
+        for step in steps
+    ]
 
 
 def _config_of(code: Code, steps: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The configuration of ``code`` with a codebook like that of ``steps``."""
     book = None
     if code.reads_codebook:
-        params = steps.get("SoftAssignment") or steps["HardAssignment"]
+        params = next(steps[step] for step in ("SoftAssignment", "HardAssignment", "WordTerms") if step in steps)
         centroids = np.zeros((params["clusters"], 1), np.float32)
-        book = Codebook(centroids, Identity("", "", 1), (), {"spherical": params["spherical"]}, 0, 1.0)
+        book = Codebook(centroids, Identity("", "", 1), (), {"spherical": params.get("spherical", False)}, 0, 1.0)
     return code.codec(max(code.z or 1, code.query_z or 1), book).config()

@@ -22,6 +22,7 @@ from boc.codecs.rotation import RandomRotation
 from boc.codecs.shifted_crelu import ShiftedCReLU
 from boc.codecs.topz import TopZ
 from boc.codecs.unit_norm import UnitNorm
+from boc.codecs.words import WordTerms
 from boc.errors import BocError
 from boc.types import Embeddings, Modality, Ragged, TermMatrix
 
@@ -41,6 +42,7 @@ STEPS: dict[str, type[Step]] = {
         HardAssignment,
         SoftAssignment,
         LateInteraction,
+        WordTerms,
     )
 }
 
@@ -74,6 +76,17 @@ class SurrogateCodec:
     def widths(self) -> list[int]:
         """Number of terms of each chain, once fitted."""
         return [chain[-1]._n_features_out for chain in self.chains]
+
+    @property
+    def words(self) -> dict[int, str]:
+        """The words that terms stand for, by term; none for terms that stand for no word of a vocabulary."""
+        words: dict[int, str] = {}
+        first = 0
+        for chain, width in zip(self.chains, self.widths, strict=True):
+            if isinstance(chain[0], WordTerms):
+                words.update(enumerate(chain[0].words, first))
+            first += width
+        return words
 
     def sample_rows(self, n_items: int) -> int:
         """How many rows ``fit`` should see at least, of a collection of ``n_items``."""
@@ -127,7 +140,17 @@ class SurrogateCodec:
 
     @classmethod
     def restore(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> SurrogateCodec:
-        """Restore a codec from its ``config()`` and ``arrays()``. BocError for an unknown step or a missing array."""
+        """Restore a codec from its ``config()`` and ``arrays()``. BocError for an unknown step, a missing array, or
+        a damaged config."""
+        try:
+            return cls._restored(config, arrays)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise BocError(
+                f"the code of the index is damaged ({type(error).__name__}); make the index again"
+            ) from error
+
+    @classmethod
+    def _restored(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> SurrogateCodec:
         for entry in config["steps"]:
             if entry["name"] not in STEPS:
                 raise BocError(f"unknown codec step {entry['name']!r} (known: {', '.join(STEPS)}); upgrade boc")

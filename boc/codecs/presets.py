@@ -19,14 +19,16 @@ from boc.codecs.rotation import RandomRotation
 from boc.codecs.shifted_crelu import ShiftedCReLU
 from boc.codecs.topz import TopZ
 from boc.codecs.unit_norm import UnitNorm
+from boc.codecs.words import WordTerms
 from boc.errors import BocError
-from boc.names import CONCEPT_CODES, GLOBAL_CODES
+from boc.names import CONCEPT_CODES, GLOBAL_CODES, READINGS
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
 MIXED_SCALE = 100
-SHIFTED_SCALE = 10_000  # high, because rounding is the only loss of a shifted code
+WORD_BITS = 3  # few enough to read, and BM25 ranks better by them than by finer frequencies
+FINE_SCALE = 10_000  # of codes that lose nothing else, or have rounded already
 
 
 def global_code(
@@ -41,29 +43,43 @@ def global_code(
     seed: int = 0,
     bits: int = 4,
     terms: int | None = None,
+    reading: str = "kept",
 ) -> SurrogateCodec:
     """One of the codes over global vectors, unfitted: ``scalar``, ``bits``, ``permutation`` or ``dictionary``.
 
     The chain is centring, rotation, c-ReLU, top-z, unit norm (not for ranks, whose norm is constant), quantiser.
-    Without centring and rotation it is the chain of the papers. With ``shift`` the code keeps the order of the dense
+    Without centring and rotation it is the chain of the papers, except for the order of its last steps: the BoC paper
+    (section III-A) quantises all components and then keeps the z highest, with ``reading="printed"``. The cosine of
+    these rows is the dot product after a unit norm, which is rounded once more, finely. ``reading="offset"`` adds the
+    number of kept terms to each rank (``DeepPermutation``).
+
+    With ``shift`` the code keeps the order of the dense
     vectors: there is no centring (which moves queries, too), no sparsification and no norm, and c-ReLU is shifted.
 
     For ``dictionary`` the chain is centring and a vocabulary of ``terms`` centroids; default budgets are 2 terms per
-    item and 64 per query. It ignores ``rotate``, ``shift``, ``expand`` and ``bits``.
+    item and 64 per query. It ignores ``rotate``, ``shift``, ``expand``, ``bits`` and ``reading``.
+
+    BocError for an unknown code, a reading that the code does not have, or a shifted code with budgets or a reading.
     """
     if code not in GLOBAL_CODES:
         raise BocError(f"no code {code!r}; known: {', '.join(GLOBAL_CODES)}")
     if code == "dictionary":
         return SurrogateCodec(dictionary_steps(terms, z or 2, query_z or 64, center=center, seed=seed))
-    if shift and (z is not None or query_z is not None):
-        raise BocError("a shifted code keeps every term; leave out z and query_z, or leave out shift")
+    if shift and (z is not None or query_z is not None or reading != "kept"):
+        raise BocError("a shifted code keeps every term; leave out z, query_z and reading, or leave out shift")
+    if reading not in READINGS[code]:
+        raise BocError(f"no reading {reading!r} of {code}; known: {', '.join(READINGS[code])}")
     chain: list[Step] = [Center()] if center and not shift else []
     chain += [RandomRotation(seed, expand)] if rotate else []
-    chain += [ShiftedCReLU() if shift else CReLU(), TopZ(z, query_z)]
+    chain += [ShiftedCReLU() if shift else CReLU()]
+    keep = TopZ(z, query_z)
     if code == "permutation":
-        return SurrogateCodec([*chain, DeepPermutation()])
-    chain += [] if shift else [UnitNorm()]
-    scalar = ScalarQuantizer(SHIFTED_SCALE) if shift else ScalarQuantizer()
+        last = [DeepPermutation(), keep, ScalarQuantizer(1)] if reading == "printed" else []
+        return SurrogateCodec([*chain, *(last or [keep, DeepPermutation(reading == "offset")])])
+    if reading == "printed":
+        return SurrogateCodec([*chain, ScalarQuantizer(), keep, UnitNorm(), ScalarQuantizer(FINE_SCALE)])
+    chain += [keep] if shift else [keep, UnitNorm()]
+    scalar = ScalarQuantizer(FINE_SCALE) if shift else ScalarQuantizer()
     return SurrogateCodec([*chain, scalar if code == "scalar" else BitQuantizer(bits)])
 
 
@@ -101,6 +117,13 @@ def concept_code(
 def late_code(terms: int | None = None, density: int = 20, seed: int = 0) -> SurrogateCodec:
     """Late interaction over ``terms`` centroids of words (default 1,024), unfitted; see ``LateInteraction``."""
     return SurrogateCodec([LateInteraction(terms or 1024, density, seed)])
+
+
+def word_code(codebook: Codebook, *, z: int | None = None, query_z: int | None = None) -> SurrogateCodec:
+    """Items written in the words of a vocabulary: at most ``z`` words per item (default 32) and ``query_z`` per query
+    (default 32), frequencies from 1 to 7. The mean of the pictures is still to be fitted."""
+    step = WordTerms.from_codebook(codebook, z=z or 32, query_z=query_z or 32)
+    return SurrogateCodec([step, BitQuantizer(WORD_BITS)])
 
 
 def frozen(chain: list[Step]) -> list[Step]:

@@ -14,6 +14,9 @@ class ScalarQuantizer(SparseStep):
     """tf = floor(scale * v), negative components dropped (BoC, section III-A; Amato et al., Large-scale
     Instance-level Image Retrieval, IP&M 2019).
 
+    A frequency cannot be negative. c-ReLU before this step makes two terms of a component, one for each sign;
+    ``ShiftedCReLU`` adds a constant, and is how signed numbers are indexed without a loss.
+
     Parameters
     ----------
     scale : float, default=1000

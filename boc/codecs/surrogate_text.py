@@ -5,7 +5,15 @@ Surrogate text has term j with frequency f as the word ``tj`` repeated f times, 
 
 from __future__ import annotations
 
-from boc.types import TermMatrix
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from boc.types import FieldType, Item, TermMatrix
+
+FIELD = "words"
+"""The metadata field with the words of a picture, for codes whose terms are words. It is searched as text."""
 
 
 def to_counts(terms: TermMatrix) -> list[dict[str, int]]:
@@ -18,3 +26,30 @@ def to_counts(terms: TermMatrix) -> list[dict[str, int]]:
 def to_text(terms: TermMatrix) -> list[str]:
     """Surrogate text of each row: "t17 t17 t203"."""
     return [" ".join(" ".join([word] * f) for word, f in row.items()) for row in to_counts(terms)]
+
+
+def to_words(terms: TermMatrix, words: Mapping[int, str]) -> list[str]:
+    """Text of each row in which a term is its word: "rocket rocket desert", the most frequent first, ties by term.
+    Terms without a word are left out."""
+    rows = []
+    for first, end in zip(terms.indptr[:-1], terms.indptr[1:], strict=True):
+        order = first + np.argsort(-terms.data[first:end], kind="stable")
+        pairs = zip(terms.indices[order].tolist(), terms.data[order].tolist(), strict=True)
+        rows.append(" ".join(" ".join([words[term]] * frequency) for term, frequency in pairs if term in words))
+    return rows
+
+
+def word_fields(words: Mapping[int, str]) -> dict[str, FieldType]:
+    """The metadata fields that an index has for a code with these words."""
+    return {FIELD: "text"} if words else {}
+
+
+def with_words(items: Sequence[Item], terms: TermMatrix, words: Mapping[int, str]) -> list[Item]:
+    """The items, and in the field ``FIELD`` of pictures the words of their ``terms``; unchanged without ``words``."""
+    if not words:
+        return list(items)
+    texts = to_words(terms, words)
+    return [
+        replace(item, fields={**item.fields, FIELD: text}) if item.modality == "image" and text else item
+        for item, text in zip(items, texts, strict=True)
+    ]

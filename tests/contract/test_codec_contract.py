@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +51,7 @@ def encode(step: Step, side: str, X: Any, modality: Modality) -> Any:
     return getattr(step, f"encode_{side}")(X, modality)
 
 
-with warnings.catch_warnings():  # steps are no children of BaseEstimator, see ``Step``: so much the more is checked
-    warnings.filterwarnings("ignore", "Estimator .* does not inherit from", UserWarning)
-    checked = parametrize_with_checks([step() for step in STEPS.values()])
-
-
-@checked
-@pytest.mark.filterwarnings("ignore:Estimator .* does not inherit from:UserWarning")
+@parametrize_with_checks([step() for step in STEPS.values()])
 def test_the_step_is_a_scikit_learn_transformer(estimator: Step, check: Any) -> None:
     check(estimator)
 

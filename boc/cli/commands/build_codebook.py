@@ -18,7 +18,7 @@ from boc.cli import options
     type=click.IntRange(1),
     default=1000,
     show_default=True,
-    help="Number of centroids (of words with --dictionary).",
+    help="Number of centroids (of words with --dictionary and --words).",
 )
 @click.option(
     "--sample", type=click.IntRange(1), default=100_000, show_default=True, help="Number of concepts to cluster."
@@ -39,6 +39,12 @@ from boc.cli import options
     help="Do not cluster; take the mean concepts of the most frequent English words of the captions.",
 )
 @click.option(
+    "--words",
+    "written",
+    is_flag=True,
+    help="Do not cluster; learn what each of the most frequent words adds to a caption, for --code words.",
+)
+@click.option(
     "--decontextualized",
     is_flag=True,
     help="Fail if FEATURES have concepts with context (without: encoder FOLDER?alone).",
@@ -54,23 +60,29 @@ def command(
     words_only: bool,
     balanced: bool,
     dictionary: bool,
+    written: bool,
     decontextualized: bool,
     spherical: bool,
 ) -> None:
-    """Make a codebook from the concepts in FEATURES, feature files of one encoder.
+    """Make a codebook from FEATURES, feature files of one encoder.
 
     The centroids come from k-means over a sample of the concept vectors of regions and words, or, with
-    --dictionary, are the mean vectors of frequent words. Use files of the training photographs.
+    --dictionary, are the mean vectors of frequent words. With --words they are what frequent words add to the vector
+    of a caption. Use files of the training photographs.
 
     \b
     Examples: boc build-codebook train.h5 -o codebook.npz
-              boc build-codebook train.h5 -o words.npz --dictionary
+              boc build-codebook train.h5 -o dictionary.npz --dictionary
+              boc build-codebook train.h5 -o words.npz --words
     """
+    if written and (dictionary or decontextualized or stopwords == "drop" or words_only or balanced or spherical):
+        raise click.UsageError("--words learns words from captions, not from concepts; leave the other choices out")
     if dictionary and (stopwords == "drop" or words_only or balanced or spherical):
         raise click.UsageError("--dictionary takes words and no stop-words anyway; leave the other choices out")
     if words_only and balanced:
         raise click.UsageError("--words-only leaves nothing to balance; give it or --balanced")
     from boc.clustering import codebook
+    from boc.clustering.vocabulary import vocabulary
     from boc.inputs.features import FeatureFile
     from boc.outputs import begins, check_output
     from boc.types import MODALITIES
@@ -83,7 +95,9 @@ def command(
         files = [stack.enter_context(FeatureFile(path)) for path in features]
         if decontextualized:
             codebook.check_alone(files)
-        if dictionary:
+        if written:
+            made = vocabulary(files, clusters, tell=tell)
+        elif dictionary:
             made = codebook.dictionary(files, clusters, tell=tell)
         else:
             made = codebook.cluster(
@@ -97,7 +111,9 @@ def command(
                 spherical=spherical,
                 tell=tell,
             )
-        tell("labelling")
-        made = codebook.labelled(made, files)
+        if not written:
+            tell("labelling")
+            made = codebook.labelled(made, files)
     made.save(output)
-    click.echo(f"{len(made)} {'words' if dictionary else 'centroids'} of {made.concepts} concepts in {output}")
+    of = "" if written else f" of {made.concepts} concepts"
+    click.echo(f"{len(made)} {'words' if dictionary or written else 'centroids'}{of} in {output}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,8 @@ def command(
 
 
 def _print(explanation: Explanation, top: int) -> None:
+    from boc.codecs.surrogate_text import FIELD
+
     for match in explanation.matches[:top]:
         product = f"{match.query_frequency} x {match.item_frequency} = {match.product}"
         words = options.plain(", ".join(match.label.words)) if match.label else ""
@@ -86,6 +89,9 @@ def _print(explanation: Explanation, top: int) -> None:
         click.echo(f"score    {explanation.score}")
     else:
         click.echo(f"{options.plain(explanation.item.id)} shares no term with this query", err=True)
+    if FIELD in explanation.item.fields:
+        counts = Counter(str(explanation.item.fields[FIELD]).split())
+        click.echo("words    " + ", ".join(f"{options.plain(word)} {count}" for word, count in counts.items()))
 
 
 def _record(explanation: Explanation) -> dict[str, Any]:

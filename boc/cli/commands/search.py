@@ -39,6 +39,12 @@ if TYPE_CHECKING:
     type=click.Choice(HYBRIDS),
     help="Combine with BM25 over the words of the sentence: fuse the rankings (rrf) or add the scores (sum).",
 )
+@click.option(
+    "--keywords",
+    is_flag=True,
+    help="Search by the words of TEXT alone (BM25), without the encoder: in captions, text fields, and the words of "
+    "pictures under --code words.",
+)
 @click.option("--words-weight", type=float, help="Factor of the BM25 score in --hybrid sum.")
 @click.option(
     "--min-confidence",
@@ -74,6 +80,7 @@ def command(
     conditions: tuple[str, ...],
     sort: str | None,
     hybrid: Hybrid | None,
+    keywords: bool,
     words_weight: float | None,
     min_confidence: float | None,
     mmr: float | None,
@@ -100,6 +107,7 @@ def command(
               boc search photos "a dog in the snow" --filter "taken>=2024-06" --sort -taken
               boc search photos "a submarine" --min-confidence 0.5
               boc search photos "a dog" --collapse --mmr 0.7
+              boc search photos "red rocket" --keywords
     """
     composed = text is not None or bool(images or like)
     if sum([composed, queries is not None, features is not None]) != 1:
@@ -108,6 +116,8 @@ def command(
         )
     if not composed and (unlike or weight is not None or unlike_weight is not None):
         raise click.UsageError("--unlike and weights go with TEXT, --image or --like; add one of them")
+    if keywords and (features is not None or images or like or unlike):
+        raise click.UsageError("--keywords looks for the words of TEXT or --queries; leave pictures and items out")
     if item is not None and features is None:
         raise click.UsageError("--id names an item of --features FILE; add that")
     from boc.inputs.metadata import parse_filter
@@ -123,7 +133,10 @@ def command(
     wanted = SearchOptions(
         k, rm, find, rerank, filters, hybrid, words_weight, None, sort, min_confidence, mmr, collapse
     )
-    if features is not None:
+    if keywords:
+        lines = [text] if text is not None else _lines(queries)
+        answers = list(zip(lines, searcher.search_words(lines, wanted), strict=True))
+    elif features is not None:
         answers = _by_vectors(searcher, features, item, wanted)
     elif composed:
         sentence, minus = (None, []) if text is None else parse_text(text)

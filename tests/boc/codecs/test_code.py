@@ -30,7 +30,7 @@ from boc.codecs.code import File, Flag, OneOf, Rule, Whole
 from boc.codecs.code_syntax import join_code, split_code
 from boc.codecs.dictionary import MOST_PER_DOCUMENT, MOST_TERMS
 from boc.errors import BocError
-from boc.names import CONCEPT_CODES, GLOBAL_CODES
+from boc.names import CONCEPT_CODES, GLOBAL_CODES, WORD_CODES
 from boc.types import Embeddings, Identity
 
 BOOK = Codebook(np.eye(5, 8, dtype=np.float32), Identity("t:x", "0" * 64, 8), (), {}, 9, 0.5)
@@ -53,7 +53,7 @@ def codes(draw: st.DrawFn) -> Code:
     rules = CODES[name].rules
     chosen = {argument: draw(values(rules[argument])) for argument in draw(st.sets(st.sampled_from(sorted(rules))))}
     if chosen.get("shift"):
-        chosen = {key: value for key, value in chosen.items() if key not in ("z", "query_z")}
+        chosen = {key: value for key, value in chosen.items() if key not in ("z", "query_z", "reading")}
     if chosen.get("plain"):
         chosen.pop("expand", None)
     return Code(name, **chosen)
@@ -140,6 +140,9 @@ def test_the_shortest_form_is_written(code: Code, text: str) -> None:
         ("soft(aggregate=mean)", ["aggregate must be sum or max, got 'mean'"]),
         ("hard(codebook='')", ["codebook must be the path of a file, got ''"]),
         ("scalar(shift=true, z=4)", ["keeps every term", "leave out z"]),
+        ("scalar(shift=true, reading=printed)", ["one reading", "leave out reading"]),
+        ("scalar(reading=offset)", ["reading must be kept or printed, got 'offset'"]),
+        ("bits(reading=printed)", ["'reading'", "it is for scalar, permutation"]),
         ("scalar(plain=true, expand=2)", ["expand rotates, plain does not"]),
         ("", ["a name is missing", "write NAME:Z/QUERY_Z", "dictionary:2/64"]),
         ("bits:32:4", ["bits:32:4", "the name is followed by something else than :Z and /QUERY_Z"]),
@@ -182,7 +185,7 @@ def test_the_guide_has_every_argument_of_every_code() -> None:
 
 
 def test_limits_are_those_of_the_steps() -> None:
-    assert list(CODES) == [*GLOBAL_CODES, *CONCEPT_CODES]
+    assert set(CODES) == {*GLOBAL_CODES, *WORD_CODES, *CONCEPT_CODES}
     assert {name for name in CODES if Code(name).reads_concepts} == set(CONCEPT_CODES)
     dictionary, soft = CODES["dictionary"].rules, CODES["soft"].rules
     assert dictionary["z"] == Whole(1, MOST_PER_DOCUMENT)
@@ -213,6 +216,14 @@ def test_an_index_of_other_steps_has_no_code() -> None:
     both = SurrogateCodec(*Code("scalar").codec(8).chains, *Code("bits").codec(8).chains)
     assert code_of(both.config()) is None
     assert code_of({"steps": [], "chains": []}) is None
+
+
+def test_an_index_made_before_a_parameter_was_added_has_its_code() -> None:
+    code = Code("permutation", z=4, query_z=4)
+    config = code.codec(8).config()
+    assert config["steps"][-1]["params"] == {"offset": False}
+    config["steps"][-1]["params"] = {}
+    assert code_of(config) == code
 
 
 def test_default_budgets_follow_from_the_dimension() -> None:

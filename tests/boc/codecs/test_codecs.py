@@ -290,6 +290,69 @@ def test_the_permutation_code_is_what_the_paper_writes(X: NDArray[np.float32], d
         assert {int(j): int(row[j]) for j in np.flatnonzero(row)} == {j: len(kept) - r for r, j in enumerate(kept)}
 
 
+@settings(max_examples=50)
+@given(X=tied_vectors((1, 6)), data=st.data())
+def test_the_printed_permutation_ranks_all_components_and_keeps_the_highest(
+    X: NDArray[np.float32], data: st.DataObject
+) -> None:
+    width = 2 * X.shape[1]
+    z, query_z = (data.draw(st.none() | st.integers(1, width)) for _ in "dq")
+    codec = global_code("permutation", z=z, query_z=query_z, center=False, rotate=False, reading="printed")
+    codec.fit(Embeddings("image", X))
+    for budget, encode in ((z, codec.encode_documents), (query_z or z, codec.encode_queries)):
+        terms = encode(Embeddings("text", X))
+        assert_canonical(terms, (len(X), width))
+        for row, x in zip(terms.toarray().tolist(), X, strict=True):
+            v = rectified(x)
+            order = sorted(range(width), key=lambda j: (-v[j], j))  # BoC, eq. 1, zeros by index
+            expected = [0] * width
+            for rank, j in enumerate(order[:budget]):
+                expected[j] = width - rank
+            assert row == expected
+
+
+@settings(max_examples=50)
+@given(X=tied_vectors((1, 6)), data=st.data())
+def test_an_offset_permutation_runs_from_twice_what_is_kept(X: NDArray[np.float32], data: st.DataObject) -> None:
+    z = data.draw(st.integers(1, 2 * X.shape[1]))
+    codec = global_code("permutation", z=z, center=False, rotate=False, reading="offset").fit(Embeddings("image", X))
+    terms = codec.encode_documents(Embeddings("image", X))
+    for row, x in zip(terms.toarray(), X, strict=True):
+        kept = largest(rectified(x), z)
+        assert {int(j): int(row[j]) for j in np.flatnonzero(row)} == {j: 2 * len(kept) - r for r, j in enumerate(kept)}
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 10**6), data=st.data())
+def test_the_printed_scalar_code_scores_the_cosine_of_what_is_kept_of_the_floors(
+    seed: int, data: st.DataObject
+) -> None:
+    X = unit(seed, 5)
+    width = 2 * X.shape[1]
+    z, query_z = (data.draw(st.integers(1, width)) for _ in "dq")
+    codec = global_code("scalar", z=z, query_z=query_z, center=False, rotate=False, reading="printed")
+    codec.fit(Embeddings("image", X))
+    scores = (codec.encode_queries(Embeddings("text", X)) @ codec.encode_documents(Embeddings("image", X)).T).toarray()
+
+    def printed(x: NDArray[np.float32], budget: int) -> list[int]:
+        floors = [math.floor(1000 * float(value)) for value in rectified(x)]
+        kept = sorted(range(width), key=lambda j: (-floors[j], j))[:budget]
+        return [floors[j] if j in kept else 0 for j in range(width)]
+
+    for q, row in zip(X, scores.tolist(), strict=True):
+        for d, score in zip(X, row, strict=True):
+            a, b = printed(q, query_z), printed(d, z)
+            cosine = sum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
+            assert score / 10_000**2 == pytest.approx(cosine, abs=width * 1e-4)
+
+
+def test_a_reading_that_a_code_does_not_have_is_refused() -> None:
+    with pytest.raises(BocError, match="no reading 'offset' of scalar; known: kept, printed"):
+        global_code("scalar", reading="offset")
+    with pytest.raises(BocError, match="leave out z, query_z and reading"):
+        global_code("permutation", reading="printed", shift=True)
+
+
 SIGNED = ("scalar", "bits", "permutation")  # codes whose terms are signed components
 
 

@@ -1,0 +1,132 @@
+"""How well pictures are written in words: what keywords find without an encoder, and how many words are true.
+
+    python -m bench.paper.words FEATURES --fit TRAIN [--gallery GALLERY]
+
+The vocabulary is of the captions of TRAIN, the index of the pictures in FEATURES, their captions are the queries. A
+row has the arguments of the code, a measure, its value, and what chance or the vectors themselves have where that is
+known:
+
+- R@10 of the described picture, by keywords (BM25 over the words of pictures, without an encoder), by the code (the
+  sentence encoded, its terms alone); reference: all pictures that share a term, re-ranked by the vectors.
+- Of the ten heaviest words of a picture, the share that are in its own captions; the share of pictures where that is
+  at least .8. Chance: with the captions of another picture.
+- With GALLERY, a folder of ``boc gallery``: for each family of sentences (boc/scenes/truth.py)
+  its measures, by keywords.
+
+``--show N`` prints on stderr the words of N pictures, those in brackets that their captions do not have, and a caption.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+
+from bench.report.rows import Writer
+from boc.build import build_index
+from boc.clustering.term_labels import content_words
+from boc.clustering.vocabulary import vocabulary
+from boc.inputs.features import FeatureFile
+from boc.scenes.truth import DEPTH, FAMILIES, judge, queries, read_gallery
+from boc.search import Searcher
+
+COLUMNS = ("code", "measure", "value", "reference", "count")
+CODES = ("z=16", "z=32", "z=64")
+HEAVIEST = 10
+TRUE = 0.8  # share of the heaviest words from which a picture counts as written truly
+FAMILY_QUERIES = 300
+BLOCK = 500  # queries at a time
+
+
+def heaviest(searcher: Searcher) -> dict[str, list[str]]:
+    """The heaviest words of each picture, most frequent first."""
+    texts = {i.id: str(i.fields.get("words", "")) for i in searcher.index.items() if i.modality == "image"}
+    return {id: [word for word, _ in Counter(text.split()).most_common(HEAVIEST)] for id, text in texts.items()}
+
+
+def true_words(words: dict[str, list[str]], captions: dict[str, set[str]]) -> Iterator[tuple[str, float, float, int]]:
+    """How many of the heaviest words are in the captions of the picture, and in those of the next one."""
+    ids = [id for id in words if words[id]]
+    shares = []
+    for away in (0, 1):
+        of = {id: captions[ids[(n + away) % len(ids)]] for n, id in enumerate(ids)}
+        shares.append(np.array([np.mean([word in of[id] for word in words[id]]) for id in ids]))
+    yield "words in own captions", float(shares[0].mean()), float(shares[1].mean()), len(ids)
+    many = [float((share >= TRUE).mean()) for share in shares]
+    yield "pictures with .8 of them", many[0], many[1], len(ids)
+    yield "words counted per picture", float(np.mean([len(words[id]) for id in words])), float("nan"), len(words)
+
+
+def recalls(searcher: Searcher, file: FeatureFile) -> Iterator[tuple[str, float, float, int]]:
+    """R@10 of the described picture, by keywords and by the code."""
+    found = {"keywords": 0, "code": 0, "vectors": 0}
+    total = file.count("text")
+    for start in range(0, total, BLOCK):
+        batch = file.batch("text", start, min(start + BLOCK, total))
+        for by, answers in (
+            ("keywords", searcher.search_words([item.content for item in batch.items], find="image")),
+            ("code", searcher.index.search(searcher.codec.encode_queries(batch.embeddings), DEPTH, "image")),
+            ("vectors", searcher.search_vectors(batch.embeddings, find="image", rm=file.count("image"))),
+        ):
+            found[by] += sum(
+                any(hit.item.id == item.group for hit in hits) for item, hits in zip(batch.items, answers, strict=True)
+            )
+    for by in ("keywords", "code"):
+        yield f"R@10 by {by}", found[by] / total, found["vectors"] / total, total
+
+
+def families(searcher: Searcher, gallery: Path, file: FeatureFile) -> Iterator[tuple[str, float, float, int]]:
+    """What keywords find of the families of sentences."""
+    painted = read_gallery(gallery / "scenes.json")
+    numbers = {id: n for n, id in enumerate(file.ids("image"))}
+    asked = queries([painted[int(Path(id).stem)] for id in numbers], FAMILY_QUERIES)
+    hits = searcher.search_words([query.asked.text for query in asked], find="image", k=DEPTH)
+    rankings = [[numbers[hit.item.id] for hit in row] for row in hits]
+    for family in FAMILIES:
+        mine = [n for n, query in enumerate(asked) if query.family == family]
+        if mine:
+            measures = judge([asked[n] for n in mine], [rankings[n] for n in mine])
+            for name, measure in measures.items():
+                yield f"{family}, {name}", measure.value, measure.chance, measure.count
+
+
+@click.command()
+@click.argument("features", type=click.Path(path_type=Path))
+@click.option("--fit", "train", required=True, type=click.Path(path_type=Path), help="Captions of the vocabulary.")
+@click.option("--gallery", type=click.Path(path_type=Path), help="The painted scenes in FEATURES.")
+@click.option("--clusters", default=1000, show_default=True, help="Words of the vocabulary.")
+@click.option("--code", "codes", multiple=True, default=CODES, show_default=True, help="Arguments of the code words.")
+@click.option("--show", default=0, help="Print the words of so many pictures on stderr.")
+def main(features: Path, train: Path, gallery: Path | None, clusters: int, codes: tuple[str, ...], show: int) -> None:
+    """Measure the code words on the pictures in FEATURES."""
+    with FeatureFile(features) as file, FeatureFile(train) as fit, tempfile.TemporaryDirectory() as folder:
+        book = Path(folder) / "words.npz"
+        vocabulary([fit], clusters).save(book)
+        captions: dict[str, set[str]] = defaultdict(set)
+        first: dict[str, str] = {}
+        for item in file.items("text"):
+            captions[item.group].update(content_words(item.content))
+            first.setdefault(item.group, item.content)
+        parameters = {"features": features, "fit": train, "gallery": gallery, "clusters": clusters}
+        with Writer(sys.stdout, __file__, parameters, COLUMNS) as out:
+            for number, code in enumerate(codes):
+                place = f"file:{folder}/{number}"
+                build_index("words", features, code=f"words(codebook='{book}', {code})", at=place)
+                searcher = Searcher.open("words", place)
+                words = heaviest(searcher)
+                for id in [*words][:: max(1, len(words) // show)][:show] if show else []:
+                    told = " ".join(word if word in captions[id] else f"({word})" for word in words[id])
+                    click.echo(f"{id}: {told}  |  {first[id]}", err=True)
+                rows = [*recalls(searcher, file), *true_words(words, captions)]
+                rows += families(searcher, gallery, file) if gallery is not None else []
+                for name, value, reference, count in rows:
+                    out.write(code, name, f"{value:.4f}", None if np.isnan(reference) else f"{reference:.4f}", count)
+
+
+if __name__ == "__main__":
+    main()

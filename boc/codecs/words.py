@@ -1,0 +1,139 @@
+"""Words: an item as the words nearest to it, so that its terms can be read.
+
+A vocabulary (boc/clustering/vocabulary.py) has the direction that each word adds to a sentence, longer for usual words.
+A dual encoder puts pictures where it puts their sentences, so a picture, centred, has large dot products with the words
+that would describe it. It gets the ``z`` words of the largest, synonyms side by side, which suits a search that matches
+words as written. A sum of few words (non-negative pursuit, as in SpLiCE, Bhalla et al., NeurIPS 2024) takes one of
+several synonyms and corrects it by rare words: keywords found fewer pictures by it, painted and real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from boc.clustering.kmeans import kmeans
+from boc.clustering.term_labels import unpack_labels
+from boc.codecs.base import one_row
+from boc.codecs.center import Center
+from boc.codecs.topz import largest
+from boc.types import Modality
+from boc.vectors import unit_rows
+
+if TYPE_CHECKING:
+    from boc.clustering.codebook import Codebook
+
+LEAST = 1e-3  # least dot product that counts
+
+
+class WordTerms(Center):
+    """Rows as their dot products with the words nearest to them; rows are centred and of unit length.
+
+    A document has ``z`` words, a query ``query_z``.
+
+    Parameters
+    ----------
+    clusters : int, default=1000
+        Number of words. Without a vocabulary ``fit`` learns so many nameless directions by spherical k-means.
+    z : int, default=32
+        Words per document at most; fewer if the others have no dot product above 0.
+    query_z : int, default=32
+        Words per query at most.
+    seed : int, default=0
+        Seed of the k-means.
+
+    Attributes
+    ----------
+    labels_, means_
+        As in ``Center``; with a vocabulary the mean of sentences is that of the captions it was made from.
+    vocabulary_ : ndarray of float32 (p, d)
+        Vectors of the words; of unit length or shorter.
+    origin_ : ndarray of float32 (d,) or (0,)
+        The mean of the captions, if there is a vocabulary.
+    term_labels_ : ndarray of uint8
+        The words, packed by ``boc.clustering.term_labels``; empty without a vocabulary.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    >>> step = WordTerms().fit(X)
+    >>> step.transform(np.array([[0.8, 0.6]])).toarray().astype(float).round(4).tolist()
+    [[0.8, 0.0, 0.6, 0.0]]
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ("labels_", "means_", "vocabulary_", "origin_", "term_labels_")
+
+    def __init__(self, clusters: int = 1000, z: int = 32, query_z: int = 32, seed: int = 0) -> None:
+        self.clusters = clusters
+        self.z = z
+        self.query_z = query_z
+        self.seed = seed
+        self._given: Codebook | None = None
+
+    @classmethod
+    def from_codebook(cls, codebook: Codebook, *, z: int = 32, query_z: int = 32) -> WordTerms:
+        """The step with the words of ``codebook``; ``fit`` learns the mean of the pictures only."""
+        step = cls(len(codebook), z, query_z)
+        step._given = codebook
+        return step
+
+    def fit(self, X: NDArray[Any], y: object = None) -> WordTerms:
+        """Learn the means of ``X`` (n, d) for each label of ``y`` (n,), and the directions if there is no vocabulary.
+        ValueError for a parameter out of its range."""
+        for name in ("clusters", "z", "query_z"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        super().fit(X, y)
+        book = self._given
+        self.vocabulary_ = np.empty((0, self.n_features_in_), np.float32)
+        self.origin_, self.term_labels_ = np.empty(0, np.float32), np.empty(0, np.uint8)
+        if book is None:
+            X = self._validated(X, reset=False)
+            labels = np.zeros(len(X), "U1") if y is None else np.asarray(y).astype(str)
+            rows = X - self.means_[np.searchsorted(self.labels_, labels)]
+            self.vocabulary_ = kmeans(unit_rows(rows), self.clusters, seed=self.seed, spherical=True)
+            return self
+        origin = np.zeros(self.n_features_in_, np.float32) if book.origin is None else book.origin
+        means = {**dict(zip(self.labels_.tolist(), self.means_, strict=True)), "text": origin}
+        self.labels_ = np.array(sorted(means))
+        self.means_ = np.stack([means[label] for label in sorted(means)]).astype(np.float32)
+        self.vocabulary_, self.origin_ = book.centroids, origin
+        self.term_labels_ = self.term_labels_ if book.labels is None else book.labels
+        return self
+
+    @property
+    def words(self) -> Sequence[str]:
+        """The word of each term; none without a vocabulary."""
+        return [label.words[0] for label in unpack_labels(self.term_labels_)]
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.vocabulary_)
+
+    def transform(self, X: NDArray[Any], modality: str | None = None) -> sparse.csr_array:
+        """The document side: X (n, d) -> float32 csr (n, p), at most ``z`` values per row, all above 0."""
+        return self._nearest(unit_rows(self._centred(X, modality)), self.z)
+
+    def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
+        return self.transform(X, modality)
+
+    def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
+        """The query side: X (n, d) -> float32 csr (n, p), at most ``query_z`` values per row, all above 0."""
+        return self._nearest(unit_rows(self._centred(X, modality)), self.query_z)
+
+    def _nearest(self, rows: NDArray[np.float32], z: int) -> sparse.csr_array:
+        """The dot products of rows with their ``z`` nearest words, those above 0."""
+        dots = np.concatenate([row[None] @ self.vocabulary_.T for row in rows])
+        columns = largest(dots, min(z, dots.shape[1]))
+        values = np.take_along_axis(dots, columns, axis=1)
+        kept = values > LEAST
+        data, numbers = values[kept].astype(np.float32), columns[kept].astype(np.int32)
+        if len(rows) == 1:
+            return one_row(data, numbers, dots.shape[1])
+        ends = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
+        return sparse.csr_array((data, numbers, ends), shape=dots.shape)

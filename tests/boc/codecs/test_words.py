@@ -1,0 +1,199 @@
+"""Pictures written in words: the step against its definition, vocabularies, and searches by keywords."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.linear_model import Ridge
+
+from boc.build import append, build_index, delete
+from boc.clustering.codebook import Codebook
+from boc.clustering.term_labels import Label, content_words, pack_labels
+from boc.clustering.vocabulary import FREQUENT, RIDGE
+from boc.codecs import Code, SurrogateCodec, WordTerms, parse_code
+from boc.codecs.code_from_config import code_of
+from boc.codecs.surrogate_text import to_words, with_words
+from boc.codecs.words import LEAST
+from boc.copy import copy_index
+from boc.errors import BocError
+from boc.explain.score import explain
+from boc.export import export_index
+from boc.inputs.features import FeatureFile
+from boc.search import Searcher
+from boc.types import Embeddings, Identity, Item
+from boc.vectors import unit_rows
+from tests.helpers import boc
+
+WIDTH = 5
+
+
+def gaussian(rows: int, seed: int) -> NDArray[np.float32]:
+    return unit_rows(np.random.default_rng(seed).standard_normal((rows, WIDTH)))
+
+
+def book_of(words: NDArray[np.float32], origin: NDArray[np.float32]) -> Codebook:
+    names = tuple(f"word{chr(97 + i)}" for i in range(len(words)))
+    labels = pack_labels([Label((name,)) for name in names])
+    return Codebook(words, Identity("t:x", "0" * 64, WIDTH), (), {}, len(words), 1.0, names, labels, origin=origin)
+
+
+@given(seed=st.integers(0, 10**6), query_z=st.integers(1, 12))
+def test_both_sides_are_centred_and_queries_have_their_nearest_words(seed: int, query_z: int) -> None:
+    words, origin, pictures, sentences = (
+        gaussian(9, seed),
+        gaussian(1, seed + 1)[0],
+        gaussian(7, seed + 2),
+        gaussian(3, 5),
+    )
+    step = WordTerms.from_codebook(book_of(words, origin), z=4, query_z=query_z)
+    step.fit(pictures, ["image"] * len(pictures))
+    for row, x in zip(
+        step.encode_documents(pictures, "image").toarray(), unit_rows(pictures - pictures.mean(axis=0)), strict=True
+    ):
+        expected = {j: c for j, c in sorted(enumerate(words @ x), key=lambda pair: -pair[1])[:4] if c > LEAST}
+        assert dict(enumerate(row)) == pytest.approx({j: expected.get(j, 0) for j in range(9)}, abs=1e-5)
+    asked = step.encode_queries(sentences, "text").toarray()
+    cosines = unit_rows(sentences - origin) @ words.T  # no sentence was seen in fit
+    for row, all_of in zip(asked, cosines, strict=True):
+        nearest = sorted(range(9), key=lambda j: -all_of[j])[:query_z]
+        expected = [all_of[j] if j in nearest and all_of[j] > LEAST else 0 for j in range(9)]
+        np.testing.assert_allclose(row, expected, atol=1e-5)
+    assert list(step.words) == [f"word{letter}" for letter in "abcdefghi"]
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 5), st.integers(1, 7), max_size=6), max_size=4))
+def test_the_text_of_a_picture_has_each_word_as_often_as_its_frequency_says(rows: list[dict[int, int]]) -> None:
+    words = {1: "rocket", 2: "red", 4: "desert"}
+    terms = sparse.csr_array(
+        np.array([[row.get(j, 0) for j in range(6)] for row in rows] or np.zeros((0, 6)), np.int32)
+    )
+    texts = to_words(terms, words)
+    assert [Counter(text.split()) for text in texts] == [
+        Counter({words[j]: f for j, f in row.items() if j in words}) for row in rows
+    ]
+    for text in texts:
+        counts = [*Counter(text.split()).values()]
+        assert counts == sorted(counts, reverse=True)
+
+
+def test_only_pictures_are_written_in_words() -> None:
+    items = [Item("a", "image", "a.jpg", "a"), Item("b", "text", "a dog", "a"), Item("c", "image", "c.jpg", "c")]
+    terms = sparse.csr_array(np.array([[2, 1], [1, 1], [0, 0]], np.int32))
+    written = with_words(items, terms, {0: "dog", 1: "snow"})
+    assert [dict(item.fields) for item in written] == [{"words": "dog dog snow"}, {}, {}]
+    assert with_words(items, terms, {}) == items
+
+
+@pytest.fixture(scope="module")
+def book(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("words") / "words.npz"
+    made = boc("build-codebook", library / "photos.h5", "-o", path, "--words", "--clusters", 7)
+    assert made.stdout == f"7 words in {path}\n"
+    return path
+
+
+def test_a_vocabulary_holds_the_most_frequent_words_and_what_they_add_to_a_caption(library: Path, book: Path) -> None:
+    made = Codebook.load(book)
+    with FeatureFile(library / "photos.h5") as file:
+        captions = [item.content for item in file.items("text")]
+        vectors = file.vectors("text").astype(np.float64)
+    counts = Counter(word for caption in captions for word in set(content_words(caption)))
+    assert made.words == tuple(sorted(counts, key=lambda word: (-counts[word], word))[:7])
+    assert made.origin is not None
+    np.testing.assert_allclose(made.origin, vectors.mean(axis=0), atol=1e-5)
+    present = np.array([[word in content_words(caption) for word in made.words] for caption in captions], float)
+    added = Ridge(alpha=RIDGE).fit(present, vectors).coef_.T
+    for word, vector, expected in zip(made.words, made.centroids, added, strict=True):
+        length = (counts[word] / counts[made.words[0]]) ** FREQUENT
+        np.testing.assert_allclose(vector, length * expected / np.linalg.norm(expected), atol=1e-4)
+
+
+def test_pictures_are_found_by_keywords_without_an_encoder(library: Path, book: Path, tmp_path: Path) -> None:
+    at, code = f"file:{tmp_path}", f"words(z=5, codebook='{book}')"
+    build_index("words", library / "photos.h5", code=code, at=at)
+    searcher = Searcher.open("words", at)
+    searcher._load = lambda spec: pytest.fail("the encoder is not needed")
+    assert str(code_of(searcher.index.manifest.codec)) == "words:5/32"
+    items = {item.id: item for item in searcher.index.items()}
+    names = searcher.codec.words
+    for id, row in zip(items, searcher.index.terms([*items]), strict=True):
+        expected = {names[term]: int(f) for term, f in zip(row.indices.tolist(), row.data.tolist(), strict=True)}
+        own = Counter(str(items[id].fields.get("words", "")).split())
+        assert own == (Counter(expected) if items[id].modality == "image" else Counter())
+    word = Counter(word for item in items.values() for word in set(str(item.fields.get("words", "")).split()))
+    wanted = word.most_common()[-1][0]
+    holders = {id for id, item in items.items() if wanted in str(item.fields.get("words", "")).split()}
+    assert {hit.item.id for hit in searcher.search_words([wanted], k=40)[0]} == holders
+    printed = boc("search", "words", wanted, "--keywords", "-k", 40, "--at", at).stdout
+    assert {line.split()[2] for line in printed.splitlines()} == holders
+
+
+def test_hits_of_a_sentence_are_explained_by_words(library: Path, book: Path, tmp_path: Path) -> None:
+    at = f"file:{tmp_path}"
+    build_index("words", library / "photos.h5", code=f"words(codebook='{book}')", at=at)
+    searcher = Searcher.open("words", at, device="cpu")
+    asked = searcher.encoder.encode_texts(["a red box"])
+    found = searcher.index.search(searcher.codec.encode_queries(asked), 3, "image")[0]
+    best = found[0].item.id
+    explained = explain(searcher, best, "a red box")
+    assert explained.score == found[0].score
+    labels = {match.label.words[0] for match in explained.matches if match.label is not None}
+    text = str(found[0].item.fields["words"])
+    assert labels <= set(text.split())
+    printed = boc("explain", "words", "a red box", best, "--at", at).stdout
+    first, count = Counter(text.split()).most_common(1)[0]
+    assert f"words    {first} {count}" in printed
+
+
+def test_words_follow_items_through_edits_copies_and_files(library: Path, book: Path, tmp_path: Path) -> None:
+    at, code = f"file:{tmp_path}", f"words(codebook='{book}')"
+    build_index("words", library / "photos.h5", code=code, at=at)
+    before = {item.id: item for item in Searcher.open("words", at).index.items()}
+    gone = [id for id in before if id.startswith("007")]
+    delete("words", gone, at=at)
+    append("words", library / "photos.h5", at=at)
+    build_index("plain", library / "photos.h5", at=at)
+    copy_index("plain", "copied", code=code, at=at)
+    export_index("words", tmp_path / "words.boc.h5", at=at)
+    build_index("again", tmp_path / "words.boc.h5", at=at)
+    for name in ("words", "copied", "again"):
+        assert {item.id: item.fields.get("words") for item in Searcher.open(name, at).index.items()} == {
+            id: item.fields.get("words") for id, item in before.items()
+        }
+
+
+def test_what_does_not_go_together_is_refused(library: Path, book: Path, tmp_path: Path) -> None:
+    at = f"file:{tmp_path}"
+    table = tmp_path / "table.csv"
+    table.write_text("id,words:text\n007.png,mine\n")
+    with pytest.raises(BocError, match="the metadata field 'words' holds the words of pictures"):
+        build_index("x", library / "photos.h5", code=f"words(codebook='{book}')", metadata=table, at=at)
+    with pytest.raises(BocError, match="the codebook holds the vectors of words; make one without"):
+        parse_code(f"hard(codebook='{book}')").load_codebook()
+    other = tmp_path / "book.npz"
+    Codebook(np.eye(3, dtype=np.float32), Identity("t:x", "0" * 64, 3), (), {}, 9, 0.5).save(other)
+    with pytest.raises(BocError, match="the codebook holds concepts; make one with boc build-codebook --words"):
+        Code("words", codebook=str(other)).load_codebook()
+    with pytest.raises(BocError, match="make one with boc build-codebook FEATURES -o FILE --words"):
+        Code("words").load_codebook()
+    for option in ("--dictionary", "--spherical", "--balanced", "--words-only"):
+        refused = boc("build-codebook", library / "photos.h5", "-o", tmp_path / "n.npz", "--words", option)
+        assert refused.exit_code == 2
+        assert "--words learns words from captions" in refused.output
+    searcher = Searcher.open("photos", f"file:{library / 'index'}")
+    with pytest.raises(BocError, match="leave out rerank, mmr"):
+        searcher.search_words(["box"], rerank="dot", mmr=0.5)
+    with pytest.raises(BocError, match="no words to look for"):
+        searcher.search_words([" "])
+    with pytest.raises(ValueError, match="z must be at least 1, got 0"):
+        WordTerms(z=0).fit(gaussian(4, 0))
+    assert SurrogateCodec([WordTerms()]).fit(Embeddings("image", gaussian(9, 0))).words == {}
+    refused = boc("search", "photos", "box", "--keywords", "--image", "a.jpg", "--at", f"file:{library / 'index'}")
+    assert "leave pictures and items out" in refused.output
