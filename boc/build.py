@@ -66,6 +66,7 @@ def build_index(
     ids: Path | None = None,
     images: Path | None = None,
     replace: bool = False,
+    ocr: bool = False,
     device: str = "auto",
     progress: Progress = lambda label, done, total: None,
 ) -> LoadReport:
@@ -102,6 +103,8 @@ def build_index(
         Folder of the pictures of a CSV; default: the folder of the CSV, or ``images`` in it.
     replace : bool, default=False
         Replace an existing index with other contents, which is an error otherwise.
+    ocr : bool, default=False
+        Read the words inside pictures, too, into the text field ``ocr``, which hybrid search searches.
     device : str, default="auto"
         Device that the encoder runs on: cpu, cuda, or auto.
     progress : callable, optional
@@ -116,7 +119,9 @@ def build_index(
         return (rerank or "dot") != "dot" or concepts is not None or make(identity).reads_concepts
 
     sources = _paths(source)
-    paths, made, states = _feature_files(name, sources, ids, images, at, encoder, device, keeps_concepts, progress)
+    paths, made, states = _feature_files(
+        name, sources, ids, images, at, encoder, device, keeps_concepts, progress, ocr=ocr
+    )
     with FeatureFiles(paths) as file:
         exported = file.exported if code is None and concepts is None else None
         if exported is not None:
@@ -151,6 +156,7 @@ def append(
     metadata: Metadata | Path | str | None = None,
     ids: Path | None = None,
     images: Path | None = None,
+    ocr: bool = False,
     device: str = "auto",
     progress: Progress = lambda label, done, total: None,
 ) -> LoadReport:
@@ -164,7 +170,9 @@ def append(
     manifest = searcher.index.manifest
     keep = searcher.codec.reads_concepts or manifest.concept_dtype is not None
     spec = encoder or manifest.identity.spec
-    paths, made, _ = _feature_files(name, _paths(source), ids, images, at, spec, device, lambda _: keep, progress)
+    paths, made, _ = _feature_files(
+        name, _paths(source), ids, images, at, spec, device, lambda _: keep, progress, ocr=ocr
+    )
     with FeatureFiles(paths) as file:
         total = file.count("image") + file.count("text")
         for done in append_items(file, at, name, table):
@@ -217,6 +225,8 @@ def _feature_files(
     device: str,
     keeps_concepts: Callable[[Identity], bool],
     progress: Progress,
+    *,
+    ocr: bool,
 ) -> tuple[list[Path], Path | None, dict[str, State]]:
     """The embeddings files of the sources, the temporary one that was made here, and the states that the files of its
     pictures had before they were read."""
@@ -224,13 +234,15 @@ def _feature_files(
     if found is None or (found.file is not None and is_embeddings(found.file)):
         if ids is not None:
             raise BocError(NARROWED)
+        if ocr:
+            raise SourceError(f"{sources[0]} holds no pictures to read the words of; leave out --ocr")
         return list(sources), None, {}
     if encoder is None:
         raise BocError(_no_encoder(sources[0]))
     network = plugins.encoder(encoder, device)
     concepts = keeps_concepts(network.identity)
     states = {item.id: _state(item) for item in found.items if found.file is None and item.modality == "image"}
-    path = encoded_file(name, at, found, network, progress, concepts=concepts)
+    path = encoded_file(name, at, found, network, progress, concepts=concepts, ocr=ocr)
     return [path], path, states
 
 
@@ -241,11 +253,13 @@ def _state(item: Item) -> State:
         return ()
 
 
-def encoded_file(name: str, at: str, source: Source, network: Encoder, progress: Progress, *, concepts: bool) -> Path:
+def encoded_file(
+    name: str, at: str, source: Source, network: Encoder, progress: Progress, *, concepts: bool, ocr: bool
+) -> Path:
     """The feature file of a source on its way to the index ``name``, which the caller removes; after a kill the same
     call continues it."""
-    path = _intermediate(name, at, [source.digest, source.stamp, network.identity.digest, str(concepts)])
-    extraction = Extraction(source, path, encoder=network, concepts=concepts, workers=None)
+    path = _intermediate(name, at, [source.digest, source.stamp, network.identity.digest, str(concepts), str(ocr)])
+    extraction = Extraction(source, path, encoder=network, concepts=concepts, workers=None, ocr=ocr)
     if not path.exists():
         for done in extraction.run():
             progress("encoding", done, extraction.total)

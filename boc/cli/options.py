@@ -89,6 +89,11 @@ metadata = click.option(
     type=PATH,
     help="CSV of metadata to filter by and to show; its header is like id,year:integer,tag:keyword.",
 )
+ocr = click.option(
+    "--ocr",
+    is_flag=True,
+    help="Read the words inside pictures, too, for boc search --hybrid; up to seconds per picture (extra ocr).",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 

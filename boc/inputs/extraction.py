@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from boc.errors import EncoderError, FeatureFileError, ImageError
+from boc.errors import EncoderError, FeatureFileError, ImageError, SourceError
+from boc.inputs import ocr as words
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.inputs.file_facts import FACTS, facts_of
@@ -40,8 +41,9 @@ class Extraction:
 
     Give ``regions`` for a file of regions, or ``encoder`` for a file of embeddings, and the ``precision`` it computes
     in. Pictures are prepared in ``workers`` other processes, ahead of the encoder; 0 prepares them in this process,
-    None in as many as pay. Their facts are read there, too, and stored as metadata. Items that cannot be used are left
-    out and listed in the file with the reason. ``speed`` is that of the last run.
+    None in as many as pay. Their facts are read there, too, and stored as metadata; with ``ocr`` also the words inside
+    them, which takes longer than all else. Items that cannot be used are left out and listed in the file with the
+    reason. ``speed`` is that of the last run.
 
     A script that uses workers needs the guard ``if __name__ == "__main__"``, since they import it.
     """
@@ -57,6 +59,7 @@ class Extraction:
         concepts: bool = True,
         precision: str = "float32",
         workers: int | None = 0,
+        ocr: bool = False,
     ) -> None:
         self._prepare: Callable[[ImageRef], Any]
         if encoder is not None:
@@ -86,9 +89,13 @@ class Extraction:
         self.stamp = source.stamp
         self._path = path
         if source.file is not None:
+            if ocr:
+                raise SourceError(f"{source.file} holds no pictures to read the words of; leave out --ocr")
             self._prepare, self.workers = self._stored(source.file), 0
         else:
-            self._prepare = _WithFacts(self._prepare)
+            if ocr:
+                words.check_installed()
+            self._prepare = _WithFacts(self._prepare, ocr)
 
     def run(self) -> Iterator[int]:
         """Process the source; yields the number of items done, starting with those of an earlier run."""
@@ -166,12 +173,14 @@ class Extraction:
 
 @dataclass(frozen=True)
 class _WithFacts:
-    """Prepares a picture after reading its facts; returns both."""
+    """Prepares a picture after reading its facts; returns both. The words inside it are read if it can be used."""
 
     prepare: Callable[[ImageRef], Any]
+    ocr: bool
 
     def __call__(self, image: ImageRef) -> tuple[dict[str, Any], Any]:
-        return facts_of(image), self.prepare(image)
+        facts, prepared = facts_of(image), self.prepare(image)
+        return facts | (words.words_inside(image) if self.ocr else {}), prepared
 
 
 class _StoredRegions:

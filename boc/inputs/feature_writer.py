@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from boc.errors import FeatureFileError
 from boc.inputs import stored_terms
 from boc.inputs.features import OPTIONAL, FeatureFile, Header
 from boc.types import MODALITIES, Batch, Modality, Ragged, RegionBatch
+
+PART = re.compile("[0-9]{12,20}-[0-9]{12,20}[.]h5")
 
 
 class FeatureWriter:
@@ -67,6 +70,8 @@ class FeatureWriter:
         parts = self._parts()
         for part in parts:
             with FeatureFile(part) as file:
+                if file.header != self.header:
+                    raise FeatureFileError(f"{part} is of another run; delete {self.folder} to start again")
                 failed += file.failed
         with replacing(self.path) as temporary:
             _write(temporary, self.header, lambda: _part_batches(parts), failed, self._arrays)
@@ -79,14 +84,24 @@ class FeatureWriter:
         sync(self.folder.parent)
 
     def _parts(self) -> list[Path]:
-        return sorted(self.folder.glob("[0-9]*-[0-9]*.h5"))
+        return sorted(path for path in self.folder.glob("*.h5") if PART.fullmatch(path.name))
+
+    def _noted(self, note: Path) -> str:
+        """What an earlier run left in its note: JSON of an object."""
+        try:
+            text = note.read_text(encoding="utf-8")
+            if isinstance(json.loads(text), dict):
+                return text
+        except (ValueError, RecursionError):
+            pass
+        raise FeatureFileError(f"{note} is damaged; delete {self.folder} to start again")
 
     def _resume(self) -> int:
         note = self.folder / "header.json"
         wanted = self.header.entries() | ({"state of the pictures": self._stamp} if self._stamp else {})
         mine = json.dumps(wanted, indent=1)
-        if note.exists() and note.read_text(encoding="utf-8") != mine:
-            theirs = OPTIONAL | json.loads(note.read_text(encoding="utf-8"))
+        if note.exists() and (text := self._noted(note)) != mine:
+            theirs = OPTIONAL | json.loads(text)
             all_of_mine = OPTIONAL | wanted
             differing = [key for key in all_of_mine | theirs if theirs.get(key) != all_of_mine.get(key)]
             raise FeatureFileError(

@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from tokenize import TokenError
 from types import TracebackType
 from typing import Any, Literal
 
@@ -60,6 +61,7 @@ OPTIONAL = {
     "fields": "",
     "index": "",
 }  # entries of a header that may be missing, with their defaults
+ENDED = (EOFError, TokenError, MemoryError)  # of arrays that end too early, or tell a size that no memory has
 
 
 @dataclass(frozen=True)
@@ -406,7 +408,7 @@ def _damage(path: Path) -> Iterator[None]:
     """FeatureFileError in place of what HDF5, or text that is not UTF-8, makes of a damaged file."""
     try:
         yield
-    except (OSError, RuntimeError, ValueError, TypeError, LookupError, MemoryError, OverflowError) as error:
+    except (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, *ENDED) as error:
         check_system(path, error, FeatureFileError)
         reason = "damaged (text that is not UTF-8)" if isinstance(error, UnicodeError) else "not a readable HDF5 file"
         raise FeatureFileError(f"{path}: {reason}; make it with boc extract") from error

@@ -1,5 +1,5 @@
-"""What the file of a picture tells about it, as metadata: its size, time and hash, by which a later sync knows it, and
-what its camera wrote into it."""
+"""What the file of a picture tells about it, as metadata: its size, time and hash, by which a later sync knows it, what
+its camera wrote into it, and the words inside it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from boc.atomic_files import sha256
 from boc.errors import SourceError
-from boc.inputs import camera
+from boc.inputs import camera, ocr
 from boc.types import FieldType, ImageRef
 
 T = TypeVar("T")
@@ -30,8 +30,8 @@ digit, and ``content_hash`` the begin of the SHA-256 of the file: these tell a c
 STATE = ("size", "modified_ns", "content_hash")
 """The facts that an index must hold to be compared with its files."""
 
-FACTS: dict[str, FieldType] = {**FIELDS, **camera.FIELDS}
-"""Types of all that ``facts_of`` may tell."""
+FACTS: dict[str, FieldType] = {**FIELDS, **camera.FIELDS, **ocr.FIELDS}
+"""Types of all that ``facts_of`` may tell, and of the words inside a picture, which are read only if that is asked."""
 
 HIDDEN = frozenset({"modified_ns", "content_hash"})
 """Facts for programs, which pages leave out."""

@@ -57,7 +57,9 @@ def compare_pictures(
     """
     found = Differences()
     states = {item.id: state_of(item.content) for item in items}
-    donors = _Donors(stored, lambda item: _text(item, "content_hash"), [key for key in stored if not states.get(key)])
+    donors = _Donors(
+        stored, lambda item: text_fact(item, "content_hash"), [key for key in stored if not states.get(key)]
+    )
     sizes = {size for item in stored.values() if isinstance(size := item.fields.get("size"), int)}
     for item in items:
         state, old = states[item.id], stored.get(item.id)
@@ -75,7 +77,7 @@ def compare_pictures(
     return found
 
 
-def _text(item: Item, name: str) -> str | None:
+def text_fact(item: Item, name: str) -> str | None:
     """A fact of a stored item; None if it has none, or metadata of that name that are something else."""
     fact = item.fields.get(name)
     return fact if isinstance(fact, str) else None

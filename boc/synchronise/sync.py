@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -18,18 +19,21 @@ from boc import plugins
 from boc.build import PLACE, Progress, encoded_file, opened
 from boc.copy import Rows, stored_rows
 from boc.errors import BocError, SourceError
+from boc.inputs import ocr as words
 from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS, STATE, facts_of
 from boc.inputs.metadata import Metadata
+from boc.inputs.prepare_pool import advised, preparing
 from boc.inputs.sources import Source
 from boc.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, put_items
 from boc.search import Searcher
-from boc.synchronise.compare import Known, compare_pictures, compare_sentences
+from boc.synchronise.compare import Known, compare_pictures, compare_sentences, text_fact
 from boc.types import MODALITIES, ImageRef, Item
 
 if TYPE_CHECKING:
     from boc.plugins import Index, IndexEditor
 
+READ = 256  # pictures whose words are read per commit, the most that a kill can lose
 CHUNK = 4096  # items encoded per commit; a kill costs at most the part of one that differs when it is repeated
 DELETED = 1000  # items deleted at a time
 
@@ -38,7 +42,8 @@ DELETED = 1000  # items deleted at a time
 class SyncReport:
     """What a sync did: numbers of items added, changed, moved, removed, and left as they were.
 
-    ``encoded`` counts those that the encoder saw, ``kept`` those that the source lacks and ``keep_missing`` kept.
+    ``encoded`` counts those that the encoder saw, ``read`` those whose words were read and whose vectors were there,
+    ``kept`` those that the source lacks and ``keep_missing`` kept.
     ``failed`` are (id, reason) of pictures that could not be read now, ``unreadable`` the ids of those without a
     file, or that could not be read earlier and have not changed since.
     """
@@ -50,13 +55,14 @@ class SyncReport:
     same: int = 0
     kept: int = 0
     encoded: int = 0
+    read: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
 
     @property
     def up_to_date(self) -> bool:
         """Whether nothing was done."""
-        return not (self.added or self.changed or self.moved or self.removed)
+        return not (self.added or self.changed or self.moved or self.removed or self.read)
 
 
 def sync_index(
@@ -70,6 +76,7 @@ def sync_index(
     images: Path | None = None,
     keep_missing: bool = False,
     remove_many: bool = False,
+    ocr: bool = False,
     device: str = "auto",
     progress: Progress = lambda label, done, total: None,
 ) -> SyncReport:
@@ -96,6 +103,8 @@ def sync_index(
         Keep items whose pictures or captions are not in the source; of several folders some may be gone.
     remove_many : bool, default=False
         Remove missing items even if they are more than half of the index, which is an error otherwise.
+    ocr : bool, default=False
+        Read the words inside pictures of which the index does not hold them yet.
     device : str, default="auto"
         Device that the encoder runs on: cpu, cuda, or auto.
     progress : callable, optional
@@ -110,7 +119,7 @@ def sync_index(
         _ = searcher.encoder  # EncoderError if it is another one
     items = open_pictures(paths, ids, images, keep_missing=keep_missing)
     return synchronise(
-        name, at, searcher, items, table, keep_missing=keep_missing, remove_many=remove_many, progress=progress
+        name, at, searcher, items, table, keep_missing=keep_missing, remove_many=remove_many, ocr=ocr, progress=progress
     )
 
 
@@ -135,6 +144,7 @@ def synchronise(
     *,
     keep_missing: bool = False,
     remove_many: bool = False,
+    ocr: bool = False,
     progress: Progress = lambda label, done, total: None,
 ) -> SyncReport:
     """As ``sync_index``, with an open index and source; the encoder of ``searcher`` is loaded if it is needed."""
@@ -144,7 +154,11 @@ def synchronise(
     check_fields(manifest, table)
     if table is not None and len(strange := table.strangers(source.items)) == len(table.rows):
         raise BocError(f"no id of the metadata is that of an item (such as {strange[0]!r}); give ids of {name}")
-    work = _Sync(name, at, searcher, source, table)
+    if ocr:
+        words.check_installed()
+        if manifest.fields.get("ocr") != words.FIELDS["ocr"] or "ocr" in manifest.table_facts:
+            raise BocError(f"{name} has no field for the words inside pictures; make it again with --replace --ocr")
+    work = _Sync(name, at, searcher, source, table, ocr=ocr)
     work.check_removal(keep_missing=keep_missing, remove_many=remove_many)
     return work.run(progress)
 
@@ -152,8 +166,10 @@ def synchronise(
 class _Sync:
     """One sync: what there is to do, and doing it."""
 
-    def __init__(self, name: str, at: str, searcher: Searcher, source: Source, table: Metadata | None) -> None:
-        self._name, self._at, self._searcher = name, at, searcher
+    def __init__(
+        self, name: str, at: str, searcher: Searcher, source: Source, table: Metadata | None, *, ocr: bool
+    ) -> None:
+        self._name, self._at, self._searcher, self._ocr = name, at, searcher, ocr
         self._index: Index = searcher.index
         self._backend = plugins.backend(at)
         manifest = self._index.manifest
@@ -180,6 +196,8 @@ class _Sync:
         self._kept = len(missing) - len(self._gone)
         self._table = table or self._held()
         self._rewritten = [known for known in self._known if self._differs(known, of_table=table is not None)]
+        pictures_known = [known for known in self._known if known.item.modality == "image"]
+        self._unread = [known.item.id for known in pictures_known if ocr and "ocr" not in known.donor.fields]
 
     def check_removal(self, *, keep_missing: bool, remove_many: bool) -> None:
         """Keep what is missing, if that is wanted. BocError if more would be removed than is allowed."""
@@ -202,9 +220,7 @@ class _Sync:
             leaving = [*(self._vacated if number == 0 else []), *(self._gone if number + 1 >= len(chunks) else [])]
             if path is None and not (self._rewritten or leaving or self._is_outdated()):
                 break
-            with self._backend.edit(self._name) as editor:
-                if self._backend.open(self._name).manifest != self._index.manifest:
-                    raise BocError(f"{self._name} was changed by somebody else meanwhile; repeat the command")
+            with self._editor() as editor:
                 done = [known.item.id for known in self._rewritten]
                 self._rewrite(editor, progress)
                 if path is not None:
@@ -212,17 +228,44 @@ class _Sync:
                         done += [key for modality in MODALITIES for key in file.ids(modality)]
                         failed += file.failed
                         leaving += [key for key, _ in file.failed if key in self._stored]
-                        self._unreadable |= {key: list(self._states[key]) for key, _ in file.failed}
+                        self._unreadable |= {
+                            key: list(self._states[key]) for key, _ in file.failed if key in self._states
+                        }
                         deque(put_items(editor, file, self._searcher.codec, self._index.manifest, self._table), 0)
                 for start in range(0, len(leaving), DELETED):
                     editor.delete(leaving[start : start + DELETED])
-                old = self._index.manifest.source
-                source = hashlib.sha256(json.dumps([old, done, leaving]).encode()).hexdigest()
-                editor.commit(source, unreadable=self._unreadable, table_facts=self._table_facts)
-                self._index, self._rewritten = self._backend.open(self._name), []
+                self._commit(editor, [done, leaving])
+                self._rewritten = []
             if path is not None:
                 path.unlink()
+        self._read(progress)
         return self._report(failed)
+
+    @contextmanager
+    def _editor(self) -> Iterator[IndexEditor]:
+        with self._backend.edit(self._name) as editor:
+            if self._backend.open(self._name).manifest != self._index.manifest:
+                raise BocError(f"{self._name} was changed by somebody else meanwhile; repeat the command")
+            yield editor
+
+    def _commit(self, editor: IndexEditor, done: Sequence[Sequence[str]]) -> None:
+        source = hashlib.sha256(json.dumps([self._index.manifest.source, *done]).encode()).hexdigest()
+        editor.commit(source, unreadable=self._unreadable, table_facts=self._table_facts)
+        self._index = self._backend.open(self._name)
+
+    def _read(self, progress: Progress) -> None:
+        """Read the words inside pictures that are in the index without them, in commits of ``READ``."""
+        items = self._index.find(self._unread)
+        images = [ImageRef(item.id, Path(item.content)) for item in items]
+        with preparing(words.words_inside, images, advised(len(images))) as found:
+            for start in range(0, len(items), READ):
+                batch = items[start : start + READ]
+                told = [replace(item, fields={**item.fields, **next(found)}) for item in batch]
+                with self._editor() as editor:
+                    rows = stored_rows(self._index, batch)
+                    editor.put(told, rows.terms, rows.vectors, rows.concepts)
+                    self._commit(editor, [[item.id for item in batch]])
+                progress("reading words", start + len(batch), len(items))
 
     def _encoded(self, chunk: Sequence[Item], before: int, progress: Progress) -> Path | None:
         """The feature file of new items, if there are any."""
@@ -234,7 +277,16 @@ class _Sync:
             progress(label, before + done, len(self._new))
 
         network = self._searcher.encoder
-        return encoded_file(self._name, self._at, Source(list(chunk)), network, told, concepts=concepts)
+        path = encoded_file(self._name, self._at, Source(list(chunk)), network, told, concepts=concepts, ocr=self._ocr)
+        with FeatureFile(path) as file:
+            wanted = {item.id: item.content for item in chunk}
+            held = {item.id: item.content for modality in MODALITIES for item in file.items(modality)}
+            held |= {key: wanted.get(key, "") for key, _ in file.failed}
+            if file.header.digest != network.identity.digest or held != wanted:
+                raise BocError(
+                    f"{path} does not hold what was encoded for {self._name}; delete it, and repeat the command"
+                )
+        return path
 
     def _rewrite(self, editor: IndexEditor, progress: Progress) -> None:
         """Put items whose vectors are in the index, with their new ids, paths and metadata.
@@ -278,9 +330,10 @@ class _Sync:
         """The item with its metadata: the facts of its file, and the values of the table."""
         item, facts = known.item, {}
         if item.modality == "image":
-            digest = known.digest or known.donor.fields["content_hash"]
+            digest = known.digest or text_fact(known.donor, "content_hash")
             told = facts_of(ImageRef(item.id, Path(item.content)), digest) or known.donor.fields
-            facts = {fact: value for fact, value in told.items() if fact in self._types}
+            inside = {name: known.donor.fields[name] for name in words.FIELDS if name in known.donor.fields}
+            facts = {fact: value for fact, value in {**told, **inside}.items() if fact in self._types}
         return replace(item, fields={**facts, **self._table.of(item)})
 
     def _own(self, item: Item) -> dict[str, Any]:
@@ -316,6 +369,7 @@ class _Sync:
             counts["same"],
             self._kept,
             len(self._new) - len(failed),
+            len(self._unread),
             failed,
             sorted({*self._lost, *self._unreadable} - bad),
         )

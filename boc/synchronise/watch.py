@@ -30,6 +30,7 @@ def watch(
     ids: Path | None = None,
     images: Path | None = None,
     keep_missing: bool = False,
+    ocr: bool = False,
     device: str = "auto",
     progress: Progress = lambda label, done, total: None,
     stop: Callable[[], bool] = lambda: False,
@@ -49,7 +50,9 @@ def watch(
             searcher = searcher.renewed()
             table = None if metadata is None else Metadata.read(metadata)
             items = open_pictures(paths, ids, images, keep_missing=keep_missing)
-            report = synchronise(name, at, searcher, items, table, keep_missing=keep_missing, progress=progress)
+            report = synchronise(
+                name, at, searcher, items, table, keep_missing=keep_missing, ocr=ocr, progress=progress
+            )
         except BocError as found:
             if str(found) != error:
                 told(found)

@@ -37,7 +37,8 @@ HERE = Path(__file__).resolve().parent
 def create_app(searcher: Searcher, settings: Settings, others: Mapping[str, Searcher] | None = None) -> FastAPI:
     """The server of one index, or of several, as an ASGI application.
 
-    ``settings.name`` is the index at ``/``; it and the ``others``, by name, are at ``/index/NAME/``. It loads nothing
+    ``settings.name`` is the index at ``/``; it and the ``others``, by name, are at ``/index/NAME/``. With
+    ``settings.api_only`` there is the JSON interface without pages. It loads nothing
     itself: the first request waits for what a searcher has not loaded yet.
     """
     app = FastAPI(
@@ -53,8 +54,9 @@ def create_app(searcher: Searcher, settings: Settings, others: Mapping[str, Sear
     app.state.services = services = _services({settings.name: searcher, **(others or {})}, settings, metrics)
     app.include_router(routes.api)
     app.include_router(routes.api, prefix="/index/{index}", include_in_schema=False)
-    app.mount("/static", Checked(directory=HERE / "static"), "static")
-    _add_pages(app)
+    if not settings.api_only:
+        app.mount("/static", Checked(directory=HERE / "static"), "static")
+        _add_pages(app)
     add_operations(app, {name: service.library for name, service in services.items()}, metrics)
     app.add_middleware(Compressed)
     for layer in (Crowd, Bodies, Guard):  # the last layer added sees a request first

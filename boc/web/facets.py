@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from boc.inputs.file_facts import shown
 from boc.queries import Query
 from boc.search_options import SearchOptions
 from boc.types import Embeddings, FieldType, Item
@@ -20,6 +19,11 @@ VALUES, MANY = 12, 30  # values shown per field, and values of a number that is 
 KINDS = ("keyword", "boolean", "integer", "date")
 
 
+def offered(opened: Opened) -> list[str]:
+    """The fields that have facets: those with values, but for numbers of too many values among the first items."""
+    return [name for name, kind in opened.fields.items() if kind in KINDS and not _scattered(name, kind, opened.begin)]
+
+
 def facets(opened: Opened, query: Query, encoded: Sequence[Embeddings], options: SearchOptions) -> dict[str, Any]:
     """A ``FacetsAnswer`` to a question whose parts are ``encoded``."""
     confident = None if options.hybrid else 0.0
@@ -27,7 +31,7 @@ def facets(opened: Opened, query: Query, encoded: Sequence[Embeddings], options:
     hits = opened.searcher.search_query(query, wanted, encoded=encoded)
     sure = sum((hit.confidence or 0) >= LINE for hit in hits)
     items = [hit.item for hit in hits[: DEPTH if options.hybrid else max(sure, LEAST)]]
-    types = shown(opened.searcher.index.manifest.fields)
+    types = opened.fields
     sample = opened.sample(opened.searcher.target(options.find)) if "date" in types.values() else []
     found = [_facet(name, kind, items, sample) for name, kind in types.items() if kind in KINDS]
     return {"hits": len(items), "facets": [each for each in found if each is not None]}
@@ -36,7 +40,7 @@ def facets(opened: Opened, query: Query, encoded: Sequence[Embeddings], options:
 def _facet(name: str, kind: FieldType, items: Sequence[Item], sample: Sequence[Item]) -> dict[str, Any] | None:
     """The facet of a field; None if no item has it, or numbers too many to choose from."""
     counts = Counter(value for item in items for value in dict.fromkeys(_values(item.fields, name, kind)))
-    if not counts or (kind == "integer" and len(counts) > MANY):
+    if not counts or _scattered(name, kind, items):
         return None
     best = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:VALUES]
     if kind in ("date", "integer"):
@@ -45,6 +49,18 @@ def _facet(name: str, kind: FieldType, items: Sequence[Item], sample: Sequence[I
     values = [{"value": str(value), "filters": _filters(name, kind, value), "count": n} for value, n in best]
     ends = {"least": min(dates, default=None), "most": max(dates, default=None)}
     return {"field": name, "values": values, **ends}
+
+
+def _scattered(name: str, kind: FieldType, items: Iterable[Item]) -> bool:
+    """Whether a field of numbers has too many values to choose from, as a measure has."""
+    if kind != "integer":
+        return False
+    seen: set[int] = set()
+    for item in items:
+        seen.update(_all(item.fields, name))
+        if len(seen) > MANY:
+            return True
+    return False
 
 
 def _all(fields: Mapping[str, Any], name: str) -> list[Any]:

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from boc.errors import BackendError, BocError, ImageError, ManifestError
 from boc.explain.score import TermLabels
+from boc.inputs.file_facts import shown
 from boc.names import Modality
 from boc.plugins import Encoder
 from boc.queries import Part
 from boc.search import Searcher
-from boc.types import Embeddings, ImageRef, Item, TermMatrix
+from boc.types import Embeddings, FieldType, ImageRef, Item, TermMatrix
 from boc.web.http.errors import ProblemError, unknown
 from boc.web.microbatch import Together
 from boc.web.pictures.decoding import Budget
@@ -88,10 +89,21 @@ class Opened:
         return cls(searcher, searcher.index.document_frequencies(), TermLabels(searcher))
 
     @cached_property
+    def begin(self) -> list[Item]:
+        """The first items of the index."""
+        return list(islice(self.searcher.index.items(), BEGIN))
+
+    @cached_property
+    def fields(self) -> dict[str, FieldType]:
+        """The fields that a page offers: those of text, and those of which an item has a value."""
+        used = self.searcher.index.used_fields()
+        fields = shown(self.searcher.index.manifest.fields)
+        return {name: kind for name, kind in fields.items() if kind == "text" or name in used}
+
+    @cached_property
     def examples(self) -> list[str]:
         """Some short sentences from the beginning of the index, as examples of queries."""
-        begin = islice(self.searcher.index.items(), BEGIN)
-        short = [item.content for item in begin if item.modality == "text" and len(item.content) <= SHORT]
+        short = [item.content for item in self.begin if item.modality == "text" and len(item.content) <= SHORT]
         return list(dict.fromkeys(short[:: max(1, len(short) // EXAMPLES)]))[:EXAMPLES]
 
     def sample(self, modality: Modality) -> list[Item]:

@@ -17,14 +17,14 @@ from pydantic import BaseModel, Field
 from boc import __version__
 from boc.codecs import code_of
 from boc.codecs.crelu import CReLU
-from boc.errors import BocError, ImageError
+from boc.errors import BackendError, BocError, ImageError, UnreachableError
 from boc.explain.score import explain_item
-from boc.inputs.file_facts import shown
 from boc.queries import Part
 from boc.queries import Query as Parts
 from boc.types import Embeddings, Item
 from boc.web import schemas, serialize
 from boc.web.facets import facets as count_facets
+from boc.web.facets import offered
 from boc.web.http.errors import ProblemError, unknown
 from boc.web.http.responses import as_json
 from boc.web.live_index import Library, Opened
@@ -125,6 +125,40 @@ async def by_picture(
         return service.search(request, query, asked.told(query), asked, partial(service.library.part, sent=sent))
 
     return await service.with_upload(image, work)
+
+
+WRITTEN: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {}}}}
+
+
+@api.get("/query", response_class=Response, responses=WRITTEN)
+async def query(service: Served, asked: Annotated[Question, Query()]) -> Response:
+    """The body of the search request for the server that holds the index, as ``boc query`` prints it."""
+    return await run_in_threadpool(_request, service, asked.query(), asked, service.library.part)
+
+
+@api.post("/query", response_class=Response, responses=WRITTEN)
+async def query_by_picture(service: Served, image: Picture, asked: Annotated[Question, Query()]) -> Response:
+    """The same for a picture, and whatever else is asked."""
+
+    def work(sent: Upload) -> Response:
+        return _request(service, asked.query([sent.path]), asked, partial(service.library.part, sent=sent))
+
+    return await service.with_upload(image, work)
+
+
+def _request(service: Service, query: Parts, asked: Asked, encode: Callable[[Opened, Part], Embeddings]) -> Response:
+    """The body for a query. ProblemError 400 for what no single request does."""
+
+    def work(opened: Opened) -> str:
+        encoded = [] if query.ids else [encode(opened, each) for each in query.parts]
+        try:
+            return opened.searcher.request(query, asked.options(opened), encoded=encoded).written("json")
+        except UnreachableError:
+            raise
+        except BackendError as error:
+            raise ProblemError(400, str(error)) from error
+
+    return Response(service.library.do(work), headers={"Cache-Control": "no-store"}, media_type="application/json")
 
 
 @api.get("/facets", response_model=schemas.FacetsAnswer)
@@ -303,7 +337,8 @@ def _info(opened: Opened, service: Service) -> serialize.Json:
         "rerank": manifest.rerank,
         "dim": manifest.identity.dim,
         "encoder": manifest.identity.spec,
-        "fields": shown(manifest.fields),
+        "fields": opened.fields,
+        "facets": offered(opened),
         "concepts": manifest.concept_dtype is not None,
         "examples": opened.examples,
         "limits": {

@@ -36,6 +36,7 @@ class Settings:
     ``active`` requests, and ``uploads`` of pictures, are processed at a time and ``waiting`` more may wait; further
     ones are rejected. ``patience`` is the number of seconds in which a body must arrive, ``look_every`` the number of
     seconds between checks whether the index was replaced. With ``log_queries`` the log of requests has their addresses.
+    With ``api_only`` there is no page.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Settings:
     patience: float = 30.0
     look_every: float = 3.0
     log_queries: bool = False
+    api_only: bool = False
 
     @property
     def private(self) -> bool:

@@ -104,6 +104,11 @@ def test_facets_narrow_the_search_and_keep_people_in(visit: Callable[..., Any], 
     page = visit(f"{odd_server}?token={quote(SECRET)}", expected="404")
     page.fill("#q", "a red box")
     before = settle(page)
+    offered = page.locator("details.facet summary").all_text_contents()
+    filtered = page.locator(".filters select[aria-label=Field] option").all_text_contents()
+    for names in (offered, filtered):
+        assert {"maker", "year"} <= set(names)
+        assert not {"lens", "taken", "camera", "gps_latitude"} & set(names)
     page.locator("details.facet", has_text="year").locator("summary").click()
     value = page.locator("details[open] .facet-value").first
     value.wait_for()
@@ -195,7 +200,7 @@ def test_dates_have_sliders(visit: Callable[..., Any], server: str) -> None:
 
     def described(route: Any) -> None:
         info = route.fetch().json()
-        route.fulfill(json={**info, "fields": {"taken": "date"}})
+        route.fulfill(json={**info, "fields": {"taken": "date"}, "facets": ["taken"]})
 
     page.route("**/api/info", described)
     page.route("**/api/facets?*", lambda route: route.fulfill(json={"hits": 9, "facets": [facet]}))

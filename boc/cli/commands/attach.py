@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 @click.option(
     "--code",
     type=options.CodeType(),
-    default="scalar",
+    default="dictionary",
     show_default=True,
     help="How vectors become terms, the first time: NAME:Z/QUERY_Z or NAME(ARGUMENT=VALUE, ...), listed below.",
 )
-@click.option("--rm", type=click.FloatRange(1), default=10.0, show_default=True, help="Candidates re-ranked per hit.")
+@click.option("--rm", type=click.FloatRange(1), default=30.0, show_default=True, help="Candidates re-ranked per hit.")
 @click.option("--yes", is_flag=True, help="Change the mapping without asking.")
 @options.as_json
 @options.at
@@ -41,7 +41,7 @@ def command(
 
     \b
     Examples: boc attach articles photos.h5 --at elastic+https://USER@HOST:9200
-              boc attach articles photos.h5 --id-field sku --code dictionary --yes
+              boc attach articles photos.h5 --id-field sku --code bits:32 --yes
     """
     from boc.attach import attach
 

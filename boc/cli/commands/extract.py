@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Compile the network first, which takes about a minute and pays on long runs.",
 )
+@options.ocr
 @options.device
 def command(
     source: Path,
@@ -68,6 +69,7 @@ def command(
     precision: Literal["float32", "bfloat16", "float16"],
     batch_size: int,
     compiled: bool,
+    ocr: bool,
     device: str,
 ) -> None:
     """Encode SOURCE, or extract its regions, and write the result to a feature file.
@@ -108,6 +110,7 @@ def command(
         concepts=not no_concepts,
         precision=precision,
         workers=workers,
+        ocr=ocr,
     )
     options.show("extracting", extraction.total, extraction.run())
     if extraction.speed.images:

@@ -28,6 +28,7 @@ MAKING = {"rm", "replace", *(field.name for field in fields(options.Coding))}
 @options.metadata
 @click.option("--append", "appended", is_flag=True, help="Add the items to the existing index NAME, with its code.")
 @click.option("--replace", is_flag=True, help="Replace an existing index of that name.")
+@options.ocr
 @options.device
 def command(
     name: str,
@@ -41,6 +42,7 @@ def command(
     metadata: Path | None,
     appended: bool,
     replace: bool,
+    ocr: bool,
     device: str,
 ) -> None:
     """Make the index NAME from everything in SOURCE.
@@ -57,9 +59,9 @@ def command(
     --append adds the items of SOURCE to an existing index, and replaces items with the same ids.
 
     Pictures have metadata of their own: taken, camera, lens, gps_latitude, gps_longitude, width, height, orientation,
-    folder, name, size, modified. The table of --metadata, which goes before these, has one line per item. A caption has
-    the values of its picture, unless it has its own line. The header declares types: keyword, integer, float, boolean,
-    date, text. Several values are separated by a vertical bar.
+    folder, name, size, modified; with --ocr also ocr, the words inside them. The table of --metadata, which goes before
+    these, has one line per item. A caption has the values of its picture, unless it has its own line. The header
+    declares types: keyword, integer, float, boolean, date, text. Several values are separated by a vertical bar.
 
     \b
     Examples: boc index photos photos.h5
@@ -85,6 +87,7 @@ def command(
                 metadata=metadata,
                 ids=ids,
                 images=images,
+                ocr=ocr,
                 device=device,
                 progress=progress,
             )
@@ -100,6 +103,7 @@ def command(
             metadata=metadata,
             ids=ids,
             images=images,
+            ocr=ocr,
             device=device,
         )
         return
@@ -119,6 +123,7 @@ def command(
                 metadata=metadata,
                 ids=ids,
                 images=images,
+                ocr=ocr,
                 replace=replace,
                 device=device,
                 progress=progress,

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     help="Another host name that requests may use; can be repeated.",
 )
 @click.option("--cache", type=options.PATH, help="Folder to cache thumbnails in [default: boc/thumbnails in ~/.cache].")
+@click.option("--api-only", is_flag=True, help="Serve the JSON interface under /api, without the page.")
 @click.option("--open", "browse", is_flag=True, help="Open the page in a browser.")
 @click.option(
     "--workers",
@@ -77,6 +78,7 @@ def command(
     token: str | None,
     hosts: tuple[str, ...],
     cache: Path | None,
+    api_only: bool,
     browse: bool,
     workers: int,
     log: Form | None,
@@ -97,6 +99,7 @@ def command(
               boc serve photos --at elastic+https://USER@HOST:9200 --port 8080
               BOC_TOKEN=$(openssl rand -hex 16) boc serve photos --host 0.0.0.0 --allow-host pictures.example.org
               boc serve photos --workers 4 --log json
+              boc serve photos --at elastic+https://USER@HOST:9200 --api-only
     """
     from boc.errors import BocError
 
@@ -115,10 +118,13 @@ def command(
         raise BocError("the token is empty; give one that is hard to guess, or leave --token out")
     if log_queries and log is None:
         raise click.UsageError("--log-queries adds to a log; give --log text or --log json too")
+    if api_only and browse:
+        raise click.UsageError("--api-only serves no page that --open could open; leave one of them out")
     names = tuple(dict.fromkeys(names))
     if folders and len(names) > 1:
         raise click.UsageError("--sync goes with one NAME; keep others in line with boc sync --watch")
-    settings = Settings(names[0], at, host, hosts, token, cache or default_cache(), log_queries=log_queries)
+    folder = cache or default_cache()
+    settings = Settings(names[0], at, host, hosts, token, folder, log_queries=log_queries, api_only=api_only)
     with listen(host, port) as sock, sync.beside(names[0], folders, at, encoder, device):
         address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}/"
 
@@ -126,7 +132,7 @@ def command(
             if not settings.private and token is None:
                 all_may = f"everybody who reaches {host} can search and see these pictures"
                 click.echo(f"note: {all_may}; give a --token to change that", err=True)
-            click.echo(f"{' '.join(names)} is at {address}", err=True)
+            click.echo(f"{' '.join(names)} is at {address}{'api/' if api_only else ''}", err=True)
             if browse and _shows():
                 click.launch(address if token is None else f"{address}?token={token}")
 

@@ -35,6 +35,7 @@ PARENT = "BOC_PARENT_PROCESS"
 @options.at
 @options.encoder
 @options.metadata
+@options.ocr
 @options.device
 @options.as_json
 def command(
@@ -48,6 +49,7 @@ def command(
     at: str,
     encoder: str | None,
     metadata: Path | None,
+    ocr: bool,
     device: str,
     as_json: bool,
 ) -> None:
@@ -56,7 +58,8 @@ def command(
     Only new and changed pictures are encoded, with the encoder and the code of the index. A picture that was renamed or
     moved keeps its vector, and one that is gone is removed. Files are compared by size and time, and by their contents
     where these differ. A picture that cannot be read is not tried again until its file changes. After a kill, the same
-    command continues.
+    command continues. --ocr reads the words inside new and changed pictures, and inside those of which the index does
+    not hold them yet.
 
     Nothing is removed if a folder is missing or empty, as that of a disk that is not mounted is, or if more than half
     of the index would go.
@@ -76,6 +79,7 @@ def command(
         "ids": ids,
         "images": images,
         "keep_missing": keep_missing,
+        "ocr": ocr,
         "device": device,
     }
     if not watching:
@@ -150,6 +154,7 @@ def sentence(report: SyncReport) -> str:
         "moved": report.moved,
         "removed": report.removed,
         "missing and kept": report.kept,
+        "read for words": report.read,
     }
     told = [f"{count:,} {what}" for what, count in counts.items() if count]
     told.append(f"{report.same:,} as they were")

@@ -4,7 +4,6 @@ import * as api from "./api.js";
 import { count, h, many } from "./dom.js";
 import { page, request } from "./page.js";
 
-const KINDS = ["keyword", "boolean", "integer", "date"];
 const DAY = 86_400_000; // milliseconds
 
 /** `onFilters(filters)` gets the filters that are wanted. The counts are asked for where a field is unfolded. */
@@ -16,10 +15,9 @@ export class Facets {
     Object.assign(this, { root, onFilters, fields: new Map() });
   }
 
-  /** Show the fields of an index. */
+  /** Offer the facets of an index. */
   describe(info) {
-    const names = Object.keys(info.fields).filter((name) => KINDS.includes(info.fields[name]));
-    this.fields = new Map(names.map((name) => [name, this.#field(name)]));
+    this.fields = new Map(info.facets.map((name) => [name, this.#field(name)]));
     this.root.replaceChildren(...[...this.fields.values()].map(({ element }) => element));
   }
 

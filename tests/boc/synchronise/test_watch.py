@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -19,7 +20,7 @@ import pytest
 
 from boc import plugins
 from boc.errors import BocError
-from boc.synchronise.sync import SyncReport
+from boc.synchronise.sync import SyncReport, sync_index
 from tests.boc.synchronise.collections_of_files import Counting, Files, held, new
 from tests.helpers import boc
 
@@ -107,6 +108,15 @@ def test_a_place_that_is_away_does_not_keep_the_others_busy(
     looks = iter(range(6))
     moments = watch._Moments([tmp_path / "there", tmp_path / "away"], lambda: next(looks, None) is None, some=some)
     assert len(list(moments)) == (1 if some else 6)
+
+
+def test_a_watch_takes_the_parameters_of_a_sync() -> None:
+    from boc.synchronise import watch
+
+    once, always = (signature(function).parameters for function in (sync_index, watch.watch))
+    assert once.keys() - {"remove_many"} == always.keys() - {"told", "stop"}
+    shared = once.keys() & always.keys() - {"progress"}  # a function without effect by default
+    assert all(once[name].default == always[name].default for name in shared)
 
 
 @pytest.mark.slow

@@ -436,6 +436,28 @@ def test_openapi_lists_the_interface(client: TestClient) -> None:
     assert {"/api/search", "/api/info", "/api/similar/{id}", "/api/explain/{id}"} <= set(api["paths"])
 
 
+def test_without_the_page_the_interface_is_the_same(searcher: Searcher, client: TestClient, tmp_path: Path) -> None:
+    bare = client_of(searcher, tmp_path, api_only=True)
+    for path in ("/", "/index/photos", "/index/photos/", "/static/app.js"):
+        assert client.get(path).status_code == 200
+        assert bare.get(path).status_code == 404
+    for path in ("/openapi.json", "/healthz"):
+        assert bare.get(path).content == client.get(path).content
+    found = [answering.get("/api/search", params={"q": TEXT}).json()["hits"] for answering in (bare, client)]
+    assert found[0] == found[1] != []
+
+
+def test_a_folder_takes_no_requests_and_says_what_does(client: TestClient, library: Path) -> None:
+    answer = client.get("/api/query", params={"q": TEXT})
+    assert answer.status_code == 400
+    assert "is in a folder, which answers no HTTP requests" in answer.json()["error"]
+    picture = {"image": ("any.png", (library / "images" / "005.png").read_bytes())}
+    assert client.post("/api/query", files=picture).json() == answer.json()
+    for asked in ({"like": "001.png"}, {"q": TEXT, "hybrid": "rrf"}, {"q": TEXT, "sort": "size"}):
+        answer = client.get("/api/query", params=asked)
+        assert (answer.status_code, "no single request does" in answer.json()["error"]) == (400, True)
+
+
 def test_the_page_is_served(client: TestClient) -> None:
     page = client.get("/")
     assert page.headers["content-type"].startswith("text/html")

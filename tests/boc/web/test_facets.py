@@ -18,6 +18,7 @@ pytest.importorskip("fastapi", reason="the page needs the extra web")
 
 from fastapi.testclient import TestClient
 
+from boc.inputs.file_facts import HIDDEN
 from boc.inputs.metadata import holds, parse_filter
 from boc.web import schemas
 from boc.web.app import create_app
@@ -30,13 +31,14 @@ TEXT = "a red box at the left"
 
 @pytest.fixture(scope="module")
 def searcher(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    """An index with a keyword, a number and a date."""
+    """An index with a keyword, a number, a date, a measure, and a field without values."""
     home = tmp_path_factory.mktemp("facets")
+    cameras = ("=odd", "canon|best", "pixel")
     lines = [
-        f"{i:03d}.png,{('=odd', 'canon|best', 'pixel')[i % 3]},{2000 + i % 2},{2020 + i % 4}-05-{1 + i % 28:02d}"
-        for i in range(40)
+        f"{i:03d}.png,{cameras[i % 3]},{2000 + i % 2},{2020 + i % 4}-05-{1 + i % 28:02d},{1000 + i}," for i in range(40)
     ]
-    (home / "fields.csv").write_text("id,camera,year:integer,taken:date\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    header = "id,camera,year:integer,taken:date,bytes:integer,lens"
+    (home / "fields.csv").write_text(f"{header}\n" + "\n".join(lines) + "\n", encoding="utf-8")
     at = f"file:{home / 'index'}"
     done = boc("index", "photos", library / "photos.h5", "--at", at, "--metadata", home / "fields.csv")
     assert done.exit_code == 0, done.output
@@ -47,6 +49,17 @@ def searcher(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searche
 def client(searcher: Searcher, tmp_path: Path) -> TestClient:
     app = create_app(searcher, Settings("photos", "file:nowhere", cache=tmp_path))
     return TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+
+
+def test_only_fields_with_values_and_facets_worth_counting_are_offered(client: TestClient, searcher: Searcher) -> None:
+    found = schemas.Info.model_validate_json(client.get("/api/info").content)
+    held = {name for item in searcher.index.items() for name in item.fields}
+    types = searcher.index.manifest.fields
+    assert {"lens", "gps_latitude"} <= types.keys() - held
+    assert found.fields == {name: kind for name, kind in types.items() if kind == "text" or name in held - HIDDEN}
+    assert {"camera", "year", "taken"} <= set(found.facets) <= set(found.fields) - {"bytes", "name", "ocr"}
+    counted = client.get("/api/facets", params={"q": TEXT}).json()["facets"]
+    assert {facet["field"] for facet in counted} == set(found.facets)
 
 
 @pytest.mark.parametrize("more", [{}, {"filter": ["year=2001"]}, {"hybrid": "rrf"}])

@@ -1,0 +1,74 @@
+"""Words inside pictures (optical character recognition), as metadata for full-text search.
+
+The package rapidocr runs the networks of PP-OCR (Cui et al., PaddleOCR 3.0 Technical Report, arXiv:2507.05595). Its
+wheel brings them, and they are named to it by their files: nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from boc.errors import BocError, BocWarning, ImageError
+from boc.inputs.images import decoding, read_image
+
+if TYPE_CHECKING:
+    from boc.types import FieldType, ImageRef
+
+FIELDS: dict[str, FieldType] = {"ocr": "text"}
+"""The type of what ``words_inside`` tells."""
+
+NETWORKS = {"Det": "*_det_*.onnx", "Cls": "*_cls_*.onnx", "Rec": "*_rec_*.onnx"}
+"""Files of rapidocr: what finds lines of text, turns them upright, and reads them."""
+
+
+def check_installed() -> None:
+    """BocError with the next step if words cannot be read here."""
+    missing = next((name for name in ("rapidocr", "onnxruntime") if find_spec(name) is None), None)
+    if missing is not None:
+        raise BocError(f"--ocr needs the package {missing}; install it with: pip install 'boc[ocr]'")
+
+
+def words_inside(image: ImageRef) -> dict[str, str]:
+    """The lines of text in a picture in one line, from top to bottom, as ``ocr``; empty if there are none.
+
+    A picture that cannot be read has no words either, with a warning: the others are to be read all the same.
+    """
+    try:
+        with decoding(str(image.path)):
+            found = _engine()(_pixels(image.path)).txts or ()
+    except ImageError as error:
+        warnings.warn(BocWarning(f"its words are not read: {error}"), stacklevel=2)
+        found = ()
+    text = "".join(char if char.isprintable() else " " for char in " ".join(found))
+    return {"ocr": " ".join(text.split())}
+
+
+def _pixels(path: Path) -> Any:
+    """The upright picture as the networks take it: uint8 (h, w, 3), blue first."""
+    import numpy as np
+
+    return np.ascontiguousarray(np.asarray(read_image(path))[:, :, ::-1])
+
+
+@cache
+def _engine() -> Any:
+    """The reader of this process, which takes as many threads as numpy does."""
+    import rapidocr
+
+    folder = Path(rapidocr.__file__).parent / "models"
+    files = {part: next(folder.glob(pattern), None) for part, pattern in NETWORKS.items()}
+    if None in files.values():
+        raise BocError(f"{folder} lacks networks; install a version that brings them: pip install -U 'boc[ocr]'")
+    threads = int(os.environ.get("OMP_NUM_THREADS") or -1)
+    return rapidocr.RapidOCR(
+        params={
+            "Global.log_level": "critical",
+            "EngineConfig.onnxruntime.intra_op_num_threads": threads,
+            **{f"{part}.model_path": str(file) for part, file in files.items()},
+        }
+    )

@@ -1,0 +1,191 @@
+"""Words inside pictures: painted signs are read, kept by syncs, and found by hybrid search."""
+
+from __future__ import annotations
+
+import socket
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+from boc import Searcher, build_index, plugins, sync_index
+from boc.errors import BocError, BocWarning
+from boc.inputs import ocr
+from boc.synchronise import sync
+from boc.types import ImageRef
+from tests.boc.synchronise.collections_of_files import Counting
+from tests.helpers import boc
+
+installed = pytest.mark.skipif(
+    find_spec("rapidocr") is None or find_spec("onnxruntime") is None, reason="reading words needs the extra ocr"
+)
+
+
+def paint(path: Path, text: str, turn: int = 0) -> Path:
+    image = Image.new("RGB", (400, 200), (250, 240, 220))
+    ImageDraw.Draw(image).text((40, 70), text, fill=(20, 30, 90), font=ImageFont.load_default(44))
+    exif = Image.Exif()
+    if turn:
+        exif[0x0112] = turn
+        image = image.rotate({6: 90, 8: 270}[turn], expand=True)
+    path.parent.mkdir(exist_ok=True)
+    image.save(path, exif=exif)
+    return path
+
+
+def read(path: Path) -> str:
+    return ocr.words_inside(ImageRef(path.name, path))["ocr"]
+
+
+@pytest.fixture
+def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
+    found = Counting()
+    monkeypatch.setattr(plugins, "encoder", lambda *spec: found)
+    return found
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """In place of the networks a reader that tells the name of a picture; the list of those read."""
+    seen: list[str] = []
+
+    def words(image: ImageRef) -> dict[str, str]:
+        seen.append(image.id)
+        return {"ocr": "" if "empty" in image.id else f"sign of {Path(image.id).stem}"}
+
+    monkeypatch.setattr(ocr, "words_inside", words)
+    monkeypatch.setattr(ocr, "check_installed", lambda: None)
+    return seen
+
+
+def noise(path: Path, seed: int) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (8, 8, 3), np.uint8)).save(path)
+    return path
+
+
+def held(at: str) -> dict[str, Any]:
+    return {item.id: item.fields.get("ocr") for item in plugins.backend(at).open("x").items()}
+
+
+@installed
+@pytest.mark.slow
+def test_painted_words_are_read_offline_and_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> NoReturn:
+        raise AssertionError("a download")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    ocr._engine.cache_clear()
+    assert read(paint(tmp_path / "a.png", "Open 24 hours")).lower() == "open 24 hours"
+    assert read(paint(tmp_path / "b.jpg", "EXIT", turn=6)) == "EXIT"
+    Image.new("RGB", (64, 64), "white").save(tmp_path / "plain.png")
+    assert read(tmp_path / "plain.png") == ""
+
+
+@installed
+@pytest.mark.slow
+def test_the_command_reads_signs_and_hybrid_search_finds_them(library: Path, tmp_path: Path) -> None:
+    for name, text in (("one.png", "BAKERY"), ("two.png", "LIBRARY"), ("three.png", "STATION")):
+        paint(tmp_path / "signs" / name, text)
+    at = ("--at", f"file:{tmp_path / 'index'}")
+    made = boc("index", "signs", tmp_path / "signs", "--encoder", f"tern:{library / 'model'}", "--ocr", *at)
+    assert made.exit_code == 0, made.output
+    found = boc("search", "signs", "library", "--hybrid", "rrf", "-k", 1, *at)
+    assert "two.png" in found.stdout
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_picture_that_cannot_be_read_has_no_words_and_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    class Engine:
+        def __call__(self, pixels: Any) -> NoReturn:
+            raise RuntimeError("a tensor of no size")
+
+    monkeypatch.setattr(ocr, "_engine", Engine)
+    path = noise(tmp_path / "a.png", 0)
+    if left:
+        path.write_bytes(b"no picture")
+    with pytest.warns(BocWarning, match=r"its words are not read: .*a\.png"):
+        assert read(path) == ""
+
+
+def test_without_the_extra_the_error_has_the_line_for_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ocr, "find_spec", lambda name: None)
+    noise(tmp_path / "pictures" / "a.png", 0)
+    made = boc("extract", tmp_path / "pictures", "-o", tmp_path / "f.h5", "--regions", "grid", "--ocr")
+    assert made.exit_code == 1
+    assert "--ocr needs the package rapidocr; install it with: pip install 'boc[ocr]'" in made.stderr
+    assert not (tmp_path / "f.h5").exists()
+
+
+def test_words_are_read_once_and_follow_their_pictures(
+    encoder: Counting, pretended: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, at = tmp_path / "pictures", f"file:{tmp_path / 'at'}"
+    for i, name in enumerate(("a.png", "b.png", "empty.png")):
+        noise(folder / name, i)
+    build_index("x", folder, encoder="any", at=at)
+    assert (held(at), pretended) == (dict.fromkeys(("a.png", "b.png", "empty.png")), [])
+    noise(folder / "new.png", 9)
+    assert sync_index("x", folder, at=at).read == 0
+    encoder.seen.clear()
+    monkeypatch.setattr(sync, "READ", 2)
+    report = sync_index("x", folder, at=at, ocr=True)
+    assert (report.read, report.same, report.up_to_date, encoder.seen) == (4, 4, False, [])
+    wanted = {"a.png": "sign of a", "b.png": "sign of b", "empty.png": "", "new.png": "sign of new"}
+    assert held(at) == wanted
+    assert sync_index("x", folder, at=at, ocr=True).up_to_date
+    (folder / "a.png").rename(folder / "c.png")
+    noise(folder / "b.png", 7)
+    pretended.clear()
+    sync_index("x", folder, at=at, ocr=True)
+    assert pretended == ["b.png"]
+    assert held(at) == {"b.png": "sign of b", "c.png": "sign of a", "empty.png": "", "new.png": "sign of new"}
+    hits = plugins.backend(at).open("x").match(["sign"], 9)[0]
+    assert {hit.item.id for hit in hits} == {"b.png", "c.png", "new.png"}
+
+
+def test_a_kill_costs_at_most_the_pictures_of_a_commit(
+    encoder: Counting, pretended: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, at = tmp_path / "pictures", f"file:{tmp_path / 'at'}"
+    for i in range(7):
+        noise(folder / f"{i}.png", i)
+    build_index("x", folder, encoder="any", at=at)
+    monkeypatch.setattr(sync, "READ", 2)
+    whole = ocr.words_inside
+
+    def killed(image: ImageRef) -> dict[str, str]:
+        if len(pretended) == 5:
+            raise KeyboardInterrupt
+        return whole(image)
+
+    monkeypatch.setattr(ocr, "words_inside", killed)
+    with pytest.raises(KeyboardInterrupt):
+        sync_index("x", folder, at=at, ocr=True)
+    assert sum(words is not None for words in held(at).values()) == 4
+    pretended.clear()
+    monkeypatch.setattr(ocr, "words_inside", whole)
+    assert sync_index("x", folder, at=at, ocr=True).read == len(pretended) == 3
+    assert held(at) == {f"{i}.png": f"sign of {i}" for i in range(7)}
+
+
+def test_an_index_whose_table_has_the_field_keeps_it(encoder: Counting, pretended: list[str], tmp_path: Path) -> None:
+    folder, at = tmp_path / "pictures", f"file:{tmp_path / 'at'}"
+    noise(folder / "a.png", 0)
+    (tmp_path / "own.csv").write_text("id,ocr:text\na.png,by hand\n", encoding="utf-8")
+    build_index("x", folder, encoder="any", at=at, metadata=tmp_path / "own.csv")
+    with pytest.raises(BocError, match="no field for the words inside pictures"):
+        sync_index("x", folder, at=at, ocr=True)
+    assert (held(at), pretended) == ({"a.png": "by hand"}, [])
+    assert Searcher.open("x", at).index.manifest.table_facts == ["ocr"]
+
+
+def test_where_there_are_no_pictures_it_is_refused(library: Path, tmp_path: Path) -> None:
+    made = boc("index", "x", library / "photos.h5", "--ocr", "--at", f"file:{tmp_path}")
+    assert made.exit_code == 1
+    assert "photos.h5 holds no pictures to read the words of; leave out --ocr" in made.stderr
