@@ -1,7 +1,7 @@
 """Engines of the race that answer from codes: ours, scipy and tantivy.
 
-Ours is the whole public path, ``load_index`` and ``Searcher.search_vectors``: query encoding, posting lists, re-ranking
-from float16, hits with their content. Batches are answered by ``search_arrays``: ids and scores. ``scipy`` (product
+Ours is the whole public path, ``load_index`` and ``Searcher.search_arrays``: query encoding, posting lists, re-ranking
+from float16; ids and scores as arrays, which is what the libraries of vectors give. ``scipy`` (product
 with the transposed term matrix, ``argpartition``) and ``tantivy`` (terms as words of a document, weights of the query
 as boosts; it does not see the frequencies of documents, whose lengths are equal) answer from the same codes and
 re-score in the same way; their bytes count float16 vectors and the arrays of the code.
@@ -97,15 +97,15 @@ class Ours(Coded, Local):
         return {"index": parts["postings"], "vectors": parts["vectors"], "codec": codec, "rest": rest}
 
     def ask(self, query: Matrix) -> Any:
-        modality = self.data.modality
-        return self.searcher.search_vectors(Embeddings(modality, query), k=K, rm=self.depth / K, find=modality)
+        return self.batch(query, 1)
 
     def batch(self, queries: Matrix, threads: int) -> Any:
         asked = Embeddings(self.data.modality, queries)
         return self.searcher.search_arrays(asked, k=K, rm=self.depth / K, find=asked.modality, threads=threads)
 
     def rows(self, answer: Any) -> Sequence[int]:
-        return [self.data.rows[hit.item.id] for hit in answer[0]]
+        ids, _ = answer
+        return [self.data.rows[found] for found in ids[0] if found is not None]
 
 
 class Scipy(Coded, Local):

@@ -16,14 +16,15 @@ import numpy as np
 from bench.race.codes import Coded, Ours, Scipy, Tantivy, fit, is_raced
 from bench.race.data import Data
 from bench.race.engine import Engine, Facts, Local, Setting, child, folder_of, once, status, use_threads
-from bench.race.vectors import Brute, Flat, Hnsw, Ivf, Usearch
+from bench.race.vectors import Brute, Flat, Hnsw, Ivf, IvfOpq, IvfPq, IvfRabitq, Scann, Usearch
 from boc.codecs import parse_code
 
 ASKED = 100  # queries before memory is looked at
 CODES = ("bits:32", "dictionary:2")
 ENGINES: dict[str, type[Local]] = {
     "boc": Ours, "scipy": Scipy, "tantivy": Tantivy, "brute": Brute,
-    "flat": Flat, "hnsw32": Hnsw, "ivf-sq8": Ivf, "usearch-f16": Usearch,
+    "flat": Flat, "hnsw32": Hnsw, "ivf-sq8": Ivf, "ivf-pq4": IvfPq, "opq-pq4": IvfOpq, "ivf-rabitq": IvfRabitq,
+    "scann": Scann, "usearch-f16": Usearch,
 }  # fmt: skip
 
 

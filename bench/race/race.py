@@ -15,12 +15,12 @@ at an address: our codes beside the server's own HNSW, over the first ``--limit`
 Settings are chosen on the validation queries (without such a file, on every other query) and told of the rest; how, and
 how they are timed, says race_timing.py. Queries per second and memory are those of settings that are compared.
 
-Columns: ``ours`` is 1 for our codes on our own path; ``at`` are the recalls (.90, .95, .98) at which this setting is
-the fastest of its index on validation. ``recall`` is of the exact top 10, on queries that chose nothing. Milliseconds
-are medians over rounds, with minimum and maximum round; ``took_ms`` is what a server says its part was. ``fit_s``
-learns the code, ``encode_s`` encodes all items, ``build_s`` is the rest of loading, merging among it (ours in a folder
-encodes while it loads: all of it is ``build_s``); ``cpu_s`` are processor seconds of all three, of the server too;
-``build_peak_mb`` is the largest memory meanwhile. ``disk_mb`` is the sum of ``index_mb`` (posting lists, graph,
+Columns: ``ours`` is 1 for our codes on our own path; ``at`` are the recalls (.90, .95, .98, .99) at which this setting
+is the fastest of its index on validation. ``recall`` is of the exact top 10, on queries that chose nothing.
+Milliseconds are medians over rounds, with minimum and maximum round; ``took_ms`` is what a server says its part was.
+``fit_s`` learns the code, ``encode_s`` encodes all items, ``build_s`` is the rest of loading, merging among it (ours in
+a folder encodes while it loads: all of it is ``build_s``); ``cpu_s`` are processor seconds of all three, of the server
+too; ``build_peak_mb`` is the largest memory meanwhile. ``disk_mb`` is the sum of ``index_mb`` (posting lists, graph,
 cells), ``vectors_mb``, ``codec_mb`` (learned arrays) and ``rest_mb`` (ids, sentences, words, which libraries do not
 keep). ``anon_mb`` is memory of its own and ``file_mb`` mapped pages that were touched, after 100 queries in a process
 of its own; of a server, what it maps while no other index is open, beside a heap that all its indexes share.

@@ -1,10 +1,12 @@
-"""Engines of the race that answer from vectors: those of faiss, usearch, and numpy as brute force."""
+"""Engines of the race that answer from vectors: those of faiss, ScaNN, usearch, and numpy as brute force."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.race.data import Data, K, Matrix, told
-from bench.race.engine import Local, Setting, Took, rescored
+from bench.race.engine import Local, Setting, Took, UnavailableError, rescored
 
 EF_CONSTRUCTION = 100
 EFS = (10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256)
@@ -102,16 +104,25 @@ class Hnsw(Faiss):
 
 
 class Ivf(Faiss):
-    """4 sqrt(n) cells of bytes, the first 50 re-ranked."""
+    """4 sqrt(n) cells of bytes; the first R are re-ranked by float16."""
 
     kind = "IVF,SQ8"
-    knobs = ("nprobe",)
+    knobs = ("nprobe", "R")
     beside = 2
-    depth = 50
+    depths: Sequence[int] = (50,)
+    lists: Any
 
     def __init__(self, data: Data, folder: Path, code: str) -> None:
+        import faiss
+
         super().__init__(data, folder, code)
-        self.grid = [(probes,) for probes in PROBES if probes <= self.index.nlist]
+        self.lists = faiss.extract_index_ivf(self.index)  # also below a rotation
+        self.grid = list(product([probes for probes in PROBES if probes <= self.lists.nlist], self.depths))
+
+    @classmethod
+    def factory(cls, cells: int, dim: int) -> str:
+        """The index in the words of faiss."""
+        return f"IVF{cells},SQ8"
 
     @classmethod
     def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
@@ -119,11 +130,15 @@ class Ivf(Faiss):
 
         count, dim = data.shape
         cells = max(1, round(4 * count**0.5))
-        index = faiss.index_factory(dim, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
+        name = cls.factory(cells, dim)
+        try:
+            index = faiss.index_factory(dim, name, faiss.METRIC_INNER_PRODUCT)
+        except RuntimeError as error:
+            raise UnavailableError(f"faiss {faiss.__version__} has no {name}; install a newer one") from error
         return cls.filled(index, data, folder, min(count, 64 * cells))
 
     def choose(self, setting: Setting) -> None:
-        (self.index.nprobe,) = setting
+        self.lists.nprobe, self.depth = setting
 
     def ask(self, query: Matrix) -> Any:
         return self._best(query, self.index.search(query, self.depth)[1][0])
@@ -135,6 +150,89 @@ class Ivf(Faiss):
 
     def _best(self, query: Matrix, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return rescored(query, rows[rows >= 0], self.data)  # faiss fills up with -1
+
+
+class IvfPq(Ivf):
+    """Cells of product quantization, 4 bits per 4 components, whose tables lie in registers ("fast scan")."""
+
+    kind = "IVF,PQ fast scan"
+    depths = (20, 30, 50, 100, 200)
+
+    @classmethod
+    def factory(cls, cells: int, dim: int) -> str:
+        return f"IVF{cells},PQ{_parts(dim)}x4fs"
+
+
+class IvfOpq(IvfPq):
+    """The same behind a rotation that is learned for it."""
+
+    kind = "OPQ,IVF,PQ fast scan"
+
+    @classmethod
+    def factory(cls, cells: int, dim: int) -> str:
+        return f"OPQ{_parts(dim)},{super().factory(cells, dim)}"
+
+
+class IvfRabitq(IvfPq):
+    """Cells of one bit per component (RaBitQ)."""
+
+    kind = "IVF,RaBitQ fast scan"
+
+    @classmethod
+    def factory(cls, cells: int, dim: int) -> str:
+        return f"IVF{cells},RaBitQfs"
+
+
+def _parts(dim: int) -> int:
+    """Parts of a vector of product quantization: of four components, or as near as divides the vector."""
+    return next(parts for parts in range(max(1, dim // 4), 0, -1) if dim % parts == 0)
+
+
+class Scann(Local):
+    """ScaNN: sqrt(n) cells of anisotropic product quantization, the first R re-ranked by its own float32."""
+
+    library = "scann"
+    kind = "tree, AH"
+    knobs = ("leaves", "R")
+    inside = 4
+
+    def __init__(self, data: Data, folder: Path, code: str) -> None:
+        self.index = self._module().load_searcher(str(folder))
+        leaves = self._leaves(data.shape[0])
+        self.grid = list(product([probes for probes in PROBES if probes <= leaves], IvfPq.depths))
+
+    @staticmethod
+    def _leaves(count: int) -> int:
+        return int(count**0.5)
+
+    @staticmethod
+    def _module() -> Any:
+        try:
+            from scann import scann_ops_pybind
+        except ImportError as error:
+            raise UnavailableError(f"{error}; pip install scann") from error
+        return scann_ops_pybind
+
+    @classmethod
+    def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
+        begun, count = time.perf_counter(), data.shape[0]
+        vectors = np.concatenate([block for _, block in data.blocks()])
+        builder = (
+            cls._module().builder(vectors, K, "dot_product").tree(cls._leaves(count), 1, training_sample_size=count)
+        )
+        builder = builder.score_ah(2, anisotropic_quantization_threshold=0.2).reorder(max(IvfPq.depths))
+        builder.set_n_training_threads(threads).build().serialize(str(folder))
+        return Took(time.perf_counter() - begun)
+
+    def choose(self, setting: Setting) -> None:
+        self.leaves, self.depth = setting
+
+    def ask(self, query: Matrix) -> Any:
+        return self.index.search(query[0], K, self.depth, self.leaves)[0]
+
+    def batch(self, queries: Matrix, threads: int) -> Any:
+        search = self.index.search_batched if threads == 1 else self.index.search_batched_parallel
+        return search(queries, K, self.depth, self.leaves)[0]
 
 
 class Usearch(Local):
