@@ -179,14 +179,18 @@ class Plan:
         apart = {NAMES[recipe]: file for recipe, file in dev.items()}
         named = (f"{name}={file}" for name, file in apart.items())
         yield self._rows("concept-variance", "paper.concept_variance", named, tuple(apart.values()))
+        few: Words = ("--queries", 5) if self.tiny else ()
+        yield self._rows("cutoff-flickr8k", "paper.cutoff", (tern, *few), (tern,))
 
         arguments = (tern, "--fit", learnt, "--vectors", "--sparsity", 0.5, *(("--terms", 32) if self.tiny else ()))
         yield self._rows("flickr8k", "paper.sparsity_recall", arguments, (tern, learnt))
         options: Words = ("--alone-train", without, "--alone-dev", without_dev, "--codebooks", books, *size)
         reads: tuple[Path, ...] = (tern, learnt, without, without_dev)
         yield self._rows("table1", "paper.table1", (tern, "--fit", learnt, *options), reads, work=books)
+        written: Words = (tern, "--fit", learnt, *(("--clusters", 9) if self.tiny else ()))
+        yield self._rows("words", "paper.words", written, (tern, learnt))
         table = self.out / "table1.csv"  # whose codebooks are used again
-        few: Words = ("--terms", 32, "--sparsity", 0.5, "--sparsity", 0.99) if self.tiny else ()
+        few = ("--terms", 32, "--sparsity", 0.5, "--sparsity", 0.99) if self.tiny else ()
         for recipe in ("photos", "photos-teran"):
             name, reads = SHORT[recipe], (dev[recipe], train[recipe], *alone[recipe][:1])
             options = ("--alone", reads[2], "--codebooks", books) if len(reads) > 2 else ()

@@ -2,13 +2,14 @@
 
     python -m bench.paper.sparsity_recall FEATURES --fit LEARN
 
-Codes over global vectors: chain "plain" as in the papers; "centred, rotated" as by default here; "shifted" keeps the
-order of the dense vectors and every term. Codes over concepts, if FEATURES holds any:
-"soft sum", "soft max" and "hard", over codebooks "with context" (of --fit) and with "no context" (of --alone); what
-is encoded with either keeps its context, as section IV of the paper has it ("during the clustering phase"). The
-sparsity of a soft code is the paper's, 1 - z / p, where each concept keeps its z nearest of p centroids before they are
-aggregated; an item of several concepts may have more terms than z, which "terms" counts. "dictionary" and "mixed" are
-our own; their sparsity is 1 - z / V.
+Codes over global vectors: chain "plain" as in the papers, where what is kept is quantised; "printed order", which
+quantises first; "offset", where ranks count from twice what is kept; "centred, rotated" as by default here; "shifted"
+keeps the order of the dense vectors and every term. Codes over concepts, if FEATURES holds any: "soft sum", "soft max"
+and "hard", over codebooks "with context" (of --fit) and with "no context" (of --alone); what is encoded with either
+keeps its context, as section IV of the paper has it ("during the clustering phase"). The sparsity of a soft code is the
+paper's, 1 - z / p, where each concept keeps its z nearest of p centroids before they are aggregated; an item of several
+concepts may have more terms than z, which "terms" counts. "dictionary" and "mixed" are our own; their sparsity is
+1 - z / V.
 
 A row holds z of items and of queries, terms stored per item, postings read per query, bytes of these terms per item in
 the embedded engine; in percent R@10 of the dense vectors and of the 10 best, by dense vectors, of the first Rm * 10
@@ -43,9 +44,17 @@ CONTEXT = {"with": "with context", "no": "no context"}
 PROBES = ((1, 32), (2, 16), (2, 32), (2, 64), (2, 128), (4, 32), (4, 128))
 CONCEPTS = (1, 2, 4)  # centroids that mixed keeps of a concept
 MIXED = (2, 64)  # and of its dictionary
-PLAIN, ROTATED = "plain", "centred, rotated"
+PLAIN, PRINTED, OFFSET, ROTATED = "plain", "printed order", "offset", "centred, rotated"
+CHAINS = (
+    ("scalar", PLAIN, "kept"), ("scalar", PRINTED, "printed"), ("scalar", ROTATED, "kept"),
+    ("permutation", PLAIN, "kept"), ("permutation", PRINTED, "printed"), ("permutation", OFFSET, "offset"),
+    ("permutation", ROTATED, "kept"),
+)  # fmt: skip
+"""Code, name of the chain, and the reading of the paper."""
 PAIRS = (
     (("scalar", PLAIN), ("permutation", PLAIN)),
+    (("scalar", PRINTED), ("permutation", PRINTED)),
+    (("scalar", PLAIN), ("permutation", OFFSET)),
     (("scalar", ROTATED), ("permutation", ROTATED)),
     (("scalar", ROTATED), ("scalar", PLAIN)),
     (("dense", ""), ("scalar", PLAIN)),
@@ -83,9 +92,10 @@ def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: S
     """Codes over global vectors at each sparsity, as many terms in queries as in items; the default code; the fitted
     ``dictionary`` at several budgets."""
     width = 2 * fit.header.dim
-    for code, chain in (("scalar", PLAIN), ("scalar", ROTATED), ("permutation", PLAIN), ("permutation", ROTATED)):
+    for code, chain, reading in CHAINS:
         ours = chain == ROTATED
-        codec = fit_code(fit, global_code(code, z=width, query_z=width, center=ours, rotate=ours))
+        made = global_code(code, z=width, query_z=width, center=ours, rotate=ours, reading=reading)
+        codec = fit_code(fit, made)
         for sparsity in sparsities:
             z = kept(sparsity, width)
             yield Setting(code, chain, z, z, sparsity, codec.budgeted(z, z))

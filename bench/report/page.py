@@ -43,6 +43,7 @@ TITLES = {  # file of rows: title, what was measured on; in the order of the pag
     "memory-limit": ("With less memory than the index takes", "a million synthetic vectors of 1,024 components"),
     "encoding-speed": ("Encoding", "synthetic vectors"),
     "alignment": ("Re-ranking by alignment", "TERN with alignment, Flickr8k dev"),
+    "words": ("Pictures written in words", "TERN, Flickr8k dev"),
     "alignment-candidates": ("Candidates of an alignment", "painted scenes"),
     "labels": ("Labels", "TERN, Flickr8k dev"),
 }

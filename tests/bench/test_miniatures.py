@@ -199,7 +199,10 @@ def test_table_one(mini: Path) -> None:
     pytest.importorskip("spellchecker")
     rows = run("table1.py", mini / "dev.h5", "--fit", mini / "train.h5", "--clusters", 22)
     six = [f"{d} R@{k}" for d in ("image", "sentence") for k in (1, 5, 10)]
-    for model in ("TERN", "Deep Permutation", "Scalar Quantization", "Scalar Quantization, shifted"):
+    readings = ("printed order", "offset", "without c-ReLU")
+    exact = ("TERN", "Deep Permutation", "Scalar Quantization", "Scalar Quantization, shifted")
+    read = [f"Deep Permutation, {reading}" for reading in readings]
+    for model in (*exact, *read, "Scalar Quantization, printed order", "Scalar Quantization, without c-ReLU"):
         assert cells(only(rows, model=model, minus=""), *six, "sum", "sum +-") == [100] * 6 + [600, 0]
 
     # Hard: A is right at once; B ties with its class, whose j-th picture it wants. So of 80 captions 40 + 2, 40 + 10

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from boc.build import build_index
+from boc.inputs.features import FeatureFile
+from boc.search import Searcher
 from tests.bench.scripts import run_script
 from tests.helpers import boc
 
@@ -30,8 +33,10 @@ def test_table_one_has_the_rows_of_the_paper_and_their_differences_which_decide_
     assert boc("extract", library / "captions.csv", "-o", alone, "--encoder", encoder).exit_code == 0
     options = ("--fit", plain, "--clusters", 9, "--codebooks", tmp_path / "books")
     rows = run("table1.py", plain, *options, "--alone-train", alone, "--alone-dev", alone)
-    assert [row["model"] for row in rows][:13] == [
+    assert [row["model"] for row in rows][:18] == [
         "TERN", "Deep Permutation", "Scalar Quantization",
+        "Deep Permutation, printed order", "Deep Permutation, offset", "Deep Permutation, without c-ReLU",
+        "Scalar Quantization, printed order", "Scalar Quantization, without c-ReLU",
         "No context", "With context", "No cont., no stop-words", "With cont., no stop-words",
         "No cont., no stop-words (inference)", "English dict.",
         "MAX-aggr No-cont.", "SUM-aggr No-cont.", "MAX-aggr W-cont.", "SUM-aggr W-cont.",
@@ -40,7 +45,7 @@ def test_table_one_has_the_rows_of_the_paper_and_their_differences_which_decide_
     assert f"R@10 {float(rows[0]['image R@10']):5.1f}" in dense.splitlines()[1]
     total = {row["model"]: float(row["sum"]) for row in rows if not row["minus"]}
     differences = [row for row in rows if row["minus"]]
-    assert len(differences) == 21
+    assert len(differences) == 26
     for row in differences:
         assert float(row["sum"]) == pytest.approx(total[row["model"]] - total[row["minus"]], abs=0.02)
 
@@ -50,8 +55,30 @@ def test_table_one_has_the_rows_of_the_paper_and_their_differences_which_decide_
     judged = claims(tmp_path, library / "photos.h5", options, alone)
     assert {row["verdict"] for row in judged} <= {"held", "not held", "tie", "cannot be checked here"}
     known = [row for row in judged if row["verdict"] != "cannot be checked here"]
-    assert len(known) == 18 + 2 * 5  # a code that keeps half of the components was not measured
+    assert len(known) == 22 + 2 * 7  # a code that keeps half of the components was not measured
     assert len(judged) == len(known) + 1
+
+
+@pytest.mark.slow
+def test_pictures_written_in_words(library: Path, tmp_path: Path) -> None:
+    plain = library / "photos.h5"
+    rows = run("words.py", plain, "--fit", plain, "--clusters", 7, "--code", "z=3")
+    found = {row["measure"]: row for row in rows}
+    assert {row["code"] for row in rows} == {"z=3"}
+    made = boc("build-codebook", plain, "-o", tmp_path / "words.npz", "--words", "--clusters", 7)
+    assert made.exit_code == 0
+    build_index("words", plain, code=f"words(z=3, codebook='{tmp_path / 'words.npz'}')", at=f"file:{tmp_path}")
+    searcher = Searcher.open("words", f"file:{tmp_path}")
+    with FeatureFile(plain) as file:
+        items = file.items("text")
+    hits = [
+        any(hit.item.id == item.group for hit in searcher.search_words([item.content], find="image")[0])
+        for item in items
+    ]
+    assert float(found["R@10 by keywords"]["value"]) == pytest.approx(sum(hits) / len(hits), abs=1e-4)
+    assert 0 < float(found["words counted per picture"]["value"]) <= 3
+    for measure in ("R@10 by keywords", "R@10 by code", "words in own captions"):
+        assert 0 <= float(found[measure]["value"]) <= 1
 
 
 def claims(folder: Path, plain: Path, options: tuple[object, ...], alone: Path) -> list[dict[str, str]]:
