@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS := bench,encoders,heic,codebook,detectors,elastic,opensearch,minilm,eyes,tflite,web,watch,words,docs,dev
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: install demo flickr8k encoders check fast test test-servers browser lint types bench report bench-smoke docs dist licences audit fuzz clean
+.PHONY: install demo flickr8k encoders check fast test test-servers browser lint types bench report bench-smoke docs dist licences audit fuzz lowest clean
 
 install: $(VENV)/installed
 
@@ -79,10 +79,11 @@ test: install browser
 	-$(BIN)/python -m tests.servers fetch opensearch-3
 	$(PYTEST) -m "not servers"
 
-# The tests marked "servers": against every search server, fetched if no address or container stands for it.
+# The tests marked "servers": against every search server, fetched if no address or container stands for it. Two
+# processes, so that two servers run at a time: most tests wait for theirs.
 test-servers: install
 	$(BIN)/python -m tests.servers fetch
-	BOC_SERVERS_ALL=1 $(BIN)/python -m pytest -m servers
+	BOC_SERVERS_ALL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope -m servers
 
 # The page is tested in Chromium; where there is none and no way to get it, those tests are skipped.
 browser:
@@ -135,9 +136,16 @@ fuzz: install
 audit: install $(TOOLS)/python
 	$(TOOLS)/pip-audit --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') --skip-editable
 
+# The tests with the lowest versions that setup.cfg allows, in an environment of their own.
+lowest: browser $(TOOLS)/python
+	$(TOOLS)/uv venv --quiet --allow-existing --python $(PYTHON) build/lowest
+	$(TOOLS)/uv pip install --quiet --compile-bytecode --resolution lowest-direct \
+		--python build/lowest/bin/python -e '.[$(EXTRAS)]'
+	$(subst $(BIN),build/lowest/bin,$(PYTEST)) -m "not servers"
+
 $(TOOLS)/python:
 	$(PYTHON) -m venv build/tools
-	$(TOOLS)/pip install --quiet build cyclonedx-bom pip-audit pip-licenses
+	$(TOOLS)/pip install --quiet build cyclonedx-bom pip-audit pip-licenses uv
 
 clean:
 	rm -rf $(VENV) demo flickr8k bench-out build dist *.egg-info

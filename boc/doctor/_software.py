@@ -33,6 +33,7 @@ C_MODULES = {
 USES = {
     "encoders": "encode sentences and pictures, train",
     "heic": "HEIC pictures of telephones",
+    "ocr": "boc index --ocr",
     "codebook": "boc build-codebook --dictionary",
     "elastic": "indexes on Elasticsearch",
     "opensearch": "indexes on OpenSearch",

