@@ -12,8 +12,9 @@ import numpy as np
 from boc import plugins
 from boc.build import Progress, codec_maker
 from boc.codecs import Code, SurrogateCodec
+from boc.errors import BocError
 from boc.inputs.features import FeatureFiles
-from boc.load import DEFAULT_RM, batches, check_same_encoder, fit_code, new_manifest, source_digest
+from boc.load import batches, check_same_encoder, fit_code, new_manifest, source_digest
 from boc.plugins import check_name
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from boc.types import Batch
 
 LISTED = 10  # ids of a list in a report
+RM = 30.0  # so many candidates make up for the few postings of a dictionary
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ def attach(
     *,
     at: str,
     key: str | None = None,
-    code: str | Code | SurrogateCodec = "scalar",
-    rm: float = DEFAULT_RM,
+    code: str | Code | SurrogateCodec = "dictionary",
+    rm: float = RM,
     agreed: Callable[[dict[str, Any]], bool] = lambda change: True,
     progress: Progress = lambda label, done, total: None,
 ) -> AttachReport | None:
@@ -69,9 +71,10 @@ def attach(
     key : str, optional
         The field of documents that holds the id of an item, a keyword or a number; default: their _id. All documents of
         an item get its code.
-    code : str, Code or SurrogateCodec, default="scalar"
-        How vectors become term frequencies, for the first attachment.
-    rm : float, default=10
+    code : str, Code or SurrogateCodec, default="dictionary"
+        How vectors become term frequencies, for the first attachment. The default reads few postings per query, where
+        each term of "scalar" is in a large part of all documents.
+    rm : float, default=30
         Candidates per hit that a search re-ranks.
     agreed : callable, optional
         Called with what is added to the mapping, before anything is changed; if it returns False, nothing is.
@@ -88,6 +91,11 @@ def attach(
             check_same_encoder(file, manifest)
         else:
             codec = fit_code(file, codec_maker(code)(file.header.identity))
+            if codec.words:
+                raise BocError(
+                    "the code words writes a text for each picture, and other programs' documents have no field for "
+                    "it; take another code, or make an index with boc index"
+                )
             manifest = new_manifest(file, codec, rm)
         change = place.change(manifest)
         if change and not agreed(change):

@@ -20,6 +20,7 @@ from scipy import sparse
 from boc import plugins
 from boc.build import PLACE, Progress
 from boc.codecs import Code, SurrogateCodec, parse_code
+from boc.codecs.surrogate_text import with_words, word_fields
 from boc.errors import BackendError, BocError
 from boc.load import BATCH, CONCEPT_BATCH, fit_code
 from boc.manifest import Manifest
@@ -155,9 +156,10 @@ def stored_rows(index: Index, items: Sequence[Item], codec: SurrogateCodec | Non
         vectors = index.vectors(ids).astype(np.float32)
         concepts = index.concepts(ids) if index.manifest.concept_dtype is not None else None
         terms = index.terms(ids) if codec is None else encoded(codec, items, vectors)
+        kept = list(items) if codec is None else with_words(items, terms, codec.words)
     except KeyError as error:
         raise BocError(f"item {error.args[0]!r} went away meanwhile; copy an index when nobody edits it") from None
-    return Rows(list(items), vectors, concepts, terms)
+    return Rows(kept, vectors, concepts, terms)
 
 
 def encoded(codec: SurrogateCodec, items: Sequence[Item], vectors: NDArray[np.float32]) -> TermMatrix:
@@ -216,7 +218,8 @@ def _codec(index: Index, code: Code | None, name: str) -> SurrogateCodec | None:
     if code.reads_concepts:
         raise BocError(
             f"code {code} reads the concept sets of the encoder, and {name} stores at most rounded ones of length 1; "
-            "make the index again from a feature file, or take a code of vectors: scalar, bits, permutation, dictionary"
+            "make the index again from a feature file, or take a code of vectors: "
+            "scalar, bits, permutation, dictionary, words"
         )
     return fit_code(StoredVectors(index, name), code.codec(index.manifest.identity.dim))
 
@@ -247,7 +250,7 @@ def manifest_of(
         source=hashlib.sha256("".join([old.source, *rounded]).encode()).hexdigest() if rounded else old.source,
         rerank=rerank or old.rerank,
         concept_dtype=old.concept_dtype,
-        fields=old.fields,
+        fields=old.fields | ({} if codec is None else word_fields(codec.words)),
         unreadable=old.unreadable,
         table_facts=old.table_facts,
     )
@@ -268,7 +271,7 @@ def _compared(index: Index, copy: Index, codec: SurrogateCodec | None, name: str
     if codec is None and not np.array_equal(frequencies, index.document_frequencies()):
         wrong.append("other numbers of items per term")
     compared = sample(index, CHECKED)
-    if not wrong and (odd := _differing(index, copy, compared, terms=codec is None)) is not None:
+    if not wrong and (odd := _differing(index, copy, compared, codec)) is not None:
         wrong.append(f"other rows of {odd!r}")
     if wrong:
         raise BackendError(f"the copy of {name} differs from it: {'; '.join(wrong)}; copy it again with --replace")
@@ -286,20 +289,20 @@ def sample(index: Index, count: int) -> list[Item]:
     return drawn
 
 
-def _differing(index: Index, copy: Index, items: Sequence[Item], *, terms: bool) -> str | None:
-    """The id of the first of ``items`` whose rows in the copy differ, or None; without ``terms``, other
+def _differing(index: Index, copy: Index, items: Sequence[Item], codec: SurrogateCodec | None) -> str | None:
+    """The id of the first of ``items`` whose rows in the copy differ, or None; under another ``codec``, other
     frequencies are no difference.
 
     Vectors are not compared where the copy rounds them.
     """
     ids = [item.id for item in items]
-    ours, theirs = stored_rows(index, items), stored_rows(copy, copy.find(ids))
+    ours, theirs = stored_rows(index, items, codec), stored_rows(copy, copy.find(ids))
     same = [
         [a == b for a, b in zip(ours.items, theirs.items, strict=True)],
         (ours.vectors == theirs.vectors).all(axis=1) | (not copy.exact_vectors),
         _sets_equal(ours.concepts, theirs.concepts, len(ids)),
     ]
-    if terms:
+    if codec is None:
         same.append(np.diff(sparse.csr_array(ours.terms != theirs.terms).indptr) == 0)
     odd = np.flatnonzero(~np.all(same, axis=0))
     return ids[int(odd[0])] if len(odd) else None

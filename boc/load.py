@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from boc import plugins
 from boc.codecs import SurrogateCodec
+from boc.codecs.surrogate_text import FIELD, with_words, word_fields
 from boc.errors import BocError, BocWarning, EncoderError, FeatureFileError
 from boc.inputs.features import FeatureFile, FeatureFiles
 from boc.inputs.file_facts import FACTS
@@ -115,6 +116,11 @@ def new_manifest(
         concepts = concepts or "float16"
     if concepts is not None:
         _check_concepts(file)
+    own = word_fields(codec.words)
+    if metadata is not None and own.keys() & metadata.types.keys():
+        raise BocError(
+            f"the metadata field {FIELD!r} holds the words of pictures under this code; name yours otherwise"
+        )
     return Manifest.new(
         head.identity,
         codec.config(),
@@ -124,7 +130,7 @@ def new_manifest(
         source=_source(file, metadata, sets=concepts is not None or codec.reads_concepts),
         rerank=rerank,
         concept_dtype=concepts,
-        fields=file.header.types | ({} if metadata is None else metadata.types),
+        fields=file.header.types | ({} if metadata is None else metadata.types) | own,
         table_facts=facts_among(metadata),
     )
 
@@ -247,11 +253,11 @@ def _encoding(
     as_stored: bool = False,
 ) -> Iterator[tuple[int, _Documents | None]]:
     """Yield for each batch of items their number, and their encoding; None for items that are ``known``."""
-    fields = _Fields(file, manifest, metadata)
+    fields, words = _Fields(file, manifest, metadata), codec.words
 
     def encoded(task: tuple[Batch, bool]) -> tuple[int, _Documents | None]:
         batch, there = task
-        return len(batch), None if there else _documents(batch, codec, manifest, fields, as_stored=as_stored)
+        return len(batch), None if there else _documents(batch, codec, manifest, fields, words, as_stored=as_stored)
 
     there = ((batch, known([item.id for item in batch.items])) for batch in batches(file, codec, manifest))
     yield from ahead(encoded, there)
@@ -278,16 +284,29 @@ def _parts(file: FeatureFile | FeatureFiles) -> Sequence[FeatureFile]:
 
 
 def _documents(
-    batch: Batch, codec: SurrogateCodec, manifest: Manifest, fields: _Fields, *, as_stored: bool
+    batch: Batch,
+    codec: SurrogateCodec,
+    manifest: Manifest,
+    fields: _Fields,
+    words: Mapping[int, str],
+    *,
+    as_stored: bool,
 ) -> _Documents:
     items, found, dtype = batch.items, batch.embeddings, manifest.concept_dtype
+    beyond = (np.abs(found.vectors) > np.finfo(manifest.vector_dtype).max).any(axis=1)
+    if beyond.any():
+        raise FeatureFileError(
+            f"the vector of {items[beyond.argmax()].id!r} has numbers too large for {manifest.vector_dtype}, as which "
+            "the index stores vectors; make the features again, with smaller vectors"
+        )
     if manifest.fields:
         items = [fields.of(item) for item in items]
     if as_stored and batch.stored is not None:
         kept = None if dtype is None or found.concepts is None else concepts_of(found.concepts, batch.stored)
         return items, batch.stored.terms, found.vectors, kept
     sets = None if dtype is None or found.concepts is None else store(found.concepts, dtype)
-    return items, codec.encode_documents(found), found.vectors, sets
+    terms = codec.encode_documents(found)
+    return with_words(items, terms, words), terms, found.vectors, sets
 
 
 def _source(file: FeatureFile | FeatureFiles, metadata: Metadata | None, *, sets: bool) -> str:

@@ -27,7 +27,13 @@ CONCEPT_DTYPES: tuple[ConceptDtype, ...] = get_args(ConceptDtype)
 """Types that concept sets are stored as."""
 
 GLOBAL_CODES = ("scalar", "bits", "permutation", "dictionary")
-"""Codes of the global vector."""
+"""Codes of the global vector that need nothing else."""
+
+WORD_CODES = ("words",)
+"""Codes of the global vector over the words of a vocabulary."""
+
+READINGS = {"scalar": ("kept", "printed"), "bits": ("kept",), "permutation": ("kept", "offset", "printed")}
+"""Readings of the papers' codes: quantise what is kept, the same with higher ranks, or keep of what is quantised."""
 
 CONCEPT_CODES = ("hard", "soft", "mixed", "late")
 """Codes of concept sets; all but late need a codebook."""

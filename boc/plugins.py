@@ -253,6 +253,9 @@ class Index(Protocol):
         Every call on an index that was not edited draws the same.
         """
 
+    def used_fields(self) -> set[str]:
+        """The metadata fields, but for text, of which at least one item has a value."""
+
     def sizes(self) -> dict[str, int]:
         """Bytes of the index by part: ``postings``, ``vectors``, ``concepts`` and ``other``."""
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.helpers import SHARED, boc, draw_pictures
 from tests.once import once
@@ -33,6 +36,20 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+class ByServer(LoadScopeScheduling):
+    """Runs the tests of one kind of server in one process, which starts it once; others anywhere."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        kind = re.search(r"(elasticsearch|opensearch)-[\d.]+", nodeid)
+        return kind.group() if kind else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByServer | None:
+    """The scheduler of ``--dist loadscope``."""
+    return ByServer(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 def pytest_sessionfinish() -> None:

@@ -290,6 +290,16 @@ class EmbeddedIndex:
             found += [part.segment.texts["ids"][row] for row in rows.tolist()]
         return found
 
+    @_refusing
+    def used_fields(self) -> set[str]:
+        return {
+            name
+            for part in self._parts
+            if part.segment.words is not None
+            for name in part.segment.words.fields()
+            if part.live is None or part.live[part.segment.words.rows(name)].any()
+        }
+
     def sizes(self) -> dict[str, int]:
         found = dict.fromkeys(("postings", "vectors", "concepts", "other"), 0)
         for name, (size, _) in self._commit.files.items():

@@ -109,9 +109,16 @@ class TextIndex:
             return [], np.zeros(0, np.int64), np.zeros(0, np.int64)
         number = self._fields[field][0]
         edges = self._read("SELECT value, stop FROM edges WHERE field = ? ORDER BY value", (number,))
-        data = self._read("SELECT rows FROM fields WHERE field = ?", (number,))[0][0]
-        rows = self._checked(_unpacked(data or b"", self._width)).astype(np.int64)
-        return [value for value, _ in edges], rows, np.array([stop for _, stop in edges], np.int64)
+        return [value for value, _ in edges], self.rows(field), np.array([stop for _, stop in edges], np.int64)
+
+    def fields(self) -> list[str]:
+        """The fields, but for text, of which a row has a value."""
+        return [name for name, (_, count) in self._fields.items() if count]
+
+    def rows(self, field: str) -> Ints:
+        """The rows with a value of one of the ``fields``; a row with several values is there several times."""
+        data = self._read("SELECT rows FROM fields WHERE field = ?", (self._fields[field][0],))[0][0]
+        return self._checked(_unpacked(data or b"", self._width)).astype(np.int64)
 
     @cached_property
     def lengths(self) -> NDArray[Any]:

@@ -326,6 +326,18 @@ class ServerIndex:
         body = {"query": query, "size": size, "_source": False, "sort": [{"_score": "desc"}, self._layout.order]}
         return [hit["sort"][1] for hit in self._ask(body)["hits"]["hits"]]
 
+    def used_fields(self) -> set[str]:
+        names = [name for name, kind in self.manifest.fields.items() if kind != "text"]
+        item = {"exists": {"field": self._layout.own("modality")}}
+        used = set()
+        for start in range(0, len(names), BATCH):
+            part = names[start : start + BATCH]
+            wanted = [[item, {"exists": {"field": self._layout.meta(name)}}] for name in part]
+            bodies = [{"query": {"bool": {"filter": each}}, "size": 1, "terminate_after": 1} for each in wanted]
+            answers = self._searched([{**body, "_source": False} for body in bodies], 1)
+            used |= {name for name, hits in zip(part, answers, strict=True) if hits}
+        return used
+
     def sizes(self) -> dict[str, int]:
         found = dict.fromkeys(("postings", "vectors", "concepts", "other"), 0)
         if self._layout.prefix:

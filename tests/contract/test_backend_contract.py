@@ -207,6 +207,19 @@ def with_fields(n: int) -> list[Item]:
     return [replace(item, fields={k: v for name in FIELDS for k, v in some(name).items()}) for item in mixed_items(n)]
 
 
+def test_the_fields_in_use_are_those_of_which_an_item_has_a_value(backend: Backend, name: str) -> None:
+    items = [replace(item, fields={}) for item in mixed_items(9)]
+    items[4] = replace(items[4], fields={"tag": ["cat", "dog"], "title": "only text"})
+    items[7] = replace(items[7], fields={"year": 0, "indoors": False})
+    index = build(backend, name, items, random_terms(np.random.default_rng(0), (9, 3), 3, 0.8), fields=FIELDS)
+    assert index.used_fields() == {"tag", "year", "indoors"}
+    with backend.edit(name) as editor:
+        editor.delete([items[7].id])
+        editor.commit("0" * 64)
+    assert backend.open(name).used_fields() == {"tag"}
+    assert build(backend, name, [items[0]], random_terms(np.random.default_rng(0), (1, 3), 3, 1)).used_fields() == set()
+
+
 PERIODS = st.sampled_from(["1969", "2020", "2020-02", "2020-03", "2021-05-01", "2021-05-02"]).flatmap(
     lambda period: st.sampled_from(["=", "!=", "<", "<=", ">", ">="]).map(
         lambda op: parse_filter(f"taken{op}{period}", FIELDS)
@@ -780,6 +793,7 @@ def assert_holds(index: Index, wanted: Mapping[str, Row], dtype: str | None) -> 
     assert index.manifest.items == {m: sum(item.modality == m for item in items) for m in MODALITIES}
     assert index.manifest.postings == terms.nnz
     assert same_matrix(index.terms(keys), terms)
+    assert index.used_fields() == {field for item in items for field in item.fields}
     assert index.document_frequencies().tolist() == (terms.toarray() > 0).sum(axis=0).tolist()
     assert np.array_equal(index.vectors(keys), vectors)
     if sets is not None:

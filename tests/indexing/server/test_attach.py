@@ -184,7 +184,7 @@ def test_a_code_is_attached_while_their_program_writes_and_is_taken_away_clean(
         return True
 
     try:
-        report = attach(shop.name, [file], at=at, key="sku" if by_key else None, agreed=agreed)
+        report = attach(shop.name, [file], at=at, code="scalar", key="sku" if by_key else None, agreed=agreed)
     finally:
         stop.set()
         program.join()
@@ -243,7 +243,7 @@ def test_it_goes_on_after_a_kill(shop: Shop, at: str, tmp_path: Path, vectors: N
             time.sleep(0.01)
         process.wait()
 
-    killed("attach", str(file), has=True)
+    killed("attach", str(file), "--code", "scalar", has=True)
     report = attach(shop.name, [file], at=at)
     assert report is not None
     assert report.documents == N
@@ -262,7 +262,7 @@ def test_newer_features_replace_and_what_was_rewritten_gets_its_code_again(
 ) -> None:
     shop.make({})
     keys = [f"d{i}" for i in range(N)]
-    attach(shop.name, [features(tmp_path / "first.h5", keys[:100], vectors[:100])], at=at)
+    attach(shop.name, [features(tmp_path / "first.h5", keys[:100], vectors[:100])], at=at, code="scalar")
     turned = np.roll(vectors, 1, axis=0)
     shop.ask("PUT", f"{shop.name}/_doc/d5?refresh=true", document(5))
     newer = np.concatenate([vectors[:50], turned[50:]])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from boc.names import REQUEST_FORMS
+from boc.search import Searcher
 from indexing.server.address import parse
 from indexing.server.http_request import HttpRequest
 from tests.helpers import boc
@@ -72,6 +73,37 @@ def test_the_body_sent_by_curl_has_the_hits_of_a_search(
     assert [hit["_source"]["content"] for hit in found] == [hit["content"] for hit in hits]
     assert [hit["_score"] - 1.01 for hit in found] == pytest.approx([hit["score"] for hit in hits], abs=1e-5)
     assert bool(hits) == ("width=63" not in asked)
+
+
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
+def test_the_interface_answers_with_the_body_that_the_command_prints(
+    server: Any, at: str, name: str, library: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("fastapi", reason="the interface needs the extra web")
+    from fastapi.testclient import TestClient
+
+    from boc.web.app import create_app
+    from boc.web.settings import Settings
+
+    app = create_app(Searcher.open(name, at, device="cpu"), Settings(name, at, cache=tmp_path, api_only=True))
+    client = TestClient(app, base_url="http://127.0.0.1:8000")
+    for asked, params in (
+        (("a red box", "-k", 4), {"q": "a red box", "k": 4}),
+        (
+            ("a red box -left", "-k", 3, "--rm", 2, "--filter", "width=64"),
+            {"q": "a red box -left", "k": 3, "rm": 2, "filter": "width=64"},
+        ),
+        (("something green", "--find", "text"), {"q": "something green", "find": "text", "k": 10}),
+    ):
+        answer = client.get("/api/query", params=params)
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.text == ok("query", name, *asked, "--at", at).rstrip("\n")
+        hits = server.request("POST", f"{name}/_search", answer.json())["hits"]["hits"]
+        wanted = json.loads(ok("search", name, *asked, "--json", "--at", at))["hits"]
+        assert [hit["_source"]["id"] for hit in hits] == [hit["id"] for hit in wanted]
+    picture = library / "images" / "005.png"
+    answer = client.post("/api/query", files={"image": ("any.png", picture.read_bytes())}, params={"k": 4})
+    assert answer.text == ok("query", name, "--image", picture, "-k", 4, "--at", at).rstrip("\n")
 
 
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
