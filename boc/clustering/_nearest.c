@@ -12,7 +12,7 @@
 #define WIDTH 64      /* bytes of a vector register */
 #define AHEAD 4096    /* bytes of rows to prefetch */
 #define NEAR 65536    /* bytes of heads that stay in the cache for several queries */
-#define HELD (1 << 18) /* scores of queries that are answered together */
+#define HELD (1 << 20) /* scores of queries that are answered together */
 
 /* A vector in 8 bits, -127 to 127, and the same in 16; the sum of its numbers; what makes its length 1, 0 for zeros. */
 typedef struct {
@@ -65,12 +65,12 @@ DISPATCHED static void compare_one(const Query *query, const int8_t *rows, const
 #if defined(__GNUC__) && defined(__x86_64__)
 #include <immintrin.h>
 
-/* Products of one query, or of SIDE queries, with n rows in fours; how many rows those are. Of the instruction's two
-   sides one has no sign: 128 is added to all numbers of rows, and 128 sums of the query too many are taken off again.
+/* Products of one query, or of SIDE queries, with n rows in fours, and how many rows those are: all, or none of fewer
+   than SIDE. Of the instruction's two sides one has no sign: 128 is added to all numbers of rows, and 128 sums of the query too many are taken off again.
    Variables instead of arrays, which gcc would keep in memory. */
 #define VNNI __attribute__((target("avx512f,avx512bw,avx512vnni")))
 #define LOAD_ROW(r)                                                                                                   \
-    const __m512i row##r = _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, rows + r * d + j), _mm512_set1_epi8(-128));
+    const __m512i row##r = _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, tile + r * d + j), _mm512_set1_epi8(-128));
 #define BEGIN_QUERY(q) __m512i s##q##0 = zero, s##q##1 = zero, s##q##2 = zero, s##q##3 = zero;
 #define ADD_QUERY(q)                                                                                                  \
     {                                                                                                                 \
@@ -84,18 +84,19 @@ DISPATCHED static void compare_one(const Query *query, const int8_t *rows, const
     {                                                                                                                 \
         const __m128i sums = sums_of(s##q##0, s##q##1, s##q##2, s##q##3);                                             \
         const __m128i products = _mm_sub_epi32(sums, _mm_set1_epi32(128 * queries[q]->sum));                          \
-        _mm_storeu_ps(out[q] + i, _mm_mul_ps(_mm_cvtepi32_ps(products), _mm_loadu_ps(scales + i)));                   \
+        _mm_storeu_ps(out[q] + at, _mm_mul_ps(_mm_cvtepi32_ps(products), _mm_loadu_ps(scales + at)));                   \
     }
 #define TILES(name, EACH, fetched)                                                                                    \
     VNNI static int64_t name(const Query *const *queries, const int8_t *rows, const float *scales, int64_t n,         \
                              int64_t d, float *const *out)                                                            \
     {                                                                                                                 \
         const __m512i zero = _mm512_setzero_si512();                                                                  \
-        int64_t i = 0;                                                                                                \
-        for (; i + SIDE <= n; i += SIDE, rows += SIDE * d) {                                                          \
+        for (int64_t i = 0; n >= SIDE && i < n; i += SIDE) {                                                          \
+            const int64_t at = i + SIDE <= n ? i : n - SIDE; /* the last tile overlaps the one before */              \
+            const int8_t *tile = rows + at * d;                                                                       \
             EACH(BEGIN_QUERY)                                                                                         \
             for (int64_t byte = 0; byte < (fetched); byte += LINE)                                                    \
-                PREFETCH((const void *)((uintptr_t)(rows + byte) + AHEAD));                                           \
+                PREFETCH((const void *)((uintptr_t)(tile + byte) + AHEAD));                                           \
             for (int64_t j = 0; j < d; j += WIDTH) {                                                                  \
                 const __mmask64 mask = d - j < WIDTH ? ((__mmask64)1 << (d - j)) - 1 : ~(__mmask64)0;                 \
                 LOAD_ROW(0) LOAD_ROW(1) LOAD_ROW(2) LOAD_ROW(3)                                                       \
@@ -103,7 +104,7 @@ DISPATCHED static void compare_one(const Query *query, const int8_t *rows, const
             }                                                                                                         \
             EACH(END_QUERY)                                                                                           \
         }                                                                                                             \
-        return i;                                                                                                     \
+        return n >= SIDE ? n : 0;                                                                                     \
     }
 #define ONE(step) step(0)
 #define FOUR(step) step(0) step(1) step(2) step(3)
@@ -127,9 +128,13 @@ static int64_t tiles(const Query *const *queries, int64_t count, const int8_t *r
     static int vnni = -1;
     if (vnni < 0)
         vnni = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni");
-    if (!vnni || (count != 1 && count != SIDE))
+    if (!vnni)
         return 0;
-    return (count == 1 ? tiles_of_one : tiles_of_four)(queries, rows, scales, n, d, out);
+    if (count == SIDE)
+        return tiles_of_four(queries, rows, scales, n, d, out);
+    for (int64_t q = 1; q < count; q++)
+        tiles_of_one(queries + q, rows, scales, n, d, out + q);
+    return tiles_of_one(queries, rows, scales, n, d, out);
 }
 #else
 #define tiles(queries, count, rows, scales, n, d, out) 0

@@ -11,6 +11,7 @@ from boc.codecs.base import FLOAT32, Step
 from boc.types import Modality
 
 ALIKE = 1e-6  # squared distance from the mean, as a share of its squared length, that rounding alone gives
+BLOCK = 1024  # rows compared at a time
 
 
 class Center(Step):
@@ -66,5 +67,7 @@ class Center(Step):
 def _mean(rows: NDArray[Any]) -> NDArray[np.float64]:
     """The mean of some rows; zero if all are equal to it, of which centring would leave nothing to search by."""
     mean: NDArray[np.float64] = rows.mean(axis=0, dtype=np.float64)
-    spread, size = np.square(rows - mean).sum(axis=1).max(), np.square(mean).sum()
-    return mean if spread > ALIKE * size else np.zeros_like(mean)
+    least = ALIKE * np.square(mean).sum()
+    blocks = (rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK))  # the first one tells, but of equal rows
+    differ = any(np.square(block - mean).sum(axis=1).max() > least for block in blocks)
+    return mean if differ else np.zeros_like(mean)

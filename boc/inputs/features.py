@@ -169,11 +169,12 @@ class FeatureFile:
         group = self._file[modality]
         with _damage(self.path):
             ids, content, groups = (group[name].asstr()[start:stop].tolist() for name in ("ids", "content", "group"))
-            texts = group["fields"].asstr()[start:stop] if self.header.fields else ["{}"] * len(ids)
+            texts = group["fields"].asstr()[start:stop] if self.header.fields else []
             known = [json.loads(text) for text in texts]
         if not all(well_typed(each, self.header.types) for each in known):
             raise FeatureFileError(f"{self.path}: {modality}/fields is not of the types in its header; make it again")
-        return instances(Item, ids, [modality] * len(ids), content, groups, known)
+        fields = known if self.header.fields else [{} for _ in ids]
+        return instances(Item, ids, [modality] * len(ids), content, groups, fields)
 
     def batch(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Batch:
         """Items ``start`` to ``stop`` with their embeddings, float32; without ``sets``, with the vectors only.

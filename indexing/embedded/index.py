@@ -400,20 +400,27 @@ def _best_by_concepts(
     return part, rows[best], scores[best]
 
 
-def _best_by_vectors(rescore: Rescore, found: Sequence[_Found]) -> Iterator[_Found]:
-    """The best rows of one part for each query, whose vectors are fetched first if they seem to lie on the disk."""
-    part, vectors = found[0][0], found[0][0].segment.vectors
+def _best_by_vectors(rescore: Rescore, found: Sequence[_Found]) -> list[_Found]:
+    """The best rows of one part for each query."""
+    part, best = found[0][0], []
+    vectors = part.segment.vectors
     for first in range(0, len(found), TOGETHER):
         span = slice(first, first + TOGETHER)
         chosen = [rows for _, rows, _ in found[span]]
-        if len(chosen[0]) > PROBE:
-            begun = perf_counter()
-            for row in chosen[0][:PROBE].tolist():
-                vectors[row, 0]
-            if perf_counter() - begun > COLD:
-                fetch(vectors, np.unique(np.concatenate(chosen)))
-        best = dot.best(rescore.queries.vectors[span], vectors, chosen, rescore.k)
-        yield from ((part, rows, scores) for rows, scores in best)
+        if _on_disk(vectors, chosen[0]):
+            fetch(vectors, np.unique(np.concatenate(chosen)))
+        best += dot.best(rescore.queries.vectors[span], vectors, chosen, rescore.k)
+    return [(part, rows, scores) for rows, scores in best]
+
+
+def _on_disk(vectors: NDArray[Any], rows: NDArray[np.int64]) -> bool:
+    """Whether the first ``rows`` of mapped vectors take so long to read that the others seem not to be in memory."""
+    if len(rows) <= PROBE:
+        return False
+    begun = perf_counter()
+    for row in rows[:PROBE].tolist():
+        vectors[row, 0]
+    return perf_counter() - begun > COLD
 
 
 def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
