@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from boc.build import append, build_index, delete
-    from boc.copy import copy_index
     from boc.errors import BocError
-    from boc.export import export_index
-    from boc.search import Searcher
-    from boc.search_options import SearchOptions
+    from boc.indexes.build import append, build_index, delete
+    from boc.indexes.copy import copy_index
+    from boc.indexes.export import export_index
+    from boc.search.options import SearchOptions
+    from boc.search.searcher import Searcher
     from boc.synchronise.sync import sync_index
     from boc.types import Embeddings, Filter, Hit, Item
 
@@ -43,13 +43,13 @@ _MODULES = {
     "Filter": "types",
     "Hit": "types",
     "Item": "types",
-    "SearchOptions": "search_options",
-    "Searcher": "search",
-    "append": "build",
-    "build_index": "build",
-    "copy_index": "copy",
-    "delete": "build",
-    "export_index": "export",
+    "SearchOptions": "search.options",
+    "Searcher": "search.searcher",
+    "append": "indexes.build",
+    "build_index": "indexes.build",
+    "copy_index": "indexes.copy",
+    "delete": "indexes.build",
+    "export_index": "indexes.export",
     "sync_index": "synchronise.sync",
 }
 

@@ -37,38 +37,22 @@ MAY = {
     "boc.scenes": {"boc", "boc.outputs"},
     "boc.inputs": BASE | {"boc.instances"},
     "boc.rerank": BASE,
-    "boc.rank_fusion": BASE,
-    "boc.queries": BASE,
-    "boc.background": BASE | {"boc.rerank"},
-    "boc.variety": BASE,
     "boc.clustering": BASE | {"boc.inputs", "boc.prefetch"},
     "boc.codecs": BASE | {"boc.clustering"},
-    "boc.load": BASE | {"boc.codecs", "boc.inputs", "boc.prefetch", "boc.rerank"},
-    "boc.search_options": BASE | {"boc.rerank"},
-    "boc.search": BASE
-    | {"boc.codecs", "boc.inputs", "boc.rank_fusion", "boc.rerank", "boc.search_options"}
-    | {"boc.background", "boc.queries", "boc.variety"},
-    "boc.build": BASE | {"boc.codecs", "boc.inputs", "boc.load", "boc.search"},
-    "boc.attach": BASE | {"boc.build", "boc.codecs", "boc.inputs", "boc.load"},
-    "boc.copy": BASE | {"boc.build", "boc.codecs", "boc.load", "boc.prefetch", "boc.rerank"},
-    "boc.export": BASE | {"boc.build", "boc.copy", "boc.inputs", "boc.load"},
-    "boc.synchronise": BASE | {"boc.build", "boc.copy", "boc.inputs", "boc.load", "boc.search"},
-    "boc.duplicates": BASE | {"boc.search"},
+    "boc.search": BASE | {"boc.codecs", "boc.inputs", "boc.rerank"},
+    "boc.indexes": BASE | {"boc.codecs", "boc.inputs", "boc.prefetch", "boc.rerank", "boc.search"},
+    "boc.synchronise": BASE | {"boc.indexes", "boc.inputs", "boc.search"},
     "boc.explain": BASE | {"boc.clustering", "boc.codecs", "boc.inputs", "boc.search"},
-    "boc.evaluate": BASE
-    | {"boc.load", "boc.codecs", "boc.copy", "boc.inputs", "boc.rerank", "boc.search", "boc.search_options"},
+    "boc.evaluate": BASE | {"boc.codecs", "boc.indexes", "boc.inputs", "boc.rerank", "boc.search"},
     "boc.doctor": BASE,
-    "boc.web": BASE
-    | {"boc.clustering", "boc.codecs", "boc.explain", "boc.inputs", "boc.search", "boc.search_options"}
-    | {"boc.queries"},
+    "boc.web": BASE | {"boc.clustering", "boc.codecs", "boc.explain", "boc.inputs", "boc.search"},
     "encoders": BASE | {"boc.clustering", "boc.evaluate", "boc.inputs"},
     "indexing": BASE | {"boc.inputs", "boc.instances", "boc.rerank"},
 }
 MAY["boc.cli"] = set(MAY) - {"encoders", "indexing"}
 # Under TYPE_CHECKING only.
 ANNOTATIONS = {
-    "boc": {"boc.build", "boc.copy", "boc.errors", "boc.export", "boc.search", "boc.search_options"}
-    | {"boc.synchronise", "boc.types"},
+    "boc": {"boc.errors", "boc.indexes", "boc.search", "boc.synchronise", "boc.types"},
     "boc.codecs": {"boc.clustering"},
     "boc.cli": {"encoders"},
 }
@@ -142,7 +126,7 @@ def test_the_walk_sees_what_it_should() -> None:
     assert seen["boc.errors"] is False
     assert dict(imports(ROOT / "boc" / "cli" / "__init__.py"))["boc.cli.commands.search"] is False
     assert dict(imports(ROOT / "encoders" / "tern.py"))["encoders.runtime.set_encoder"] is False
-    assert dict(imports(ROOT / "boc" / "search.py"))["boc.rank_fusion"] is False
+    assert dict(imports(ROOT / "boc" / "search.py"))["boc.search.rank_fusion"] is False
 
 
 def test_the_table_has_no_circle() -> None:
@@ -208,7 +192,9 @@ def test_the_command_line_starts_without_the_heavy_libraries() -> None:
 
 @pytest.mark.slow
 def test_indexing_and_searching_need_neither_torch_nor_scikit_learn() -> None:
-    code = "import sys, boc.build, boc.search, boc.cli.contact_sheet, indexing.file; print(*sys.modules)"
+    code = (
+        "import sys, boc.indexes.build, boc.search.searcher, boc.cli.contact_sheet, indexing.file; print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = {name.split(".")[0] for name in done.stdout.split()}
     assert {"boc", "indexing", "h5py"} <= loaded

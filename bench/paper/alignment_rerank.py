@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from bench.report.rows import Writer
 from bench.speed.rerank_speed import time_in_turns
 from boc.codecs import Code
+from boc.indexes.load import fit_code, load_index, new_manifest
 from boc.inputs.features import FeatureFile
-from boc.load import fit_code, load_index, new_manifest
 from boc.names import CONCEPT_DTYPES, METRICS, Metric
 from boc.rerank.alignment import align
 from boc.rerank.dot import dot
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.types import Embeddings, Modality
 
 RMS = (1, 2, 5, 10, 20, 50)

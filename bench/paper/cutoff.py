@@ -27,11 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.report.rows import Writer
-from boc.build import build_index, delete
+from boc.indexes.build import build_index, delete
 from boc.inputs.features import FeatureFile
 from boc.names import METRICS, Metric
 from boc.scenes.truth import FAMILIES, Asked, Painted, queries, read_gallery
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 
 COLUMNS = ("family", "by", "count", "precision", "recall", "shown", "empty")
 LINE = 0.5  # confidence where the line is drawn

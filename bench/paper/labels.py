@@ -28,8 +28,8 @@ from boc import plugins
 from boc.clustering.codebook import cluster
 from boc.clustering.term_labels import IndexLabels, Label, codebook_labels, content_words
 from boc.codecs import Code, HardAssignment, SurrogateCodec
+from boc.indexes.load import fit_code, load_index, new_manifest
 from boc.inputs.features import FeatureFile
-from boc.load import fit_code, load_index, new_manifest
 from boc.types import TermMatrix
 
 COLUMNS = ("labels", "terms", "with words", "hits", "hits +-", "chance", "chance +-", "above chance")

@@ -26,14 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.report.rows import Writer
-from boc.build import build_index
 from boc.clustering.term_labels import whole_words
 from boc.explain.score import explain
+from boc.indexes.build import build_index
 from boc.inputs.features import FeatureFile
 from boc.names import METRICS, Metric
 from boc.rerank import check_metric
 from boc.scenes.truth import DEPTH, FAMILIES, Asked, Measure, Painted, judge, lies_on, queries, read_gallery
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.vectors import unit_rows
 
 COLUMNS = ("family", "by", "measure", "share", "chance", "count")

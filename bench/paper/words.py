@@ -28,12 +28,12 @@ import click
 import numpy as np
 
 from bench.report.rows import Writer
-from boc.build import build_index
 from boc.clustering.term_labels import content_words
 from boc.clustering.vocabulary import vocabulary
+from boc.indexes.build import build_index
 from boc.inputs.features import FeatureFile
 from boc.scenes.truth import DEPTH, FAMILIES, judge, queries, read_gallery
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 
 COLUMNS = ("code", "measure", "value", "reference", "count")
 CODES = ("z=16", "z=32", "z=64")

@@ -24,9 +24,9 @@ from bench.race.engine import Clock, Engine, Local, Setting, Took, folder_of, re
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError
+from boc.indexes.load import fit_code, load_index, new_manifest
 from boc.inputs.features import FeatureFile
-from boc.load import fit_code, load_index, new_manifest
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.types import Embeddings, TermMatrix
 
 NAME = "bench"

@@ -35,9 +35,9 @@ from bench.race.engine import Engine, Facts, Setting, UnavailableError, folder_o
 from boc import plugins
 from boc.codecs import parse_code
 from boc.errors import BackendError
+from boc.indexes.load import new_manifest
 from boc.inputs.features import FeatureFile
-from boc.load import new_manifest
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.types import Embeddings
 from indexing.server.backend import ServerBackend
 from indexing.server.bulk import Bulk

@@ -20,10 +20,10 @@ import numpy as np
 from boc import plugins
 from boc.cli.options import CodeType
 from boc.codecs import Code
+from boc.indexes.load import fit_code, load_index, new_manifest
 from boc.inputs.features import FeatureFile
 from boc.inputs.query_files import read_queries
-from boc.load import fit_code, load_index, new_manifest
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.types import Hit
 
 NAME = "same-hits"

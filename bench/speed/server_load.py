@@ -27,11 +27,11 @@ from bench.report.rows import Writer
 from boc import plugins
 from boc.cli.options import CodeType
 from boc.codecs import Code, SurrogateCodec
+from boc.indexes.load import fit_code, load_index, new_manifest
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
-from boc.load import fit_code, load_index, new_manifest
 from boc.manifest import Manifest
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.types import Batch, Embeddings, Item
 
 NAME = "boc-bench-load"

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.copy import copy_items
 from boc.errors import FeatureFileError
 from boc.evaluate.metrics import (
     BLOCK,
@@ -28,12 +27,13 @@ from boc.evaluate.metrics import (
     owners_of,
 )  # fmt: skip
 from boc.evaluate.relevance import read_relevance, rouge_l_matrix, spice_file
+from boc.indexes.copy import copy_items
 from boc.inputs.features import FeatureFile
 from boc.names import Metric
 from boc.rerank import check_metric
 from boc.rerank.alignment import alignments
-from boc.search import Searcher
-from boc.search_options import SearchOptions
+from boc.search.options import SearchOptions
+from boc.search.searcher import Searcher
 from boc.types import MODALITIES, Hit, Item, Modality, Ragged
 
 DEEPEST = 100  # hits looked at for a median rank

@@ -21,7 +21,7 @@ from boc.vectors import unit_rows
 
 if TYPE_CHECKING:
     from boc.codecs import SurrogateCodec
-    from boc.search import Searcher
+    from boc.search.searcher import Searcher
 
 LABELLED = 10
 

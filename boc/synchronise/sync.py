@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from boc import plugins
-from boc.build import PLACE, Progress, encoded_file, opened
-from boc.copy import Rows, stored_rows
 from boc.errors import BocError, SourceError
+from boc.indexes.build import PLACE, Progress, encoded_file, opened
+from boc.indexes.copy import Rows, stored_rows
+from boc.indexes.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, put_items
 from boc.inputs import ocr as words
 from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS, STATE, facts_of
 from boc.inputs.metadata import Metadata
 from boc.inputs.prepare_pool import advised, preparing
 from boc.inputs.sources import Source
-from boc.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, put_items
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.synchronise.compare import Known, compare_pictures, compare_sentences, text_fact
 from boc.types import MODALITIES, ImageRef, Item
 

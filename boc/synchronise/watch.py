@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
-from boc.build import PLACE, Progress
 from boc.errors import BocError
+from boc.indexes.build import PLACE, Progress
 from boc.inputs.metadata import Metadata
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.synchronise.sync import SyncReport, open_pictures, synchronise
 
 QUIET = 300  # ms without a change after which changes are taken in

@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from boc import __version__
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.web import routes
 from boc.web.http.auth import Guard
 from boc.web.http.errors import answer_problems

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from boc.queries import Query
-from boc.search_options import SearchOptions
+from boc.search.options import SearchOptions
+from boc.search.queries import Query
 from boc.types import Embeddings, FieldType, Item
 from boc.web.live_index import Opened
 

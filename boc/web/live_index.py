@@ -21,8 +21,8 @@ from boc.explain.score import TermLabels
 from boc.inputs.file_facts import shown
 from boc.names import Modality
 from boc.plugins import Encoder
-from boc.queries import Part
-from boc.search import Searcher
+from boc.search.queries import Part
+from boc.search.searcher import Searcher
 from boc.types import Embeddings, FieldType, ImageRef, Item, TermMatrix
 from boc.web.http.errors import ProblemError, unknown
 from boc.web.microbatch import Together

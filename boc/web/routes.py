@@ -19,8 +19,8 @@ from boc.codecs import code_of
 from boc.codecs.crelu import CReLU
 from boc.errors import BackendError, BocError, ImageError, UnreachableError
 from boc.explain.score import explain_item
-from boc.queries import Part
-from boc.queries import Query as Parts
+from boc.search.queries import Part
+from boc.search.queries import Query as Parts
 from boc.types import Embeddings, Item
 from boc.web import schemas, serialize
 from boc.web.facets import facets as count_facets

@@ -14,8 +14,8 @@ from pydantic import BaseModel, Field
 from boc.errors import BocError
 from boc.inputs.metadata import parse_filter
 from boc.names import Hybrid, Metric, Modality
-from boc.queries import BETA, GAMMA, Part, Query, parse_text
-from boc.search_options import SearchOptions
+from boc.search.options import SearchOptions
+from boc.search.queries import BETA, GAMMA, Part, Query, parse_text
 from boc.types import Embeddings, Stages
 from boc.web import schemas, serialize
 from boc.web.http.responses import as_json

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from boc.build import build_index
+from boc.indexes.build import build_index
 from boc.inputs.features import FeatureFile
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from tests.bench.scripts import run_script
 from tests.helpers import boc
 

@@ -23,7 +23,9 @@ def loaded_by(code: str) -> set[str]:
 
 def test_importing_the_package_loads_neither_numpy_nor_the_library() -> None:
     loaded = loaded_by("dir(boc)")
-    assert loaded.isdisjoint({"numpy", "scipy", "torch", "click", "boc.types", "boc.search", "boc.build"})
+    assert loaded.isdisjoint(
+        {"numpy", "scipy", "torch", "click", "boc.types", "boc.search.searcher", "boc.indexes.build"}
+    )
     assert {"numpy", "boc.types"} <= loaded_by("boc.Item")
 
 

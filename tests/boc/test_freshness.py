@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from boc.build import append, build_index
 from boc.errors import BocError, FeatureFileError
+from boc.indexes.build import append, build_index
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFile
 from boc.inputs.sources import open_source
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from tests.helpers import boc
 
 

@@ -67,7 +67,7 @@ def test_a_file_that_is_gone_is_damage(tmp_path: Path, load: Callable[[Path], ob
 @pytest.mark.slow
 def test_so_it_is_in_a_process_that_may_open_few_files(library: Path) -> None:
     code = (
-        "import resource, sys; import boc.search, indexing.file, h5py; from boc.cli import main;"
+        "import resource, sys; import boc.search.searcher, indexing.file, h5py; from boc.cli import main;"
         "n = len(__import__('os').listdir('/proc/self/fd'));"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (n + 1, n + 1));"
         f"main(['info', 'photos', '--at', 'file:{library / 'index'}'])"

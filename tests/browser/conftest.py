@@ -85,8 +85,8 @@ def odd_server(odd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def servers() -> Iterator[ExitStack]:
-    """Where a test enters the servers it starts. They stop after the pages of ``visit`` are closed: a page that is still
-    loading would complain of a server that goes away."""
+    """Where a test enters the servers it starts. They stop after the pages of ``visit`` are closed: a page that still
+    loads would complain of a server that goes away."""
     with ExitStack() as stack:
         yield stack
 

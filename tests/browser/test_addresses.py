@@ -42,9 +42,7 @@ def test_everything_works_below_the_prefix_of_a_proxy(
     assert page.url == url
 
 
-def test_the_token_is_asked_for_below_a_prefix(
-    visit: Callable[..., Any], servers: ExitStack, odd_server: str
-) -> None:
+def test_the_token_is_asked_for_below_a_prefix(visit: Callable[..., Any], servers: ExitStack, odd_server: str) -> None:
     url = servers.enter_context(below("/my/pictures", odd_server))
     page = visit(url, expected="Failed to load resource")  # 401 at first, and 404 of a damaged picture
     page.get_by_label("Token").fill(SECRET)

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 from PIL import Image
 
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from tests.browser.pages import ids, settle
 
 pytestmark = pytest.mark.slow

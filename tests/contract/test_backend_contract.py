@@ -19,7 +19,7 @@ from scipy import sparse
 
 from boc import copy_index, plugins
 from boc.errors import BackendError, BocError
-from boc.export import export_index
+from boc.indexes.export import export_index
 from boc.inputs.features import FeatureFile
 from boc.inputs.metadata import holds, parse_filter
 from boc.inputs.sorting import by_field, check_sort

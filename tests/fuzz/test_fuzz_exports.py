@@ -22,7 +22,7 @@ import pytest
 from boc import Searcher, build_index
 from boc.errors import BocError
 from boc.evaluate.verify import verify
-from boc.export import export_index
+from boc.indexes.export import export_index
 from boc.inputs.features import FeatureFile
 from tests.fuzz.test_fuzz_indexes import ODD
 

@@ -24,7 +24,7 @@ from boc.inputs.file_facts import STATE
 from boc.inputs.metadata import Metadata, parse_filter
 from boc.inputs.sources import open_source
 from boc.manifest import Manifest
-from boc.queries import parse_text
+from boc.search.queries import parse_text
 from boc.synchronise.compare import compare_pictures
 from boc.types import Item
 from tests.boc.inputs.test_hdf5_check import drain

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 

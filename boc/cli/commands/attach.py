@@ -43,7 +43,7 @@ def command(
     Examples: boc attach articles photos.h5 --at elastic+https://USER@HOST:9200
               boc attach articles photos.h5 --id-field sku --code bits:32 --yes
     """
-    from boc.attach import attach
+    from boc.indexes.attach import attach
 
     def agreed(change: dict[str, Any]) -> bool:
         click.echo(f"PUT {name}/_mapping\n{json.dumps(change, indent=2)}", err=True)

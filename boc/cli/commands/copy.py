@@ -13,7 +13,7 @@ from boc.names import METRICS
 
 if TYPE_CHECKING:
     from boc.codecs import Code
-    from boc.copy import CopyReport
+    from boc.indexes.copy import CopyReport
     from boc.names import Metric
 
 
@@ -63,7 +63,7 @@ def command(
               boc copy photos photos2 --code dictionary:2/64 --rm 30
               boc copy photos --code dictionary:2/64 --rm 30 --replace
     """
-    from boc.copy import copy_index
+    from boc.indexes.copy import copy_index
 
     with options.bars() as progress:
         report = copy_index(

@@ -33,7 +33,7 @@ def command(name: str, given: tuple[str, ...], ids: Path | None, everything: boo
     if sum((bool(given), ids is not None, everything)) != 1:
         raise click.UsageError("give one of ID..., --ids FILE or --all")
     from boc import plugins
-    from boc.build import delete
+    from boc.indexes.build import delete
     from boc.inputs.text_lines import read_ids
     from boc.plugins import check_name
 

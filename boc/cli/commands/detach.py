@@ -21,7 +21,7 @@ def command(name: str, yes: bool, at: str) -> None:
     Examples: boc detach articles --at elastic+https://USER@HOST:9200
               boc detach articles --yes
     """
-    from boc.attach import detach
+    from boc.indexes.attach import detach
 
     if not yes:
         click.confirm(f"Remove the code from all documents of {name}?", abort=True, err=True)

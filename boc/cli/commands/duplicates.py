@@ -12,7 +12,7 @@ from boc.cli import options
 from boc.names import MODALITIES, Modality
 
 if TYPE_CHECKING:
-    from boc.duplicates import Group
+    from boc.indexes.duplicates import Group
 
 
 @click.command("duplicates")
@@ -39,9 +39,9 @@ def command(name: str, threshold: float | None, find: str | None, html: Path | N
               boc duplicates photos --threshold 0.98 --html duplicates.html
               boc duplicates photos --json
     """
-    from boc.duplicates import find_duplicates
+    from boc.indexes.duplicates import find_duplicates
     from boc.outputs import begins, check_output
-    from boc.search import Searcher
+    from boc.search.searcher import Searcher
 
     if html is not None:
         check_output(html, begins(*options.PAGE))

@@ -49,11 +49,11 @@ def command(
     Examples: boc estimate photos.h5 --items 10000000 --at elastic+https://localhost:9200
               boc estimate photos.h5 --items 1000000 --code "dictionary(terms=16384)"
     """
-    from boc.build import codec_maker
     from boc.evaluate.capacity import extrapolate, measure, size_of
+    from boc.indexes.build import codec_maker
+    from boc.indexes.load import fit_code, new_manifest
     from boc.inputs.features import FeatureFiles
     from boc.inputs.metadata import Metadata
-    from boc.load import fit_code, new_manifest
 
     make = codec_maker(coding.code)
     table = Metadata.read(metadata) if metadata is not None else None

@@ -55,7 +55,7 @@ def command(
         raise click.UsageError("give TEXT (in quotes) and the ID of an item, or --image FILE and the ID")
     from boc.explain.score import explain
     from boc.outputs import begins, check_output
-    from boc.search import Searcher
+    from boc.search.searcher import Searcher
 
     if html is not None:
         check_output(html, begins(*options.PAGE), image)

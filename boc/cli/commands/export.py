@@ -28,7 +28,7 @@ def command(name: str, file: Path, at: str, replace: bool, as_json: bool) -> Non
     Examples: boc export photos photos.h5
               boc export photos photos.h5 --at elastic+https://search.example.org:9200 --replace
     """
-    from boc.export import export_index
+    from boc.indexes.export import export_index
 
     with options.bars() as progress:
         report = export_index(name, file, at=at, replace=replace, progress=progress)

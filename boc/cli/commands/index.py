@@ -12,7 +12,7 @@ from boc.cli import options
 from boc.cli.commands import sync
 
 if TYPE_CHECKING:
-    from boc.build import LoadReport
+    from boc.indexes.build import LoadReport
     from boc.names import ConceptDtype, Metric
 
 MAKING = {"rm", "replace", *(field.name for field in fields(options.Coding))}
@@ -76,7 +76,7 @@ def command(
     if appended:
         _refuse_code_options(name)
         encoder = encoder if options.given("encoder") else None
-        from boc.build import append
+        from boc.indexes.build import append
 
         with options.bars() as progress:
             report = append(
@@ -108,7 +108,7 @@ def command(
         )
         return
     else:
-        from boc.build import build_index
+        from boc.indexes.build import build_index
 
         with options.bars() as progress:
             report = build_index(
@@ -153,9 +153,9 @@ def _is_there(name: str, at: str, sources: tuple[Path, ...]) -> bool:
 def _refuse_other_options(name: str, at: str, coding: options.Coding, rm: float) -> None:
     """BocError if options were given that the index was not made with; before anything is encoded."""
     from boc import plugins
-    from boc.build import codec_maker
     from boc.codecs import code_of
     from boc.errors import BocError
+    from boc.indexes.build import codec_maker
 
     manifest = plugins.backend(at).open(name).manifest
     held = {"rm": manifest.rm, "rerank": manifest.rerank, "concepts": manifest.concept_dtype}

@@ -53,9 +53,9 @@ def command(
     if text is None and not images:
         raise click.UsageError("give TEXT (in quotes), or --image FILE")
     from boc.inputs.metadata import parse_filter
-    from boc.queries import Query, parse_text
-    from boc.search import Searcher
-    from boc.search_options import SearchOptions
+    from boc.search.options import SearchOptions
+    from boc.search.queries import Query, parse_text
+    from boc.search.searcher import Searcher
 
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
     filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]

@@ -12,8 +12,8 @@ from boc.cli import options
 from boc.names import HYBRIDS, Hybrid, Metric, Modality
 
 if TYPE_CHECKING:
-    from boc.search import Searcher
-    from boc.search_options import SearchOptions
+    from boc.search.options import SearchOptions
+    from boc.search.searcher import Searcher
     from boc.types import Hit
 
 
@@ -122,9 +122,9 @@ def command(
         raise click.UsageError("--id names an item of --features FILE; add that")
     from boc.inputs.metadata import parse_filter
     from boc.outputs import begins, check_output
-    from boc.queries import BETA, GAMMA, Query, parse_text
-    from boc.search import Searcher
-    from boc.search_options import SearchOptions
+    from boc.search.options import SearchOptions
+    from boc.search.queries import BETA, GAMMA, Query, parse_text
+    from boc.search.searcher import Searcher
 
     if html is not None:
         check_output(html, begins(*options.PAGE), *images, features, options.named(queries))
@@ -168,7 +168,7 @@ def _lines(queries: BinaryIO | None) -> list[str]:
 
 def _by_lines(searcher: Searcher, lines: list[str], wanted: SearchOptions) -> list[tuple[str, list[Hit]]]:
     """Answers to sentences as they were typed; those without unwanted words are one batch."""
-    from boc.queries import Query, parse_text
+    from boc.search.queries import Query, parse_text
 
     parsed = {line: parse_text(line) for line in lines}
     plain = {line: str(sentence) for line, (sentence, minus) in parsed.items() if not minus}

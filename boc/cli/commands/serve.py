@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from boc.plugins import Encoder
-    from boc.search import Searcher
+    from boc.search.searcher import Searcher
     from boc.web.http.logs import Form
     from boc.web.settings import Settings
 
@@ -156,7 +156,7 @@ def _answer(
     sock: socket,
 ) -> None:
     """Load the indexes and answer requests at ``sock`` in this process; the ``first`` says what it loads."""
-    from boc.search import Searcher
+    from boc.search.searcher import Searcher
     from boc.web.app import create_app
     from boc.web.http.server import run
 

@@ -89,7 +89,7 @@ def command(
     if applied and len(targets) != 1:
         raise click.UsageError(f"--apply takes one --target-recall, got {len(targets)}; give the one to apply")
     from boc.evaluate.tune import draw, grid, tune
-    from boc.search import Searcher
+    from boc.search.searcher import Searcher
 
     searcher = Searcher.open(name, at)
     index, target = searcher.index, searcher.target(cast("Modality | None", find))
@@ -116,7 +116,7 @@ def command(
 def _apply(name: str, at: str, trial: Trial, *, quiet: bool) -> None:
     """Put the index encoded by the setting of ``trial`` in the place of ``name``."""
     from boc.cli.commands.copy import sentence
-    from boc.copy import copy_index
+    from boc.indexes.copy import copy_index
 
     with options.bars() as progress:
         report = copy_index(name, at=at, code=trial.code, rm=trial.rm, replace=True, progress=progress)

@@ -21,7 +21,7 @@ from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS
 from boc.manifest import Manifest
 from boc.rerank.storage import store
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.types import MODALITIES
 from indexing.embedded.writer import EmbeddedWriter
 from tests.helpers import boc, draw_pictures

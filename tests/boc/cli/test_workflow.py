@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boc import load, plugins
+from boc import plugins
 from boc.codecs import global_code
 from boc.errors import BackendError, BocError, EncoderError, FeatureFileError
+from boc.indexes import load
+from boc.indexes.load import fit_code, load_index, new_manifest
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFile
 from boc.inputs.query_files import read_queries
 from boc.inputs.sources import open_source
-from boc.load import fit_code, load_index, new_manifest
 from boc.names import METRICS
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.types import MODALITIES, Embeddings, Hit, ImageRef, Modality
 from tests.helpers import boc, draw_pictures
 

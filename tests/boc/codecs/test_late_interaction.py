@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from boc.build import build_index
 from boc.codecs import SurrogateCodec
 from boc.codecs.code_from_config import code_of
 from boc.codecs.late_interaction import TOP, LateInteraction
-from boc.copy import copy_index
 from boc.errors import BocError
 from boc.explain.score import explain
+from boc.indexes.build import build_index
+from boc.indexes.copy import copy_index
 from boc.rerank.alignment import alignments
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.types import Embeddings, Ragged
 from boc.vectors import unit_rows
 

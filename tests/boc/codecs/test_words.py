@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.linear_model import Ridge
 
-from boc.build import append, build_index, delete
 from boc.clustering.codebook import Codebook
 from boc.clustering.term_labels import Label, content_words, pack_labels
 from boc.clustering.vocabulary import FREQUENT, RIDGE
@@ -21,12 +20,13 @@ from boc.codecs import Code, SurrogateCodec, WordTerms, parse_code
 from boc.codecs.code_from_config import code_of
 from boc.codecs.surrogate_text import to_words, with_words
 from boc.codecs.words import LEAST
-from boc.copy import copy_index
 from boc.errors import BocError
 from boc.explain.score import explain
-from boc.export import export_index
+from boc.indexes.build import append, build_index, delete
+from boc.indexes.copy import copy_index
+from boc.indexes.export import export_index
 from boc.inputs.features import FeatureFile
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.types import Embeddings, Identity, Item
 from boc.vectors import unit_rows
 from tests.helpers import boc

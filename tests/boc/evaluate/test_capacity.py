@@ -17,10 +17,10 @@ from boc import plugins
 from boc.codecs import global_code
 from boc.errors import BocError
 from boc.evaluate.capacity import GB, Estimate, Load, SampledFiles, extrapolate, measure, size_of
+from boc.indexes.load import fit_code, load_index, new_manifest
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFiles, Header
 from boc.inputs.metadata import Metadata
-from boc.load import fit_code, load_index, new_manifest
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality
 from tests.helpers import boc
 from tests.servers.fixtures import kinds

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from boc.build import build_index
 from boc.errors import BocError, FeatureFileError
 from boc.evaluate import runs
 from boc.evaluate.metrics import Gain, evaluate, evaluate_ndcg
 from boc.evaluate.relevance import write_relevance
 from boc.evaluate.runs import Gallery
+from boc.indexes.build import build_index
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.names import METRICS, Metric

@@ -20,9 +20,9 @@ from boc.codecs.bag_of_concepts import HardAssignment
 from boc.errors import BocError
 from boc.explain.page import write_page
 from boc.explain.score import Explanation, Match, Parts, explain
+from boc.indexes.load import load_index, new_manifest
 from boc.inputs.features import FeatureFile
-from boc.load import load_index, new_manifest
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.types import MODALITIES, ImageRef, Item, Modality, TermMatrix
 from tests.boc.cli.test_contact_sheet import NASTY, Page
 from tests.helpers import boc

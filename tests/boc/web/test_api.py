@@ -20,8 +20,8 @@ from PIL import Image
 
 from boc.codecs.surrogate_text import to_text
 from boc.explain.score import explain
-from boc.queries import Query
-from boc.search import Searcher
+from boc.search.queries import Query
+from boc.search.searcher import Searcher
 from boc.types import Hit, Stages
 from tests.helpers import boc
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.types import Embeddings, Item
 from tests.boc.web.test_api import TEXT, client_of
 

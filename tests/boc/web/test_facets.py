@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.types import Item
 from tests.helpers import boc
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boc.errors import BackendError
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from tests.helpers import boc
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")

@@ -19,15 +19,15 @@ from collections import Counter
 from pathlib import Path
 from typing import TypeAlias
 
-import boc.build
-import boc.copy
+import boc.indexes.build
+import boc.indexes.copy
 import indexing.file
 from boc.cli import main
 from boc.errors import BocError
 from indexing.embedded import commits
 from indexing.embedded.backend import EmbeddedBackend
 
-IMPORTED = (boc.build, boc.copy, indexing.file)  # here once, as each trial would import them
+IMPORTED = (boc.indexes.build, boc.indexes.copy, indexing.file)  # here once, as each trial would import them
 OPEN, CREATE, WRITE, SYNC, NAME, REMOVE = (1 << i for i in range(6))
 FAULTS = {
     "EIO": (errno.EIO, OPEN | CREATE | WRITE | SYNC | NAME | REMOVE, False),

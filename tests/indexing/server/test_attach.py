@@ -20,14 +20,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boc.attach import attach, detach
 from boc.errors import BackendError
 from boc.evaluate.verify import verify
+from boc.indexes.attach import attach, detach
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.inputs.metadata import parse_filter
 from boc.inputs.sources import Source
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.types import Batch, Embeddings, Item
 from tests.helpers import boc
 from tests.servers.fixtures import kinds

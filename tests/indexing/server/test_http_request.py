@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from boc.names import REQUEST_FORMS
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from indexing.server.address import parse
 from indexing.server.http_request import HttpRequest
 from tests.helpers import boc

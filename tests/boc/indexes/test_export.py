@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from boc import Searcher, append, build_index, copy_index, delete, plugins
-from boc import export as module
 from boc.errors import BocError, FeatureFileError
 from boc.evaluate.verify import verify
-from boc.export import export_index
+from boc.indexes import export as module
+from boc.indexes.export import export_index
 from boc.inputs.features import FeatureFile
 from indexing.embedded.index import EmbeddedIndex
 from tests.helpers import boc

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc import plugins
-from boc.background import Background, confidences
 from boc.codecs import SurrogateCodec
 from boc.codecs.topz import heaviest
 from boc.errors import BocError, EncoderError
@@ -23,17 +22,18 @@ from boc.inputs.metadata import check_filter
 from boc.inputs.sorting import by_field, check_sort
 from boc.names import Metric
 from boc.plugins import check_name
-from boc.queries import Part, Query, compose
-from boc.rank_fusion import reciprocal_rank_fusion
-from boc.search_options import SearchOptions
+from boc.search.background import Background, confidences
+from boc.search.options import SearchOptions
+from boc.search.queries import Part, Query, compose
+from boc.search.rank_fusion import reciprocal_rank_fusion
+from boc.search.variety import varied
 from boc.types import Embeddings, Hit, ImageRef, Modality, Rescore, Stages, TermMatrix, TextScore
-from boc.variety import varied
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from boc.plugins import Encoder, Index, Request
-    from boc.search_options import SearchKeywords
+    from boc.search.options import SearchKeywords
 
 BLOCK = 256  # queries per call of search_arrays
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from boc import Searcher, plugins
 from boc.codecs import SurrogateCodec, global_code
-from boc.duplicates import DEPTH, Group, find_duplicates, grouped
 from boc.errors import BocError
+from boc.indexes.duplicates import DEPTH, Group, find_duplicates, grouped
 from boc.manifest import Manifest
 from boc.types import Embeddings, Identity, Item
 from tests.helpers import boc

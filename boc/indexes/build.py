@@ -16,15 +16,15 @@ from boc import models, plugins
 from boc.atomic_files import sole_writer
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError, SourceError
+from boc.indexes.load import DEFAULT_RM, append_items, delete_items, fit_code, load_index, new_manifest, stored_manifest
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFiles, is_embeddings
 from boc.inputs.file_facts import State, state_of
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source, open_folders, open_source
-from boc.load import DEFAULT_RM, append_items, delete_items, fit_code, load_index, new_manifest, stored_manifest
 from boc.names import ConceptDtype, Metric
 from boc.plugins import check_name
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 
 if TYPE_CHECKING:
     from boc.plugins import Encoder

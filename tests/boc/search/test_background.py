@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boc.background import confidences
-from boc.search import Searcher
+from boc.search.background import confidences
+from boc.search.searcher import Searcher
 
 TEXT = "a red box at the left"
 SCORES = st.lists(st.floats(-5, 5), min_size=1, max_size=20)
@@ -55,7 +55,7 @@ def test_hits_below_the_line_are_left_out(searcher: Searcher) -> None:
 
 
 def test_a_question_of_parts_has_confidences(searcher: Searcher) -> None:
-    from boc.queries import Query
+    from boc.search.queries import Query
 
     hits = searcher.search_query(Query.of(TEXT, like=["003.png"], minus=["green"]), k=9, min_confidence=0)
     assert all(hit.confidence is not None for hit in hits)

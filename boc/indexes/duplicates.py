@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 
 from boc.errors import BocError
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.types import Embeddings, Item, Modality
 
 BATCH = 256  # items searched by at a time

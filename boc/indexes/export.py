@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from boc import plugins
-from boc.build import PLACE, Progress
-from boc.copy import Rows, manifest_of, own_codec, sample, stored_rows
 from boc.errors import BocError
+from boc.indexes.build import PLACE, Progress
+from boc.indexes.copy import Rows, manifest_of, own_codec, sample, stored_rows
+from boc.indexes.load import BATCH, CONCEPT_BATCH
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header, is_feature_file
 from boc.inputs.stored_terms import concepts_of
-from boc.load import BATCH, CONCEPT_BATCH
 from boc.manifest import Manifest
 from boc.outputs import check_output
 from boc.plugins import Index, check_name

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from boc.errors import BocError
-from boc.search_options import SearchKeywords, SearchOptions
+from boc.search.options import SearchKeywords, SearchOptions
 
 
 def test_the_keyword_arguments_are_the_fields() -> None:

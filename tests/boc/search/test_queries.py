@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from boc.errors import BocError
 from boc.names import METRICS, Metric
-from boc.queries import Part, Query, compose, parse_text
 from boc.rerank.alignment import rescored
 from boc.rerank.storage import store
-from boc.search import Searcher
+from boc.search.queries import Part, Query, compose, parse_text
+from boc.search.searcher import Searcher
 from boc.types import Embeddings, Hit, Ragged, Rescore
 from tests.helpers import boc
 from tests.oracles import tied_vectors

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from boc import Searcher, build_index, copy_index, delete, plugins
-from boc import copy as module
 from boc.errors import BackendError, BocError, UnreachableError
 from boc.evaluate.verify import verify
+from boc.indexes import copy as module
 from indexing.embedded.index import EmbeddedIndex
 from indexing.embedded.writer import EmbeddedWriter
 from tests.helpers import boc

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boc.errors import BocError
-from boc.search import Searcher
-from boc.search_options import SearchOptions
+from boc.search.options import SearchOptions
+from boc.search.searcher import Searcher
+from boc.search.variety import collapsed, diverse
 from boc.types import Hit
-from boc.variety import collapsed, diverse
 from tests.helpers import boc
 from tests.oracles import picture
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from boc import plugins
-from boc.build import Progress, codec_maker
 from boc.codecs import Code, SurrogateCodec
 from boc.errors import BocError
+from boc.indexes.build import Progress, codec_maker
+from boc.indexes.load import batches, check_same_encoder, fit_code, new_manifest, source_digest
 from boc.inputs.features import FeatureFiles
-from boc.load import batches, check_same_encoder, fit_code, new_manifest, source_digest
 from boc.plugins import check_name
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from boc.errors import BocError
 from boc.inputs.features import FeatureFile
-from boc.rank_fusion import reciprocal_rank_fusion
-from boc.search import Searcher
+from boc.search.rank_fusion import reciprocal_rank_fusion
+from boc.search.searcher import Searcher
 from boc.types import Embeddings, Filter, Hit, Modality, TextScore
 from indexing.embedded.index import EmbeddedIndex
 from tests.oracles import picture

@@ -1,4 +1,4 @@
-"""Feature files to indexes: fit a code, load, append, delete. ``boc.build`` starts from pictures."""
+"""Feature files to indexes: fit a code, load, append, delete. ``boc.indexes.build`` starts from pictures."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from boc.codecs.topz import heaviest
 from boc.errors import BocError
-from boc.search import Searcher
+from boc.search.searcher import Searcher
 from boc.types import Rescore, Stages
 from indexing.embedded.index import EmbeddedIndex
 from tests.helpers import boc
@@ -63,7 +63,7 @@ def test_a_search_tells_what_encoding_and_coding_took(searcher: Searcher, librar
 def test_arrays_are_the_ids_and_scores_of_the_hits(
     searcher: Searcher, monkeypatch: pytest.MonkeyPatch, threads: int, options: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("boc.search.BLOCK", 2)
+    monkeypatch.setattr("boc.search.searcher.BLOCK", 2)
     queries = searcher.encoder.encode_texts(["a red box", "something green", "a box", "blue", "two red boxes"])
     ids, scores = searcher.search_arrays(queries, threads=threads, **options)
     k = options.get("k", 10)
