@@ -43,8 +43,8 @@ class Item:
 class Hit:
     """An item and its score; higher is better.
 
-    ``confidence`` in 0 to 1 says how far it stands above the background of the index (see ``boc.search.background``), if
-    that was asked for. ``duplicates`` are the ids of the hits that were put under it as near-duplicates.
+    ``confidence`` in 0 to 1 says how far it stands above the background (``boc.search.background``), if that was asked
+    for. ``duplicates`` are the ids of the hits that were put under it as near-duplicates.
     """
 
     item: Item
