@@ -126,7 +126,7 @@ def test_the_walk_sees_what_it_should() -> None:
     assert seen["boc.errors"] is False
     assert dict(imports(ROOT / "boc" / "cli" / "__init__.py"))["boc.cli.commands.search"] is False
     assert dict(imports(ROOT / "encoders" / "tern.py"))["encoders.runtime.set_encoder"] is False
-    assert dict(imports(ROOT / "boc" / "search.py"))["boc.search.rank_fusion"] is False
+    assert dict(imports(ROOT / "boc" / "search" / "searcher.py"))["boc.search.rank_fusion"] is False
 
 
 def test_the_table_has_no_circle() -> None:
