@@ -295,13 +295,14 @@ def _no_encoder(source: Path) -> str:
 def _intermediate(name: str, at: str, contents: Sequence[str]) -> Path:
     """Where vectors wait for their index: a name that nobody else chooses, and another one for other ``contents``.
 
-    What an earlier call for the same index has left there for other contents is removed.
+    What an earlier call for the same index has left there for other contents is removed, and so are the parts of a file
+    that is complete.
     """
     place = Path(at.partition(":")[2]).expanduser() if at.startswith("file:") else Path()
     digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
     path = place / f".{name}.{digest}.features.h5"
     for left in place.glob(f".{name}.{'[0-9a-f]' * 12}.features.h5*"):
-        if left.is_dir() and not left.name.startswith(path.name):
+        if left.is_dir() and (path.exists() or not left.name.startswith(path.name)):
             with suppress(BocError), sole_writer(left):  # else another process is at it
                 shutil.rmtree(left)
         elif left != path and left.suffix == ".h5":

@@ -32,6 +32,9 @@ from .bm25 import Occurrences
 
 Ints: TypeAlias = NDArray[np.int64]
 
+UNREAD = ("unable to open database file", "disk I/O error")
+"""What SQLite says of SQLITE_CANTOPEN and SQLITE_IOERR: the system did not let it open or read a file."""
+
 
 class TextIndex:
     """The file of a segment of ``n`` rows. Thread-safe; the file may be unlinked once it is open.
@@ -47,7 +50,7 @@ class TextIndex:
             uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
             self._file = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
-            raise self._damaged(error) from error
+            raise self._failed(error) from error
         weakref.finalize(self, self._file.close)
         self._width = _smallest(n - 1).itemsize
         self._fields: dict[str, tuple[int, int]] = {
@@ -147,12 +150,21 @@ class TextIndex:
             with self._lock:
                 return self._file.execute(sql, parameters).fetchall()
         except sqlite3.Error as error:
-            raise self._damaged(error) from error
+            raise self._failed(error) from error
 
     def _checked(self, rows: NDArray[Any]) -> NDArray[Any]:
         if rows.max(initial=0) >= self.n:
             raise self._damaged(f"a row beyond the {self.n} that there are")
         return rows
+
+    def _failed(self, error: sqlite3.Error) -> ManifestError:
+        """What to raise for an error of SQLite, which does not tell what the system said."""
+        if str(error) in UNREAD and self.path.exists():
+            return ManifestError(
+                f"{self.path}: cannot be read ({error}); this process may open no more files (ulimit -n 4096), or the "
+                "disk may be failing; check that, and repeat"
+            )
+        return self._damaged(error)
 
     def _damaged(self, why: object) -> ManifestError:
         return ManifestError(f"{self.path}: damaged ({why}); make the index again with boc index --replace")

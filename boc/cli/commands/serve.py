@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="Keep NAME in line with this folder of pictures, as boc sync --watch does; can be repeated.",
 )
+@options.ocr
 @options.at
 @options.encoder
 @options.device
@@ -84,6 +85,7 @@ def command(
     log: Form | None,
     log_queries: bool,
     folders: tuple[Path, ...],
+    ocr: bool,
     at: str,
     encoder: str | None,
     device: str,
@@ -121,11 +123,13 @@ def command(
     if api_only and browse:
         raise click.UsageError("--api-only serves no page that --open could open; leave one of them out")
     names = tuple(dict.fromkeys(names))
+    if ocr and not folders:
+        raise click.UsageError("--ocr is for the pictures of --sync FOLDER; name the folder, or leave --ocr out")
     if folders and len(names) > 1:
         raise click.UsageError("--sync goes with one NAME; keep others in line with boc sync --watch")
     folder = cache or default_cache()
     settings = Settings(names[0], at, host, hosts, token, folder, log_queries=log_queries, api_only=api_only)
-    with listen(host, port) as sock, sync.beside(names[0], folders, at, encoder, device):
+    with listen(host, port) as sock, sync.beside(names[0], folders, at, encoder, device, ocr=ocr):
         address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}/"
 
         def ready() -> None:

@@ -17,6 +17,7 @@ import click
 
 from boc.cli import options
 from boc.errors import BocError
+from boc.inputs.ocr import check_installed
 
 if TYPE_CHECKING:
     from boc.synchronise.sync import SyncReport
@@ -103,15 +104,20 @@ def command(
 
 
 @contextmanager
-def beside(name: str, folders: Sequence[Path], at: str, encoder: str | None, device: str) -> Iterator[None]:
+def beside(
+    name: str, folders: Sequence[Path], at: str, encoder: str | None, device: str, *, ocr: bool = False
+) -> Iterator[None]:
     """A process that keeps an index in line while the block runs; what it says goes to stderr."""
     if not folders:
         yield
         return
     if find_spec("watchfiles") is None:
         raise BocError("--sync needs the package watchfiles; install it with: pip install 'boc[watch]'")
+    if ocr:
+        check_installed()
     command = [sys.executable, "-c", "from boc.cli import main; main()", "sync", name, *map(str, folders)]
-    command += ["--watch", "--device", device, *(["--encoder", encoder] if encoder else [])]
+    command += ["--watch", "--device", device]
+    command += [*(["--encoder", encoder] if encoder else []), *(["--ocr"] if ocr else [])]
     process = subprocess.Popen(
         command,
         env={**os.environ, "BOC_AT": at, PARENT: str(os.getpid())},

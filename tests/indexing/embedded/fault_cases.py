@@ -1,9 +1,10 @@
 """Commands whose file system calls fail, one at a time: what they leave and what they say. Run by test_file_faults.py.
 
-    LD_PRELOAD=faults.so FAULTS_ROOT=FOLDER python fault_cases.py FOLDER HALF REST COUNT
+    LD_PRELOAD=faults.so FAULTS_ROOT=FOLDER python fault_cases.py FOLDER INPUTS COUNT [COMMAND...]
 
-FOLDER holds what the commands write; HALF and REST are feature files with the ids 0000.jpg and following. COUNT cases
-are tried for each command and fault, spread evenly over its calls; 0 tries all. Prints one JSON object.
+FOLDER holds what the commands write. INPUTS has feature files with the ids 0000.jpg and following, half.h5 and rest.h5,
+and the folders of pictures before/ and after/. COUNT cases are tried for each command and fault, spread evenly over its
+calls; 0 tries all. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -16,18 +17,23 @@ import shutil
 import sys
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 import boc.indexes.build
 import boc.indexes.copy
+import boc.synchronise.sync
 import indexing.file
+from boc import plugins
 from boc.cli import main
 from boc.errors import BocError
 from indexing.embedded import commits
 from indexing.embedded.backend import EmbeddedBackend
+from tests.boc.synchronise.collections_of_files import Counting
 
-IMPORTED = (boc.indexes.build, boc.indexes.copy, indexing.file)  # here once, as each trial would import them
+# Imported here once, as each trial would import them.
+IMPORTED = (boc.indexes.build, boc.indexes.copy, boc.synchronise.sync, indexing.file)
 OPEN, CREATE, WRITE, SYNC, NAME, REMOVE = (1 << i for i in range(6))
 FAULTS = {
     "EIO": (errno.EIO, OPEN | CREATE | WRITE | SYNC | NAME | REMOVE, False),
@@ -40,8 +46,9 @@ SHIM = ctypes.CDLL(None)
 State: TypeAlias = "frozenset[str] | None"
 
 
-def commands(half: str, rest: str) -> dict[str, tuple[list[list[str]], list[str]]]:
+def commands(inputs: Path) -> dict[str, tuple[list[list[str]], list[str]]]:
     """What is done before, and what meets the fault."""
+    half, rest, before, after = (str(inputs / name) for name in ("half.h5", "rest.h5", "before", "after"))
     made, more = ["index", "x", half], ["index", "x", rest, "--append"]
     gone = ["delete", "x", *(f"{i:04}.jpg" for i in range(5))]
     return {
@@ -51,6 +58,7 @@ def commands(half: str, rest: str) -> dict[str, tuple[list[list[str]], list[str]
         "delete": ([made], gone),
         "compact": ([made, more, gone], ["compact", "x"]),
         "copy": ([made], ["copy", "x", "y"]),
+        "sync": ([["index", "x", before, "--encoder", "test:counting"]], ["sync", "x", after]),
         "delete --all": ([made], ["delete", "x", "--all"]),
     }
 
@@ -151,6 +159,8 @@ class Trial:
         if "damaged" in said:
             return "called damaged", said
         left = strays(self.at)
+        if status and self.words[0] == "sync":  # the next sync continues with what was encoded
+            left = [name for name in left if ".features.h5" not in name]
         ending = "--all" in self.words  # what a removal could not remove goes with the next index of that name
         if left and not removing and not ending:
             return "left behind", f"rc {status}: {left} {said}"
@@ -162,10 +172,12 @@ class Trial:
         return outcome, ""
 
 
-def tried(home: Path, features: tuple[str, str], count: int) -> dict[str, object]:
+def tried(home: Path, inputs: Path, count: int, names: Sequence[str]) -> dict[str, object]:
     outcomes: Counter[str] = Counter()
     wrong: list[str] = []
-    for name, (before, words) in commands(*features).items():
+    cases = commands(inputs)
+    for name in names or cases:
+        before, words = cases[name]
         trial = Trial(home, before, words)
         for fault, (number, mask, sticky) in FAULTS.items():
             calls = trial.calls(mask)
@@ -179,5 +191,6 @@ def tried(home: Path, features: tuple[str, str], count: int) -> dict[str, object
 
 
 if __name__ == "__main__":
-    found = tried(Path(sys.argv[1]), (sys.argv[2], sys.argv[3]), int(sys.argv[4]))
+    plugins.encoder = lambda *spec: Counting()
+    found = tried(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
     sys.stdout.write(json.dumps(found, indent=1))

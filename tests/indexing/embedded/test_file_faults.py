@@ -29,6 +29,15 @@ def write_features(folder: Path) -> None:
         subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
 
 
+def draw_pictures(folder: Path) -> None:
+    """before/ and after/, between which pictures are added, changed, moved and removed."""
+    names = {"before": "abcdefgh", "after": "abcdefijk"}
+    for at, letters in names.items():
+        (folder / at).mkdir()
+        for letter in letters:
+            (folder / at / f"{letter}.png").write_text({"i": "g", "a": f"a {at}"}.get(letter, letter))
+
+
 @pytest.mark.slow
 def test_any_call_of_the_writers_may_fail(tmp_path: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
@@ -37,14 +46,15 @@ def test_any_call_of_the_writers_may_fail(tmp_path: Path) -> None:
     shim, home = tmp_path / "faults.so", tmp_path / "home"
     subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", shim, HERE / "faults.c", "-ldl"], check=True)
     write_features(tmp_path)
-    command = [sys.executable, HERE / "fault_cases.py", home, tmp_path / "half.h5", tmp_path / "rest.h5", COUNT]
+    draw_pictures(tmp_path)
+    command = [sys.executable, HERE / "fault_cases.py", home, tmp_path, COUNT]
     environment = {"LD_PRELOAD": str(shim), "FAULTS_ROOT": str(home), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, **environment}, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
-    assert len(found["outcomes"]) > 30
+    assert len(found["outcomes"]) > 35
     assert not found["wrong"], "\n".join(found["wrong"])
 
 

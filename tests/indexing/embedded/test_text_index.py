@@ -421,3 +421,21 @@ def test_a_large_vocabulary_is_numbered_too() -> None:
     assert words == [f"w{i}" for i in range(7000)]
     assert numbers.tolist() == [i % 7000 for i in range(20_000)] * 2
     assert lengths.tolist() == [20_000] * 2
+
+
+@pytest.mark.parametrize("said", ["unable to open database file", "disk I/O error"])
+def test_what_the_system_refuses_is_not_called_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    path = tmp_path / "words.sqlite"
+
+    def refuse(*given: object, **options: object) -> None:
+        raise sqlite3.OperationalError(said)
+
+    monkeypatch.setattr(sqlite3, "connect", refuse)
+    with pytest.raises(ManifestError, match="damaged"):
+        TextIndex(path, 1)
+    path.touch()
+    with pytest.raises(ManifestError, match="may open no more files") as told:
+        TextIndex(path, 1)
+    assert "damaged" not in str(told.value)
