@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -188,6 +189,6 @@ def test_an_index_that_cannot_be_written_leaves_nothing(library: Path, tmp_path:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert "cannot be written" in done.stderr
+    assert re.search("cannot be written|No usable temporary directory", done.stderr)  # joblib may be the first to write
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("at/*"))

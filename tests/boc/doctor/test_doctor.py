@@ -98,7 +98,7 @@ def test_without_torch_and_java_it_says_what_to_install_and_that_java_is_not_nee
     lacking = {
         "encoders": [
             "torch>=2.6",
-            "transformers>=5.1",
+            "transformers>=5.6",
             "safetensors>=0.4.3",
             "tokenizers>=0.22.1",
             "scikit-image>=0.24",
@@ -161,7 +161,7 @@ def test_a_version_that_is_too_old_is_told(bare: Path, tmp_path: Path) -> None:
     told = "Metadata-Version: 2.1\nName: elasticsearch\nVersion: 9.1.0\n"
     (site / "elasticsearch-9.1.0.dist-info" / "METADATA").write_text(told)
     found = run_on(site)[1]["findings"]
-    assert "transformers (4.45.1, must be >=5.1)" in about(found, "extra encoders")["what"]
+    assert "transformers (4.45.1, must be >=5.6)" in about(found, "extra encoders")["what"]
     assert "elasticsearch (9.1.0, must be >=8.15,<9)" in about(found, "extra elastic")["what"]
 
 
