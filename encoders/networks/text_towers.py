@@ -263,7 +263,8 @@ def _folder_tokenizer(folder: Path) -> Tokenizer:
     if (folder / "tokenizer.json").is_file():
         return Tokenizer.from_file(str(folder / "tokenizer.json"))
     if (folder / "vocab.txt").is_file():
-        pieces: Tokenizer = BertWordPieceTokenizer(models.WordPiece.read_file(str(folder / "vocab.txt")), lowercase=True)._tokenizer
+        words = models.WordPiece.read_file(str(folder / "vocab.txt"))
+        pieces: Tokenizer = BertWordPieceTokenizer(words, lowercase=True)._tokenizer
         return pieces
     raise EncoderError(f"{folder}: neither tokenizer.json nor vocab.txt; add the one that belongs to the model")
 
