@@ -164,9 +164,11 @@ def are_types(text: str) -> bool:
 
 
 def well_typed(fields: Any, types: Mapping[str, FieldType]) -> bool:
-    """Whether ``fields`` are values, or lists of values, of fields of these ``types``."""
+    """Whether ``fields`` are values, or lists of values that are not empty, of fields of these ``types``."""
     return isinstance(fields, dict) and all(
-        name in types and all(_is(one, types[name]) for one in (value if isinstance(value, list) else [value]))
+        name in types
+        and value != []
+        and all(_is(one, types[name]) for one in (value if isinstance(value, list) else [value]))
         for name, value in fields.items()
     )
 
