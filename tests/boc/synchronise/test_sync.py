@@ -96,6 +96,7 @@ def _broken(left: int) -> Any:
 STEPS = st.lists(st.lists(OPERATIONS, max_size=8), min_size=1, max_size=4)
 
 
+@settings(max_examples=50)  # of up to four syncs and eight operations each
 @given(steps=STEPS, breaks=st.lists(st.integers(1, 12), min_size=4, max_size=4))
 def test_after_any_operations_the_index_is_as_if_made_again(
     steps: list[list[tuple[str, ...]]], breaks: list[int]
