@@ -19,7 +19,7 @@ from .captioning import CaptionBranch, caption_targets
 from .losses import contrast, hinge, preference
 
 if TYPE_CHECKING:
-    from .trainer import TrainConfig
+    from .config import TrainConfig
 
 OBJECTIVES = ("matching", "alignment", "generation")
 

@@ -23,9 +23,10 @@ from ..networks.base import Network
 from ..runtime.device import pick
 from ..runtime.model_folder import NETWORKS, check_model_folder, create_folder, make
 from .caption_tensors import Captions
+from .config import TrainConfig
 from .data import RegionReader, numbers_of, read_pairs
 from .recipes import RECIPES
-from .trainer import Progress, RunState, TrainConfig, Trainer
+from .trainer import Progress, RunState, Trainer
 
 
 @dataclass(frozen=True)

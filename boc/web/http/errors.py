@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from boc.errors import BocError
 from boc.web.http.headers import HEADERS
-from boc.web.http.logs import REQUEST
+from boc.web.http.observed import REQUEST
 
 
 class ProblemError(Exception):

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-from contextvars import ContextVar
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from boc.web.http.observed import Answered
+from boc.web.http.observed import REQUEST, Answered
 
 Form: TypeAlias = Literal["text", "json"]
 
 ACCESS = "boc.access"
 """The name of the logger of answered requests."""
-
-REQUEST: ContextVar[str] = ContextVar("request", default="")
-"""The id of the request that is being answered."""
 
 _access = logging.getLogger(ACCESS)
 

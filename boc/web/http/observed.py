@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from time import perf_counter
 from urllib.parse import parse_qsl, urlencode
@@ -13,9 +14,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from boc.web.http.headers import below_index, path_of
-from boc.web.http.logs import REQUEST
 
 ID = "X-Request-ID"
+REQUEST: ContextVar[str] = ContextVar("request", default="")
+"""The id of the request that is being answered."""
+
 _SOUND = re.compile("[A-Za-z0-9._-]{1,64}")
 
 

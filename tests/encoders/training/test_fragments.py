@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boc.errors import EncoderError
+from encoders.training.config import TrainConfig
 from encoders.training.data import Pairs
 from encoders.training.fragments import Fragments, turned_round
-from encoders.training.trainer import TrainConfig
 
 START, END, STOP = 1, 2, 3
 ROWS = st.lists(st.integers(STOP, 12), min_size=0, max_size=8).map(lambda ids: [START, *ids, END])

@@ -20,9 +20,9 @@ from encoders.networks.alignment import POOLINGS, pooled
 from encoders.networks.base import Encoded
 from encoders.runtime.model_folder import make
 from encoders.training.caption_tensors import Captions
+from encoders.training.config import TrainConfig
 from encoders.training.losses import contrast, hinge
 from encoders.training.objectives import Objective
-from encoders.training.trainer import TrainConfig
 
 TEXTS = ["a red box", "blue", "something at the very left of it", "red", "a box", "a dog runs"]
 TERAN = {"region_dim": 6, "visual_width": 8, "visual_layers": 1, "joint_width": 8, "heads": 2, "feedforward": 8}

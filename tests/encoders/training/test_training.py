@@ -34,10 +34,11 @@ from encoders.runtime import model_folder as checkpoint
 from encoders.training import trainer as trainer_module
 from encoders.training import warmstart
 from encoders.training.caption_tensors import Captions, Chunk, in_order
+from encoders.training.config import TrainConfig
 from encoders.training.data import RegionReader, numbers_of, read_pairs
 from encoders.training.recipes import RECIPES
 from encoders.training.train import Recipe
-from encoders.training.trainer import RunState, TrainConfig, Trainer, cosine, update_average
+from encoders.training.trainer import RunState, Trainer, cosine, update_average
 from encoders.training.warmstart import cca, latent_semantics, warm_start
 from tests.helpers import boc
 
