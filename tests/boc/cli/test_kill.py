@@ -167,7 +167,7 @@ def test_training(table: Path, tmp_path: Path) -> None:
     assert boc("extract", table, "-o", regions, "--regions", "grid").exit_code == 0
     arguments = ["train", regions, "--epochs", 3, "--batch-size", 16, *(f"--set={s}" for s in TINY)]
     calm, wild = tmp_path / "calm", tmp_path / "wild"
-    assert start([*arguments, "-o", calm]).wait() == 0
+    assert boc(*arguments, "-o", calm).exit_code == 0
     disturb([*arguments, "-o", wild], wild / "training" / "state.safetensors", lambda: None)
     for name in ("model.safetensors", "config.json", "tokenizer.json", "history.json"):
         assert (wild / name).read_bytes() == (calm / name).read_bytes(), name
@@ -179,7 +179,7 @@ def test_indexing(library: Path, table: Path, tmp_path: Path) -> None:
     """From pictures, concept sets and a dictionary: both halves, encoding and building, are hit."""
     encoder = f"tern:{library / 'model'}"
     arguments = ["index", "many", table, "--encoder", encoder, "--code", "dictionary", "--concepts", "int8", "--at"]
-    assert start([*arguments, f"file:{tmp_path / 'calm'}"]).wait() == 0
+    assert boc(*arguments, f"file:{tmp_path / 'calm'}").exit_code == 0
 
     def never_half() -> None:
         result = boc("info", "many", "--at", f"file:{tmp_path / 'wild'}", "--json")
