@@ -63,11 +63,11 @@ encoders: install
 		"TERN + VSRN++=flickr8k/photos.h5+flickr8k/photos-vsrnpp.h5" \
 		--floor flickr8k/regions.h5 --train $(DATA)/train.ids.txt
 
-# Tests run in two processes more than there are cores, since many wait for servers and other processes, with one thread
+# Tests run in one process more than there are cores, since some wait for servers and other processes, with one thread
 # each; an idle process steals tests from the others. Compiled tests are kept, also where PYTHONDONTWRITEBYTECODE is set;
 # make install has compiled the libraries, which took longer.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= \
-	$(BIN)/python -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) --dist worksteal
+	$(BIN)/python -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist worksteal
 
 # What to run before every commit: lint, types, and the fast tests, laws on fewer examples.
 check: lint types fast
