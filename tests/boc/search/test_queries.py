@@ -208,3 +208,11 @@ def test_words_count_of_what_is_wanted_only(searcher: Searcher) -> None:
 def test_an_unknown_item_is_named(searcher: Searcher) -> None:
     with pytest.raises(BocError, match=r"no item 'nobody.png'; boc search prints"):
         searcher.search_query(Query.of(TEXT, unlike=["nobody.png"]))
+
+
+def test_a_picture_beside_other_parts_is_compared_by_vectors_unless_asked_otherwise(aligned: Searcher) -> None:
+    both = Query((Part("text", "a red box"), Part("item", "001.png")))
+    by_vectors, by_alignment = (aligned.search_query(both, k=5, rm=8, rerank=metric) for metric in ("dot", "mrsw"))
+    assert aligned.search_query(both, k=5, rm=8) == by_vectors != by_alignment
+    for query in (Query.of("a red box", minus=["blue"]), Query.of(like=["001.png"])):
+        assert aligned.search_query(query, k=5, rm=8) == aligned.search_query(query, k=5, rm=8, rerank="mrsw")
