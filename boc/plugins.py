@@ -66,7 +66,7 @@ def region_source(spec: str) -> RegionSource:
 
 
 def trainer() -> ModuleType:
-    """The module that trains encoders: Recipe, Training, describe, check_place, check_size, finished, best."""
+    """The module that trains encoders: Recipe, Training, joined, describe, check_place, check_size, finished, best."""
     return _module("encoders.training", "train")
 
 

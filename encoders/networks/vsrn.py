@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +19,8 @@ from .base import Encoded, Network, raised
 from .layers import padding_mask
 
 AXES = {"regions": 1, "row": 2}
+POOLINGS = ("gru", "mean")
+ORDERS = ("source", "reversed", "size", "random")
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,12 @@ class VsrnConfig:
     sensible. ``affinity`` is what the affinities R of a region are divided by: ``mean``, the number of regions, as in
     the published models; or ``row``, the sum of their magnitudes, the row-wise normalisation that the papers print.
     Features are first raised to ``region_power``, keeping their signs.
+
+    The rest are the ablations of VSRN++ (Tables 5 and 6). ``image_pooling`` makes one vector of the regions: ``gru``,
+    the last state of the GRU over them, or ``mean``. ``text_pooling`` is the same of the words; with ``mean`` a linear
+    map stands in the place of the GRU. ``region_order`` is the order in which the GRU reads the regions: that of the
+    ``source``, which is by confidence in detectors; ``reversed``; ``size``, the largest box first; or ``random``, drawn
+    for each picture and step in training, and always the same for pictures of as many regions afterwards.
     """
 
     region_dim: int = 2048
@@ -40,11 +49,19 @@ class VsrnConfig:
     norm_axis: str = "regions"
     region_power: float = 1.0
     affinity: str = "mean"
+    image_pooling: str = "gru"
+    text_pooling: str = "gru"
+    region_order: str = "source"
 
     def __post_init__(self) -> None:
         one_of("variant", self.variant, ("coco", "f30k"))
         one_of("norm_axis", self.norm_axis, AXES)
         one_of("affinity", self.affinity, ("mean", "row"))
+        one_of("image_pooling", self.image_pooling, POOLINGS)
+        one_of("text_pooling", self.text_pooling, POOLINGS)
+        one_of("region_order", self.region_order, ORDERS)
+        if self.image_pooling == "mean" and self.region_order != "source":
+            raise EncoderError("region_order is for the GRU; leave it out, or set image_pooling=gru")
 
 
 class Residual(nn.Sequential):
@@ -84,14 +101,16 @@ class Reasoning(nn.Module):
 
     def forward(self, rows: Tensor, real: Tensor) -> Tensor:
         """rows (B, n, width), real (B, n) boolean, at least one true a row -> (B, n, width)."""
-        affinity = self.theta(rows) @ self.phi(rows).transpose(1, 2)
-        if self.row_wise:
-            affinity = nn.functional.normalize(affinity * real[:, None, :], p=1, dim=2)
-        else:
-            affinity = affinity / real.sum(dim=1)[:, None, None]
-        gathered = affinity @ (self.g(rows) * real[..., None])
+        gathered = self.affinity(rows, real) @ (self.g(rows) * real[..., None])
         reasoned: Tensor = rows + self.W(gathered, real)
         return reasoned
+
+    def affinity(self, rows: Tensor, real: Tensor) -> Tensor:
+        """R (B, n, n): the weight in row i of what row j gives."""
+        affinity: Tensor = self.theta(rows) @ self.phi(rows).transpose(1, 2)
+        if self.row_wise:
+            return nn.functional.normalize(affinity * real[:, None, :], p=1, dim=2)
+        return affinity / real.sum(dim=1)[:, None, None]
 
 
 class _ImageTower(nn.Module):
@@ -109,7 +128,8 @@ class _ImageTower(nn.Module):
         for number in self.layers:
             self.add_module(f"Rs_GCN_{number}", Reasoning(config.width, row_wise=config.affinity == "row"))
         self.location: nn.Module | None = None
-        self.img_rnn = nn.GRU(config.width, config.width, batch_first=True)
+        self.img_rnn = _gru(config.image_pooling, config.width, config.width)
+        self.order = config.region_order
         f30k = config.variant == "f30k"
         self.bn = nn.BatchNorm1d(config.width) if f30k else nn.Identity()
         self.first_norm = not f30k
@@ -118,17 +138,38 @@ class _ImageTower(nn.Module):
     def forward(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """features (B, n, region_dim), boxes (B, n, 4), lengths (B,), all at least 1 -> (B, width), (B, n, width)."""
         real = ~padding_mask(lengths, features.shape[1])
-        rows = self.fc(features)
-        if self.first_norm:
-            rows = self._unit(rows, real)
-        reasoned = rows
+        reasoned = rows = self.embedded(features, real)
         for number in self.layers:
             reasoned = getattr(self, f"Rs_GCN_{number}")(reasoned, real)
         if self.location is not None:
             reasoned = reasoned + self.location(rows, reasoned, boxes, real)
         regions = self._unit(reasoned, real)
-        states, _ = self.img_rnn(regions)
+        if self.img_rnn is None:
+            return self.bn(mean_of(regions, real)), regions
+        states, _ = self.img_rnn(self._in_order(regions, boxes, real))
         return self.bn(at_last(states, lengths)), regions
+
+    def embedded(self, features: Tensor, real: Tensor) -> Tensor:
+        """The regions before reasoning: features (B, n, region_dim), real (B, n) boolean -> (B, n, width)."""
+        rows: Tensor = self.fc(features)
+        return self._unit(rows, real) if self.first_norm else rows
+
+    def _in_order(self, regions: Tensor, boxes: Tensor, real: Tensor) -> Tensor:
+        """``regions`` (B, n, width) in the order of the GRU, padding last."""
+        count = real.shape[1]
+        if self.order == "source":
+            return regions
+        if self.order == "size":
+            keys = -(boxes[..., 2:] - boxes[..., :2]).prod(dim=-1)
+        elif self.order == "reversed":
+            keys = -torch.arange(count, dtype=boxes.dtype, device=boxes.device).expand(real.shape)
+        elif self.training:
+            keys = torch.rand(real.shape, dtype=boxes.dtype, device=boxes.device)
+        else:  # numpy's numbers, whose first ones do not depend on how many are drawn
+            drawn = torch.from_numpy(np.random.default_rng(0).random(count))
+            keys = drawn.to(boxes).expand(real.shape)
+        order = keys.masked_fill(~real, torch.inf).argsort(dim=1, stable=True)
+        return regions.take_along_dim(order[..., None], dim=1)
 
     def _unit(self, rows: Tensor, real: Tensor) -> Tensor:
         precise = rows.to(torch.promote_types(rows.dtype, torch.float32))
@@ -148,7 +189,9 @@ class Vsrn(Network):
     def __init__(self, config: VsrnConfig, text: Mapping[str, Any]) -> None:
         super().__init__(config, text)
         self.img_enc = _ImageTower(config)
-        self.txt_rnn = nn.GRU(self.txt_enc.width, config.width, batch_first=True)
+        self.txt_rnn = _gru(config.text_pooling, self.txt_enc.width, config.width)
+        if self.txt_rnn is None:
+            self.txt_fc = nn.Linear(self.txt_enc.width, config.width)
 
     @property
     def dim(self) -> int:
@@ -157,17 +200,48 @@ class Vsrn(Network):
 
     def images(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Encoded:
         """A picture without regions is treated as one region with a zero feature."""
+        features, boxes, lengths = self._clean(features, boxes, lengths)
+        state, regions = self.img_enc(features, boxes, lengths)
+        return Encoded(nn.functional.normalize(state, dim=1), regions)
+
+    def affinities(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> Tensor:
+        """R (B, n, n) of the first layer of region reasoning, for inputs as of ``images``; n is at least 1.
+
+        EncoderError for a network without such a layer.
+        """
+        if not self.config.reasoning_layers:
+            raise EncoderError("this network has reasoning_layers=0: no affinities of regions; take another model")
+        features, _, lengths = self._clean(features, boxes, lengths)
+        real = ~padding_mask(lengths, features.shape[1])
+        first = self.img_enc.get_submodule("Rs_GCN_1")
+        assert isinstance(first, Reasoning)
+        return first.affinity(self.img_enc.embedded(features, real), real)
+
+    def _clean(self, features: Tensor, boxes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The inputs of ``images`` with at least one region, features raised to their power, zeros as padding."""
         if not features.shape[1]:
             features, boxes = (nn.functional.pad(rows, (0, 0, 0, 1)) for rows in (features, boxes))
         padding = padding_mask(lengths, features.shape[1])[..., None]
         features, boxes = features.masked_fill(padding, 0), boxes.masked_fill(padding, 0)
-        state, regions = self.img_enc(raised(features, self.config.region_power), boxes, lengths.clamp(min=1))
-        return Encoded(state / state.norm(dim=1, keepdim=True), regions)
+        return raised(features, self.config.region_power), boxes, lengths.clamp(min=1)
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
-        states, _ = self.txt_rnn(hidden)
-        last = at_last(states, lengths)
-        return Encoded(last / last.norm(dim=1, keepdim=True), states)
+        if self.txt_rnn is None:
+            rows = self.txt_fc(hidden)
+            pooled = mean_of(rows, ~padding_mask(lengths, hidden.shape[1]))
+        else:
+            rows, _ = self.txt_rnn(hidden)
+            pooled = at_last(rows, lengths)
+        return Encoded(nn.functional.normalize(pooled, dim=1), rows)
+
+
+def _gru(pooling: str, inputs: int, width: int) -> nn.GRU | None:
+    return nn.GRU(inputs, width, batch_first=True) if pooling == "gru" else None
+
+
+def mean_of(rows: Tensor, real: Tensor) -> Tensor:
+    """The mean (B, d) of the real rows of each of rows (B, n, d)."""
+    return (rows * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True)
 
 
 def at_last(states: Tensor, lengths: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class VsrnPlusPlusConfig(VsrnConfig):
     only; with ``normalised_kernels`` the weights of the neighbours of a region sum to one. The input
     (``location_input``) is the regions before reasoning (``features``) or after it (``reasoned``). ``batch_norm``
     applies to location and word reasoning, as in region reasoning. With ``special_words``, [CLS] and [SEP] take part in
-    reasoning and in the GRU.
+    reasoning and in the GRU. Without ``word_reasoning`` the GRU reads the words as the text tower gives them.
     """
 
     norm_axis: str = "row"
@@ -47,6 +47,7 @@ class VsrnPlusPlusConfig(VsrnConfig):
     location_input: str = "features"
     batch_norm: bool = True
     special_words: bool = True
+    word_reasoning: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,7 +127,8 @@ class VsrnPlusPlus(Vsrn):
     def __init__(self, config: VsrnPlusPlusConfig, text: Mapping[str, Any]) -> None:
         super().__init__(config, text)
         self.img_enc.location = LocationReasoning(config)
-        self.word_reasoning = Reasoning(self.txt_enc.width, config.batch_norm, config.affinity == "row")
+        if config.word_reasoning:
+            self.word_reasoning = Reasoning(self.txt_enc.width, config.batch_norm, config.affinity == "row")
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encoded:
         if self.config.special_words:
@@ -135,7 +137,9 @@ class VsrnPlusPlus(Vsrn):
         return Encoded(encoded.vectors, nn.functional.pad(encoded.sets, (0, 0, 1, 0)))
 
     def _reasoned(self, hidden: Tensor, lengths: Tensor) -> Encoded:
-        return super().words(self.word_reasoning(hidden, ~padding_mask(lengths, hidden.shape[1])), lengths)
+        if self.config.word_reasoning:
+            hidden = self.word_reasoning(hidden, ~padding_mask(lengths, hidden.shape[1]))
+        return super().words(hidden, lengths)
 
 
 def polar(boxes: Tensor, points: str, units: str) -> Tensor:

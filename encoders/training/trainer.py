@@ -29,6 +29,7 @@ from boc.evaluate.metrics import Ndcg, Recalls, check_relevance, evaluate_ndcg, 
 from boc.evaluate.relevance import read_relevance, rouge_l_matrix
 
 from ..networks.base import Network, raised
+from ..networks.layers import recompute
 from ..runtime.device import fast_bfloat16
 from ..runtime.model_folder import save_weights
 from .caption_tensors import Captions
@@ -36,6 +37,7 @@ from .config import CHOICES, TrainConfig
 from .data import Pairs, RegionReader
 from .fragments import Fragments, turned_round
 from .objectives import Objective
+from .processes import Processes
 from .warmstart import latent_semantics, scale, warm_start
 
 SAVE_SECONDS = 120.0
@@ -75,6 +77,7 @@ class Trainer:
     """One run in one model folder. ``run`` continues where the last one stopped.
 
     It learns from ``pairs`` and validates on ``held_out``, by default ``config.held_out`` random ones of ``pairs``.
+    Several ``processes`` make the same run; the first of them writes the files.
     """
 
     def __init__(
@@ -87,12 +90,21 @@ class Trainer:
         config: TrainConfig,
         device: str,
         held_out: Pairs | None = None,
+        processes: Processes | None = None,
     ) -> None:
         self.folder = folder
         self.config = config
         self.device = device
+        self.processes = processes or Processes()
+        if self.processes.count > config.accumulate:
+            raise EncoderError(
+                f"{self.processes.count} processes share out the batches of a step, and accumulate={config.accumulate} "
+                f"is their number; set a multiple of the processes: --set accumulate={self.processes.count}"
+            )
         self.mixed = bool(config.mixed) and fast_bfloat16(device)
         self.network = network.to(device)
+        if config.recompute:
+            recompute(self.network)
         self.objective = Objective(config, network, captions, mixed=self.mixed).to(device)
         self.regions = regions
         self.captions = captions
@@ -112,6 +124,7 @@ class Trainer:
         self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
         self._relevance = self._known() if config.choose != "recall" else None
         self.state = RunState()
+        self._loss = 0.0  # of the last batch
 
     def _split(self, pairs: Pairs) -> tuple[Pairs, Pairs]:
         if not 1 <= self.config.held_out < len(pairs):
@@ -139,24 +152,25 @@ class Trainer:
                 if number < done:
                     continue
                 with _plain_attention(self.device):
-                    loss = self._step(*batch)
+                    self._step(*batch)
                 self.state = replace(self.state, step=self.state.step + 1)
-                yield Progress(self.state.step, self.steps, epoch, loss)
+                yield Progress(self.state.step, self.steps, epoch, self._loss)
                 whole = self._group(self.state.step)[0] == 0  # no gradients are kept
                 if whole and time.monotonic() - saved_at > SAVE_SECONDS and number + 1 < self.steps_per_epoch:
                     self._save()
                     saved_at = time.monotonic()
-            recalls, ndcg = self._validate(loss)
+            recalls, ndcg = self._validate()
             self._save()
             saved_at = time.monotonic()
-            yield Progress(self.state.step, self.steps, epoch, loss, recalls, ndcg)
+            yield Progress(self.state.step, self.steps, epoch, self._loss, recalls, ndcg)
 
     @property
     def _saved(self) -> Path:
         return self.folder / "training" / "state.safetensors"
 
     def _save(self) -> None:
-        save(self._saved, self.state, self._tensors, self.optimizer)
+        if self.processes.first:
+            save(self._saved, self.state, self._tensors, self.optimizer)
 
     @property
     def _tensors(self) -> dict[str, Mapping[str, Tensor]]:
@@ -172,15 +186,35 @@ class Trainer:
         groups: list[dict[str, Any]] = [{"params": others, "share": 1.0}]
         return groups if frozen else [*groups, {"params": text, "share": self.config.text_lr}]
 
-    def _step(self, pictures: Any, numbers: Any, positive: Tensor) -> float:
+    def _step(self, pictures: Any, numbers: Any, positive: Tensor) -> None:
+        """Add the gradients of a batch, if it is one of this process; after the last of a group, move the weights."""
+        place, size = self._group(self.state.step)
+        if place == 0:
+            self.optimizer.zero_grad(set_to_none=True)
+        if place % self.processes.count == self.processes.rank:
+            loss = self._forward(pictures, numbers, positive)
+            (loss if self.config.summed else loss / size).backward()
+            self._loss = float(loss.detach())
+        if place + 1 < size:
+            return
+        self.processes.add_gradients(self.learned.values())
+        self.processes.average(self.buffers.values())
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["share"] * self.config.lr * self._factor(self.state.step)
+        torch.nn.utils.clip_grad_norm_(
+            [p for group in self.optimizer.param_groups for p in group["params"]], self.config.clip
+        )
+        self.optimizer.step()
+        update_average(self.average, self.learned, self.config.average, self.state.step)
+
+    def _forward(self, pictures: Any, numbers: Any, positive: Tensor) -> Tensor:
+        """The loss of a batch."""
         step = self.state.step
         torch.manual_seed(self.config.seed * 1_000_003 + step)
         self.network.train()
         self.objective.train()
         if self.captions.frozen:
             self.network.txt_enc.eval()
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["share"] * self.config.lr * self._factor(step)
         features, boxes, lengths = (t.to(self.device) for t in self.regions(pictures, self.config.region_keep))
         features = torch.nn.functional.dropout(features, 1 - self.config.feature_keep)
         rows, apart, turned = self._read(pictures, numbers, step)
@@ -189,19 +223,8 @@ class Trainer:
             mask = self.network.region_mask(lengths, images.sets.shape[1])
             chunks = self.captions.encode(self.network, numbers, self.device, rows)
         belongs = positive.to(self.device), self._negatives(step), None if apart is None else apart.to(self.device)
-        loss = self.objective(images, lengths, mask, chunks, numbers, *belongs, turned)
-        place, size = self._group(step)
-        if place == 0:
-            self.optimizer.zero_grad(set_to_none=True)
-        (loss if self.config.summed else loss / size).backward()
-        if place + 1 < size:
-            return float(loss.detach())
-        torch.nn.utils.clip_grad_norm_(
-            [p for group in self.optimizer.param_groups for p in group["params"]], self.config.clip
-        )
-        self.optimizer.step()
-        update_average(self.average, self.learned, self.config.average, step)
-        return float(loss.detach())
+        loss: Tensor = self.objective(images, lengths, mask, chunks, numbers, *belongs, turned)
+        return loss
 
     def _group(self, step: int) -> tuple[int, int]:
         """The place of a batch among those whose gradients are added, and their number, smaller at the end of an
@@ -266,7 +289,7 @@ class Trainer:
         check_relevance(relevance, len(texts), len(self.held_out))
         return relevance
 
-    def _validate(self, loss: float) -> tuple[Recalls, Ndcg | None]:
+    def _validate(self) -> tuple[Recalls, Ndcg | None]:
         """Recalls and NDCG of the averaged weights on the held-out pictures; the best weights are written to the
         folder."""
         kept = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
@@ -275,13 +298,14 @@ class Trainer:
         scores = validate(self.network, self.objective, self.held_out, self.regions, self.captions, self.device)
         recalls = evaluate_recall(scores, owners)
         ndcg = None if self._relevance is None else evaluate_ndcg(scores, owners, self._relevance)
-        entry = {"step": self.state.step, "loss": loss, **asdict(recalls)}
+        entry = {"step": self.state.step, "loss": self._loss, **asdict(recalls)}
         if ndcg is not None:
             entry["ndcg"] = asdict(ndcg)
         self.state = replace(self.state, history=[*self.state.history, entry])
-        score = CHOICES[self.config.choose](recalls, ndcg)
+        score = self.processes.of_first(CHOICES[self.config.choose](recalls, ndcg), self.device)
         if score > self.state.best or self.config.keep == "last":
-            save_weights(self.folder, self.network.state_dict())
+            if self.processes.first:
+                save_weights(self.folder, self.network.state_dict())
             self.state = replace(self.state, best=score, best_step=self.state.step)
         self._set(kept)
         return recalls, ndcg

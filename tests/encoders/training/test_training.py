@@ -361,6 +361,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "align": {"kind": "teran", "objective": "matching+alignment", "uncertainty": 1, "averaging": 1.0},
     "vsrn": {"kind": "vsrn", "objective": "matching+generation", "generation_hidden": 8, "text_lr": 1.0},
     "vsrnpp": {"kind": "vsrnpp", "sinkhorn": 5},
+    "recompute": {"text_lr": 1.0, "recompute": True},
 }
 
 
@@ -417,6 +418,53 @@ def test_gradients_of_batches_are_added(make: Make, monkeypatch: pytest.MonkeyPa
     assert [now.step for now in second.run() if now.recalls is None] == [5, 6, 7, 8]
     for name, tensor in tensors(calm).items():
         assert torch.equal(tensors(second)[name], tensor), name
+
+
+def test_layers_that_are_computed_again_give_the_same_gradients_from_less_memory(make: Make) -> None:
+    gradients, kept = [], []
+    for again in (False, True):
+        trainer = make(f"again-{again}", text_lr=1.0, recompute=again, warm_start=False)
+        pictures, numbers, positive = next(trainer.train.batches(8, 1, np.random.default_rng(0)))
+        sizes: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, s=sizes: (s.append(t.nbytes), t)[1], lambda t: t):
+            loss = trainer._forward(pictures, numbers, positive)
+        loss.backward()
+        gradients.append({name: p.grad for name, p in trainer.learned.items() if p.grad is not None})
+        kept.append(sum(sizes))
+    assert set(gradients[0]) == set(gradients[1])
+    assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0])
+    assert kept[1] < 0.6 * kept[0]
+
+
+@pytest.mark.slow
+def test_two_processes_train_what_one_does(library: Path, tmp_path: Path) -> None:
+    """The command of the documentation; it also continues a run of one process."""
+    tiny = [f"--set={name}=8" for name in ("visual_width", "joint_width", "feedforward", "held_out")]
+    command = [
+        "train", library / "regions.h5", "--epochs", 3, "--batch-size", 8, *tiny, "--set=heads=2",
+        "--set=text_layers=1", "--set=accumulate=3",
+    ]  # fmt: skip
+    done = boc(*command, "-o", tmp_path / "one")
+    assert done.exit_code == 0, done.output
+    script = Path(sys.executable).with_name("boc")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", str(script)]
+
+    def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.run(
+            [*torchrun, *map(str, arguments)], env=environment, capture_output=True, text=True, check=False
+        )
+
+    two = run(*command, "-o", tmp_path / "two")
+    assert two.returncode == 0, two.stderr
+    assert two.stdout == done.stdout.replace(str(tmp_path / "one"), str(tmp_path / "two"))  # told once
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
+    assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-6) for name in weights[0])
+    again = run(*command, "-o", tmp_path / "two")
+    assert again.stdout == two.stdout
+    alone = run(*command[:-1], "-o", tmp_path / "few")
+    assert alone.returncode != 0
+    assert "2 processes share out the batches of a step, and accumulate=1" in alone.stderr
 
 
 @pytest.mark.slow
