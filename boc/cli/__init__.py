@@ -38,6 +38,7 @@ from boc.cli.commands import (
     search,
     serve,
     show_alignment,
+    show_relations,
     sync,
     train,
     tune,
@@ -48,7 +49,7 @@ from boc.errors import BocError, BocWarning, advice
 
 SECTIONS = {
     "Pictures to try things on": (gallery,),
-    "Get or make an encoder": (model, train, convert, extract, evaluate, show_alignment),
+    "Get or make an encoder": (model, train, convert, extract, evaluate, show_alignment, show_relations),
     "Make an index": (build_codebook, index, sync, attach, detach, tune, estimate),
     "Search": (search, serve, query, explain),
     "Look after indexes": (info, verify, copy, export, duplicates, compact, delete),
