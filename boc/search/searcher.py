@@ -268,26 +268,25 @@ class Searcher:
             raise BocError(f"search_arrays gives ids and scores; leave out {', '.join(named)}, or call search_vectors")
         if threads < 1:
             raise BocError(f"threads must be at least 1, got {threads}; 1 answers in this thread")
-        ids = np.full((len(queries), options.k), None, dtype=object)
+        ids = np.empty((len(queries), options.k), dtype=object)  # of None
         scores = np.full((len(queries), options.k), -np.inf, dtype=np.float32)
+        target = self.target(options.find)
         size = max(1, min(BLOCK, math.ceil(len(queries) / threads)))
 
-        def answer(first: int) -> None:
-            block = queries.take(range(first, min(first + size, len(queries))))
+        def answer(block: Embeddings, first: int) -> None:
             codes, depth, rescore = self._asked(block, options, Stages())
-            target = self.target(options.find)
             found = self.index.search_ids(codes, depth, target, filters=options.filters, rescore=rescore)
             for i, (best, values) in enumerate(found, first):
                 ids[i, : len(best)] = best
                 scores[i, : len(best)] = values
 
+        if len(queries) <= size:
+            answer(queries, 0)
+            return ids, scores
         firsts = range(0, len(queries), size)
-        if threads == 1:
-            for first in firsts:
-                answer(first)
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(answer, firsts))
+        blocks = (queries.take(range(first, min(first + size, len(queries)))) for first in firsts)
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(answer, blocks, firsts))
         return ids, scores
 
     def _search(

@@ -462,6 +462,9 @@ def _ids(found: Sequence[_Found]) -> tuple[list[str], NDArray[Any]]:
 
 def _ids_of_one(part: Part, found: Sequence[_Found]) -> list[tuple[list[str], NDArray[Any]]]:
     """The ids of the rows of each query, whose parts are one, and their scores."""
+    ids_of = part.segment.texts["ids"].take
+    if len(found) == 1:
+        return [(ids_of(rows), scores) for _, rows, scores in found]
     ends = np.cumsum([0, *(len(rows) for _, rows, _ in found)]).tolist()
-    ids = part.segment.texts["ids"].take(np.concatenate([np.empty(0, np.int64), *(rows for _, rows, _ in found)]))
+    ids = ids_of(np.concatenate([np.empty(0, np.int64), *(rows for _, rows, _ in found)]))
     return [(ids[start:end], scores) for (start, end), (*_, scores) in zip(pairwise(ends), found, strict=True)]
