@@ -1,0 +1,259 @@
+"""Regions from the detector of bottom-up attention (Anderson et al., CVPR 2018): a Faster R-CNN over a ResNet-101,
+trained on Visual Genome. Published TERN, TERAN and VSRN models were trained on its features, 2,048 wide.
+
+The network and its names are those of the port of the Caffe model to torch (``unc-nlp/frcnn-vg-finetuned``, the
+detector of LXMERT), whose ``pytorch_model.bin`` loads by name. All sizes are read from its tensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional
+from torchvision.ops import batched_nms, clip_boxes_to_image, nms, roi_pool
+from torchvision.transforms.functional import pil_to_tensor
+
+from boc.atomic_files import sha256
+from boc.errors import EncoderError
+from boc.inputs.images import read_image
+from boc.types import Identity, ImageRef, Regions
+
+from ..runtime import device
+from . import _options
+from ._boxes import Kept, select
+
+ARGUMENT = "FILE?top=36&threshold=0&nms=0.3"
+EXTRA = "detectors"
+
+MEANS = (102.9801, 115.9465, 122.7717)  # of blue, green, red
+SHORTER, LONGER = 600, 1000  # sides in pixels that pictures are resized to: the shorter one, but at most the longer
+STRIDE = 16  # pixels per row of the feature maps
+LEAST = 16  # pixels of the original picture: proposals with a shorter side are dropped
+CANDIDATES, PROPOSALS, OVERLAP = 6000, 300, 0.7  # proposals before and after suppression, and its threshold
+POOLED = 14  # rows and columns of a pooled region
+LARGEST_STEP = math.log(1000 / 16)  # of the logarithm of a side, from an anchor to its proposal
+UNUSED = tuple(f"roi_heads.box_predictor.{name}." for name in ("bbox_pred", "cls_embedding", "fc_attr", "attr_score"))
+CELLS = "proposal_generator.anchor_generator.cell_anchors.0"
+SOURCE = "fetch pytorch_model.bin of unc-nlp/frcnn-vg-finetuned where there is internet, and name it: bottomup:FILE"
+
+
+@dataclass(frozen=True)
+class Options(Kept):
+    """Options of the source. ``nms``: if two boxes overlap by more than this, the less confident one loses the class.
+    The defaults are those of the published features of 36 regions per picture, of any confidence; ``threshold=0.2`` and
+    ``top=100`` those of 10 to 100, apart from the least number."""
+
+    threshold: float = 0.0
+    nms: float = 0.3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.nms <= 1:
+            raise ValueError(f"nms must be between 0 and 1, got {self.nms}")
+
+
+def load(argument: str) -> BottomUpRegions:
+    """The source ``FILE?top=36&threshold=0&nms=0.3``. EncoderError if the weights are missing or do not fit."""
+    name, options = _options.parse(argument, Options)
+    return BottomUpRegions(Path(name), options)
+
+
+class BottomUpRegions:
+    """The most confident proposals of the detector, each with the mean of its last feature map.
+
+    As in the published files, boxes are those of the proposals, which were pooled, and not refined; the confidence of a
+    region is the largest probability of a class for which no more confident proposal overlaps it.
+    """
+
+    def __init__(self, path: Path, options: Options | None = None) -> None:
+        self._options = options or Options()
+        self._device = device.pick("auto")
+        self._network = read_network(path).to(self._device)
+        kept = self._options
+        decides = f"bottomup {sha256(path)} {kept.top} {kept.threshold} {kept.nms}"
+        spec = _options.spec("bottomup", str(path.resolve()), kept)
+        self.identity = Identity(spec, hashlib.sha256(decides.encode()).hexdigest(), self._network.width)
+
+    @torch.inference_mode()
+    def __call__(self, image: ImageRef) -> Regions:
+        pixels, scale = prepared(pil_to_tensor(read_image(image.path)))
+        size = pixels.shape[1:]
+        boxes, features, probabilities = self._network(pixels[None].to(self._device), LEAST * scale)
+        sure = confidence(boxes, probabilities, self._options.nms).cpu().numpy()
+        corners = (boxes / boxes.new_tensor([size[1], size[0]] * 2)).cpu().numpy()
+        kept, rows = select(corners, sure, self._options)
+        return Regions(np.asarray(features.cpu().numpy()[rows], dtype=np.float32), kept)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return load, (self.identity.spec.partition(":")[2],)
+
+
+def prepared(picture: Tensor) -> tuple[Tensor, float]:
+    """A picture uint8 (3, h, w), red first, as the network reads it: float32 (3, H, W), blue first, without the mean;
+    and the factor of its sides."""
+    sides = sorted(picture.shape[1:])
+    scale = min(SHORTER / sides[0], LONGER / sides[1])
+    size = [max(1, round(side * scale)) for side in picture.shape[1:]]
+    pixels = picture.flip(0).float() - torch.tensor(MEANS)[:, None, None]
+    return functional.interpolate(pixels[None], size=size, mode="bilinear", align_corners=False)[0], scale
+
+
+def confidence(boxes: Tensor, probabilities: Tensor, overlap: float) -> Tensor:
+    """For each of boxes (n, 4) the largest of its ``probabilities`` (n, classes) that stays where, within each class,
+    boxes that overlap a more probable one by more than ``overlap`` are dropped; 0 if none stays. (n,)"""
+    count, classes = probabilities.shape
+    numbers = torch.arange(classes, device=boxes.device).repeat_interleave(count)
+    kept = batched_nms(boxes.repeat(classes, 1), probabilities.T.reshape(-1), numbers, overlap)
+    stays = torch.zeros(classes * count, dtype=torch.bool, device=boxes.device)
+    stays[kept] = True
+    return torch.where(stays.reshape(classes, count).T, probabilities, 0).amax(dim=1)
+
+
+class Convolution(nn.Conv2d):
+    """A convolution without bias, and a batch normalisation ``norm``."""
+
+    def __init__(self, inputs: int, outputs: int, size: int, stride: int = 1, padding: int = 0, dilation: int = 1):
+        super().__init__(inputs, outputs, size, stride, padding, dilation, bias=False)
+        self.norm = nn.BatchNorm2d(outputs)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        normed: Tensor = self.norm(super().forward(maps))
+        return normed
+
+
+class Bottleneck(nn.Module):
+    """A residual block (He et al., CVPR 2016) with its stride in the first 1 x 1 convolution, as in Caffe."""
+
+    def __init__(self, inputs: int, width: int, outputs: int, stride: int, dilation: int, projected: bool) -> None:
+        super().__init__()
+        self.conv1 = Convolution(inputs, width, 1, stride)
+        self.conv2 = Convolution(width, width, 3, 1, dilation, dilation)
+        self.conv3 = Convolution(width, outputs, 1)
+        self.shortcut = Convolution(inputs, outputs, 1, stride) if projected else None
+
+    def forward(self, maps: Tensor) -> Tensor:
+        inner = functional.relu(self.conv2(functional.relu(self.conv1(maps))))
+        past: Tensor = maps if self.shortcut is None else self.shortcut(maps)
+        return functional.relu(self.conv3(inner) + past)
+
+
+class Detector(nn.Module):
+    """Proposals of a picture, their features and the probabilities of their classes; sizes as in ``state``."""
+
+    def __init__(self, state: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        stem = state["backbone.stem.conv1.weight"].shape[0]
+        self.backbone = nn.ModuleDict({"stem": nn.ModuleDict({"conv1": Convolution(3, stem, 7, 2, 3)})})
+        for name, stride in (("res2", 1), ("res3", 2), ("res4", 2)):
+            self.backbone[name] = _stage(state, f"backbone.{name}", stride, 1)
+        hidden, inputs = state["proposal_generator.rpn_head.conv.weight"].shape[:2]
+        anchors = state["proposal_generator.rpn_head.objectness_logits.weight"].shape[0]
+        head = {
+            "conv": nn.Conv2d(inputs, hidden, 3, padding=1),
+            "objectness_logits": nn.Conv2d(hidden, anchors, 1),
+            "anchor_deltas": nn.Conv2d(hidden, 4 * anchors, 1),
+        }
+        cells = nn.ParameterList([torch.zeros(anchors, 4)])
+        self.proposal_generator = nn.ModuleDict(
+            {"anchor_generator": nn.ModuleDict({"cell_anchors": cells}), "rpn_head": nn.ModuleDict(head)}
+        )
+        classes, self.width = state["roi_heads.box_predictor.cls_score.weight"].shape
+        predictor = nn.ModuleDict({"cls_score": nn.Linear(self.width, classes)})
+        # The last stage keeps the resolution of the pooled regions.
+        self.roi_heads = nn.ModuleDict({"res5": _stage(state, "roi_heads.res5", 1, 2), "box_predictor": predictor})
+
+    def forward(self, pixels: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor]:
+        """pixels (1, 3, H, W) -> boxes (n, 4) in pixels, features (n, width), probabilities (n, classes) without that
+        of the background, which is last. Proposals with a side below ``least`` pixels are left out."""
+        maps = functional.relu(self._part("backbone.stem.conv1", pixels))
+        maps = functional.max_pool2d(maps, 3, 2, ceil_mode=True)
+        for name in ("res2", "res3", "res4"):
+            maps = self._part(f"backbone.{name}", maps)
+        boxes = self._proposals(maps, (pixels.shape[2], pixels.shape[3]), least)
+        pooled = roi_pool(maps, [boxes], POOLED, 1 / STRIDE)
+        features = self._part("roi_heads.res5", pooled).mean(dim=(2, 3))
+        scores = self._part("roi_heads.box_predictor.cls_score", features)
+        return boxes, features, scores.softmax(dim=1)[:, :-1]
+
+    def _proposals(self, maps: Tensor, size: tuple[int, int], least: float) -> Tensor:
+        head = "proposal_generator.rpn_head"
+        hidden = functional.relu(self._part(f"{head}.conv", maps))
+        scores = self._part(f"{head}.objectness_logits", hidden)[0].permute(1, 2, 0).reshape(-1)
+        steps = self._part(f"{head}.anchor_deltas", hidden)[0].permute(1, 2, 0).reshape(-1, 4)
+        cells = self.get_parameter(CELLS)
+        boxes = clip_boxes_to_image(moved(anchors_of(cells, maps.shape[2], maps.shape[3]), steps), size)
+        order = scores.argsort(descending=True, stable=True)[:CANDIDATES]
+        boxes, scores = boxes[order], scores[order]
+        large = (boxes[:, 2:] - boxes[:, :2]).amin(dim=1) >= max(least, 1)
+        boxes, scores = boxes[large], scores[large]
+        chosen: Tensor = boxes[nms(boxes, scores, OVERLAP)[:PROPOSALS]]
+        return chosen
+
+    def _part(self, name: str, maps: Tensor) -> Tensor:
+        found: Tensor = self.get_submodule(name)(maps)
+        return found
+
+
+def anchors_of(cells: Tensor, rows: int, columns: int) -> Tensor:
+    """Anchors (rows * columns * a, 4): those of a cell (a, 4) around each place of a feature map, row by row."""
+    y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    shifts = STRIDE * torch.stack([x, y, x, y], dim=-1).to(cells)
+    return (shifts[:, :, None] + cells).reshape(-1, 4)
+
+
+def moved(boxes: Tensor, steps: Tensor) -> Tensor:
+    """Boxes (n, 4) moved by ``steps`` (n, 4): of the centre, in sides, and of the logarithm of the sides (Girshick et
+    al., CVPR 2014, appendix C)."""
+    sides = boxes[:, 2:] - boxes[:, :2]
+    centres = boxes[:, :2] + sides / 2 + steps[:, :2] * sides
+    halves = sides * steps[:, 2:].clamp(max=LARGEST_STEP).exp() / 2
+    return torch.cat([centres - halves, centres + halves], dim=1)
+
+
+def read_network(path: Path) -> Detector:
+    """The detector with the weights of ``path``, for inference. EncoderError if a tensor is missing, left over or of
+    another shape, or the file cannot be read without running code."""
+    if not path.is_file():
+        raise EncoderError(f"{path}: no such weights of bottom-up attention; {SOURCE}")
+    if path.suffix == ".pkl":
+        raise EncoderError(f"{path}: reading a pickle runs code that it may hold; {SOURCE}")
+    try:
+        state: dict[str, Any] = (
+            load_file(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, map_location="cpu", weights_only=True)
+        )
+        state = {name: tensor for name, tensor in state.items() if not name.startswith(UNUSED)}
+        network = Detector(state)
+        network.load_state_dict(state)
+    except (OSError, EOFError, UnpicklingError, SafetensorError) as error:
+        raise EncoderError(f"{path}: cannot be read without running code that it may hold; {SOURCE}") from error
+    except (ValueError, RuntimeError, LookupError, TypeError, AttributeError) as error:
+        first = " ".join(str(error).split())[:200]
+        raise EncoderError(f"{path}: not the weights of bottom-up attention ({first}); {SOURCE}") from error
+    return network.eval()
+
+
+def _stage(state: Mapping[str, Tensor], name: str, stride: int, dilation: int) -> nn.Sequential:
+    """The residual blocks ``name`` with the sizes that their tensors have in ``state``."""
+    blocks: list[nn.Module] = []
+    while f"{name}.{len(blocks)}.conv1.weight" in state:
+        block = f"{name}.{len(blocks)}"
+        width, inputs = state[f"{block}.conv1.weight"].shape[:2]
+        outputs = state[f"{block}.conv3.weight"].shape[0]
+        projected = f"{block}.shortcut.weight" in state
+        blocks.append(Bottleneck(inputs, width, outputs, 1 if blocks else stride, dilation, projected))
+    if not blocks:
+        raise KeyError(f"no {name}.0.conv1.weight")
+    return nn.Sequential(*blocks)

@@ -1,0 +1,285 @@
+"""The detector of bottom-up attention: names and shapes of its published weights, and its parts against slow loops."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor
+
+pytest.importorskip("torchvision")
+
+from boc.errors import EncoderError
+from boc.inputs.features import FeatureFile
+from boc.types import ImageRef
+from encoders import regions
+from encoders.regions import bottomup
+from encoders.regions.bottomup import Detector, anchors_of, confidence, moved, prepared, read_network
+from tests.helpers import boc
+
+PUBLISHED = {"stem": 64, "width": 64, "hidden": 512, "anchors": 12, "classes": 1600, "attributes": 400}
+BLOCKS = {"backbone.res2": 3, "backbone.res3": 4, "backbone.res4": 23, "roi_heads.res5": 3}
+TINY = {"stem": 4, "width": 2, "hidden": 6, "anchors": 12, "classes": 5, "attributes": 3}
+FEW = {"backbone.res2": 1, "backbone.res3": 1, "backbone.res4": 2, "roi_heads.res5": 1}
+
+
+def normed(name: str, outputs: int, inputs: int, size: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of a convolution and its normalisation."""
+    norm = dict.fromkeys(
+        (f"{name}.norm.{part}" for part in ("weight", "bias", "running_mean", "running_var")), (outputs,)
+    )
+    return {f"{name}.weight": (outputs, inputs, size, size), **norm}
+
+
+def shapes(sizes: dict[str, int], blocks: dict[str, int]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a checkpoint, as the port of the Caffe model has them."""
+    found = normed("backbone.stem.conv1", sizes["stem"], 3, 7)
+    inputs, width = sizes["stem"], sizes["width"]
+    for stage, count in blocks.items():
+        for i in range(count):
+            found |= normed(f"{stage}.{i}.conv1", width, inputs, 1)
+            found |= normed(f"{stage}.{i}.conv2", width, width, 3)
+            found |= normed(f"{stage}.{i}.conv3", 4 * width, width, 1)
+            if i == 0:
+                found |= normed(f"{stage}.{i}.shortcut", 4 * width, inputs, 1)
+            inputs = 4 * width
+        width *= 2
+    maps, last = inputs // 2, inputs  # the fourth stage gives half as many channels as the fifth
+    head, predictor = "proposal_generator.rpn_head", "roi_heads.box_predictor"
+    plain = {
+        f"{head}.conv": (sizes["hidden"], maps, 3, 3),
+        f"{head}.objectness_logits": (sizes["anchors"], sizes["hidden"], 1, 1),
+        f"{head}.anchor_deltas": (4 * sizes["anchors"], sizes["hidden"], 1, 1),
+        f"{predictor}.cls_score": (sizes["classes"] + 1, last),
+        f"{predictor}.bbox_pred": (4 * sizes["classes"], last),
+        f"{predictor}.fc_attr": (last // 4, last + last // 8),
+        f"{predictor}.attr_score": (sizes["attributes"] + 1, last // 4),
+    }
+    for name, shape in plain.items():
+        found |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    found[f"{predictor}.cls_embedding.weight"] = (sizes["classes"] + 1, last // 8)
+    found["proposal_generator.anchor_generator.cell_anchors.0"] = (sizes["anchors"], 4)
+    return found
+
+
+def cells() -> Tensor:
+    """The anchors of a cell: four sizes, of each three ratios of height to width."""
+    found = []
+    for size in (64, 128, 256, 512):
+        for ratio in (0.5, 1, 2):
+            width = math.sqrt(size**2 / ratio)
+            found.append([-width / 2, -ratio * width / 2, width / 2, ratio * width / 2])
+    return torch.tensor(found)
+
+
+def checkpoint(seed: int = 0) -> dict[str, Tensor]:
+    """A small checkpoint of random weights, whose pictures have proposals of many sizes."""
+    generator = torch.Generator().manual_seed(seed)
+    state = {}
+    for name, shape in shapes(TINY, FEW).items():
+        drawn = torch.randn(shape, generator=generator)
+        fan = math.prod(shape[1:]) or 1
+        state[name] = drawn.abs() + 0.5 if name.endswith(("running_var", "norm.weight")) else drawn / fan**0.5
+    state["proposal_generator.anchor_generator.cell_anchors.0"] = cells()
+    state["roi_heads.box_predictor.cls_score.weight"] /= 50  # no probability is 1
+    return state
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    torch.save(checkpoint(), tmp_path / "pytorch_model.bin")
+    return tmp_path / "pytorch_model.bin"
+
+
+def photo(path: Path, width: int = 200, height: int = 150, seed: int = 0) -> ImageRef:
+    pixels = np.random.default_rng(seed).integers(0, 255, (height // 10, width // 10, 3), dtype=np.uint8)
+    Image.fromarray(pixels).resize((width, height), Image.Resampling.NEAREST).save(path)
+    return ImageRef(path.name, path)
+
+
+def test_every_published_tensor_has_its_place() -> None:
+    """The whole ResNet-101, without memory for its numbers."""
+    expected = shapes(PUBLISHED, BLOCKS)
+    assert len(expected) == 1 + 4 + 5 * (3 * (3 + 4 + 23 + 3) + 4) + 2 * 7 + 2
+    with torch.device("meta"):
+        network = Detector({name: torch.empty(shape) for name, shape in expected.items()})
+    found = {name: tuple(t.shape) for name, t in network.state_dict().items() if not name.endswith("batches_tracked")}
+    assert found == {name: shape for name, shape in expected.items() if not name.startswith(bottomup.UNUSED)}
+    assert network.width == 2048
+    halved = [m.stride for name, m in network.named_modules() if name.endswith("conv1")]
+    assert sum(stride == (2, 2) for stride in halved) == 3  # of the stem and two stages: with the pooling 16 pixels
+    assert {m.dilation for name, m in network.named_modules() if "res5" in name and name.endswith("conv2")} == {(2, 2)}
+
+
+@pytest.mark.parametrize("form", ["bin", "safetensors"])
+def test_a_checkpoint_is_read_by_name(weights: Path, form: str) -> None:
+    path = weights.with_suffix(f".{form}")
+    if form == "safetensors":
+        save_file(checkpoint(), path)
+    network = read_network(path)
+    for name, tensor in network.state_dict().items():
+        if not name.endswith("batches_tracked"):
+            assert torch.equal(tensor, checkpoint()[name]), name
+    assert not network.training
+
+
+@given(rows=st.integers(1, 4), columns=st.integers(1, 4))
+def test_anchors_stand_around_every_place(rows: int, columns: int) -> None:
+    expected = [
+        [16 * x + a, 16 * y + b, 16 * x + c, 16 * y + d]
+        for y in range(rows)
+        for x in range(columns)
+        for a, b, c, d in cells().tolist()
+    ]
+    assert torch.allclose(anchors_of(cells(), rows, columns), torch.tensor(expected))
+
+
+@given(
+    box=st.tuples(st.integers(-50, 50), st.integers(-50, 50), st.integers(1, 99), st.integers(1, 99)),
+    step=st.lists(st.floats(-6, 6), min_size=4, max_size=4),
+)
+def test_boxes_are_moved_as_printed(box: tuple[int, ...], step: list[float]) -> None:
+    x, y, width, height = box
+    centre = (x + width / 2 + step[0] * width, y + height / 2 + step[1] * height)
+    sides = [side * math.exp(min(s, math.log(1000 / 16))) for side, s in zip((width, height), step[2:], strict=True)]
+    expected = [centre[i] + sign * sides[i] / 2 for sign in (-1, 1) for i in (0, 1)]
+    boxes = torch.tensor([[x, y, x + width, y + height]], dtype=torch.float64)
+    found = moved(boxes, torch.tensor([step], dtype=torch.float64))[0].tolist()
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def overlap(a: list[float], b: list[float]) -> float:
+    sides = [max(0.0, min(a[i + 2], b[i + 2]) - max(a[i], b[i])) for i in (0, 1)]
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (a, b)]
+    return sides[0] * sides[1] / (sum(areas) - sides[0] * sides[1])
+
+
+@settings(max_examples=30)
+@given(count=st.integers(0, 9), seed=st.integers(0, 999), least=st.sampled_from([0.1, 0.3, 0.7]))
+def test_the_confidence_is_that_of_the_classes_that_stay(count: int, seed: int, least: float) -> None:
+    rng = np.random.default_rng(seed)
+    corners = np.sort(rng.random((count, 2, 2)), axis=1).reshape(count, 4).astype(np.float32)
+    probabilities = rng.permutation(count * 3).reshape(count, 3).astype(np.float32) + 1  # no ties
+    expected = np.zeros(count)
+    for c in range(3):
+        kept: list[int] = []
+        for i in np.argsort(-probabilities[:, c]):
+            if all(overlap(corners[i].tolist(), corners[j].tolist()) <= least for j in kept):
+                kept.append(int(i))
+                expected[i] = max(expected[i], probabilities[i, c])
+    found = confidence(torch.from_numpy(corners), torch.from_numpy(probabilities), least)
+    assert found.tolist() == expected.tolist()
+
+
+def test_pictures_are_resized_as_published() -> None:
+    for width, height, expected in ((640, 480, (600, 800)), (2000, 500, (250, 1000)), (300, 300, (600, 600))):
+        pixels = torch.zeros(3, height, width, dtype=torch.uint8)
+        pixels[0] = 255  # red
+        found, scale = prepared(pixels)
+        assert found.shape[1:] == expected
+        assert scale == pytest.approx(expected[0] / height)
+        assert torch.allclose(found[:, 0, 0], torch.tensor([-102.9801, -115.9465, 255 - 122.7717]))
+
+
+def test_features_are_those_of_the_boxes_that_are_told(weights: Path, tmp_path: Path) -> None:
+    """Pooled by hand, bin by bin, at the boxes of the regions."""
+    source = regions.load(f"bottomup:{weights}?top=5")
+    found = source(photo(tmp_path / "photo.png"))
+    assert found.features.shape == (5, source.identity.dim) == (5, 64)
+    network = read_network(weights)
+    with Image.open(tmp_path / "photo.png") as image:
+        pixels, _ = prepared(torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1))
+    with torch.inference_mode():
+        maps = network.get_submodule("backbone.stem.conv1")(pixels[None]).relu()
+        maps = torch.nn.functional.max_pool2d(maps, 3, 2, ceil_mode=True)
+        for name in ("res2", "res3", "res4"):
+            maps = network.get_submodule(f"backbone.{name}")(maps)
+        for box, feature in zip(found.boxes, found.features, strict=True):
+            corners = (torch.from_numpy(box) * torch.tensor([pixels.shape[2], pixels.shape[1]] * 2)).tolist()
+            x1, y1, x2, y2 = (math.floor(c / 16 + 0.5) for c in corners)
+            width, height = max(x2 - x1 + 1, 1) / 14, max(y2 - y1 + 1, 1) / 14
+            pooled = torch.zeros(1, maps.shape[1], 14, 14)
+            for i in range(14):
+                for j in range(14):
+                    rows = slice(
+                        *np.clip([math.floor(i * height) + y1, math.ceil((i + 1) * height) + y1], 0, maps.shape[2])
+                    )
+                    columns = slice(
+                        *np.clip([math.floor(j * width) + x1, math.ceil((j + 1) * width) + x1], 0, maps.shape[3])
+                    )
+                    pooled[0, :, i, j] = maps[0, :, rows, columns].amax(dim=(1, 2))
+            expected = network.get_submodule("roi_heads.res5")(pooled).mean(dim=(2, 3))[0]
+            assert np.abs(expected.numpy() - feature).max() < 1e-4
+
+
+def test_options_choose_the_regions(weights: Path, tmp_path: Path) -> None:
+    image = photo(tmp_path / "photo.png")
+    many, few = (regions.load(f"bottomup:{weights}?top={top}")(image) for top in (20, 3))
+    assert np.array_equal(few.features, many.features[:3])
+    assert len(regions.load(f"bottomup:{weights}?threshold=1")(image)) == 0
+    source = regions.load(f"bottomup:{weights}?top=3")
+    again = pickle.loads(pickle.dumps(source))  # noqa: S301
+    assert again.identity == source.identity
+    assert np.array_equal(again(image).features, few.features)
+    others = [f"bottomup:{weights}?top=3&nms=0.5", f"bottomup:{weights}?top=3&threshold=0.2"]
+    assert len({source.identity.digest, *(regions.load(spec).identity.digest for spec in others)}) == 3
+
+
+def test_a_picture_of_one_pixel_has_regions_or_none(weights: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (1, 1)).save(tmp_path / "dot.png")
+    assert regions.load(f"bottomup:{weights}")(ImageRef("dot.png", tmp_path / "dot.png")).boxes.shape[1] == 4
+
+
+def lacking(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: tensor for name, tensor in state.items() if "res4.1.conv2.norm.bias" not in name}
+
+
+def left_over(state: dict[str, Any]) -> dict[str, Any]:
+    return {**state, "stranger": torch.zeros(1)}
+
+
+def misshapen(state: dict[str, Any]) -> dict[str, Any]:
+    return {**state, "proposal_generator.rpn_head.conv.bias": torch.zeros(7)}
+
+
+def other(state: dict[str, Any]) -> dict[str, Any]:
+    return {"model": [1, 2]}
+
+
+def executable(state: dict[str, Any]) -> dict[str, Any]:
+    return {**state, "stranger": Path("x")}
+
+
+@pytest.mark.parametrize("damage", [lacking, left_over, misshapen, other, executable])
+def test_a_wrong_file_gives_one_line_with_the_next_step(weights: Path, damage: Any) -> None:
+    torch.save(damage(checkpoint()), weights)
+    with pytest.raises(EncoderError, match=r"fetch pytorch_model\.bin of unc-nlp/frcnn") as caught:
+        regions.load(f"bottomup:{weights}")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(EncoderError, match="no such weights"):
+        regions.load("bottomup:absent.bin")
+    weights.with_suffix(".pkl").write_bytes(b"")  # as the files of the Caffe model in Detectron2
+    with pytest.raises(EncoderError, match="runs code that it may hold; fetch"):
+        regions.load(f"bottomup:{weights.with_suffix('.pkl')}")
+
+
+@pytest.mark.slow
+def test_a_folder_of_pictures_is_extracted(weights: Path, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for seed, name in enumerate(("one.png", "two.png")):
+        photo(tmp_path / "photos" / name, seed=seed)
+    told = boc("extract", tmp_path / "photos", "-o", tmp_path / "r.h5", "--regions", f"bottomup:{weights}?top=4")
+    assert told.exit_code == 0, told.output
+    with FeatureFile(tmp_path / "r.h5") as file:
+        assert file.header.dim == 64
+        assert file.count("image") == 2
+        assert np.diff(file.offsets("image")).tolist() == [4, 4]
