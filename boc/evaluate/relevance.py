@@ -1,4 +1,5 @@
-"""Relevance of pictures to sentences, beyond the picture that a sentence describes: by ROUGE-L, or by the SPICE tool.
+"""Relevance of pictures to sentences, beyond the picture that a sentence describes: by ROUGE-L, by caption graphs (see
+caption_graph.py), or by the SPICE tool.
 
 A relevance matrix is float32 (n_texts, n_pictures): sentence against all sentences of the picture. As published with
 TERN and TERAN it is a file without a header, row by row in the order of the sentences, with -1 in cells that are not
@@ -22,6 +23,8 @@ from numpy.typing import NDArray
 
 from boc.atomic_files import replacing
 from boc.errors import BocError
+from boc.evaluate.caption_graph import graph_relevance
+from boc.names import Relevance
 
 BETA = 1.2
 PICTURES = 256  # pictures compared with a sentence at a time, so that their masks stay in the cache
@@ -64,6 +67,17 @@ def rouge_l_matrix(
         relevance[:, first : first + block] = _rouge_l_columns(ids, references, edges[:-1] - edges[0], len(number))
         tick(relevance[:, first : first + block].size)
     return relevance
+
+
+def known_relevance(
+    by: Relevance,
+    texts: Sequence[str],
+    owners: NDArray[np.int64],
+    *,
+    tick: Callable[[int], None] = lambda done: None,
+) -> NDArray[np.float32]:
+    """The relevance (n_texts, n_pictures) of this name."""
+    return (graph_relevance if by == "graph" else rouge_l_matrix)(texts, owners, tick=tick)
 
 
 def write_relevance(path: Path, relevance: NDArray[np.float32]) -> None:

@@ -26,10 +26,10 @@ from boc.evaluate.metrics import (
     ndcg_of_hits,
     owners_of,
 )  # fmt: skip
-from boc.evaluate.relevance import read_relevance, rouge_l_matrix, spice_file
+from boc.evaluate.relevance import known_relevance, read_relevance, spice_file
 from boc.indexes.copy import copy_items
 from boc.inputs.features import FeatureFile
-from boc.names import Metric
+from boc.names import Metric, Relevance
 from boc.rerank import check_metric
 from boc.rerank.alignment import alignments
 from boc.search.options import SearchOptions
@@ -103,15 +103,16 @@ class Gallery:
         path: Path | None = None,
         spice: str | None = None,
         *,
+        by: Relevance = "rouge-l",
         tick: Callable[[int], None] = lambda done: None,
     ) -> NDArray[np.float32]:
-        """Relevance (n_texts, n_images): ROUGE-L, or the contents of the file ``path``.
+        """Relevance (n_texts, n_images): ``by`` ROUGE-L or caption graphs, or the contents of the file ``path``.
 
         With the command ``spice`` that file is made or completed first. ``tick`` is called with the number of finished
         cells (sentence, picture). BocError if the file has another number of items.
         """
         if path is None:
-            return rouge_l_matrix(self.captions, self.owners, tick=tick)
+            return known_relevance(by, self.captions, self.owners, tick=tick)
         if spice is not None:
             return spice_file(path, spice, self.captions, self.owners, tick=tick)
         known = read_relevance(path, len(self.captions))

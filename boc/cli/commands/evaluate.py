@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from boc.cli import completers, options
-from boc.names import METRICS, Metric
+from boc.names import METRICS, RELEVANCES, Metric, Relevance
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
     from boc.evaluate.metrics import Gain
     from boc.evaluate.runs import Gallery
+
+    Known = Callable[[Gallery], NDArray[np.float32]]
+    """Computes the relevance (captions, pictures) of a gallery."""
 
 
 @click.command("evaluate")
@@ -57,9 +61,15 @@ if TYPE_CHECKING:
     "NDCG 0 count too.",
 )
 @click.option(
+    "--by",
+    type=click.Choice(RELEVANCES),
+    help="With --ndcg: relevance by the words that captions share in order (rouge-l), or by their objects, attributes "
+    "and relations (graph) [default: rouge-l].",
+)
+@click.option(
     "--relevance",
     type=options.PATH,
-    help="With --ndcg: file with the matrix of relevances [default: computed by ROUGE-L].",
+    help="With --ndcg: file with the matrix of relevances, instead of --by.",
 )
 @click.option(
     "--spice", metavar="COMMAND", help="With --relevance: command that runs SPICE, to make or complete that file."
@@ -75,6 +85,7 @@ def command(
     fold: int,
     ndcg: bool,
     gain: Gain,
+    by: Relevance | None,
     relevance: Path | None,
     spice: str | None,
     at: str,
@@ -88,29 +99,37 @@ def command(
     Several FEATURES of the same items by different encoders are measured as an ensemble: their scores are averaged.
     mwsr and symm are those of TERAN's paper; the code of its authors bounds each maximum in mwsr below by 0.
 
-    NDCG also counts other pictures with similar captions. Relevance is ROUGE-L, or a matrix of float32, captions by
-    pictures in the order of FEATURES, that is published or made with SPICE.
+    NDCG also counts other pictures with similar captions. Relevance is ROUGE-L, the F1 of caption graphs (a small
+    parser in the place of SPICE's, for English), or a matrix of float32, captions by pictures in the order of FEATURES,
+    that is published or made with SPICE.
 
     \b
     Examples: boc evaluate dev.h5
               boc evaluate dev.h5 --score mrsw
               boc evaluate one.h5 other.h5
               boc evaluate dev.h5 --name dev --rm 1 --ndcg
-              boc evaluate dev.h5 --ndcg
+              boc evaluate dev.h5 --ndcg --by graph
               boc evaluate dev.h5 --ndcg --relevance spice.f32 --spice "java -Xmx8G -jar spice-1.0.jar"
     """
     if name is not None and (score != "dot" or len(features) > 1):
         raise click.UsageError(
             "--score and several FEATURES are measured without an index; leave out --name, or align with --rerank"
         )
+    if by is not None and (not ndcg or relevance is not None):
+        raise click.UsageError("--by goes with --ndcg, and without --relevance, whose file tells the relevance")
     if (relevance is not None and not ndcg) or (spice is not None and relevance is None):
         raise click.UsageError(
             "--relevance goes with --ndcg, and --spice with --relevance FILE, where its work is kept"
         )
+
+    def known(gallery: Gallery) -> NDArray[np.float32]:
+        with options.bar("relevance", len(gallery.captions) * gallery.images) as bar:
+            return gallery.relevance(relevance, spice, by=by or "rouge-l", tick=bar.update)
+
     if name is None:
-        tables = _dense(features, score, fold, gain if ndcg else None, relevance, spice)
+        tables = _dense(features, score, fold, gain if ndcg else None, known)
     else:
-        tables = _through(features[0], name, at, rm, rerank, fold, gain if ndcg else None, relevance, spice)
+        tables = _through(features[0], name, at, rm, rerank, fold, gain if ndcg else None, known)
     if as_json:
         click.echo(json.dumps(tables))
         return
@@ -126,14 +145,14 @@ def _line(r1: float, r5: float, r10: float, median_rank: float, ndcg: float | No
 
 
 def _dense(
-    features: tuple[Path, ...], score: str, fold: int, gain: Gain | None, relevance: Path | None, spice: str | None
+    features: tuple[Path, ...], score: str, fold: int, gain: Gain | None, relevance: Known
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Figures by label and direction; with a ``gain``, NDCG among them."""
     from boc.evaluate.metrics import evaluate_ndcg, evaluate_recall
     from boc.evaluate.runs import Gallery
 
     gallery = Gallery.of(*features)
-    known = None if gain is None else _relevance(gallery, relevance, spice)
+    known = None if gain is None else relevance(gallery)
     if score == "dot":
         scores = gallery.scores()
     else:
@@ -148,11 +167,6 @@ def _dense(
     return tables
 
 
-def _relevance(gallery: Gallery, relevance: Path | None, spice: str | None) -> NDArray[np.float32]:
-    with options.bar("relevance", len(gallery.captions) * gallery.images) as bar:
-        return gallery.relevance(relevance, spice, tick=bar.update)
-
-
 def _through(
     features: Path,
     name: str,
@@ -161,14 +175,13 @@ def _through(
     rerank: Metric | None,
     fold: int,
     gain: Gain | None,
-    relevance: Path | None,
-    spice: str | None,
+    relevance: Known,
 ) -> dict[str, dict[str, dict[str, float]]]:
     """The same through an index."""
     from boc.evaluate.runs import Gallery, evaluate_index
 
     gallery = Gallery.of(features)
-    known = None if gain is None else _relevance(gallery, relevance, spice)
+    known = None if gain is None else relevance(gallery)
     tables = {}
     for label, part in gallery.protocols(fold).items():
         with options.bar("asking", gallery.images + len(gallery.captions)) as bar:
