@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +62,7 @@ class Runner:
 
     out: Path
     stages: list[Stage]
+    after: Callable[[], None] = lambda: None  # called when a stage has ended
     state: dict[str, str] = field(default_factory=dict)  # done, failed or left out
     running: dict[str, tuple[Stage, subprocess.Popen[bytes], float]] = field(default_factory=dict)
 
@@ -131,6 +132,19 @@ class Runner:
         temporary = self.record(stage).with_suffix(".part")
         temporary.write_text(text + "\n", encoding="utf-8")
         temporary.replace(self.record(stage))
+
+    def seconds_left(self, defaults: Mapping[str, float]) -> float:
+        """Seconds until all stages are done, one after the other: for each kind of work by what this run measured, and
+        until it has by ``defaults``, seconds per unit."""
+        took: dict[str, list[float]] = {}
+        for stage in self.stages:
+            kind, amount = stage.cost
+            seconds = self.kept(stage).get("seconds")
+            if seconds is not None and amount and self.state.get(stage.name, self.look(stage)) == "done":
+                took.setdefault(kind, []).append(seconds / amount)
+        rates = {**defaults, **{kind: sum(rates) / len(rates) for kind, rates in took.items()}}
+        ahead = [stage for stage in self.stages if stage.name not in self.state and self.look(stage) != "done"]
+        return sum(rates.get(kind, 0.0) * amount for kind, amount in (stage.cost for stage in ahead))
 
     def waits(self, stage: Stage) -> bool:
         """Whether something that the stage reads is still to be made."""
@@ -221,6 +235,7 @@ class Runner:
         self.note(stage, state, **more)
         self.state[stage.name] = state
         told(f"{stage.name}: {state}" + (f" in {more['seconds']} s" if state == "done" else f": {more['why']}"))
+        self.after()
 
 
 def remove(*paths: Path) -> None:

@@ -47,7 +47,7 @@ SHORT = {"photos": "tern", "photos-teran": "teran", "photos-align": "align"}  # 
 class Stage:
     """One command. ``makes`` is a file or the folder of a model; if it ``prints``, a file of its stdout.
 
-    What is timed runs ``alone``.
+    What is timed runs ``alone``. ``cost`` is the kind of its work and how much of it there is, to tell the time left.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Stage:
     alone: bool = False
     follows: tuple[Path, ...] = ()  # read too, as far as they are made
     work: Path | None = None  # a folder of what it keeps for itself, out of date where what it reads is
+    cost: tuple[str, float] = ("", 0.0)
 
 
 @dataclass(frozen=True)

@@ -22,16 +22,24 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import click
+import numpy as np
 
 from bench.paper.printed import GRADED, MEASURES, PRINTED, verdict
 from bench.paper.table1 import PAPER as TABLE1
 from bench.report.rows import Writer
 from bench.run import Runner, listing, locked, told
 from bench.stages import BOC, PYTHON, Stage
+from boc.atomic_files import sha256
 
+PICTURES = {"coco": {"test": 5000, "val": 5000, "train": 113_287}, "f30k": {"test": 1000, "val": 1014, "train": 29_000}}
+SECONDS = {"encode": 0.5, "regions": 0.02, "train": 0.1, "evaluate": 0.01, "align": 0.3, "table": 3600.0}
+"""Seconds per picture (``train``: and epoch; ``table``: for all), on two cores without a GPU; known better as soon as a
+stage of that kind is done. Measured at the published sizes on drawn arrays and weights."""
+EPOCHS = 80  # of the recipe vsrnpp
 COLUMNS = ("set", "model", "measure", "printed", "found", "difference", "verdict")
 SIDES = {"image": "text_to_image", "sentence": "image_to_text"}
 KEYS = {"R@1": "r1", "R@5": "r5", "R@10": "r10"}
@@ -39,29 +47,54 @@ KEYS = {"R@1": "r1", "R@5": "r5", "R@10": "r10"}
 
 @dataclass(frozen=True)
 class Need:
-    """A file or folder of DATA: its ``path`` there, what it is, and its size, computed from published shapes."""
+    """A file or folder of DATA: its ``path`` there, what it is, its size, computed from published shapes, and what its
+    content is if it is the published one, as ``content`` tells it."""
 
     path: str
     what: str
     size: str = ""
+    published: str = ""
+
+
+def content(path: Path) -> str:
+    """The shape of an array, the pictures of Karpathy's file, the digest of a vocabulary, the bytes of a matrix without
+    a header; empty for another file, and for one that cannot be read, which its stage names."""
+    try:
+        if path.name == "vocab.txt":
+            return f"sha256 {sha256(path)}"
+        if path.name.endswith("-spice.npy"):
+            return f"{path.stat().st_size:,} bytes"
+        if path.suffix == ".npy":
+            return "x".join(map(str, np.load(path, mmap_mode="r", allow_pickle=False).shape))
+        if path.suffix == ".json":
+            return f"{len(json.loads(path.read_text(encoding='utf-8'))['images']):,} pictures"
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    return ""
 
 
 COCO = (
-    Need("coco/dataset_coco.json", "Karpathy's splits of COCO (caption_datasets.zip)"),
+    Need("coco/dataset_coco.json", "Karpathy's splits of COCO (caption_datasets.zip)", "144 MB", "123,287 pictures"),
     Need("coco/val2014", "pictures of COCO val2014, whose sizes the boxes need; to train, coco/train2014 too"),
     Need("coco/features_36", "TERN's and TERAN's archives features_36_*.tgz: cocobu_att/ID.npz, cocobu_box/ID.npy "
                              "(or bu_att, bu_box)", "0.3 MB per picture"),
 )  # fmt: skip
 F30K = (
-    Need("f30k/dataset_flickr30k.json", "Karpathy's splits of Flickr30k (caption_datasets.zip)"),
+    Need(
+        "f30k/dataset_flickr30k.json",
+        "Karpathy's splits of Flickr30k (caption_datasets.zip)",
+        "37 MB",
+        "31,014 pictures",
+    ),
     Need("f30k/flickr30k-images", "pictures of Flickr30k"),
     Need("f30k/features_36", "TERAN's archive of Flickr30k: bu_att/INDEX.npz, bu_box/INDEX.npy", "0.3 MB per picture"),
 )
 RELEVANCE = (
     Need("coco/relevances/coco-test-spice.npy", "SPICE of COCO's test set, for that column only; float32, no header",
-         "500 MB"),
+         "500 MB", "500,000,000 bytes"),
 )  # fmt: skip
-VOCABULARY = Need("bert/vocab.txt", "word-pieces of bert-base-uncased", "30,522 lines")
+VOCABULARY = Need("bert/vocab.txt", "word-pieces of bert-base-uncased", "30,522 lines",
+                  "sha256 07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3")  # fmt: skip
 TERN = Need("model_best_ndcg.pth", "from TERN_model_best_ndcg.pth.tgz", "0.8 GB and more")
 NEEDS: dict[str, tuple[Need, ...]] = {
     "tern": (*COCO, VOCABULARY, TERN, *RELEVANCE),
@@ -69,15 +102,17 @@ NEEDS: dict[str, tuple[Need, ...]] = {
         *COCO, *F30K, VOCABULARY, *RELEVANCE,
         Need("teran/coco.pth", "the MrSw model of COCO from TERAN_pretrained_models.tgz, under this name", "0.9 GB"),
         Need("teran/f30k.pth", "the same of Flickr30k", "0.9 GB"),
-        Need("f30k/relevances/f30k-test-spice.npy", "SPICE of Flickr30k's test set, for that column only", "20 MB"),
+        Need("f30k/relevances/f30k-test-spice.npy", "SPICE of Flickr30k's test set, for that column only", "20 MB",
+             "20,000,000 bytes"),
     ),
     "vsrn": tuple(
         need
-        for data, split, size, folder, name in (
-            ("coco", "testall", "1.5 GB", "coco", "coco"), ("f30k", "test", "0.3 GB", "flickr", "fliker"),
+        for data, split, size, count, folder, name in (
+            ("coco", "testall", "1.5 GB", 5000, "coco", "coco"), ("f30k", "test", "0.3 GB", 1000, "flickr", "fliker"),
         )
         for need in (
-            Need(f"{data}_precomp/{split}_ims.npy", f"SCAN's arrays, with {split}_caps.txt beside it", size),
+            Need(f"{data}_precomp/{split}_ims.npy", f"SCAN's arrays, with {split}_caps.txt beside it", size,
+                 f"{count}x36x2048"),
             Need(f"vocab/{data}_precomp_vocab.pkl", "the vocabulary in VSRN's repository"),
             *(Need(f"pretrain_model/{folder}/model_{name}_{n}.pth.tar", "from VSRN's pretrain_model", "0.4 GB")
               for n in (1, 2)),
@@ -137,7 +172,7 @@ class Plan:
             for number in (1, 2):
                 label, checkpoint = f"vsrn-{data}-{number}", f"pretrain_model/{folder}/model_{name}_{number}.pth.tar"
                 model = self._converted(label, checkpoint, tokens, f"scan:{array.parent}", array)
-                files.append(self._extracted(label, "vsrn", model, array, (array,)))
+                files.append(self._extracted(label, "vsrn", model, array, (array,), count=PICTURES[data]["test"]))
             self._measured("VSRN (two models)", data, "dot", files, graded=False)
 
     def vsrnpp(self) -> None:
@@ -146,8 +181,9 @@ class Plan:
             table, features = self._table(data), self._regions(data)
             regions, arguments = self.out / f"{data}-regions.h5", ("--regions", features)
             folder = self.data / data / "features_36"
+            pictures = PICTURES[data]
             self._boc(f"{data}-regions", ("extract", table, *self._pictures(data), "-o", regions, *arguments),
-                      (table, folder), regions)  # fmt: skip
+                      (table, folder), regions, cost=("regions", sum(pictures.values())))  # fmt: skip
             ids = {split: self.out / data / f"{split}.ids.txt" for split in ("train", "val", "test")}
             files = []
             for seed in (0, 1):
@@ -156,8 +192,11 @@ class Plan:
                 learn = ("train", regions, "--ids", ids["train"], "--validate", ids["val"], "-o", model, "--recipe",
                          "vsrnpp", "--text", bert, "--seed", seed, *arguments, "--device", self.device)  # fmt: skip
                 more = [word for setting in self.settings for word in ("--set", setting)]
-                self._boc(label, (*learn, *more), (regions, bert), model)
-                files.append(self._extracted(label, "vsrnpp", model, regions, (regions, model), ("--ids", ids["test"])))
+                self._boc(label, (*learn, *more), (regions, bert), model, cost=("train", EPOCHS * pictures["train"]))
+                test = ("--ids", ids["test"])
+                files.append(
+                    self._extracted(label, "vsrnpp", model, regions, (regions, model), test, count=pictures["test"])
+                )
             self._measured("VSRN++ (two models)", data, "dot", files, graded=False)
 
     def boc(self) -> None:
@@ -231,7 +270,9 @@ class Plan:
         name = label if kind == "teran" else kind
         model = self._converted(name, checkpoint, VOCABULARY.path, self._regions(data), folder)
         ids = ("--ids", table.with_name(f"{split}.ids.txt"), *self._pictures(data), *more)
-        return self._extracted(label, kind, model, table, (table, folder), ids, context)
+        part, _, parts = str(more[1]).partition("/") if more else ("1", "", "1")
+        count = PICTURES[data][split] * int(part) / int(parts)
+        return self._extracted(label, kind, model, table, (table, folder), ids, context, count)
 
     def _converted(self, name: str, checkpoint: str, tokens: str, regions: str, features: Path) -> Path:
         """The model folder of a published checkpoint."""
@@ -249,11 +290,12 @@ class Plan:
         reads: tuple[Path, ...],
         more: tuple[object, ...] = (),
         context: str = "",
+        count: float = 0,
     ) -> Path:
         made = self.out / f"{label}.h5"
         words = ("extract", source, "-o", made, "--encoder", f"{kind}:{model}{context}", "--device", self.device, *more)
         note = model if kind == "vsrnpp" else model / "config.json"
-        self._boc(label + "-vectors", words, (*reads, note), made)
+        self._boc(label + "-vectors", words, (*reads, note), made, cost=("encode", count))
         return made
 
     def _measured(self, model: str, data: str, score: str, files: list[Path], *, graded: bool = True) -> None:
@@ -270,19 +312,27 @@ class Plan:
             words = ("evaluate", *files, "--score", score, "--fold", self.fold, "--json", *given)
             made = found[relevance] = self.out / f"{label}.json"
             reads = (*files, matrix) if relevance == "SPICE" else tuple(files)
-            self._boc(label, words, reads, made, prints=True)
+            kind = "evaluate" if score == "dot" else "align"
+            self._boc(label, words, reads, made, prints=True, cost=(kind, PICTURES[data]["test"]))
         if data == "coco":
             self.lines.append(Line("MS-COCO 1K", model, found, folds=True))
         self.lines.append(Line("MS-COCO 5K" if data == "coco" else "Flickr30K 1K", model, found))
 
     def _boc(
-        self, name: str, words: tuple[object, ...], reads: tuple[Path, ...], made: Path, *, prints: bool = False
+        self,
+        name: str,
+        words: tuple[object, ...],
+        reads: tuple[Path, ...],
+        made: Path,
+        *,
+        prints: bool = False,
+        cost: tuple[str, float] = ("", 0.0),
     ) -> None:
-        self._stage(Stage(name, (*BOC, *map(str, words)), reads, made, prints))
+        self._stage(Stage(name, (*BOC, *map(str, words)), reads, made, prints, cost=cost))
 
     def _rows(self, name: str, script: str, words: tuple[object, ...], reads: tuple[Path, ...]) -> None:
         command = (*PYTHON, f"bench.paper.{script}", *map(str, words))
-        self._stage(Stage(name, command, reads, self.out / f"{name}.csv", prints=True))
+        self._stage(Stage(name, command, reads, self.out / f"{name}.csv", prints=True, cost=("table", 1)))
 
     def _stage(self, stage: Stage) -> None:
         if stage.name not in {known.name for known in self.stages}:
@@ -307,7 +357,17 @@ def show_needs(paper: str, data: Path) -> None:
     for need in NEEDS[paper]:
         state = "there  " if (data / need.path).exists() else "missing"
         size = f" ({need.size})" if need.size else ""
+        found = content(data / need.path) if need.published and state != "missing" else ""
+        if found:
+            size += ", as published" if found == need.published else f", holds {found}; published: {need.published}"
         click.echo(f"{state} {data / need.path}: {need.what}{size}", err=True)
+
+
+def tell_time(runner: Runner) -> None:
+    """The time left, on stderr."""
+    seconds = runner.seconds_left(SECONDS)
+    if seconds >= 60:
+        told(f"about {seconds / 3600:.1f} hours left, as far as known")
 
 
 def write_cells(plan: Plan, paper: str) -> None:
@@ -335,10 +395,13 @@ def main(
     plan = Plan(data.resolve(), out.resolve(), device, fold, clusters, settings)
     PAPERS[paper](plan)
     runner = Runner(plan.out, plan.stages)
+    runner.after = partial(tell_time, runner)
     show_needs(paper, data)
     needed = runner.needed([stage.name for stage in plan.stages])
     if needs:
         listing(runner, needed)
+    tell_time(runner)
+    if needs:
         return
     (plan.out / "stages").mkdir(parents=True, exist_ok=True)
     with locked(plan.out):

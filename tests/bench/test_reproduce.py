@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.paper.printed import EQUAL, NEAR, PRINTED, verdict
-from bench.paper.reproduce import NEEDS, PAPERS, Plan
+from bench.paper.reproduce import NEEDS, PAPERS, SECONDS, Plan, content
+from bench.paper.reproduce import main as reproduce
+from bench.run import Runner
 from bench.stages import BOC, Stage
 from boc.cli import main as boc_main
 from tests.bench import published
@@ -125,6 +128,39 @@ def test_the_command_runs_what_it_can_and_goes_on(tmp_path: Path) -> None:
     for row in here:
         assert float(row["difference"]) == pytest.approx(float(row["found"]) - float(row["printed"]), abs=0.11)
         assert row["verdict"] == verdict(row["measure"], float(row["printed"]), float(row["found"]))
+
+
+def test_the_time_left_follows_from_what_stages_took(tmp_path: Path) -> None:
+    plan = planned("tern", tmp_path, tmp_path / "out")
+    runner = Runner(plan.out, plan.stages)
+    (plan.out / "stages").mkdir(parents=True)
+    amounts = {stage.name: stage.cost for stage in plan.stages}
+    assert amounts["tern-vectors"] == ("encode", 5000)
+    left = runner.seconds_left(SECONDS)
+    assert left == pytest.approx(5000 * (SECONDS["encode"] + SECONDS["evaluate"]))
+    vectors = next(stage for stage in plan.stages if stage.name == "tern-vectors")
+    vectors.makes.write_bytes(b"")
+    runner.note(vectors, "done", seconds=100.0)
+    assert runner.seconds_left(SECONDS) == pytest.approx(5000 * SECONDS["evaluate"])
+    other = Runner(
+        plan.out, [*plan.stages, replace(vectors, name="more", makes=plan.out / "more", cost=("encode", 50))]
+    )
+    assert other.seconds_left(SECONDS) == pytest.approx(5000 * SECONDS["evaluate"] + 1.0)  # 100 s for 5,000
+
+
+def test_files_are_told_from_the_published_ones(tmp_path: Path) -> None:
+    write(tmp_path / "vsrn", "vsrn")
+    write(tmp_path / "tern", "tern")
+    assert content(tmp_path / "vsrn" / "coco_precomp" / "testall_ims.npy") == "12x5x8"
+    assert content(tmp_path / "tern" / "coco" / "dataset_coco.json").endswith(" pictures")
+    assert len(content(tmp_path / "tern" / "bert" / "vocab.txt")) == len("sha256 ") + 64
+    (tmp_path / "dataset_coco.json").write_text("not JSON")
+    assert content(tmp_path / "dataset_coco.json") == ""
+    told = CliRunner().invoke(reproduce, ["tern", str(tmp_path / "tern"), "--out", str(tmp_path / "out"), "--needs"])
+    assert told.exit_code == 0, told.output
+    assert "; published: 123,287 pictures" in told.stderr
+    assert "hours left, as far as known" in told.stderr
+    assert not (tmp_path / "out" / "stages").exists()
 
 
 WRONG = {
