@@ -28,12 +28,14 @@ class Network(nn.Module):
     ``text_towers.build``).
 
     A derived class names its configuration class and the special rows of its sets: ``region_margins`` and
-    ``word_margins`` are their numbers before and after the regions and words.
+    ``word_margins`` are their numbers before and after the regions and words. ``reads_boxes`` tells whether its vectors
+    depend on where regions are.
     """
 
     Config: ClassVar[type]
     region_margins: tuple[int, int] = (0, 0)
     word_margins: tuple[int, int] = (1, 1)
+    reads_boxes: ClassVar[bool] = True
     txt_enc: Any
     region_mean: Tensor
     region_deviation: Tensor

@@ -185,6 +185,7 @@ class Vsrn(Network):
     """
 
     Config = VsrnConfig
+    reads_boxes = False
 
     def __init__(self, config: VsrnConfig, text: Mapping[str, Any]) -> None:
         super().__init__(config, text)

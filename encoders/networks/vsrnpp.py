@@ -123,6 +123,7 @@ class VsrnPlusPlus(Vsrn):
     """
 
     Config = VsrnPlusPlusConfig
+    reads_boxes = True
 
     def __init__(self, config: VsrnPlusPlusConfig, text: Mapping[str, Any]) -> None:
         super().__init__(config, text)

@@ -27,6 +27,8 @@ def load(argument: str) -> ScanRegions:
 class ScanRegions:
     """Reads the row of a picture whose path is ``NAME_ims.npy#ROW``; order and values are kept."""
 
+    boxes = False
+
     def __init__(self, folder: Path) -> None:
         arrays = sorted(folder.glob(f"*{ARRAY}"))
         if not arrays:

@@ -60,8 +60,19 @@ def _is_model(folder: Path) -> bool:
         return False
 
 
+def check_boxes(kind: str, source: RegionSource) -> None:
+    """EncoderError if networks of ``kind`` read boxes, and the source gives none."""
+    if NETWORKS[kind].reads_boxes and not getattr(source, "boxes", True):
+        raise EncoderError(
+            f"{source.identity.spec}: gives no boxes, and a {kind} reads where regions are; use a source with boxes, "
+            "such as files: or tsv:, or a vsrn"
+        )
+
+
 def create_folder(folder: Path, kind: str, network: Network, tokens: text_towers.Tokens, source: RegionSource) -> None:
-    """Write a model folder without its weights, which ``save_weights`` adds and replaces."""
+    """Write a model folder without its weights, which ``save_weights`` adds and replaces. EncoderError if the source
+    lacks the boxes that the network reads."""
+    check_boxes(kind, source)
     check_writable(folder / "config.json")
     spec, weights = source.identity.spec, getattr(source, "weights", None)
     if weights is not None:

@@ -21,7 +21,7 @@ from boc.plugins import RegionSource
 from ..networks import text_towers
 from ..networks.base import Network
 from ..runtime.device import pick
-from ..runtime.model_folder import NETWORKS, check_model_folder, create_folder, make
+from ..runtime.model_folder import NETWORKS, check_boxes, check_model_folder, create_folder, make
 from .caption_tensors import Captions
 from .config import TrainConfig
 from .data import RegionReader, numbers_of, read_pairs
@@ -94,9 +94,11 @@ def describe(
     """Everything that determines the result of a run: the recipe, the digest of the items, that of the region source,
     that of the ids of the pictures to ``validate`` on, if they are named.
 
-    EncoderError for a missing text tower, before regions are extracted.
+    EncoderError for a missing text tower, or a source without the boxes that the network reads, before regions are
+    extracted.
     """
     text_towers.check_tower(recipe.text)
+    check_boxes(recipe.kind, source)
     run = {"recipe": asdict(recipe), "items": items, "regions": source.identity.digest}
     if validate is None:
         return run

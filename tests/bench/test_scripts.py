@@ -157,3 +157,35 @@ def test_a_soak_counts_what_was_asked_while_the_index_changes(library: Path) -> 
     assert {row["errors"] for row in rows} == {"0"}
     asked = {row["kind"]: int(row["requests"]) for row in everything}
     assert asked["all"] == sum(asked.values()) - asked["all"] - asked["slow"] > 0
+
+
+@pytest.mark.slow
+def test_the_tables_of_vsrnpp_are_trained_and_go_on(library: Path, tmp_path: Path) -> None:
+    ids = [f"{i:03d}.png" for i in range(40)]
+    (tmp_path / "train.txt").write_text("\n".join(ids[:28]))
+    (tmp_path / "test.txt").write_text("\n".join(ids[28:]))
+    tiny = ("width=8", "text=small", "text_layers=1", "epochs=1", "batch_size=8", "held_out=8", "generation_hidden=8")
+    chosen = ("visual 4RRR+GSR", "with Sinkhorn", "confidence")
+    arguments = (
+        library / "regions.h5", "--train", tmp_path / "train.txt", "--test", tmp_path / "test.txt",
+        "--out", tmp_path / "out", "--device", "cpu",
+        *(word for name in chosen for word in ("--line", name)), *(word for one in tiny for word in ("--set", one)),
+    )  # fmt: skip
+    rows = run("vsrnpp_tables.py", *arguments)
+    recalls = [row for row in rows if row["table"] in "56"]
+    assert [row["line"] for row in recalls] == [name for name in chosen for _ in range(6)]
+    equal = [[row["found"] for row in recalls if row["line"] == name] for name in ("visual 4RRR+GSR", "confidence")]
+    assert equal[0] == equal[1]  # one training
+    assert len(list((tmp_path / "out").glob("*.json"))) == 2
+    for row in recalls:
+        assert 0 <= float(row["found"]) <= 100
+        assert row["runs"] == "1"
+    assert [row["printed"] for row in recalls if row["line"] == "with Sinkhorn"][3] == "79.2"
+    times = [row for row in rows if row["table"] == "4"]
+    assert [(row["line"], row["measure"]) for row in times] == [
+        (name, f"{part} (s)") for name in ("VSRN", "VSRN++") for part in ("encoding", "matching")
+    ]
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("model.safetensors")}
+    again = run("vsrnpp_tables.py", *arguments)
+    assert [row["found"] for row in again if row["table"] != "4"] == [row["found"] for row in recalls]
+    assert made == {path: path.stat().st_mtime_ns for path in made}
