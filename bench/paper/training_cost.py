@@ -5,9 +5,9 @@
 
 A row holds the recipe, pictures per batch, millions of weights, those that learn, teraflops of a step (forwards and
 backwards), and the memory in GB: weights, gradients and the two moments of Adam in float32 (``fixed``), and what is
-kept for the way back (``activations``), also with ``recompute=1``. Torch counts products of matrices; activations are the
-bytes of saved tensors; both in steps of two and of four pictures. Both are a B + c B^2 in the number of pictures B, so
-these two steps tell that of the recipe. What the allocator and the libraries of a GPU take is not counted.
+kept for the way back (``activations``), also with ``recompute=1``. Torch counts products of matrices; activations are
+the bytes of saved tensors; both in steps of two and of four pictures. Both are a B + c B^2 in the number of pictures B,
+so these two steps tell that of the recipe. What the allocator and the libraries of a GPU take is not counted.
 """
 
 from __future__ import annotations

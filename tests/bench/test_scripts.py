@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.paper.training_cost import extended, network_of, step
 from boc.indexes.build import build_index
 from boc.inputs.features import FeatureFile
 from boc.search.searcher import Searcher
+from encoders.training.train import Recipe
 from tests.bench.scripts import run_script
 from tests.helpers import boc
 
@@ -157,6 +159,19 @@ def test_a_soak_counts_what_was_asked_while_the_index_changes(library: Path) -> 
     assert {row["errors"] for row in rows} == {"0"}
     asked = {row["kind"]: int(row["requests"]) for row in everything}
     assert asked["all"] == sum(asked.values()) - asked["all"] - asked["slow"] > 0
+
+
+def test_the_cost_of_a_step_follows_from_two_small_ones() -> None:
+    """The products of matrices of VSRN, by hand, and a network that is twice as expensive for twice the pictures."""
+    recipe = Recipe.of("vsrn", {"width": "8", "reasoning_layers": "1"})
+    network = network_of(recipe)
+    two, four, six = (step(network, recipe.train, count, 5, 4) for count in (2, 4, 6))
+    for part in (0, 1):
+        assert extended(two[part], four[part], 6) == pytest.approx(six[part], rel=1e-3)
+    regions, scores = 2 * 5, 2 * 2
+    linear = regions * 8 * (2048 + 4 * 8)  # the map of features, then g, theta, phi and W
+    affinities = 2 * 2 * 5 * 5 * 8
+    assert two[0] >= 3 * 2 * (linear + affinities + scores * 8) - 2 * 2 * regions * 2048 * 8
 
 
 @pytest.mark.slow
