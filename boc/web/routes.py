@@ -249,7 +249,9 @@ async def item(service: Served, id: str) -> Response:
     def work(opened: Opened) -> serialize.Json:
         found = _item(opened, id)
         (size,) = service.sizes.of([found], patience=None)
-        return {**serialize.item(found, size), "captions": captions(opened, found)}
+        words = opened.searcher.codec.words if found.modality == "image" else {}
+        terms = serialize.written(opened.searcher.index.terms([id]), words) if words else []
+        return {**serialize.item(found, size), "captions": captions(opened, found), "words": terms}
 
     return await service.answer(work)
 

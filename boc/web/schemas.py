@@ -84,10 +84,19 @@ class HitAnswer(ItemAnswer):
     duplicates: list[str] = []
 
 
+class WordAnswer(BaseModel):
+    """A word that a picture is written in, and its frequency."""
+
+    word: str
+    frequency: int
+
+
 class WholeItem(ItemAnswer):
-    """An item with the sentences that describe the same picture."""
+    """An item with the sentences that describe the same picture, and the words that it is written in, the most frequent
+    first, if the code of the index has words."""
 
     captions: list[str]
+    words: list[WordAnswer]
 
 
 class StagesAnswer(BaseModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,12 @@ def thumb(id: str) -> str:
     # Browsers resolve such parts of a path, encoded or not, but leave alone what stands between encoded slashes.
     odd = {"", ".", ".."} & set(id.split("/"))
     return "api/thumb/" + quote(id, safe="" if odd else "/")
+
+
+def written(terms: TermMatrix, words: Mapping[int, str]) -> list[Json]:
+    """``WordAnswer``s of one row of terms, the most frequent first, ties to the lower term."""
+    pairs = sorted(zip(terms.indices.tolist(), terms.data.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))
+    return [{"word": words[term], "frequency": frequency} for term, frequency in pairs if term in words]
 
 
 def explanation(found: Explanation, terms: TermMatrix, of: str, captions: Sequence[str]) -> Json:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from tests.browser.pages import settle, word
+from tests.browser.pages import serving, settle, word
+from tests.helpers import boc
 
 pytestmark = pytest.mark.slow
 SENTENCE = "a red box at the left"
@@ -105,3 +108,29 @@ def test_a_picture_is_explained_for_a_picture(visit: Callable[..., Any], server:
     page.locator("a.open").nth(1).click()
     page.wait_for_selector("dialog .terms li")
     assert page.get_by_alt_text("The picture you asked by").is_visible()
+
+
+def test_a_picture_is_written_in_words_that_search(
+    library: Path, tmp_path: Path, visit: Callable[..., Any], servers: ExitStack
+) -> None:
+    words = tmp_path / "words.npz"
+    for command in (
+        ("build-codebook", library / "photos.h5", "-o", words, "--words", "--clusters", 7),
+        ("index", "written", library / "photos.h5", "--code", f"words(codebook={words})", "--at",
+         f"file:{tmp_path / 'index'}"),
+    ):  # fmt: skip
+        done = boc(*command)
+        assert done.exit_code == 0, done.output
+    url = servers.enter_context(serving("written", tmp_path, tmp_path / "cache")).url
+    page = visit(f"{url}?q={quote(SENTENCE)}")
+    settle(page)
+    page.locator("a.open").first.click()
+    page.wait_for_selector("dialog .written a")
+    first = page.locator("dialog .written a").first
+    wanted = first.inner_text()
+    first.click()
+    page.wait_for_function("() => !document.querySelector('dialog').open")
+    settle(page)
+    assert page.locator("#q").input_value() == wanted
+    assert f"q={wanted}" in page.url
+    assert page.locator("a.open").count() > 0

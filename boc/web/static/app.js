@@ -57,6 +57,7 @@ const dialog = new Dialog(ui.why, results, {
   onMove: move,
   onClose: leave,
   onLike: searchLike,
+  onQuery: searchWord,
   onUnlike: (id) => compose("unlike", "like", [id]),
   onWord: (word) => step({ word }, "move"),
   onFailed: (error) => error.status === 401 && askToken(),
@@ -149,6 +150,11 @@ function searchLike(id) {
   page.picture = null;
   step({ like: [id], unlike: [], q: "", open: "", word: "" });
   if (!fromResults && !dialog.open) ui.results.focus({ preventScroll: true });
+}
+
+function searchWord(q) {
+  page.picture = null;
+  step({ q, like: [], unlike: [], open: "", word: "" });
 }
 
 /** Add items to the question: to the list `to`, and no more to `from`. */

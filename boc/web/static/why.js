@@ -5,9 +5,10 @@ import { count, h, icon, score, style } from "./dom.js";
 import { Scene, shades } from "./scene.js";
 import { indexTexts, termTable } from "./shared_terms.js";
 
+const WORDS = 20; // that a picture is written in
 const ALIKE = 0.05; // cosines that differ by less tell little
 
-/** `onMove(-1 or 1)`, `onClose()`, `onLike(id)`, `onWord(word)` and `onFailed(error)` tell what is wanted. */
+/** `onMove(-1 or 1)`, `onClose()`, `onLike(id)`, `onQuery(sentence)`, `onWord(word)` and `onFailed(error)` tell what is wanted. */
 export class Why {
   constructor(dialog, actions) {
     Object.assign(this, actions);
@@ -158,7 +159,7 @@ export class Why {
     }
     if (this.choices) children.push(this.choices.element);
     this.note = h("p", { class: "hint" });
-    children.push(this.note, this.captions(), this.fields());
+    children.push(this.note, this.captions(), this.words(), this.fields());
     this.seen.replaceChildren(...children.filter(Boolean));
   }
 
@@ -305,6 +306,24 @@ export class Why {
       h("h3", {}, title),
       h("ul", { class: "captions" }, ...captions.map((text) => h("li", { text, dir: "auto" }))),
     );
+  }
+
+  /** The words that the picture is written in; each searches by itself. */
+  words() {
+    const { words } = this.item;
+    if (!words?.length) return null;
+    const most = words[0].frequency;
+    const links = words.slice(0, WORDS).map(({ word, frequency }) => {
+      const link = h("a", { href: `?${new URLSearchParams({ q: word })}`, title: `frequency ${count(frequency)}` }, word);
+      style(link, { opacity: 0.55 + (0.45 * frequency) / most });
+      link.addEventListener("click", (event) => {
+        if (event.metaKey || event.ctrlKey || event.shiftKey) return;
+        event.preventDefault();
+        this.onQuery(word);
+      });
+      return h("li", {}, link);
+    });
+    return h("section", {}, h("h3", {}, "Written as"), h("ul", { class: "written" }, ...links));
   }
 
   fields() {

@@ -254,6 +254,25 @@ def test_an_item_comes_with_the_captions_of_its_picture(client: TestClient) -> N
     assert found["captions"] == ["a yellow box at the left", "left: something yellow"]
     assert "score" not in found
     assert got(client, "/api/item/003.png%231", schemas.WholeItem)["captions"] == ["a yellow box at the left"]
+    assert found["words"] == []  # this code has none
+
+
+def test_a_picture_comes_with_the_words_that_it_is_written_in(library: Path, tmp_path: Path) -> None:
+    words, at = tmp_path / "words.npz", f"file:{tmp_path / 'written'}"
+    for command in (
+        ("build-codebook", library / "photos.h5", "-o", words, "--words", "--clusters", 7),
+        ("index", "written", library / "photos.h5", "--code", f"words(codebook={words})", "--at", at),
+    ):
+        done = boc(*command)
+        assert done.exit_code == 0, done.output
+    searcher = Searcher.open("written", at, device="cpu")
+    terms = searcher.index.terms(["003.png"])
+    known = {searcher.codec.words[term]: n for term, n in zip(terms.indices.tolist(), terms.data.tolist(), strict=True)}
+    with client_of(searcher, tmp_path) as client:
+        found = got(client, "/api/item/003.png", schemas.WholeItem)["words"]
+        assert {entry["word"]: entry["frequency"] for entry in found} == known != {}
+        assert [entry["frequency"] for entry in found] == sorted(known.values(), reverse=True)
+        assert got(client, "/api/item/003.png%231", schemas.WholeItem)["words"] == []
 
 
 @pytest.mark.parametrize(
