@@ -243,4 +243,6 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be read ({error.strerror})"
     first = str(error).strip().partition("\n")[0] or type(error).__name__
+    if "weights_only" in first:  # torch's advice to read it unsafely
+        first = "no file of torch's tensors"
     return f"not a checkpoint that can be read safely ({first}); download it again"

@@ -80,10 +80,10 @@ def read_vocabulary(path: Path) -> list[str]:
             content = [by_id[number] for number in range(len(by_id))]
     except DAMAGE as error:
         raise EncoderError(
-            f"{path}: not a vocabulary that can be read safely ({error or type(error).__name__})"
+            f"{path}: not a vocabulary that can be read safely ({error or type(error).__name__}); fetch it again"
         ) from error
     if not is_words(content):
-        raise EncoderError(f"{path}: not a vocabulary (it must hold words by number)")
+        raise EncoderError(f"{path}: not a vocabulary (it must hold words by number); give that of the checkpoint")
     words: list[str] = content
     return words
 

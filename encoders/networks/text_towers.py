@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, ClassVar, Protocol
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer, Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor, nn
@@ -31,6 +33,9 @@ RECURRENT = ("gru", "lstm")
 WORD_WIDTH, HIDDEN = 300, 512  # of the recurrent towers in TERAN's and VSRN's experiments
 SMALL = 128  # width of the towers that are learned from few captions
 OPPOSITES = (("left", "right"), ("above", "below"), ("higher", "lower"))
+DAMAGE = (OSError, EOFError, ValueError, TypeError, LookupError, RuntimeError, SafetensorError, UnpicklingError)
+"""What the libraries raise for files of a BERT that are missing or damaged."""
+
 TOWERS = "minilm, minilm-words, small, small-gru, words, gru, lstm, or a folder with a BERT"
 
 
@@ -190,6 +195,18 @@ def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
         return TextTower(words, {"kind": "embedding" if spec == "words" else spec, **sizes})
     check_tower(spec)
     folder = _minilm_folder() if spec == "minilm" else Path(spec)
+    try:
+        return _bert_tower(folder, layers)
+    except DAMAGE as error:
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise EncoderError(
+            f"{folder}: no BERT that can be read ({first}); fetch the whole model again: config.json, "
+            "tokenizer.json or vocab.txt, and the weights"
+        ) from error
+
+
+def _bert_tower(folder: Path, layers: int) -> TextTower:
+    """The first ``layers`` layers of the BERT in a folder of the transformers library."""
     config = BertConfig.from_pretrained(folder)
     if config.model_type != "bert":
         raise EncoderError(f"{folder}: a model of type {config.model_type!r}, the text tower must be a BERT")
@@ -198,6 +215,7 @@ def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
             f"text_layers must be between 1 and the {config.num_hidden_layers} of {folder}, got {layers}"
         )
     config.num_hidden_layers = layers
+    tokens = WordPieces(_folder_tokenizer(folder), config.max_position_embeddings)
     transformers_logging.disable_progress_bar()
     # The library reports the layers beyond the cut as unused weights, as intended.
     verbosity = transformers_logging.get_verbosity()
@@ -205,7 +223,7 @@ def load_tower(spec: str, layers: int, captions: Iterable[str]) -> TextTower:
     tower = Bert(config)
     tower.bert_model = BertModel.from_pretrained(folder, config=config, add_pooling_layer=False, dtype=torch.float32)
     transformers_logging.set_verbosity(verbosity)
-    return TextTower(WordPieces(_folder_tokenizer(folder), config.max_position_embeddings), describe(config), tower)
+    return TextTower(tokens, describe(config), tower)
 
 
 def describe(bert: BertConfig) -> dict[str, Any]:
