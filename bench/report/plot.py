@@ -323,6 +323,25 @@ def growth(rows: Rows, data: str) -> Iterator[Plot]:
     yield Plot(f"{rows.name}-growth", title, made)
 
 
+def training(rows: Rows, data: str) -> Iterator[Plot]:
+    """Recall and NDCG on the pictures held out, after each epoch (TERAN, Fig. 3 and 6); a dashed line ranks captions
+    for a picture."""
+    made, axes = figure(2)
+    names = list(dict.fromkeys(row["model"] for row in rows.table))
+    for ax, (what, unit) in zip(axes, (("R@10", "R@10, %"), ("NDCG", "NDCG@25")), strict=True):
+        lines: list[Line] = []
+        for style, (name, side) in enumerate(itertools.product(names, TOLD.values())):
+            found = [row for row in rows.table if row["model"] == name and row[f"{side} {what}"]]
+            if found:
+                x, y = ([float(row[column]) for row in found] for column in ("step", f"{side} {what}"))
+                lines.append(Line(f"{name}, {side}", x, y, style // 2, style % 2 == 1))
+        _named(ax, f"{what} on pictures held out", "steps", unit)
+        draw(ax, lines)
+    title = f"Validation while training. {data}"
+    made.suptitle(title, fontsize=12)
+    yield Plot(f"{rows.name}-training", title, made)
+
+
 def exponent(n: Sequence[float], y: Sequence[float]) -> float:
     """Of the power law through the points, by least squares of logarithms."""
     return float(np.polyfit(np.log(n), np.log(y), 1)[0])
@@ -340,6 +359,7 @@ PLOTS: dict[str, tuple[Callable[[Rows, str], Iterator[Plot]], ...]] = {
     "recall_postings.py": (recall_postings,),
     "race.py": (race,),
     "embedded_growth.py": (growth,),
+    "training_curve.py": (training,),
 }
 
 

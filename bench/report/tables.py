@@ -357,6 +357,16 @@ def cutoff(rows: Rows) -> Table:
     })  # fmt: skip
 
 
+def ablations(rows: Rows, number: str) -> Table:
+    """A line per line of Table 5 or 6 of VSRN++: the recalls found, beside those that the paper prints."""
+    lines: dict[str, dict[str, str]] = {}
+    for row in rows.table:
+        if row["table"] == number:
+            lines.setdefault(row["line"], {})[row["measure"]] = f"{float(row['found']):.1f} ({row['printed']})"
+    measures = list(next(iter(lines.values()), {}))
+    return Table(["line", *measures], [[line, *(found[m] for m in measures)] for line, found in lines.items()])
+
+
 def with_chance(row: Row) -> str:
     return f"{share(row['share'])} ({share(row['chance'])})"
 
@@ -376,6 +386,7 @@ VIEWS: dict[str, dict[str, View]] = {
     "embedded_kernel.py": {"kernel": kernel},
     "labels.py": {"labels": labels},
     "cutoff.py": {"cutoff": cutoff},
+    "vsrnpp_tables.py": {"ablations": ablations},
     "scene_truth.py": {"truth": truth, "pointing": pointing},
 }
 
@@ -402,6 +413,9 @@ def shown(rows: Rows) -> Iterator[tuple[str, Table]]:
     elif script == "recall_postings.py":
         yield "Recall of the exact top ten", postings(rows)
         yield "R@10 of the right item, %", postings(rows, "right")
+    elif script == "vsrnpp_tables.py":
+        yield "Ablations, Table 5 (printed for Flickr30K)", ablations(rows, "5")
+        yield "Orders of regions, Table 6 (printed for MS-COCO)", ablations(rows, "6")
     elif script in PLOTTED:
         return
     elif script in VIEWS:

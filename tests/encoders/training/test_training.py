@@ -361,7 +361,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "align": {"kind": "teran", "objective": "matching+alignment", "uncertainty": 1, "averaging": 1.0},
     "vsrn": {"kind": "vsrn", "objective": "matching+generation", "generation_hidden": 8, "text_lr": 1.0},
     "vsrnpp": {"kind": "vsrnpp", "sinkhorn": 5},
-    "recompute": {"text_lr": 1.0, "recompute": True},
 }
 
 
