@@ -342,6 +342,24 @@ def training(rows: Rows, data: str) -> Iterator[Plot]:
     yield Plot(f"{rows.name}-training", title, made)
 
 
+def all_codes(rows: Rows, data: str) -> Iterator[Plot]:
+    """What each code finds against the postings that it reads."""
+    made, axes = figure(2)
+    for ax, (column, unit) in zip(axes, (("R@10", "R@10, %"), ("NDCG@25", "NDCG@25")), strict=True):
+        points = [
+            Line(row["code"], [float(row["postings"])], [float(row[column])], style)
+            for style, row in enumerate(rows.table)
+        ]
+        ax.set_xscale("log")
+        every = [line.x[0] for line in points]
+        ticks_at(ax.xaxis, [t for t in decades(every, (1, 2, 5)) if min(every) / 2 < t < max(every) * 2])
+        _named(ax, f"{column}, 10 candidates re-ranked per hit", "postings read per query (log)", unit)
+        draw(ax, points)
+    title = f"Codes by what they read. {data}"
+    made.suptitle(title, fontsize=12)
+    yield Plot(f"{rows.name}-codes", title, made)
+
+
 def exponent(n: Sequence[float], y: Sequence[float]) -> float:
     """Of the power law through the points, by least squares of logarithms."""
     return float(np.polyfit(np.log(n), np.log(y), 1)[0])
@@ -360,6 +378,7 @@ PLOTS: dict[str, tuple[Callable[[Rows, str], Iterator[Plot]], ...]] = {
     "race.py": (race,),
     "embedded_growth.py": (growth,),
     "training_curve.py": (training,),
+    "all_codes.py": (all_codes,),
 }
 
 

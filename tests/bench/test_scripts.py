@@ -161,6 +161,28 @@ def test_a_soak_counts_what_was_asked_while_the_index_changes(library: Path) -> 
     assert asked["all"] == sum(asked.values()) - asked["all"] - asked["slow"] > 0
 
 
+@pytest.mark.slow
+def test_all_codes_stand_side_by_side(library: Path, tmp_path: Path) -> None:
+    plain, book, words = library / "photos.h5", tmp_path / "book.npz", tmp_path / "words.npz"
+    assert boc("build-codebook", plain, "-o", book, "--clusters", 9).exit_code == 0
+    assert boc("build-codebook", plain, "-o", words, "--words", "--clusters", 7).exit_code == 0
+    every = ("dictionary:2/8", "scalar:16/32", "late(terms=9)", f"hard(codebook={book})", f"words(codebook={words})")
+    rows = run("all_codes.py", plain, "--fit", plain, *(word for code in every for word in ("--code", code)))
+    assert [row["code"].partition("(")[0].partition(":")[0] for row in rows] == [
+        "dictionary", "scalar", "late", "hard", "words",
+    ]  # fmt: skip
+    told = json.loads(boc("evaluate", plain, "--json", "--ndcg").stdout)
+    dense = next(iter(told.values()))["text_to_image"]
+    scalar = rows[1]
+    assert float(scalar["recall@100"]) == 1  # of 40 pictures
+    assert float(scalar["R@10"]) == pytest.approx(dense["r10"], abs=0.01)
+    assert float(scalar["NDCG@25"]) == pytest.approx(dense["ndcg"], abs=1e-3)
+    for row in rows:
+        assert 0 < float(row["R@10 code"]) <= 100
+        assert 0 < float(row["shared terms"]) <= 1
+        assert float(row["postings"]) <= 40 * 64
+
+
 def test_the_cost_of_a_step_follows_from_two_small_ones() -> None:
     """The products of matrices of VSRN, by hand, and a network that is twice as expensive for twice the pictures."""
     recipe = Recipe.of("vsrn", {"width": "8", "reasoning_layers": "1"})
