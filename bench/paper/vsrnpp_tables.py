@@ -163,7 +163,7 @@ class Plan:
             offsets, items = file.offsets("image"), file.items("image")
             features, boxes = (file.mapped("image", f"ragged/{name}") for name in ("features", "boxes"))
             spans = [slice(offsets[i], offsets[i + 1]) for i, item in enumerate(items) if item.id in ids]
-            pictures = [Regions(features[span].astype("float32"), boxes[span]) for span in spans]
+            pictures = [Regions(features[span].astype(np.float32), np.array(boxes[span])) for span in spans]
             captions = [item.content for item in file.items("text") if item.group in ids]
 
         def vectors(encode: Callable[[Any], Embeddings], inputs: Sequence[object]) -> Matrix:

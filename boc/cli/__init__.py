@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import warnings
 from collections.abc import Iterator
@@ -63,6 +64,9 @@ class Group(click.Group):
     """Turns the library's errors into one line and exit status 1, its warnings into notes."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        # Threads of OpenMP that wait for each other sleep, unless the environment says otherwise: beside other work
+        # they would spin for most of their time. The library reads this when a command loads it.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         try:
             with _notes():
                 return super().invoke(ctx)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -533,3 +534,12 @@ def test_the_version_is_told() -> None:
     first, *others = ok("--version").stdout.splitlines()
     assert re.fullmatch(r"boc, version \d+\.\d+\.\d+", first)
     assert any(line.startswith("numpy") for line in others)
+
+
+def test_threads_that_wait_sleep_unless_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, kept in ((None, "passive"), ("active", "active")):
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+        if given:
+            monkeypatch.setenv("OMP_WAIT_POLICY", given)
+        assert boc("info", "--at", "file:nowhere").exit_code in (0, 1)
+        assert os.environ["OMP_WAIT_POLICY"] == kept
