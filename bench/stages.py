@@ -177,6 +177,9 @@ class Plan:
         regions, ids = self._in("regions.h5"), self.photos / "train.ids.txt"
         models = (*self._models(dev), "--floor", regions, "--train", ids)
         yield self._rows("models", "paper.models", models, (*dev.values(), regions, ids))
+        trained = {NAMES[recipe]: self._in(recipe) for recipe in dev}
+        named = (f"{name}={model}" for name, model in trained.items())
+        yield self._rows("training-curves", "paper.training_curve", named, tuple(trained.values()))
         apart = {NAMES[recipe]: file for recipe, file in dev.items()}
         named = (f"{name}={file}" for name, file in apart.items())
         yield self._rows("concept-variance", "paper.concept_variance", named, tuple(apart.values()))
@@ -207,6 +210,9 @@ class Plan:
         options = ("--terms", 32) if self.tiny else ("--terms", 2048, "--terms", 4096)
         arguments = (tern, "--fit", learnt, *options, "--codebook", books / "with.npz")
         yield self._rows("recall-postings-tern", "paper.recall_postings", arguments, (tern, learnt, table))
+        few = ("--code", "dictionary:2/8", "--code", "late(terms=9)") if self.tiny else ()
+        arguments = (tern, "--fit", learnt, "--codebook", books / "with.npz", *few)
+        yield self._rows("all-codes", "paper.all_codes", arguments, (tern, learnt, table))
         size = ("--clusters", 9, "--pictures", 3) if self.tiny else ("--clusters", 100, "--pictures", 10)
         yield self._rows("labels", "paper.labels", (learnt, tern, *size), (learnt, tern))
 

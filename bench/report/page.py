@@ -46,7 +46,7 @@ TITLES = {  # file of rows: title, what was measured on; in the order of the pag
     "words": ("Pictures written in words", "TERN, Flickr8k dev"),
     "alignment-candidates": ("Candidates of an alignment", "painted scenes"),
     "labels": ("Labels", "TERN, Flickr8k dev"),
-    "all-codes": ("All codes, side by side", "Flickr8k dev"),
+    "all-codes": ("All codes, side by side", "TERN of 3,000 photographs, Flickr8k dev"),
     "training-curves": ("Validation while training", "3,000 pictures of Flickr8k, 500 of them held out"),
     "vsrnpp-tables": ("Tables 4 to 6 of VSRN++", "3,000 pictures of Flickr8k to learn from, Flickr8k dev"),
     "training-cost": ("What a step of a published recipe costs", "computed"),

@@ -7,6 +7,7 @@ what was measured on what, axes have units, lines have names.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -344,16 +345,18 @@ def training(rows: Rows, data: str) -> Iterator[Plot]:
 
 def all_codes(rows: Rows, data: str) -> Iterator[Plot]:
     """What each code finds against the postings that it reads."""
-    made, axes = figure(2)
-    for ax, (column, unit) in zip(axes, (("R@10", "R@10, %"), ("NDCG@25", "NDCG@25")), strict=True):
+    made, axes = figure(2, width=14, height=6)
+    panels = (("R@10 code", "by the code alone", "R@10, %"), ("NDCG@25", "10 candidates re-ranked per hit", "NDCG@25"))
+    for ax, (column, how, unit) in zip(axes, panels, strict=True):
+        names = [re.sub(r"\(z=64, query_z=128, reading=(\w+)\)", r", \1", row["code"]) for row in rows.table]
         points = [
-            Line(row["code"], [float(row["postings"])], [float(row[column])], style)
-            for style, row in enumerate(rows.table)
+            Line(name, [float(row["postings"])], [float(row[column])], style)
+            for style, (name, row) in enumerate(zip(names, rows.table, strict=True))
         ]
         ax.set_xscale("log")
         every = [line.x[0] for line in points]
-        ticks_at(ax.xaxis, [t for t in decades(every, (1, 2, 5)) if min(every) / 2 < t < max(every) * 2])
-        _named(ax, f"{column}, 10 candidates re-ranked per hit", "postings read per query (log)", unit)
+        ticks_at(ax.xaxis, [t for t in decades(every, (1,)) if min(every) / 10 < t < max(every) * 10])
+        _named(ax, how, "postings read per query (log)", unit)
         draw(ax, points)
     title = f"Codes by what they read. {data}"
     made.suptitle(title, fontsize=12)
