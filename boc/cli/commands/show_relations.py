@@ -30,7 +30,8 @@ def command(image: Path, output: Path | None, count: int, as_json: bool, encoder
     y2, as fractions of the picture).
 
     \b
-    Example: boc show-relations dog.jpg --encoder vsrnpp:models/flickr8k -k 5 -o figure.pdf
+    Examples: boc show-relations dog.jpg --encoder vsrnpp:models/flickr8k
+              boc show-relations dog.jpg --encoder vsrnpp:models/flickr8k -k 5 -o figure.pdf
     """
     if encoder is None:
         raise click.UsageError("name what relates the regions: --encoder vsrnpp:FOLDER, or vsrn:FOLDER")
