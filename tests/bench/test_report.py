@@ -116,6 +116,25 @@ def claims() -> Iterable[dict[str, object]]:
     yield row | {"claim": "Permutation loses nothing.", "verdict": "not held", "difference": "33.94"}
 
 
+def side_by_side() -> Iterable[dict[str, object]]:
+    of = Figures(40)
+    for i, code in enumerate(
+        ("scalar:64/128", "scalar(z=64, query_z=128, reading=printed)", "dictionary:2/64", "late")
+    ):
+        row = {"code": code, "terms": 64, "bytes": 259, "postings": 12 * 9**i, "recall@100": 0.98, "shared terms": 0.5}
+        yield row | {"R@10 code": of(), "R@10": of(), "NDCG@25": of(4)}
+
+
+def curves() -> Iterable[dict[str, object]]:
+    of = Figures(30)
+    for model in ("TERN", "TERAN"):
+        for step in (19, 38):
+            row = {"model": model, "step": step, "loss": of(4), "sum": of(), "kept": "yes" if step > 19 else ""}
+            for direction in ("sentence to picture", "picture to sentence"):
+                row |= {f"{direction} {measure}": of() for measure in ("R@1", "R@5", "R@10", "NDCG")}
+            yield row
+
+
 ROWS: dict[str, tuple[str, Callable[[], Iterable[dict[str, object]]]]] = {
     "sparsity-tern": ("sparsity_recall.py", sparsity),
     "race-embedded": ("race.py", race),
@@ -124,6 +143,8 @@ ROWS: dict[str, tuple[str, Callable[[], Iterable[dict[str, object]]]]] = {
     "codebook-size": ("codebook_size.py", sizes),
     "recall-postings-captions": ("recall_postings.py", postings),
     "claims": ("claims.py", claims),
+    "all-codes": ("all_codes.py", side_by_side),
+    "training-curves": ("training_curve.py", curves),
 }
 
 
