@@ -9,7 +9,7 @@ UV := $(shell command -v uv 2>/dev/null)
 
 install: $(VENV)/installed
 
-$(VENV)/installed: setup.cfg pyproject.toml setup.py boc/_kernels.h $(wildcard boc/*.c boc/*/*.c indexing/*/*.c)
+$(VENV)/installed: setup.cfg pyproject.toml setup.py $(wildcard boc/*.[ch] boc/*/*.[ch] indexing/*/*.[ch])
 ifdef UV
 	uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)
 	uv pip install --quiet --compile-bytecode --python $(BIN)/python -e '.[$(EXTRAS)]'

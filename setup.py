@@ -17,6 +17,7 @@ MODULES = (
     "indexing.embedded._topk",
     "indexing.embedded._strings",
 )
+HEADERS = sorted(map(str, [*Path("boc").rglob("*.h"), *Path("indexing").rglob("*.h")]))
 SOURCES = {name: f"{name.replace('.', '/')}.c" for name in MODULES}
 
 # One wheel is for all Pythons from 3.11, whose stable interface is the first with buffers. Modules built in place
@@ -37,7 +38,7 @@ setup(
             define_macros=MACROS,
             py_limited_api=STABLE,
             extra_compile_args=FLAGS,
-            depends=["boc/_kernels.h"],
+            depends=HEADERS,
             optional=True,
         )
         for name, source in SOURCES.items()

@@ -23,7 +23,8 @@
 #define MAYBE_UNUSED
 #endif
 
-#define LINE 64 /* bytes */
+#define LINE 64    /* bytes of a cache line */
+#define AHEAD 4096 /* bytes of rows to prefetch */
 
 /* An array of a caller and its required dimensions and item types (format letters of the module struct). */
 typedef struct {
@@ -32,7 +33,7 @@ typedef struct {
     Py_buffer view;
 } Array;
 
-static void release(Array *arrays, int n)
+MAYBE_UNUSED static void release(Array *arrays, int n)
 {
     for (int i = 0; i < n; i++)
         if (arrays[i].view.obj)
@@ -41,7 +42,7 @@ static void release(Array *arrays, int n)
 
 /* Take n arrays that lie in one piece, in the byte order of this machine; "q" is any whole number of 8 bytes. -1 and a
    ValueError for others; either way ``release`` lets go of what was taken. */
-static int take(Array *arrays, PyObject *const *objects, int n)
+MAYBE_UNUSED static int take(Array *arrays, PyObject *const *objects, int n)
 {
     for (Array *array = arrays; array < arrays + n; array++, objects++) {
         const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (array->writable ? PyBUF_WRITABLE : 0);
@@ -62,7 +63,7 @@ static int take(Array *arrays, PyObject *const *objects, int n)
     return 0;
 }
 
-static int same_length(Py_ssize_t found, Py_ssize_t wanted, const char *what)
+MAYBE_UNUSED static int same_length(Py_ssize_t found, Py_ssize_t wanted, const char *what)
 {
     if (found != wanted)
         PyErr_Format(PyExc_ValueError, "%s: %zd for %zd", what, found, wanted);

@@ -1,0 +1,379 @@
+/* The k best rows of queries over blocked posting lists; indexing/embedded/postings.py describes the arrays.
+ *
+ * Scores are summed block by block in `scores`, which fits the second-level cache; they are 16 bits wide if no score
+ * can be larger, else 32. A block with few postings is read back row by row; in any other block all scores are compared
+ * with the threshold, the k-th best score so far. Local rows are 16 bits wide, so they are always within `scores`.
+ * Everything else in the arrays is checked before the first addition, and the rows and frequencies of a list when it is
+ * first read. So `scores` is all zero after an error, as the next query needs it.
+ */
+#ifndef BOC_TOPK_H
+#define BOC_TOPK_H
+
+#include "../../boc/_kernels.h"
+#include <stdlib.h>
+
+#define BLOCK 65536
+#define FEW 8192 /* postings per block up to which a block is read back row by row */
+#define PARTS 4  /* of a posting list per block */
+#define LANES 64 /* scores compared with the threshold at a time; divides BLOCK */
+#define PIECE 16 /* of these, scores compared again if one exceeds the threshold */
+
+#if defined(_MSC_VER)
+#define THREAD_LOCAL __declspec(thread)
+#else
+#define THREAD_LOCAL _Thread_local
+#endif
+
+/* Passed by address, so that no loop looks up thread-local storage. */
+typedef struct {
+    union {
+        uint16_t narrow[BLOCK];
+        uint32_t wide[BLOCK];
+    } scores;
+    uint16_t touched[FEW];
+    uint32_t largest[BLOCK / LANES];
+} Scratch;
+static THREAD_LOCAL Scratch of_thread;
+
+typedef struct {
+    Scratch *scratch;
+    const uint32_t *starts;
+    const uint16_t *rows;
+    const void *frequencies;
+    uint32_t *peaks; /* largest frequency of each checked list, the same in all threads; 0 before the check */
+    int width;       /* bytes of a frequency; 0 if all are 1 */
+    Py_ssize_t n, n_terms, n_postings, blocks;
+} Postings;
+
+typedef struct {
+    const int32_t *terms, *weights;
+    Py_ssize_t length;
+} Terms;
+
+/* A key is score << 32 | ~row: larger is better, and no two are equal. */
+typedef struct {
+    uint64_t *keys; /* 2 * room entries: sorting needs a second copy */
+    Py_ssize_t count, k, room;
+    uint64_t threshold; /* a key must exceed it; first the largest key of score 0 */
+    const uint8_t *mask;
+} Best;
+
+/* The bits in which keys differ. */
+static uint64_t differing(const uint64_t *keys, Py_ssize_t count)
+{
+    uint64_t all = ~(uint64_t)0, any = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        all &= keys[i];
+        any |= keys[i];
+    }
+    return all ^ any;
+}
+
+/* Radix sort of keys by some of their bits, descending, skipping bytes that are equal in all keys. */
+static void sort(uint64_t *keys, uint64_t *space, Py_ssize_t count, uint64_t bits)
+{
+    const uint64_t differ = count > 1 ? differing(keys, count) & bits : 0;
+    uint64_t *from = keys, *to = space;
+    for (int shift = 0; shift < 64; shift += 8) {
+        Py_ssize_t places[256] = {0}, next = 0;
+        if ((differ >> shift & 255) == 0)
+            continue;
+        for (Py_ssize_t i = 0; i < count; i++)
+            places[from[i] >> shift & 255]++;
+        for (int byte = 255; byte >= 0; byte--) {
+            Py_ssize_t size = places[byte];
+            places[byte] = next;
+            next += size;
+        }
+        for (Py_ssize_t i = 0; i < count; i++)
+            to[places[from[i] >> shift & 255]++] = from[i];
+        uint64_t *sorted = to;
+        to = from;
+        from = sorted;
+    }
+    if (from != keys)
+        memcpy(keys, from, (size_t)count * sizeof *keys);
+}
+
+/* Keep the k best of more keys, unordered: select by the leading bits, then by the next. */
+static void keep_best(Best *best)
+{
+    uint64_t *keys = best->keys, *equal = keys + best->room, worst = ~(uint64_t)0;
+    const uint64_t differ = differing(keys, best->count);
+    Py_ssize_t n_equal = best->count, kept = 0;
+    int shift = 0;
+    while (differ >> shift >> 8)
+        shift++;
+    memcpy(equal, keys, (size_t)n_equal * sizeof *keys);
+    for (; kept + n_equal > best->k; shift = shift > 8 ? shift - 8 : 0) {
+        Py_ssize_t sizes[256] = {0}, better = kept, left = 0;
+        unsigned last = 255;
+        for (Py_ssize_t i = 0; i < n_equal; i++)
+            sizes[equal[i] >> shift & 255]++;
+        while (better + sizes[last] < best->k)
+            better += sizes[last--];
+        for (Py_ssize_t i = 0; i < n_equal; i++) {
+            const uint64_t key = equal[i];
+            keys[kept] = key;
+            kept += (key >> shift & 255) > last;
+            equal[left] = key;
+            left += (key >> shift & 255) == last;
+        }
+        n_equal = left;
+    }
+    memcpy(keys + kept, equal, (size_t)n_equal * sizeof *keys);
+    for (Py_ssize_t i = 0; i < best->k; i++)
+        worst = keys[i] < worst ? keys[i] : worst;
+    best->count = best->k;
+    best->threshold = worst;
+}
+
+/* Raise the threshold to `score`, which k rows reach: keys of smaller scores can be dropped. */
+static void exceed(Best *best, uint32_t score)
+{
+    const uint64_t below = ((uint64_t)score << 32) - 1;
+    if (score > 0 && below > best->threshold)
+        best->threshold = below;
+}
+
+static inline uint64_t key_of(uint32_t score, uint32_t row) { return (uint64_t)score << 32 | (uint32_t)~row; }
+
+static inline void offer(Best *best, uint32_t score, uint32_t row)
+{
+    const uint64_t key = key_of(score, row);
+    if (key > best->threshold && (best->mask == NULL || best->mask[row])) {
+        best->keys[best->count++] = key;
+        if (best->count == best->room)
+            keep_best(best);
+    }
+}
+
+/* STATEMENT for each posting i from begin to end; `frequency` is its frequency. */
+#define EACH_OF(TYPE, STATEMENT)                                    \
+    for (const TYPE *all = p->frequencies; i < end; i++) {          \
+        const uint32_t frequency = all[i];                          \
+        STATEMENT;                                                  \
+    }                                                               \
+    break
+#define EACH_POSTING(STATEMENT)                                     \
+    switch (p->width) {                                             \
+    case 1: EACH_OF(uint8_t, STATEMENT);                            \
+    case 2: EACH_OF(uint16_t, STATEMENT);                           \
+    case 4: EACH_OF(uint32_t, STATEMENT);                           \
+    default:                                                        \
+        for (const uint32_t frequency = 1; i < end; i++) {          \
+            STATEMENT;                                              \
+        }                                                           \
+    }
+
+static void add_narrow(const Postings *p, size_t i, size_t end, uint32_t weight)
+{
+    const uint16_t *rows = p->rows;
+    uint16_t *out = p->scratch->scores.narrow;
+    EACH_POSTING(out[rows[i]] += (uint16_t)(weight * frequency))
+}
+
+static void add_wide(const Postings *p, size_t i, size_t end, uint32_t weight)
+{
+    const uint16_t *rows = p->rows;
+    uint32_t *out = p->scratch->scores.wide;
+    EACH_POSTING(out[rows[i]] += weight * frequency)
+}
+
+/* Like add_wide, and appends the rows that had no score yet to the first `count`; returns the new count. */
+static size_t add_few(const Postings *p, size_t i, size_t end, uint32_t weight, size_t count)
+{
+    const uint16_t *rows = p->rows;
+    uint32_t *out = p->scratch->scores.wide;
+    uint16_t *touched = p->scratch->touched;
+    EACH_POSTING({
+        const uint32_t before = out[rows[i]];
+        touched[count] = rows[i];
+        count += before == 0;
+        out[rows[i]] = before + weight * frequency;
+    })
+    return count;
+}
+
+DISPATCHED static uint32_t largest_frequency(const Postings *p, size_t i, size_t end)
+{
+    uint32_t largest = 0;
+    EACH_POSTING(largest = frequency > largest ? frequency : largest)
+    return largest;
+}
+
+DISPATCHED static uint16_t largest_row(const uint16_t *rows, size_t count)
+{
+    uint16_t largest = 0;
+    for (size_t i = 0; i < count; i++)
+        largest = rows[i] > largest ? rows[i] : largest;
+    return largest;
+}
+
+/* The k-th largest of `count` scores, 0 if there are fewer; found bit by bit from the highest. */
+DISPATCHED static uint32_t reached(const uint32_t *scores, size_t count, size_t k)
+{
+    uint32_t any = 0, score = 0;
+    for (size_t i = 0; i < count; i++)
+        any |= scores[i];
+    for (uint32_t bit = (uint32_t)1 << 31; bit != 0; bit >>= 1) {
+        const uint32_t tried = score | bit;
+        uint32_t reaching = 0;
+        if (tried > any)
+            continue;
+        for (size_t i = 0; i < count; i++)
+            reaching += scores[i] >= tried;
+        score = reaching >= k ? tried : score;
+    }
+    return score;
+}
+
+/* Offer the unmasked scores of a block and zero all of them. Rows ascend, so an equal score ranks lower. The maximum of
+ * every LANES scores is computed first: the k-th largest maximum is a lower bound of the k-th best score. */
+#define SCAN(NAME, SCORE)                                                                           \
+    static inline SCORE largest_##NAME(const SCORE *part, int count)                                \
+    {                                                                                               \
+        SCORE largest = 0;                                                                          \
+        for (int i = 0; i < count; i++)                                                             \
+            largest = part[i] > largest ? part[i] : largest;                                        \
+        return largest;                                                                             \
+    }                                                                                               \
+    DISPATCHED static void scan_##NAME(const Postings *p, Best *best, uint32_t first, size_t size)  \
+    {                                                                                               \
+        SCORE *out = p->scratch->scores.NAME;                                                       \
+        uint32_t *largest = p->scratch->largest;                                                    \
+        size_t lanes = 0;                                                                           \
+        if (best->mask != NULL)                                                                     \
+            for (size_t i = 0; i < size; i++)                                                       \
+                out[i] = best->mask[first + i] ? out[i] : 0;                                        \
+        for (size_t at = 0; at < size; at += LANES)                                                 \
+            largest[lanes++] = largest_##NAME(out + at, LANES);                                     \
+        exceed(best, reached(largest, lanes, (size_t)best->k));                                     \
+        for (size_t lane = 0; lane < lanes; lane++)                                                 \
+            if (largest[lane] > best->threshold >> 32)                                              \
+                for (size_t at = lane * LANES; at < (lane + 1) * LANES; at += PIECE)                \
+                    if (largest_##NAME(out + at, PIECE) > best->threshold >> 32) {                  \
+                        uint64_t *keys = best->keys;                                                \
+                        Py_ssize_t count = best->count;                                             \
+                        for (size_t i = at; i < at + PIECE; i++) {                                  \
+                            keys[count] = key_of(out[i], first + (uint32_t)i);                      \
+                            count += keys[count] > best->threshold;                                 \
+                        }                                                                           \
+                        best->count = count;                                                        \
+                        if (count > best->room - PIECE)                                             \
+                            keep_best(best);                                                        \
+                    }                                                                               \
+        memset(out, 0, BLOCK * sizeof *out);                                                        \
+    }
+SCAN(narrow, uint16_t)
+SCAN(wide, uint32_t)
+
+static const uint32_t *list_of(const Postings *p, int32_t term) { return p->starts + (size_t)term * (size_t)p->blocks; }
+
+static void prefetch(const Postings *p, size_t begin, size_t end)
+{
+    for (size_t i = begin; i < end && i < begin + 16 * LINE; i += LINE / 2) {
+        PREFETCH(p->rows + i);
+        PREFETCH((const char *)p->frequencies + i * (size_t)p->width);
+    }
+}
+
+/* An error message about the query or the lists it reads, or NULL. Each list is checked once. */
+static const char *check(const Postings *p, Terms q)
+{
+    const size_t rest = (size_t)p->n - (size_t)(p->n > 0 ? p->blocks - 1 : 0) * BLOCK; /* rows of the last block */
+    for (Py_ssize_t t = 0; t < q.length; t++) {
+        if (q.terms[t] < 0 || q.terms[t] >= p->n_terms)
+            return "a query holds a term that the postings do not have";
+        if (q.weights[t] < 0)
+            return "the weights of a query must not be negative";
+        PREFETCH(list_of(p, q.terms[t]));
+        PREFETCH(list_of(p, q.terms[t]) + p->blocks);
+        PREFETCH(p->peaks + q.terms[t]);
+    }
+    for (Py_ssize_t t = 0; t < q.length; t++) {
+        const uint32_t *list = list_of(p, q.terms[t]);
+        int rising = list[p->blocks] <= p->n_postings;
+        for (Py_ssize_t b = 0; b < p->blocks; b++)
+            rising &= list[b] <= list[b + 1];
+        if (!rising)
+            return "the postings are damaged: a list does not end where it should; index again";
+        prefetch(p, list[0], list[p->blocks]);
+    }
+    for (Py_ssize_t t = 0; t < q.length; t++)
+        if (p->peaks[q.terms[t]] == 0) {
+            const uint32_t *list = list_of(p, q.terms[t]), *last = list + p->blocks - 1;
+            if (last[0] < last[1] && largest_row(p->rows + last[0], last[1] - last[0]) >= rest)
+                return "the postings are damaged: a row is none of the segment's; index again";
+            p->peaks[q.terms[t]] = largest_frequency(p, list[0], list[p->blocks]);
+        }
+    return NULL;
+}
+
+/* An upper bound of the scores of the query; 2**32 if it is no smaller. */
+static uint64_t bound(const Postings *p, Terms q)
+{
+    uint64_t sum = 0;
+    for (Py_ssize_t t = 0; t < q.length && sum >> 32 == 0; t++)
+        sum += (uint64_t)q.weights[t] * p->peaks[q.terms[t]];
+    return sum >> 32 ? (uint64_t)1 << 32 : sum;
+}
+
+static void search_few(const Postings *p, Terms q, Py_ssize_t b, Best *best)
+{
+    const Py_ssize_t rows = p->n - b * BLOCK;
+    uint32_t *scores = p->scratch->scores.wide;
+    const uint16_t *touched = p->scratch->touched;
+    size_t count = 0;
+    for (Py_ssize_t t = 0; t < q.length; t++) {
+        const uint32_t *list = list_of(p, q.terms[t]) + b;
+        count = add_few(p, list[0], list[1], (uint32_t)q.weights[t], count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (touched[i] < rows) /* as when the list was checked */
+            offer(best, scores[touched[i]], (uint32_t)(b * BLOCK) + touched[i]);
+        scores[touched[i]] = 0;
+    }
+}
+
+/* Lists are added in parts, so that the scores of a part are still in the cache for the next list. */
+static void search_many(const Postings *p, Terms q, Py_ssize_t b, Best *best, int narrow)
+{
+    const Py_ssize_t rest = p->n - b * BLOCK;
+    for (size_t part = 0; part < PARTS; part++)
+        for (Py_ssize_t t = 0; t < q.length; t++) {
+            const uint32_t *list = list_of(p, q.terms[t]) + b;
+            const size_t length = list[1] - list[0];
+            const size_t begin = list[0] + length * part / PARTS, end = list[0] + length * (part + 1) / PARTS;
+            if (t + 1 < q.length) {
+                const uint32_t *next = list_of(p, q.terms[t + 1]) + b;
+                const size_t ahead = (size_t)(next[1] - next[0]);
+                prefetch(p, next[0] + ahead * part / PARTS, next[0] + ahead * (part + 1) / PARTS);
+            }
+            (narrow ? add_narrow : add_wide)(p, begin, end, (uint32_t)q.weights[t]);
+        }
+    (narrow ? scan_narrow : scan_wide)(p, best, (uint32_t)(b * BLOCK), (size_t)(rest < BLOCK ? rest : BLOCK));
+}
+
+/* Whether the query was answered; it is not if a score may be 2**32 or more. Best first, ties to the lower row. */
+static int search(const Postings *p, Terms q, Best *best, int by_row)
+{
+    const uint64_t largest = bound(p, q);
+    if (largest >> 32)
+        return 0;
+    for (Py_ssize_t b = 0; b < p->blocks; b++) {
+        size_t count = 0;
+        for (Py_ssize_t t = 0; t < q.length; t++)
+            count += list_of(p, q.terms[t])[b + 1] - list_of(p, q.terms[t])[b];
+        if (count > FEW)
+            search_many(p, q, b, best, largest >> 16 == 0);
+        else if (count > 0)
+            search_few(p, q, b, best);
+    }
+    if (best->count > best->k)
+        keep_best(best);
+    sort(best->keys, best->keys + best->room, best->count, by_row ? UINT32_MAX : UINT64_MAX);
+    return 1;
+}
+
+#endif
