@@ -19,7 +19,7 @@ CUTOFFS = (1, 5, 10)
 FOLD = 1000  # pictures per fold of the "1K" protocol
 BLOCK = 1024  # queries processed at a time
 DEPTH = 25  # rank at which NDCG is cut
-ITEMS = 4096  # items re-rankedst a block of queries at a time
+ITEMS = 4096  # items scored against a block of queries at a time
 
 Gain: TypeAlias = Literal["exponential", "linear"]
 

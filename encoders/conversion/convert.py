@@ -13,6 +13,7 @@ from tokenizers import BertWordPieceTokenizer
 
 from boc.atomic_files import sole_writer
 from boc.errors import EncoderError
+from boc.inputs.text_lines import read_ids
 from boc.plugins import RegionSource
 
 from ..networks import text_towers
@@ -47,10 +48,19 @@ class Converted:
     training: dict[str, Any]
 
 
-def convert(checkpoint: Path, folder: Path, tokens: Path, source: RegionSource, *, replace: bool = False) -> Converted:
+def convert(
+    checkpoint: Path,
+    folder: Path,
+    tokens: Path,
+    source: RegionSource,
+    *,
+    stop_list: Path | None = None,
+    replace: bool = False,
+) -> Converted:
     """Write the network in ``checkpoint`` with its tokens and region source into the model folder ``folder``.
 
     ``tokens`` is BERT's vocab.txt or tokenizer.json for a TERN or TERAN, the vocabulary (pickle or JSON) for a VSRN.
+    ``stop_list`` has the stop-words, one a line, of a TERAN that leaves them out, which does not hold them.
     Raises EncoderError, and writes nothing, for files of the wrong kind or that do not belong together, and if the
     folder holds a model and ``replace`` is not set.
     """
@@ -67,8 +77,16 @@ def convert(checkpoint: Path, folder: Path, tokens: Path, source: RegionSource, 
             f"{network.config.region_dim}; name the features that it was trained on, for example files:DIR"
         )
     words = _words(tokens, network) if kind == "vsrn" else _word_pieces(tokens, network)
-    if not getattr(network.config, "stop_words", True):
-        network.text["stop_ids"] = text_towers.stop_ids(words)
+    left_out = not getattr(network.config, "stop_words", True)
+    if left_out != (stop_list is not None):
+        raise EncoderError(
+            f"{checkpoint}: this TERAN leaves out stop-words, and holds no list of them; name one with --stop-list, a "
+            "word per line (its authors take the English list of NLTK)"
+            if left_out
+            else f"{checkpoint}: this network leaves out no stop-words; leave out --stop-list"
+        )
+    if stop_list is not None:
+        network.text["stop_ids"] = text_towers.stop_ids(words, read_ids(stop_list))
     with sole_writer(folder):
         for note in NOTES:
             (folder / note).unlink(missing_ok=True)

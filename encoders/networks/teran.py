@@ -75,8 +75,14 @@ class Teran(Tern):
         return self._pooled(encoded, (places >= 1) & (places < (lengths - 1)[:, None]), "text_gather")
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        mask = super().word_mask(ids, lengths)
-        return mask if self.config.stop_words else mask & ~torch.isin(ids, self._stop_ids.to(ids.device))
+        """As of a network; without stop-words the last of the pieces that remain is dropped, as in the authors'
+        code."""
+        if self.config.stop_words:
+            return super().word_mask(ids, lengths)
+        places = torch.arange(ids.shape[1], device=ids.device)[None, :]
+        kept = (places >= 1) & (places < (lengths - 1)[:, None]) & ~torch.isin(ids, self._stop_ids.to(ids.device))
+        from_here = kept.flip(1).cumsum(dim=1).flip(1)
+        return kept & (from_here >= self.word_margins[1])
 
     def _encoded(self, joined: Tensor, rows: Tensor) -> Encoded:
         encoded = super()._encoded(joined, rows)

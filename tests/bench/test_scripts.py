@@ -6,9 +6,14 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
+from bench.paper.relevances import order
 from bench.paper.training_cost import extended, network_of, step
+from boc.evaluate.relevance import rouge_l_matrix, write_relevance
+from boc.evaluate.runs import Gallery
 from boc.indexes.build import build_index
 from boc.inputs.features import FeatureFile
 from boc.search.searcher import Searcher
@@ -105,6 +110,24 @@ def test_a_training_curve_is_the_history_of_the_model(library: Path, tmp_path: P
     assert float(next(row["sum"] for row in rows if row["kept"])) == pytest.approx(best, abs=0.005)
     done = run_script("training_curve.py", f"x={tmp_path}")
     assert f"x={tmp_path}: no finished training; write NAME=FOLDER" in done.stderr
+
+
+@pytest.mark.slow
+def test_relevances_are_compared_and_a_relevance_agrees_with_itself(library: Path, tmp_path: Path) -> None:
+    gallery = Gallery.of(library / "photos.h5")
+    relevance = rouge_l_matrix(gallery.captions, gallery.owners)
+    write_relevance(tmp_path / "spice.f32", relevance)
+    rows = run("relevances.py", library / "photos.h5", "--spice", tmp_path / "spice.f32")
+    found = {(row["measure"], row["by"], row["judged by"]): float(row["value"]) for row in rows}
+    assert len(rows) == len(found) == 4 + 3 + 6
+    assert found["order", "rouge-l", "spice"] == found["NDCG@25", "rouge-l", "spice"] == 1
+    assert found["order", "graph", "spice"] == found["order", "rouge-l", "graph"]
+    assert found["own R@1", "graph", ""] <= found["own R@10", "graph", ""]
+    row, own = relevance[3], gallery.owners[3]
+    rest = np.delete(row, own)
+    assert order(rest[None], rest[None])[0] == pytest.approx(1)
+    expected = spearmanr(rest, np.arange(len(rest))).statistic
+    assert order(rest[None], np.float32(np.arange(len(rest)))[None])[0] == pytest.approx(expected)
 
 
 @pytest.mark.slow

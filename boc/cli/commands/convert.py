@@ -25,8 +25,11 @@ from boc.cli import completers, options
     shell_complete=completers.regions,
     help="Region source that the network was trained on, for example files:DIR.",
 )
+@click.option(
+    "--stop-list", type=options.PATH, help="Of a TERAN that leaves out stop-words: file of these, one per line."
+)
 @click.option("--replace", is_flag=True, help="Replace an existing model.")
-def command(checkpoint: Path, output: Path, tokens: Path, regions: str, replace: bool) -> None:
+def command(checkpoint: Path, output: Path, tokens: Path, regions: str, stop_list: Path | None, replace: bool) -> None:
     """Convert CHECKPOINT, a TERN, TERAN or VSRN published by its authors, to a model folder.
 
     Nothing in the file is executed; a file that requires execution is refused. The kind and sizes of the network are
@@ -37,7 +40,8 @@ def command(checkpoint: Path, output: Path, tokens: Path, regions: str, replace:
     """
     from boc import plugins
 
-    found = plugins.converter().convert(checkpoint, output, tokens, plugins.region_source(regions), replace=replace)
+    source = plugins.region_source(regions)
+    found = plugins.converter().convert(checkpoint, output, tokens, source, stop_list=stop_list, replace=replace)
     settings = ", ".join(f"{name} {value}" for name, value in found.settings.items())
     click.echo(f"{found.kind} of {found.parameters:,} parameters: {settings}")
     if found.training:

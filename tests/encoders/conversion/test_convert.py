@@ -151,12 +151,19 @@ def test_a_tern_is_told_from_a_teran(tmp_path: Path) -> None:
 def test_what_a_teran_aligned_by_and_its_stop_words_are_kept(home: Path, tmp_path: Path) -> None:
     torch.save(tern_file(2, model={"exclude_stopwords": True}, training={"alignment_mode": "MwSr"}), tmp_path / "a.pth")
     status, printed = convert(home, tmp_path / "a.pth", tmp_path / "model")
+    assert status == 1
+    assert "leaves out stop-words, and holds no list of them; name one with --stop-list" in printed
+    (tmp_path / "stops.txt").write_text("the\nunheard-of\n")
+    listed = ("--stop-list", tmp_path / "stops.txt")
+    status, printed = convert(home, tmp_path / "a.pth", tmp_path / "model", *listed)
     assert status == 0
     assert "pooling mwsr" in printed
     encoder: Any = plugins.encoder(f"teran:{tmp_path / 'model'}", "cpu")
-    assert encoder.encode_texts(["the dog dog"]).words == [
-        ["dog"]
-    ]  # the last word is dropped as in the published network
+    # The last word is dropped as in the published network, after the stop-words.
+    assert encoder.encode_texts(["the dog dog", "dog dog the", "the"]).words == [["dog"], ["dog"], []]
+    status, printed = convert(home, home / "teran.pth", tmp_path / "other", *listed)
+    assert status == 1
+    assert "leaves out no stop-words; leave out --stop-list" in printed
 
 
 def test_newer_keys_may_be_missing() -> None:

@@ -249,5 +249,7 @@ def test_stop_words_can_be_left_out_of_the_alignment(captions: tuple[Any, Captio
     mask = network.word_mask(ids, lengths)
     kept = [[s for s, m in zip(row, flags, strict=False) if m] for row, flags in zip(strings, mask, strict=True)]
     assert kept == [["red", "box"], ["left"]]
+    network.word_margins = (1, 2)  # last_word=False
+    assert [int(n) for n in network.word_mask(ids, lengths).sum(dim=1)] == [1, 0]
     plain = captions[0].word_mask(ids, lengths)
     assert [int(n) for n in plain.sum(dim=1)] == [2, 3]  # all but the last
