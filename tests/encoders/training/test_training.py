@@ -36,12 +36,15 @@ from encoders.training import warmstart
 from encoders.training.caption_tensors import Captions, Chunk, in_order
 from encoders.training.config import TrainConfig
 from encoders.training.data import RegionReader, numbers_of, read_pairs
+from encoders.training.processes import Processes
 from encoders.training.recipes import RECIPES
 from encoders.training.train import Recipe
 from encoders.training.trainer import RunState, Trainer, cosine, update_average
 from encoders.training.warmstart import cca, latent_semantics, warm_start
 from tests.helpers import boc
+from tests.servers.server import free_ports
 
+ROOT = Path(__file__).resolve().parents[3]
 WORDS = ["dog", "dogs", "runs", "running", "snow", "white", "the", "a", "on", "woman", "bicycle", "red", "stands"]
 SENTENCES = [" ".join(random.Random(i).choices(WORDS, k=1 + i % 19)) for i in range(150)]
 
@@ -330,7 +333,7 @@ def make(library: Path, tmp_path: Path) -> Make:
     """Makes a trainer of a tiny network on the library, in a folder of some name, with some settings."""
     defaults: dict[str, Any] = {"epochs": 3, "batch_size": 8, "held_out": 8, "lr": 1e-2, "warmup": 2}
 
-    def build(name: str, kind: str = "tern", **settings: Any) -> Trainer:
+    def build(name: str, kind: str = "tern", processes: Processes | None = None, **settings: Any) -> Trainer:
         config = TrainConfig(**{**defaults, **settings})
         torch.manual_seed(0)
         pairs, items = read_pairs(library / "regions.h5", None)
@@ -342,8 +345,9 @@ def make(library: Path, tmp_path: Path) -> Make:
         captions = Captions(items, tower.tokens, width, frozen=frozen, folder=tmp_path / name / "training")
         list(captions.prepare(network, "cpu"))
         return Trainer(
-            tmp_path / name, network, pairs, RegionReader(library / "regions.h5"), captions, config, device="cpu"
-        )
+            tmp_path / name, network, pairs, RegionReader(library / "regions.h5"), captions, config, device="cpu",
+            processes=processes,
+        )  # fmt: skip
 
     return build
 
@@ -435,35 +439,43 @@ def test_layers_that_are_computed_again_give_the_same_gradients_from_less_memory
     assert kept[1] < 0.6 * kept[0]
 
 
+# What each of two processes runs: the command twice, the second time with another port, as a new torchrun would have.
+TWICE = """
+import json, os, sys
+from tests.helpers import boc
+first = boc(*sys.argv[2:])
+os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": sys.argv[1]}
+print(json.dumps([first.stdout, boc(*sys.argv[2:]).stdout]))
+"""
+
+
 @pytest.mark.slow
 def test_two_processes_train_what_one_does(library: Path, tmp_path: Path) -> None:
-    """The command of the documentation; it also continues a run of one process."""
+    """As ``torchrun`` of the documentation starts them; they also continue a run that has ended."""
     tiny = [f"--set={name}=8" for name in ("visual_width", "joint_width", "feedforward", "held_out")]
     command = [
         "train", library / "regions.h5", "--epochs", 3, "--batch-size", 8, *tiny, "--set=heads=2",
-        "--set=text_layers=1", "--set=accumulate=3",
+        "--set=text_layers=1", "--set=accumulate=3", "-o",
     ]  # fmt: skip
-    done = boc(*command, "-o", tmp_path / "one")
-    assert done.exit_code == 0, done.output
-    script = Path(sys.executable).with_name("boc")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", str(script)]
-
-    def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-        return subprocess.run(
-            [*torchrun, *map(str, arguments)], env=environment, capture_output=True, text=True, check=False
-        )
-
-    two = run(*command, "-o", tmp_path / "two")
-    assert two.returncode == 0, two.stderr
-    assert two.stdout == done.stdout.replace(str(tmp_path / "one"), str(tmp_path / "two"))  # told once
+    alone = boc(*command, tmp_path / "one")
+    assert alone.exit_code == 0, alone.output
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", sys.executable]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    done = subprocess.run(
+        [*torchrun, "-c", TWICE, str(free_ports(1)[0]), *map(str, command), str(tmp_path / "two")],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, second = sorted(map(json.loads, done.stdout.splitlines()))
+    told = alone.stdout.replace(str(tmp_path / "one"), str(tmp_path / "two"))
+    assert (first, second) == (["", ""], [told, told])
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
     assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-6) for name in weights[0])
-    again = run(*command, "-o", tmp_path / "two")
-    assert again.stdout == two.stdout
-    alone = run(*command[:-1], "-o", tmp_path / "few")
-    assert alone.returncode != 0
-    assert "2 processes share out the batches of a step, and accumulate=1" in alone.stderr
+
+
+def test_processes_without_a_batch_each_are_refused(make: Make) -> None:
+    with pytest.raises(EncoderError, match="2 processes share out the batches of a step, and accumulate=1 "):
+        make("shared", processes=Processes(0, 2))
 
 
 @pytest.mark.slow
