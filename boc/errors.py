@@ -54,7 +54,7 @@ class BackendError(BocError):
 
 class UnreachableError(BackendError):
     """No complete answer of a server: no connection, no trust, a timeout, or a cut-off answer. The server may have
-    executed the request. A load that stops here can be continued later. ``late`` tells a timeout from the others."""
+    executed the request. A load that stops here can be continued later. ``late`` marks a timeout."""
 
     late = False
 

@@ -173,7 +173,7 @@ class Index(Protocol):
 
     @property
     def unfinished(self) -> bool:
-        """Whether an edit is under way or broke off, of which parts are to be seen."""
+        """Whether an edit is running or broke off, so that parts of it may be visible."""
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """The learned arrays of the codec, as stored with the index."""
@@ -330,7 +330,7 @@ class Attachment(Protocol):
 
     @property
     def index(self) -> Index | None:
-        """What is attached already, perhaps unfinished: its code goes on."""
+        """The existing attachment, perhaps unfinished, whose code continues; else None."""
 
     def change(self, manifest: Manifest) -> dict[str, Any]:
         """What ``begin`` adds to the mapping of the index; empty if it is there."""
@@ -345,7 +345,7 @@ class Attachment(Protocol):
         """A digest of what an item is made of; that of a document says whether it has the item already."""
 
     def has(self, ids: Sequence[str]) -> None:
-        """Take note of documents that have their item already."""
+        """Record documents that have their item already."""
 
     def put(
         self,

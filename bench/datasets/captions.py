@@ -173,7 +173,7 @@ def coco(paths: Sequence[Path]) -> Captioned:
 
 
 def karpathy(paths: Sequence[Path]) -> Captioned:
-    """Karpathy's file of a corpus, such as dataset_coco.json; of COCO, pictures lie in the folder ``filepath``.
+    """Read Karpathy's file of a corpus, such as dataset_coco.json; pictures of COCO are in the folder ``filepath``.
 
     As in the papers, the first five sentences of a picture are its captions.
     """

@@ -7,8 +7,8 @@
     python -m bench.datasets.make multi30k dataset/data/task2 -o tables/multi30k --no-images
     boc extract tables/coco/captions.csv --images coco/ --ids tables/coco/train.ids.txt -o train.h5 --encoder ...
 
-SOURCE of a corpus is its folder, or a file of captions; in a folder the first of these that is there is read, in it or
-in its folder ``annotations``:
+SOURCE of a corpus is its folder, or a file of captions; in a folder, the first of these files that exists is read, from
+the folder or from ``annotations`` in it:
 
 | corpus | files |
 |---|---|
@@ -19,8 +19,8 @@ in its folder ``annotations``:
 
 OUT gets ``captions.csv``, a table ``image,caption``, and ``SPLIT.ids.txt`` for each split; with ``--restval``,
 ``train.ids.txt`` lists that of restval too, as the papers train. Of a picture in a Karpathy file the first five
-sentences are captions, as in the papers. A picture that is missing is left out of all of them, and named in
-``missing.txt``. What was written is told on stdout, what to mind on stderr.
+sentences are captions, as in the papers. Missing pictures are left out of all files and listed in ``missing.txt``.
+Stdout lists the files written, stderr has warnings.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def without_missing(captioned: Captioned, root: Path) -> tuple[Captioned, list[s
 
 
 def with_restval(captioned: Captioned) -> Captioned:
-    """The split train joined by restval, as the papers use them. DataError if one is not there."""
+    """The splits train and restval joined, as in the papers. DataError if one is missing."""
     splits = {name: [*images] for name, images in captioned.splits.items()}
     if not {"train", "restval"} <= splits.keys():
         raise DataError(f"no split train and restval to join, only {', '.join(splits) or 'none'}; leave out --restval")

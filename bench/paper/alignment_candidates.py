@@ -1,4 +1,4 @@
-"""Which code brings the candidates of an alignment: their recall of the exact MrSw top 10.
+"""Which code finds the candidates of an alignment: recall of the exact MrSw top 10.
 
     python -m bench.paper.alignment_candidates FILE
 
@@ -42,7 +42,7 @@ COLUMNS = (
 
 
 def split(file: FeatureFile, asked: int) -> tuple[Embeddings, Embeddings, Embeddings]:
-    """All pictures, sentences to learn from, and sentences that ask, at most ``asked``, evenly spread."""
+    """All pictures, sentences to learn from, and at most ``asked`` queries, evenly spread."""
     pictures, texts = (file.batch(modality, 0, file.count(modality)) for modality in ("image", "text"))
     if pictures.embeddings.concepts is None:
         raise click.ClickException(f"{file.path} holds no concepts; make it with boc extract --encoder, a teran say")
@@ -86,7 +86,7 @@ def timed(codec: SurrogateCodec, items: TermMatrix, pictures: Ragged, asked: Emb
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--queries", type=click.IntRange(1), default=500, show_default=True, help="Number of sentences that ask.")
+@click.option("--queries", type=click.IntRange(1), default=500, show_default=True, help="Number of queries.")
 @click.option("--code", "codes", multiple=True, default=CODES, show_default=True, help="Code to try; may be repeated.")
 def main(file: Path, queries: int, codes: tuple[str, ...]) -> None:
     """Recall of the exact MrSw top 10 among the candidates of codes."""

@@ -2,12 +2,12 @@
 
     python -m bench.paper.all_codes dev.h5 --fit train.h5 --codebook with.npz --words words.npz
 
-Captions of FEATURES ask for its pictures. Codes are learned from --fit. ``hard``, ``soft`` and ``mixed`` need the
-codebook of concepts, ``words`` a vocabulary; ``late`` and those need concepts. A row holds the code, terms and bytes of
-postings per picture, postings read per query, R@10 of the own picture in percent by the code alone and with 10
-candidates re-ranked per hit, by the vectors (``late``: by MrSw), NDCG@25 by ROUGE-L of the latter, the share of the
-exact top 10 by that metric among the first 100 candidates, and the share of the terms used by pictures or captions that
-both use.
+The captions of FEATURES are the queries, its pictures the items. Codes are learned from --fit. ``hard``, ``soft`` and
+``mixed`` need the codebook of concepts, ``words`` a vocabulary; ``late`` and those need concepts. A row holds the code,
+terms and bytes of postings per picture, postings read per query, R@10 of the own picture in percent by the code alone
+and with 10 candidates re-ranked per hit, by the vectors (``late``: by MrSw), NDCG@25 by ROUGE-L of the latter, the
+share of the exact top 10 by that metric among the first 100 candidates, and the share of the terms used by pictures or
+captions that both use.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ NOWHERE = (
 
 @contextmanager
 def opened(features: Path) -> Iterator[tuple[Path, Searcher]]:
-    """An index of FEATURES for the time being, and the folder that is its back end."""
+    """A temporary index of FEATURES, and the folder of its back end."""
     with tempfile.TemporaryDirectory() as folder:
         build_index("bench", features, at=f"file:{folder}", concepts="float16")
         yield Path(folder), Searcher.open("bench", f"file:{folder}")
@@ -137,7 +137,7 @@ def share(value: object) -> str:
 @click.option("--gallery", type=click.Path(path_type=Path), help="The truth about the pictures.")
 @click.option("--rerank", "metrics", multiple=True, type=click.Choice(METRICS), default=("mrsw", "dot"))
 @click.option("--queries", "most", default=300, show_default=True, help="Sentences of a family at most.")
-@click.option("--kinds", default=100, show_default=True, help="Things to leave out at most.")
+@click.option("--kinds", default=100, show_default=True, help="Largest number of things to leave out.")
 def main(features: Path, gallery: Path | None, metrics: tuple[Metric, ...], most: int, kinds: int) -> None:
     """Measure what a search among the pictures of FEATURES shows above its line."""
     settings = {"features": features, "gallery": gallery, "rerank": metrics, "queries": most, "kinds": kinds}

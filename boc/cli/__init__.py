@@ -80,7 +80,7 @@ class Group(click.Group):
             where = f"{error.filename}: " if error.filename else ""
             raise click.ClickException(plain(f"{where}{error.strerror or error}; {advice(error)}")) from error
         except KeyboardInterrupt:
-            click.echo("\nStopped. Repeat the command to go on where it stopped.", err=True)
+            click.echo("\nStopped. Repeat the command to continue where it stopped.", err=True)
             ctx.exit(128 + signal.SIGINT)
 
     def resolve_command(

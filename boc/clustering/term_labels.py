@@ -89,7 +89,7 @@ def whole_words(pieces: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
 
 
 def distinctive(counts: Mapping[str, int], size: float, general: Mapping[str, int], total: float) -> list[str]:
-    """The words of ``counts`` that are over-represented, most significant first, ties alphabetical.
+    """The over-represented words of ``counts``, most significant first, ties alphabetical.
 
     ``counts`` counts words among ``size`` captions (or occurrences), ``general`` among ``total`` of the background.
     """

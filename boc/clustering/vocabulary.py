@@ -17,14 +17,14 @@ from boc.inputs.features import FeatureFile
 from boc.vectors import unit_rows
 
 MODE = "words"
-RIDGE = 100.0  # captions that a word is held back by; 10 to 100 found the same on training photographs
+RIDGE = 100.0  # regularisation, in captions; 10 to 100 found the same on training photographs
 FREQUENT = 0.3  # power of a word's frequency; .2 to .4 found about the same there
 
 
 def vocabulary(
     files: Sequence[FeatureFile], words: int = 1000, *, tell: Callable[[str], None] = lambda stage: None
 ) -> Codebook:
-    """The ``words`` words that most captions of ``files`` have, without stop-words, and their directions.
+    """The ``words`` most frequent words in the captions of ``files``, without stop-words, and their directions.
 
     The vectors of captions, less their mean, are predicted from the words that they have, by ridge regression: a word
     has the direction that it adds to a caption. Its length is its frequency to the power .3, with 1 for the most

@@ -2,9 +2,9 @@
 
 A vocabulary (boc/clustering/vocabulary.py) has the direction that each word adds to a sentence, longer for usual words.
 A dual encoder puts pictures where it puts their sentences, so a picture, centred, has large dot products with the words
-that would describe it. It gets the ``z`` words of the largest, synonyms side by side, which suits a search that matches
-words as written. A sum of few words (non-negative pursuit, as in SpLiCE, Bhalla et al., NeurIPS 2024) takes one of
-several synonyms and corrects it by rare words: keywords found fewer pictures by it, painted and real.
+that would describe it. Its terms are the ``z`` words of the largest products, synonyms included, which suits a search
+that matches words as written. A sum of few words (non-negative pursuit, as in SpLiCE, Bhalla et al., NeurIPS 2024)
+takes one of several synonyms and corrects it by rare words: keywords found fewer pictures by it, painted and real.
 """
 
 from __future__ import annotations

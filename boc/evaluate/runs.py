@@ -138,8 +138,8 @@ def evaluate_index(
 
     ``rerank`` is the metric that re-ranks them (default: the index's). The median rank looks at 100 hits, not
     re-ranked; 101 stands for all that lies deeper. With a ``fold``, the items of each fold are copied, as they are
-    stored, to an index of their own in a temporary folder, which is asked, and the figures are means. ``tick`` is told
-    the number of queries of each batch that is done.
+    stored, to an index of their own in a temporary folder and searched there; the figures are means over the folds.
+    ``tick`` is called with the number of queries of each finished batch.
     """
     gallery = Gallery.of(path)
     found: list[tuple[Recalls, Ndcg | None]] = []

@@ -57,8 +57,8 @@ def attach(
 ) -> AttachReport | None:
     """Add the code of the items of feature files to the documents of the index ``name`` of another program.
 
-    After a kill the same call goes on. What is attached already keeps its code: further files add to it, and items that
-    changed replace theirs.
+    After a kill the same call continues. An attachment keeps its code: further files add items, and changed items
+    replace theirs.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def attach(
     rm : float, default=30
         Candidates per hit that a search re-ranks.
     agreed : callable, optional
-        Called with what is added to the mapping, before anything is changed; if it returns False, nothing is.
+        Called with the addition to the mapping, before anything is changed; if it returns False, nothing is changed.
     progress : callable, optional
         Called as ``progress(label, done, total)`` after each batch.
 
@@ -119,8 +119,8 @@ def attach(
 def detach(name: str, *, at: str, progress: Callable[[int], None] = lambda done: None) -> int:
     """Remove what is attached from the documents of the index ``name``; return how many had it.
 
-    The fields stay in its mapping, since servers remove none. After a kill the same call goes on. BackendError if
-    nothing is attached.
+    The fields stay in its mapping, since servers cannot remove fields. After a kill the same call continues.
+    BackendError if nothing is attached.
     """
     done = 0
     with plugins.backend(at).attach(check_name(name)) as place:

@@ -20,7 +20,7 @@ from boc.errors import BocError
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Item, Modality
 
-BATCH = 256  # items searched by at a time
+BATCH = 256  # items per batch of searches
 DEPTH = 16  # near items asked for at first; more if all of them are near
 HASH = "content_hash"  # the field with the digest of the file, where the index has it
 

@@ -89,7 +89,7 @@ def _header_facts(path: Path) -> dict[str, Any]:
             else:
                 block = image.info.get("exif")
                 found = exif_facts(io.BytesIO(block.removeprefix(b"Exif\0\0"))) if isinstance(block, bytes) else {}
-        except (ImageError, OSError):  # whoever decodes the picture says what is wrong
+        except (ImageError, OSError):  # the decoder reports the error
             return {}
     found |= seen
     return {name: found[name] for name in FIELDS if name in found}

@@ -61,7 +61,7 @@ OPTIONAL = {
     "fields": "",
     "index": "",
 }  # entries of a header that may be missing, with their defaults
-ENDED = (EOFError, TokenError, MemoryError)  # of arrays that end too early, or tell a size that no memory has
+ENDED = (EOFError, TokenError, MemoryError)  # of arrays that end too early, or claim a size beyond any memory
 
 
 @dataclass(frozen=True)

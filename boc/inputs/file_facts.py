@@ -1,5 +1,5 @@
-"""What the file of a picture tells about it, as metadata: its size, time and hash, by which a later sync knows it, what
-its camera wrote into it, and the words inside it."""
+"""Facts of the file of a picture, as metadata: its size, time and hash, by which a later sync recognises it, the values
+that its camera wrote into it, and the words inside it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STATE = ("size", "modified_ns", "content_hash")
 """The facts that an index must hold to be compared with its files."""
 
 FACTS: dict[str, FieldType] = {**FIELDS, **camera.FIELDS, **ocr.FIELDS}
-"""Types of all that ``facts_of`` may tell, and of the words inside a picture, which are read only if that is asked."""
+"""Types of all facts of ``facts_of``, and of the words inside a picture, which are read on request only."""
 
 HIDDEN = frozenset({"modified_ns", "content_hash"})
 """Facts for programs, which pages leave out."""
@@ -64,7 +64,7 @@ def file_facts(path: Path, known_hash: str | None = None) -> dict[str, Any]:
 
 
 def state_of(path: str) -> State:
-    """The state of a file. SourceError if that is not to be known, such as of a disk that fails."""
+    """The state of a file. SourceError if it cannot be read, for example from a failing disk."""
     try:
         found = os.stat(path)  # noqa: PTH116 - making a Path for each of many files takes longer than the call
     except (FileNotFoundError, NotADirectoryError, ValueError):

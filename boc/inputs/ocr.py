@@ -36,7 +36,7 @@ def check_installed() -> None:
 def words_inside(image: ImageRef) -> dict[str, str]:
     """The lines of text in a picture in one line, from top to bottom, as ``ocr``; empty if there are none.
 
-    A picture that cannot be read has no words either, with a warning: the others are to be read all the same.
+    A picture that cannot be read has no words, and causes a warning; the others are still read.
     """
     try:
         with decoding(str(image.path)):

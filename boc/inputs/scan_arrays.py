@@ -1,8 +1,8 @@
 """The precomputed arrays of SCAN (Lee et al., ECCV 2018), which VSRN was trained on: one group of files per split.
 
-``NAME_ims.npy`` holds the regions of all pictures, float32 (N, 36, 2048); ``NAME_caps.txt`` 5 N captions, one a line,
-five of each picture in a row; ``NAME_ids.txt``, if it is there, an id per picture or per caption. ``NAME`` is train,
-dev, test or testall.
+``NAME_ims.npy`` holds the regions of all pictures, float32 (N, 36, 2048); ``NAME_caps.txt`` 5 N captions, one per line,
+five consecutive ones per picture; ``NAME_ids.txt``, if it is there, an id per picture or per caption. ``NAME`` is
+train, dev, test or testall.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Downloads from the Hugging Face hub, or another server that speaks its protocol (``HF_ENDPOINT``).
 
-Nothing but the files of the model is asked for: one request tells what there is, and each file is one request, or
-several that continue one another. No telemetry is sent.
+Only the files of the model are requested: one request lists them, and each file is one request, or several that
+continue one another. No telemetry is sent.
 """
 
 from __future__ import annotations

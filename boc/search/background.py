@@ -2,10 +2,10 @@
 
 Most items of an index have nothing to do with a query, so its scores over the sample are what chance gives: their
 median, and their scale, the distance from the median to the lower sixth, which relevant items do not widen. The
-confidence of a hit has two factors. The first asks whether the best hit could be one of chance: among n normal scores,
-so many as the index has items, n * P(score >= best) are expected that high, with a scale WIDER than that of the sample,
-since real scores have longer tails. The second asks how high a hit stands beside the best one: it falls from 1 at the
-best hit to 0 at FOOT of its height over the median.
+confidence of a hit has two factors. The first tests whether the best hit could be chance: of n normal scores, with n
+the number of items, n * P(score >= best) are expected to be that high, with a scale WIDER than that of the sample,
+since real scores have longer tails. The second compares the height of a hit with that of the best one: it falls from 1
+at the best hit to 0 at FOOT of its height over the median.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ ALIKE = 1e-6  # standard deviation that rounding alone gives
 
 
 class Background:
-    """A sample of the items of one modality, drawn at the first use; the same for an unchanged index."""
+    """A sample of the items of one modality, drawn at the first use; an unchanged index has the same sample each
+    time."""
 
     def __init__(self, index: Index, modality: Modality) -> None:
         self._index = index

@@ -65,9 +65,9 @@ class SearchOptions:
         Give each hit a confidence, in 0 to 1, and leave out those below this one: 0 keeps all, 0.5 is where a hit is
         as likely right as not. Not for hybrid searches.
     mmr : float, optional
-        Choose hits by maximal marginal relevance: 1 keeps the ranking, 0 asks for different hits only.
+        Choose hits by maximal marginal relevance: 1 keeps the ranking, 0 ranks by difference only.
     collapse : bool, default=False
-        Put near-duplicates under the best of them.
+        Group near-duplicates under the best of them.
     """
 
     k: int = 10

@@ -391,7 +391,7 @@ class Searcher:
         stages: Stages,
         parts: Sequence[tuple[Embeddings, float]] = (),
     ) -> tuple[TermMatrix, int, Rescore]:
-        """What an index is asked: the terms of the queries, the number of candidates, and how they are re-ranked."""
+        """The request to an index: the terms of the queries, the number of candidates, and how they are re-ranked."""
         for condition in options.filters:
             check_filter(condition, self.index.manifest.fields)
         begun = perf_counter()

@@ -1,6 +1,6 @@
 """Bring an index in line with the pictures and captions that it was made from.
 
-What is new or has changed is encoded; what moved keeps its vector; what is gone is removed.
+New and changed items are encoded, moved ones keep their vectors, missing ones are removed.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def synchronise(
 
 
 class _Sync:
-    """One sync: what there is to do, and doing it."""
+    """One sync: compare, then commit the changes."""
 
     def __init__(
         self, name: str, at: str, searcher: Searcher, source: Source, table: Metadata | None, *, ocr: bool

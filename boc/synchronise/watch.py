@@ -12,11 +12,11 @@ from boc.inputs.metadata import Metadata
 from boc.search.searcher import Searcher
 from boc.synchronise.sync import SyncReport, open_pictures, synchronise
 
-QUIET = 300  # ms without a change after which changes are taken in
-LONGEST = 2000  # ms after which they are taken in although others follow
+QUIET = 300  # ms without a change after which changes are processed
+LONGEST = 2000  # ms after which they are processed although others follow
 LOOK = 1000  # ms between looks at whether the folders are still the same
 AGAIN = 5.0  # seconds after which a sync that failed is tried again
-EVERY = 600.0  # seconds after which everything is compared although no change was told; network disks tell none
+EVERY = 600.0  # seconds after which everything is compared although no change was reported; network disks report none
 
 
 def watch(
@@ -92,7 +92,7 @@ class _Moments:
                     break  # another disk is mounted there, or none: watch that one
 
     def _changes(self) -> Iterator[Collection[object]]:
-        """The files that changed, again and again; none after a while without a change."""
+        """Yield the files that changed; none after a while without a change."""
         try:
             import watchfiles
         except ModuleNotFoundError as error:

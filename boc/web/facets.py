@@ -15,7 +15,7 @@ from boc.web.live_index import Opened
 DEPTH = 500  # hits that are counted at most
 LINE = 0.5  # confidence from which a hit is probably right
 LEAST = 100  # hits that are counted, however few are probably right
-VALUES, MANY = 12, 30  # values shown per field, and values of a number that is no measure
+VALUES, MANY = 12, 30  # values shown per field; a number with more values is a measure, without facet
 KINDS = ("keyword", "boolean", "integer", "date")
 
 

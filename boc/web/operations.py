@@ -1,4 +1,4 @@
-"""Routes for those who operate the server: whether it lives, whether it can answer, and its measurements."""
+"""Routes for operators of the server: liveness, readiness and measurements."""
 
 from __future__ import annotations
 

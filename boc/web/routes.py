@@ -138,7 +138,7 @@ async def query(service: Served, asked: Annotated[Question, Query()]) -> Respons
 
 @api.post("/query", response_class=Response, responses=WRITTEN)
 async def query_by_picture(service: Served, image: Picture, asked: Annotated[Question, Query()]) -> Response:
-    """The same for a picture, and whatever else is asked."""
+    """The same for a picture, and the other parts of the question."""
 
     def work(sent: Upload) -> Response:
         return _request(service, asked.query([sent.path]), asked, partial(service.library.part, sent=sent))
@@ -169,7 +169,7 @@ async def facets(service: Served, asked: Annotated[Question, Query()]) -> Respon
 
 @api.post("/facets", response_model=schemas.FacetsAnswer)
 async def facets_by_picture(service: Served, image: Picture, asked: Annotated[Question, Query()]) -> Response:
-    """How many of the hits for a picture, and whatever else is asked, have which value of each field."""
+    """How many of the hits for a picture, and the other parts of the question, have which value of each field."""
 
     def work(sent: Upload) -> Response:
         encode = partial(service.library.part, sent=sent)

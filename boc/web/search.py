@@ -49,10 +49,10 @@ class Asked(BaseModel):
         None, max_length=1000, description="Order the hits by this field; after a minus, the largest value first."
     )
     min_confidence: float | None = Field(
-        None, ge=0, le=1, description="Give hits a confidence, and leave out those below this one."
+        None, ge=0, le=1, description="Give hits a confidence, and leave out hits below this one."
     )
-    mmr: float | None = Field(None, ge=0, le=1, description="Variety: 1 is the ranking, 0 different hits only.")
-    collapse: bool = Field(False, description="Put near-duplicates under the best of them.")
+    mmr: float | None = Field(None, ge=0, le=1, description="Variety: 1 keeps the ranking, 0 ranks by difference only.")
+    collapse: bool = Field(False, description="Group near-duplicates under the best of them.")
 
     def options(self, opened: Opened) -> SearchOptions:
         """Its value for an index. BocError for an unknown field, and for what the index does not hold."""

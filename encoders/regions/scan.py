@@ -1,7 +1,7 @@
 """Regions from the precomputed arrays of SCAN (Lee et al., ECCV 2018): ``NAME_ims.npy`` in one folder.
 
-The pictures are those of a source ``NAME_ims.npy``. The arrays hold no boxes, which VSRN does not need: every region is
-given the whole picture.
+The pictures are those of a source ``NAME_ims.npy``. The arrays hold no boxes, which VSRN does not need: every region
+has the whole picture as its box.
 """
 
 from __future__ import annotations

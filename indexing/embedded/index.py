@@ -67,8 +67,8 @@ PARTS = {  # part of the size, by the first word of a file name
 
 
 def _refusing(method: Callable[P, T]) -> Callable[P, T]:
-    """A method of an index that tells arrays which do not fit each other as damage. Whoever forges files writes their
-    right digests too; what is asked was checked before."""
+    """Decorator of methods of an index: arrays that do not fit each other are reported as damage. Forged files can have
+    right digests; arguments were checked before."""
 
     @wraps(method)
     def told(*given: P.args, **options: P.kwargs) -> T:

@@ -33,7 +33,7 @@ from .bm25 import Occurrences
 Ints: TypeAlias = NDArray[np.int64]
 
 UNREAD = ("unable to open database file", "disk I/O error")
-"""What SQLite says of SQLITE_CANTOPEN and SQLITE_IOERR: the system did not let it open or read a file."""
+"""Messages of SQLite for SQLITE_CANTOPEN and SQLITE_IOERR: the system did not let it open or read a file."""
 
 
 class TextIndex:
@@ -158,7 +158,7 @@ class TextIndex:
         return rows
 
     def _failed(self, error: sqlite3.Error) -> ManifestError:
-        """What to raise for an error of SQLite, which does not tell what the system said."""
+        """The exception for an error of SQLite, which hides the error of the system."""
         if str(error) in UNREAD and self.path.exists():
             return ManifestError(
                 f"{self.path}: cannot be read ({error}); this process may open no more files (ulimit -n 4096), or the "

@@ -48,8 +48,8 @@ WRITTEN = {"query": {"exists": {"field": ROW}}, "sort": [ATTACHED.order], "_sour
 class Attachment:
     """A code that is, or will be, in the documents of the index ``name``. BackendError if it is no such index.
 
-    ``index`` is the attachment that is there already, perhaps unfinished: its code goes on. Else ``begin`` starts one.
-    Then ``put`` adds items to documents, ``finish`` publishes, and ``detach`` takes all away.
+    ``index`` is the attachment that is there already, perhaps unfinished, whose code continues. Else ``begin`` starts
+    one. Then ``put`` adds items to documents, ``finish`` publishes, and ``detach`` takes all away.
     """
 
     def __init__(self, transport: Transport, address: Address, name: str) -> None:
@@ -147,7 +147,7 @@ class Attachment:
         return digest.hexdigest()
 
     def has(self, ids: Sequence[str]) -> None:
-        """Take note of documents that have their row already, so that ``finish`` looks for them too."""
+        """Record documents that have their row already, so that ``finish`` counts them too."""
         self._ledger.add(ids)
 
     def put(
@@ -191,7 +191,7 @@ class Attachment:
         return sum(items.values()), gone, [id for id in lost if id not in set(gone)]
 
     def detach(self) -> Iterator[int]:
-        """Remove all but the fields of the mapping, which a server does not give up. Yields numbers of documents.
+        """Remove all but the fields of the mapping, which a server cannot remove. Yields numbers of documents.
 
         BackendError if other programs write documents with a code faster than it is removed.
         """

@@ -1,4 +1,4 @@
-"""Trying out, with a small index that is removed, how a server can hold codes."""
+"""Tests with a small temporary index how a server can hold codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXACT = "exact"  # this field type passed its test
 
 
 def tried_field(transport: Transport, field: str) -> str:
-    """``EXACT`` if the server can hold codes in this way, tried with a small index that is removed; else why not."""
+    """``EXACT`` if the server can hold codes in this way, tested with a small temporary index; else why not."""
     strategy = term_fields.STRATEGIES[field]
     index = f"boc-probe-{uuid.uuid4().hex[:12]}"
     body: Json = {

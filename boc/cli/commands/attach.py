@@ -35,9 +35,9 @@ def command(
 ) -> None:
     """Add the code of feature files to the documents of the index NAME, which another program made.
 
-    Each item goes to the document with its id, as one object, boc; no other field changes. First it shows what is added
-    to the mapping, and asks. Other programs may go on writing. After a kill, the same command goes on; later it adds
-    what is new or changed. Then boc search NAME finds these documents, and --filter takes their fields.
+    Each item goes to the document with its id, as one object, boc; no other field changes. It first shows the addition
+    to the mapping, and asks. Other programs may keep writing. After a kill, the same command continues; repeated later,
+    it adds new and changed items. boc search NAME then finds these documents, and --filter accepts their fields.
 
     \b
     Examples: boc attach articles photos.h5 --at elastic+https://USER@HOST:9200

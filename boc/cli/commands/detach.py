@@ -14,8 +14,8 @@ from boc.cli import options
 def command(name: str, yes: bool, at: str) -> None:
     """Remove what boc attach added to the documents of the index NAME.
 
-    The object boc is removed from the documents, and nothing else. Its fields stay in the mapping, empty: these servers
-    remove none. After a kill, the same command goes on.
+    The object boc is removed from the documents, and nothing else. Its empty fields stay in the mapping, since these
+    servers cannot remove fields. After a kill, the same command continues.
 
     \b
     Examples: boc detach articles --at elastic+https://USER@HOST:9200

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command("duplicates")
 @options.name
 @click.option(
-    "--threshold", type=float, help="Least cosine of near duplicates [default: by the cosines of random pairs]."
+    "--threshold", type=float, help="Smallest cosine of near duplicates [default: by the cosines of random pairs]."
 )
 @click.option(
     "--find",
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 def command(name: str, threshold: float | None, find: str | None, html: Path | None, as_json: bool, at: str) -> None:
     """List exact and near duplicates among the items of the index NAME, as groups.
 
-    The first item of a group is the one to keep: it has most near items. Each other item is near it. Nothing is
-    deleted; delete with boc delete what should leave the index.
+    The first item of a group is the one to keep: it has the most near items. Each other item is near it. Nothing is
+    deleted; boc delete removes items.
 
     \b
     Examples: boc duplicates photos

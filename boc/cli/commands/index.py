@@ -51,8 +51,8 @@ def command(
     several, a CSV with the columns image,caption, or a regions file. The ids of several folders begin with the names of
     these. After a kill, the same command continues where it stopped. The index is published as a whole at the end.
 
-    If there is an index NAME of these pictures, it is brought in line with them, as boc sync does: only new and changed
-    ones are encoded. --replace makes it again.
+    If the index NAME of these pictures exists, it is brought in line with them as by boc sync: only new and changed
+    pictures are encoded. --replace makes it again.
 
     From a file of boc export the same index is made again, with its code and the same scores; --code makes another one.
 

@@ -19,7 +19,7 @@ model = click.argument("name", metavar="MODEL", shell_complete=completers.models
 
 @click.group("model")
 def command() -> None:
-    """Get encoders that others trained, and look after them.
+    """Download and manage encoders that others trained.
 
     MODEL is clip, siglip2 or multilingual, or ORG/NAME of a model on the Hugging Face hub. Models are kept in
     BOC_MODELS [default: ~/.local/share/boc/models], and used as --encoder clip or --encoder clip:ORG/NAME.
@@ -135,7 +135,7 @@ def verify(name: str | None) -> None:
 @command.command("remove")
 @model
 def remove(name: str) -> None:
-    """Remove MODEL from this machine; indexes that were made with it need it for sentences.
+    """Remove MODEL from this machine; indexes made with it need it to encode sentences.
 
     \b
     Examples: boc model remove clip
@@ -147,7 +147,7 @@ def remove(name: str) -> None:
 
 
 def _show(offer: Offer, licence: str) -> None:
-    """Tell what would be downloaded, on stderr."""
+    """Print on stderr what would be downloaded."""
     told = offer.licence or (f"{licence} (its card says nothing)" if licence else "not stated; see its page")
     click.echo(plain(f"model     {offer.repository}, revision {offer.revision[:12]}"), err=True)
     click.echo(f"size      {offer.size / 1e6:.1f} MB in {len(offer.files)} files", err=True)
@@ -156,6 +156,6 @@ def _show(offer: Offer, licence: str) -> None:
 
 def _ask() -> None:
     if not sys.stdin.isatty():
-        raise BocError("nobody is here to accept the licence; add --yes if you do")
+        raise BocError("there is no terminal to accept the licence at; add --yes if you accept it")
     if not click.confirm("Download it?", err=True):
         raise BocError("nothing was downloaded")

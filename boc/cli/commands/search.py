@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 @click.option(
     "--min-confidence",
     type=click.FloatRange(0, 1),
-    help="Show the confidence of each hit, and only hits of at least this one; 0 shows all, 0.5 is a common cut.",
+    help="Show the confidence of each hit, and only hits with at least this one (0 shows all, 0.5 is common).",
 )
 @click.option(
     "--mmr",
     type=click.FloatRange(0, 1),
-    help="Variety by maximal marginal relevance: 1 is the ranking, smaller values ask for more different hits.",
+    help="Variety by maximal marginal relevance: 1 keeps the ranking, smaller values give more varied hits.",
 )
-@click.option("--collapse", is_flag=True, help="Put near-duplicates under the best of them.")
+@click.option("--collapse", is_flag=True, help="Group near-duplicates under the best of them.")
 @click.option("--html", type=options.PATH, help="Write the hits to this page, with their pictures.")
 @options.as_json
 @options.at

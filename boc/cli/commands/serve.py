@@ -159,7 +159,7 @@ def _answer(
     log: Form | None,
     sock: socket,
 ) -> None:
-    """Load the indexes and answer requests at ``sock`` in this process; the ``first`` says what it loads."""
+    """Load the indexes and answer requests at ``sock`` in this process; the ``first`` process reports what it loads."""
     from boc.search.searcher import Searcher
     from boc.web.app import create_app
     from boc.web.http.server import run

@@ -31,8 +31,8 @@ PARENT = "BOC_PARENT_PROCESS"
 @options.name
 @options.sources
 @click.option("--keep-missing", is_flag=True, help="Keep items whose files are gone, such as those of a detached disk.")
-@click.option("--remove-many", is_flag=True, help="Remove what is gone even if it is more than half of the index.")
-@click.option("--watch", "watching", is_flag=True, help="Go on: bring it in line whenever files change, until Ctrl-C.")
+@click.option("--remove-many", is_flag=True, help="Remove missing items even if they are more than half of the index.")
+@click.option("--watch", "watching", is_flag=True, help="Keep running, and sync whenever files change, until Ctrl-C.")
 @options.at
 @options.encoder
 @options.metadata
@@ -62,10 +62,10 @@ def command(
     command continues. --ocr reads the words inside new and changed pictures, and inside those of which the index does
     not hold them yet.
 
-    Nothing is removed if a folder is missing or empty, as that of a disk that is not mounted is, or if more than half
-    of the index would go.
+    Nothing is removed if a folder is missing or empty, like that of an unmounted disk, or if more than half of the
+    index would be removed.
 
-    With --watch a line is printed for each sync that did something, and the encoder stays loaded.
+    With --watch a line is printed for each sync that changed something, and the encoder stays loaded.
 
     \b
     Examples: boc sync photos ~/Pictures
@@ -107,7 +107,7 @@ def command(
 def beside(
     name: str, folders: Sequence[Path], at: str, encoder: str | None, device: str, *, ocr: bool = False
 ) -> Iterator[None]:
-    """A process that keeps an index in line while the block runs; what it says goes to stderr."""
+    """A process that keeps an index in line while the block runs; its messages go to stderr."""
     if not folders:
         yield
         return

@@ -19,7 +19,7 @@ from boc.web.settings import LOOPBACK, Settings
 ANYWHERE = frozenset({"0.0.0.0", "::"})
 COOKIE = "boc_token"
 PROBES = frozenset({"/healthz", "/readyz"})
-"""Paths for everybody: they tell nothing, and who asks them may know neither name nor token."""
+"""Paths without access control: their answers reveal nothing, and a probe may know neither host name nor token."""
 
 
 class Guard:

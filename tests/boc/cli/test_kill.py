@@ -157,7 +157,7 @@ def test_ctrl_c_ends_all_processes_with_one_line(long_table: Path, tmp_path: Pat
     os.killpg(run.process.pid, signal.SIGINT)
     code, said = run.end()
     assert code == 130
-    assert said.endswith("Stopped. Repeat the command to go on where it stopped.\n")
+    assert said.endswith("Stopped. Repeat the command to continue where it stopped.\n")
     assert "Traceback" not in said
 
 
