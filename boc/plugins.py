@@ -75,6 +75,11 @@ def converter() -> ModuleType:
     return _module("encoders.conversion", "convert")
 
 
+def aligner() -> ModuleType:
+    """The module that scores concept sets on a device: alignments."""
+    return _module("encoders.runtime", "alignments")
+
+
 def _split(spec: str) -> tuple[str, str]:
     kind, colon, argument = spec.partition(":")
     if not colon or not argument:

@@ -310,6 +310,7 @@ class Plan:
             label = f"{name}-{relevance.lower()}"
             given: tuple[object, ...] = ("--ndcg",) if graded else ()
             given += ("--relevance", matrix) if relevance == "SPICE" else ()
+            given += ("--device", self.device) if self.device == "cuda" and score != "dot" else ()
             words = ("evaluate", *files, "--score", score, "--fold", self.fold, "--json", *given)
             made = found[relevance] = self.out / f"{label}.json"
             reads = (*files, matrix) if relevance == "SPICE" else tuple(files)

@@ -6,11 +6,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from boc import plugins
 from boc.errors import FeatureFileError
 from boc.evaluate.metrics import (
     BLOCK,
@@ -78,17 +80,20 @@ class Gallery:
         whole: dict[str, int | None] = {f"all {self.images} pictures": None}
         return whole | ({f"mean over folds of {fold} pictures": fold} if self.images > fold else {})
 
-    def scores(self, metric: str = "dot", *, tick: Callable[[int], None] = lambda done: None) -> NDArray[np.float32]:
+    def scores(
+        self, metric: str = "dot", *, device: str = "cpu", tick: Callable[[int], None] = lambda done: None
+    ) -> NDArray[np.float32]:
         """Scores (n_texts, n_images) by a metric of ``boc.rerank.dot``; those of several files are averaged.
 
         The mean of the score matrices is how TERAN and VSRN combine models. The matrix is in a temporary file, mapped
-        read-only, with 4 bytes per score on disk. ``tick`` is called with the number of captions of each finished
-        block. FeatureFileError if an alignment needs concept sets that a file lacks.
+        read-only, with 4 bytes per score on disk. Alignments are computed in blocks on the ``device``, of which ``cpu``
+        needs no torch. ``tick`` is called with the number of captions of each finished block. FeatureFileError if an
+        alignment needs concept sets that a file lacks.
         """
         check_metric(metric)
         n = len(self.captions)
         with ExitStack() as stack:
-            models = [_scorer(stack.enter_context(FeatureFile(path)), metric) for path in self.paths]
+            models = [_scorer(stack.enter_context(FeatureFile(path)), metric, device) for path in self.paths]
             handle = stack.enter_context(tempfile.TemporaryFile())
             for start in range(0, n, BLOCK):
                 stop = min(start + BLOCK, n)
@@ -237,7 +242,7 @@ def _check_same(path: Path, items: Sequence[Item], model: Path, expected: Sequen
             )
 
 
-def _scorer(file: FeatureFile, metric: str) -> Callable[[int, int], NDArray[np.float32]]:
+def _scorer(file: FeatureFile, metric: str, device: str) -> Callable[[int, int], NDArray[np.float32]]:
     """A function that scores captions ``start`` to ``stop`` against all pictures of the file."""
     if metric == "dot":
         images = file.vectors("image")
@@ -249,6 +254,7 @@ def _scorer(file: FeatureFile, metric: str) -> Callable[[int, int], NDArray[np.f
                 "or make it with boc extract --encoder (an encoder that has them, such as tern)"
             )
     count = file.count("image")
+    align = alignments if device == "cpu" else partial(plugins.aligner().alignments, device=device)
 
     def concepts(modality: Modality, start: int, stop: int) -> Ragged:
         sets = file.batch(modality, start, stop).embeddings.concepts
@@ -258,6 +264,6 @@ def _scorer(file: FeatureFile, metric: str) -> Callable[[int, int], NDArray[np.f
     def aligned(start: int, stop: int) -> NDArray[np.float32]:
         words = concepts("text", start, stop)
         pictures = (concepts("image", i, i + PICTURES) for i in range(0, count, PICTURES))
-        return np.concatenate([alignments(words, regions, metric) for regions in pictures], axis=1)
+        return np.concatenate([align(words, regions, metric) for regions in pictures], axis=1)
 
     return aligned

@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     help="Score of a pair: dot product of the vectors, or an alignment of the concept sets.",
 )
 @click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="With --score: device that computes alignments; cuda is for thousands of pictures.",
+)
+@click.option(
     "--name",
     shell_complete=completers.names,
     help="Rank through this index of the same items instead of by the dense vectors.",
@@ -79,6 +86,7 @@ if TYPE_CHECKING:
 def command(
     features: tuple[Path, ...],
     score: str,
+    device: str,
     name: str | None,
     rm: float | None,
     rerank: Metric | None,
@@ -106,6 +114,7 @@ def command(
     \b
     Examples: boc evaluate dev.h5
               boc evaluate dev.h5 --score mrsw
+              boc evaluate coco5k.h5 --score mrsw --device cuda
               boc evaluate one.h5 other.h5
               boc evaluate dev.h5 --name dev --rm 1 --ndcg
               boc evaluate dev.h5 --ndcg --by graph
@@ -115,6 +124,8 @@ def command(
         raise click.UsageError(
             "--score and several FEATURES are measured without an index; leave out --name, or align with --rerank"
         )
+    if device != "cpu" and score == "dot":
+        raise click.UsageError("--device computes alignments: give --score mrsw or another, or leave it out")
     if by is not None and (not ndcg or relevance is not None):
         raise click.UsageError("--by goes with --ndcg, and without --relevance, whose file tells the relevance")
     if (relevance is not None and not ndcg) or (spice is not None and relevance is None):
@@ -127,7 +138,7 @@ def command(
             return gallery.relevance(relevance, spice, by=by or "rouge-l", tick=bar.update)
 
     if name is None:
-        tables = _dense(features, score, fold, gain if ndcg else None, known)
+        tables = _dense(features, score, device, fold, gain if ndcg else None, known)
     else:
         tables = _through(features[0], name, at, rm, rerank, fold, gain if ndcg else None, known)
     if as_json:
@@ -145,7 +156,7 @@ def _line(r1: float, r5: float, r10: float, median_rank: float, ndcg: float | No
 
 
 def _dense(
-    features: tuple[Path, ...], score: str, fold: int, gain: Gain | None, relevance: Known
+    features: tuple[Path, ...], score: str, device: str, fold: int, gain: Gain | None, relevance: Known
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Figures by label and direction; with a ``gain``, NDCG among them."""
     from boc.evaluate.metrics import evaluate_ndcg, evaluate_recall
@@ -157,7 +168,7 @@ def _dense(
         scores = gallery.scores()
     else:
         with options.bar("scores", len(gallery.captions)) as bar:
-            scores = gallery.scores(score, tick=bar.update)
+            scores = gallery.scores(score, device=device, tick=bar.update)
     tables = {}
     for label, part in gallery.protocols(fold).items():
         tables[label] = asdict(evaluate_recall(scores, gallery.owners, part))
