@@ -15,6 +15,7 @@ MODULES = (
     "boc.rerank._rescore",
     "boc._instances",
     "indexing.embedded._topk",
+    "indexing.embedded._query",
     "indexing.embedded._strings",
 )
 HEADERS = sorted(map(str, [*Path("boc").rglob("*.h"), *Path("indexing").rglob("*.h")]))

@@ -9,7 +9,7 @@ from pathlib import Path
 from boc.cli import main
 
 MODULES = ("boc.clustering._nearest", "boc.codecs._quantize", "boc.rerank._rescore", "boc._instances")
-ENGINE = ("indexing.embedded._topk", "indexing.embedded._strings")
+ENGINE = ("indexing.embedded._topk", "indexing.embedded._query", "indexing.embedded._strings")
 AT = ("--at", "file:index")
 
 page = Path("docs/encoders.md").read_text(encoding="utf-8").partition("## Your own vectors")[2]

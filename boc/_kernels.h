@@ -79,6 +79,15 @@ static inline uint32_t rank_of(float value)
     return bits ^ (bits >> 31 ? UINT32_MAX : (uint32_t)1 << 31);
 }
 
+/* The value of such an integer. */
+MAYBE_UNUSED static inline float value_of(uint32_t rank)
+{
+    const uint32_t bits = rank ^ (rank >> 31 ? (uint32_t)1 << 31 : UINT32_MAX);
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 /* Places, ascending, of the k largest of n values, of equal ones those that come first; 1 <= k <= n < 2**31. ``ranks``
    has room for n, ``places`` for k + 1. The k-th largest rank is found bit by bit, from the first. */
 DISPATCHED MAYBE_UNUSED static void find_largest(const float *values, int64_t n, int64_t k, uint32_t *ranks, int64_t *places)

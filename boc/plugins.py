@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ImageRef,
         Item,
         Modality,
+        QueryCode,
         Regions,
         Rescore,
         Stages,
@@ -167,6 +168,16 @@ class Request(Protocol):
         """The body as JSON, or the request as a program."""
 
 
+class Answerer(Protocol):
+    """Answers queries in one call, in which other threads run."""
+
+    def __call__(
+        self, queries: NDArray[np.float32], depth: int, ids: NDArray[np.object_], scores: NDArray[np.float32]
+    ) -> bool:
+        """Write ids (n, k) and scores (n, k) of the k best of ``depth`` candidates of ``queries`` (n, d), best first,
+        and leave what is more as it is. False if these queries need the general path."""
+
+
 class Index(Protocol):
     """An open index. Replacing it does not change an open one; engines that edit in place show edits at once."""
 
@@ -228,6 +239,12 @@ class Index(Protocol):
     ) -> list[tuple[list[str], NDArray[Any]]]:
         """The ids and scores of the hits of ``search``, per query; their content is not read where the engine need
         not."""
+
+    def answerer(self, code: QueryCode, modality: Modality, filters: Sequence[Filter] = ()) -> Answerer | None:
+        """Answers queries of ``code`` from their vectors, as encoding, ``search_ids`` and re-ranking by "dot" would.
+
+        None if the engine cannot.
+        """
 
     def match(
         self, texts: Sequence[str], k: int, modality: Modality | None = None, filters: Sequence[Filter] = ()

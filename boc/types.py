@@ -260,6 +260,24 @@ class Filter:
     last: str | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class QueryCode:
+    """How queries become terms by their nearest centroids, for engines that can do it themselves.
+
+    ``mean`` float32 (d,) is subtracted from a query. Its terms are the ``z`` centroids of largest cosine among those of
+    the nearest ``cells`` cells; their weights are exp((cosine - largest) / temperature) times ``top``, rounded, and at
+    least 1. ``centroids`` are the arrays heads, head_scales, starts, vectors and scales, see
+    ``boc.clustering.cell_index.Centroids``.
+    """
+
+    mean: NDArray[np.float32]
+    centroids: tuple[NDArray[np.generic], ...]
+    z: int
+    cells: int
+    temperature: float
+    top: int
+
+
 @dataclass(frozen=True)
 class Rescore:
     """Re-rank the candidates of each query by ``metric`` with the query's own row of ``queries``, and keep ``k``.

@@ -64,6 +64,14 @@ class Centroids:
         vectors: Floats = self.vectors * self.scales[:, None]
         return vectors
 
+    def within(self, z: int, cells: int) -> tuple[int, int]:
+        """``z`` and ``cells`` as there are at most, and as many cells as hold ``z`` centroids."""
+        z, cells = min(z, len(self)), min(cells, len(self.heads))
+        if cells < z:
+            enough = int(np.searchsorted(np.cumsum(np.sort(np.diff(self.starts))), z)) + 1
+            cells = max(cells, enough)
+        return z, cells
+
     def nearest(self, X: Floats, z: int, cells: int) -> tuple[Ints, Floats]:
         """For each row of ``X`` (n, d) the ``z`` centroids of largest cosine among those of its nearest cells.
 
@@ -72,10 +80,7 @@ class Centroids:
         they could hold fewer than ``z`` centroids. Returns the numbers of the centroids, ascending, and their cosines,
         (n, min(z, V)) each; ties go to the lower number.
         """
-        z, cells = min(z, len(self)), min(cells, len(self.heads))
-        if cells < z:
-            enough = int(np.searchsorted(np.cumsum(np.sort(np.diff(self.starts))), z)) + 1
-            cells = max(cells, enough)
+        z, cells = self.within(z, cells)
         numbers, cosines = np.empty((len(X), z), np.int64), np.empty((len(X), z), np.float32)
         if _nearest is None:
             self._search(X, cells, numbers, cosines)

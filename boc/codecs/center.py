@@ -58,10 +58,16 @@ class Center(Step):
 
     def _centred(self, X: Any, modality: str | None) -> NDArray[np.float32]:
         X = self._validated(X, reset=False)
-        labels = self.labels_.tolist()
-        mean = self.means_[labels.index(modality)] if modality in labels else self.means_.mean(axis=0)
-        centred: NDArray[np.float32] = (X if X.dtype == FLOAT32 else X.astype(np.float32)) - mean
+        centred: NDArray[np.float32] = (X if X.dtype == FLOAT32 else X.astype(np.float32)) - self.mean(modality)
         return centred
+
+    def mean(self, modality: str | None) -> NDArray[np.float32]:
+        """What is subtracted from rows of a modality."""
+        labels = self.labels_.tolist()
+        mean: NDArray[np.float32] = (
+            self.means_[labels.index(modality)] if modality in labels else self.means_.mean(axis=0)
+        )
+        return mean
 
 
 def _mean(rows: NDArray[Any]) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ from boc.codecs.topz import TopZ
 from boc.codecs.unit_norm import UnitNorm
 from boc.codecs.words import WordTerms
 from boc.errors import BocError
-from boc.types import Embeddings, Modality, Ragged, TermMatrix
+from boc.types import Embeddings, Modality, QueryCode, Ragged, TermMatrix
 
 STEPS: dict[str, type[Step]] = {
     step.__name__: step
@@ -119,6 +119,23 @@ class SurrogateCodec:
     def encode_queries(self, embeddings: Embeddings) -> TermMatrix:
         """Term matrix (n, n_terms) of queries."""
         return self._joined(self._parts(embeddings, "encode_queries"))
+
+    @property
+    def query_budget(self) -> int | None:
+        """Terms kept per query by a dictionary alone, for ``query_code``; None for other codes."""
+        last = self.chains[0][-1]
+        return last.query_z if len(self.chains) == 1 and isinstance(last, Dictionary) else None
+
+    def query_code(self, modality: Modality) -> QueryCode | None:
+        """What ``encode_queries`` does to float32 vectors of a modality, for a dictionary; None for other codes."""
+        match self.chains:
+            case [[Dictionary() as last]]:
+                mean = np.zeros(last.n_features_in_, np.float32)
+            case [[Center() as first, Dictionary() as last]]:
+                mean = first.mean(modality)
+            case _:
+                return None
+        return last.query_code(mean)
 
     def document_parts(self, embeddings: Embeddings) -> list[TermMatrix]:
         """The term matrices of the chains, which ``encode_documents`` concatenates."""

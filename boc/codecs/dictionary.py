@@ -12,7 +12,7 @@ from scipy import sparse
 from boc.clustering.cell_index import Centroids, spherical_kmeans
 from boc.codecs.base import FLOAT32, Step, stacked, terms_of
 from boc.codecs.center import Center
-from boc.types import Modality
+from boc.types import Modality, QueryCode
 from boc.vectors import unit_rows
 
 try:
@@ -134,6 +134,13 @@ class Dictionary(Step):
         rows = self._directions(X)
         numbers, cosines = self._nearest(rows, self.query_z, FEWEST_CELLS)
         return self._terms(rows, numbers, cosines, cosines, self.temperature)
+
+    def query_code(self, mean: NDArray[np.float32]) -> QueryCode:
+        """What ``encode_queries`` does to rows of float32 after ``mean`` was subtracted."""
+        known = self._centroids
+        z, cells = known.within(self.query_z, max(FEWEST_CELLS, self.query_z))
+        arrays = known.heads, known.head_scales, known.starts, known.vectors, known.scales
+        return QueryCode(mean, arrays, z, cells, self.temperature, 2**self.bits - 1)
 
     def _directions(self, X: NDArray[Any]) -> NDArray[np.float32]:
         X = self._validated(X, reset=False)

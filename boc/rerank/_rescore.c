@@ -17,11 +17,7 @@ static int fit(int64_t width, const Array *rows, const Array *chosen)
 /* The products of a query with n rows, those ``chosen`` or the first; ``padded`` has room for the query and WIDEST. */
 static void multiply(const float *query, const Array *rows, const int64_t *chosen, int64_t n, float *padded, float *out)
 {
-    const int64_t d = rows->view.shape[1];
-    Kernel *const kernel = rows->view.itemsize == sizeof(half) ? OF_HALVES : OF_FLOATS;
-    memcpy(padded, query, (size_t)d * sizeof *padded);
-    memset(padded + d, 0, WIDEST * sizeof *padded);
-    kernel(padded, rows->view.buf, chosen, n, d, out);
+    multiply_rows(query, rows->view.buf, rows->view.itemsize == sizeof(half), chosen, n, rows->view.shape[1], padded, out);
 }
 
 static PyObject *dot(PyObject *module, PyObject *const *objects, Py_ssize_t n_objects)

@@ -92,4 +92,15 @@ KERNEL(of_floats, , float, float32x4_t, 4, vdupq_n_f32(0), vld1q_f32, vld1q_f32,
 #error "neither AVX2 nor NEON: numpy stands in"
 #endif
 
+/* Products of ``query`` with n rows, those ``chosen`` or the first, of halves or of floats; ``padded`` has room for d and
+   WIDEST numbers. */
+static void multiply_rows(const float *query, const void *rows, int halves, const int64_t *chosen, int64_t n, int64_t d,
+                          float *padded, float *out)
+{
+    Kernel *const kernel = halves ? OF_HALVES : OF_FLOATS;
+    memcpy(padded, query, (size_t)d * sizeof *padded);
+    memset(padded + d, 0, WIDEST * sizeof *padded);
+    kernel(padded, rows, chosen, n, d, out);
+}
+
 #endif

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +21,7 @@ from boc.inputs.metadata import check_filter
 from boc.inputs.sorting import by_field, check_sort
 from boc.names import Metric
 from boc.plugins import check_name
+from boc.search.arrays import ArraySearch
 from boc.search.background import Background, confidences
 from boc.search.options import SearchOptions
 from boc.search.queries import Part, Query, compose
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from boc.plugins import Encoder, Index, Request
     from boc.search.options import SearchKeywords
-
-BLOCK = 256  # queries per call of search_arrays
 
 
 class Searcher:
@@ -54,6 +52,7 @@ class Searcher:
         self.codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
         self._load = plugins.encoder if encoder is None else lambda spec: encoder()
         self._reopen = reopen or (lambda: index)
+        self._arrays = ArraySearch(self)
         self._backgrounds: dict[Modality, Background] = {}
 
     @classmethod
@@ -171,7 +170,7 @@ class Searcher:
             pairs = zip(query.parts, encoded, strict=True)
             return [(one, part.weight / background.spread(one, metric)) for part, one in pairs]
 
-        metric = self._metric(options)
+        metric = self.metric(options)
         whole = compose(weighted("dot"))
         return whole, [] if metric == "dot" or whole.concepts is None else weighted(metric)
 
@@ -190,7 +189,7 @@ class Searcher:
         content = self.index.find([str(part.value)])[0].content
         return replace(self._encoded(Part(found.modality, content)), vectors=found.vectors)
 
-    def _metric(self, options: SearchOptions) -> Metric:
+    def metric(self, options: SearchOptions) -> Metric:
         """How candidates are re-ranked."""
         return "dot" if options.hybrid == "sum" else options.rerank or self.index.manifest.rerank
 
@@ -268,26 +267,7 @@ class Searcher:
             raise BocError(f"search_arrays gives ids and scores; leave out {', '.join(named)}, or call search_vectors")
         if threads < 1:
             raise BocError(f"threads must be at least 1, got {threads}; 1 answers in this thread")
-        ids = np.empty((len(queries), options.k), dtype=object)  # of None
-        scores = np.full((len(queries), options.k), -np.inf, dtype=np.float32)
-        target = self.target(options.find)
-        size = max(1, min(BLOCK, math.ceil(len(queries) / threads)))
-
-        def answer(block: Embeddings, first: int) -> None:
-            codes, depth, rescore = self._asked(block, options, Stages())
-            found = self.index.search_ids(codes, depth, target, filters=options.filters, rescore=rescore)
-            for i, (best, values) in enumerate(found, first):
-                ids[i, : len(best)] = best
-                scores[i, : len(best)] = values
-
-        if len(queries) <= size:
-            answer(queries, 0)
-            return ids, scores
-        firsts = range(0, len(queries), size)
-        blocks = (queries.take(range(first, min(first + size, len(queries)))) for first in firsts)
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(answer, blocks, firsts))
-        return ids, scores
+        return self._arrays(queries, options, threads)
 
     def _search(
         self,
@@ -324,7 +304,7 @@ class Searcher:
         if options.min_confidence is None:
             return answers
         begun = perf_counter()
-        modality, metric = self.target(options.find), self._metric(options)
+        modality, metric = self.target(options.find), self.metric(options)
         total = self.index.manifest.items[modality]
         found = []
         for i, hits in enumerate(answers):
@@ -348,7 +328,7 @@ class Searcher:
             check_sort(options.sort, self.index.manifest.fields)
         words = _text_score(options, texts)
         target = self.target(options.find)
-        stages.codes, depth, rescore = self._asked(queries, options, stages, parts)
+        stages.codes, depth, rescore = self.asked(queries, options, stages, parts)
         codes, filters = stages.codes, options.filters
         if options.hybrid == "sum":
             return self.index.search(codes, options.k, target, filters=filters, words=words, stages=stages)
@@ -381,10 +361,10 @@ class Searcher:
             raise BocError(f"boc itself computes {own[0] if own else 'what is like an item'}; no single request does")
         encoded = [self._encoded(part) for part in query.parts] if encoded is None else encoded
         whole, _ = self._composed(query, encoded, options)
-        codes, depth, rescore = self._asked(whole, options, Stages())
+        codes, depth, rescore = self.asked(whole, options, Stages())
         return self.index.request(codes, depth, self.target(options.find), filters=options.filters, rescore=rescore)
 
-    def _asked(
+    def asked(
         self,
         queries: Embeddings,
         options: SearchOptions,
@@ -399,8 +379,11 @@ class Searcher:
         if options.query_z is not None:
             codes = heaviest(codes, options.query_z)
         stages.took("code_ms", begun)
-        depth = math.ceil((self.index.manifest.rm if options.rm is None else options.rm) * options.k)
-        return codes, depth, Rescore(self._metric(options), queries, options.k, parts)
+        return codes, self.depth(options), Rescore(self.metric(options), queries, options.k, parts)
+
+    def depth(self, options: SearchOptions) -> int:
+        """The number of candidates."""
+        return math.ceil((self.index.manifest.rm if options.rm is None else options.rm) * options.k)
 
     def target(self, find: Modality | None = None) -> Modality:
         """The modality of the hits: ``find``, or pictures if the index has any. BocError if it has no such items."""

@@ -23,6 +23,7 @@ from scipy import sparse
 from boc.errors import BackendError, ManifestError
 from boc.inputs.metadata import check_filter
 from boc.instances import instances
+from boc.plugins import Answerer
 from boc.rerank import dot
 from boc.rerank.alignment import rescored
 from boc.topk import topk, topk_positive
@@ -33,6 +34,7 @@ from boc.types import (
     Hit,
     Item,
     Modality,
+    QueryCode,
     Rescore,
     Stages,
     StoredConcepts,
@@ -44,6 +46,7 @@ from .._validate import check_rescore, no_concepts
 from . import bm25, commits
 from .live_segments import Part, open_current
 from .npy_files import DAMAGED, fetch
+from .query import Plan, planned
 from .segment import side_by_side, take_sets
 
 P = ParamSpec("P")
@@ -140,6 +143,22 @@ class EmbeddedIndex:
         if len(self._parts) == 1:
             return _ids_of_one(self._parts[0], [one[0] for one in found])
         return [_ids(_leading(one, k if rescore is None else rescore.k)) for one in found]
+
+    @_refusing
+    def answerer(self, code: QueryCode, modality: Modality, filters: Sequence[Filter] = ()) -> Answerer | None:
+        plan = planned(code, self._parts, self._masks(modality, tuple(filters)))
+        return None if plan is None else partial(self._answer, plan)
+
+    @_refusing
+    def _answer(
+        self,
+        plan: Plan,
+        queries: NDArray[np.float32],
+        depth: int,
+        ids: NDArray[np.object_],
+        scores: NDArray[np.float32],
+    ) -> bool:
+        return plan(queries, depth, ids, scores)
 
     def _ranked(
         self,

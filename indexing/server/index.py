@@ -14,7 +14,7 @@ from boc.errors import BackendError
 from boc.manifest import Manifest
 from boc.rerank.alignment import rescored
 from boc.rerank.dot import dot, reorder
-from boc.types import Filter, Hit, Item, Modality, Rescore, Stages, StoredConcepts, TermMatrix, TextScore
+from boc.types import Filter, Hit, Item, Modality, QueryCode, Rescore, Stages, StoredConcepts, TermMatrix, TextScore
 
 from .._validate import check_rescore, no_concepts
 from . import requests
@@ -121,6 +121,9 @@ class ServerIndex:
             self._mixed = True  # the first items of the other modality were added since this index was opened
             return self.search(queries, k, modality, filters=filters, rescore=rescore, words=words, stages=stages)
         return found
+
+    def answerer(self, code: QueryCode, modality: Modality, filters: Sequence[Filter] = ()) -> None:
+        """None: vectors are encoded here, and not on the server."""
 
     def search_ids(
         self,

@@ -63,7 +63,7 @@ def test_a_search_tells_what_encoding_and_coding_took(searcher: Searcher, librar
 def test_arrays_are_the_ids_and_scores_of_the_hits(
     searcher: Searcher, monkeypatch: pytest.MonkeyPatch, threads: int, options: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("boc.search.searcher.BLOCK", 2)
+    monkeypatch.setattr("boc.search.arrays.BLOCK", 2)
     queries = searcher.encoder.encode_texts(["a red box", "something green", "a box", "blue", "two red boxes"])
     ids, scores = searcher.search_arrays(queries, threads=threads, **options)
     k = options.get("k", 10)
