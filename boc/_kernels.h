@@ -93,6 +93,13 @@ MAYBE_UNUSED static inline float value_of(uint32_t rank)
 DISPATCHED MAYBE_UNUSED static void find_largest(const float *values, int64_t n, int64_t k, uint32_t *ranks, int64_t *places)
 {
     uint32_t kth = 0;
+    if (k == 1) {
+        for (int64_t i = 0; i < n; i++)
+            kth = rank_of(values[i]) > kth ? rank_of(values[i]) : kth;
+        for (places[0] = 0; rank_of(values[places[0]]) != kth;)
+            places[0]++;
+        return;
+    }
     for (int64_t i = 0; i < n; i++)
         ranks[i] = rank_of(values[i]);
     int32_t reaching = 0;

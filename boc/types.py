@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -18,6 +18,8 @@ from boc.names import Modality as Modality
 if TYPE_CHECKING:
     from scipy import sparse
 
+
+BLOCK = 4096  # items of a block
 
 TermMatrix: TypeAlias = "sparse.csr_array"
 """Term frequencies (n, V), int32, column = term id; indices sorted, every stored value >= 1."""
@@ -116,6 +118,14 @@ class Embeddings:
 
     def __len__(self) -> int:
         return len(self.vectors)
+
+    def blocks(self) -> Iterator[Embeddings]:
+        """The same, some thousand items at a time; in one block if there are concept sets."""
+        if self.concepts is not None:
+            yield self
+            return
+        for start in range(0, len(self), BLOCK):
+            yield Embeddings(self.modality, self.vectors[start : start + BLOCK])
 
     def take(self, chosen: Sequence[int]) -> Embeddings:
         """Those of some items, by their numbers, in the order given."""

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.kmeans import Floats, lloyd
+from boc.clustering.kmeans import Floats
 from boc.prefetch import ahead
 from boc.topk import topk
-from boc.vectors import unit_rows
 
 try:
     from boc.clustering import _nearest
@@ -31,10 +30,12 @@ Ints = NDArray[np.int64]
 ONE_CELL_CENTROIDS = 2048  # up to this number, all centroids are in one cell
 FINENESS = 4  # cells per sqrt(V): many small cells fit the neighbourhood of a vector better than few large ones
 POINTS = 64  # training points per centroid; more points hardly move it
-ROUNDS = 8  # rounds of k-means inside a cell
-REFINEMENTS = 4  # rounds of k-means over all cells
+HEAD_POINTS = 64  # training points per head of a cell
+ROUNDS = 4  # rounds of k-means inside a cell
+REFINEMENTS = 2  # rounds of k-means over all cells
 REFINING_CELLS = 8  # cells searched per point in these rounds
-BATCH_ROWS = 1 << 14  # rows compared with all heads at a time
+BATCH_ROWS = 1 << 12  # rows compared with all heads at a time
+ROUNDED_ROWS = 1 << 12  # rows brought to 8 bits at a time
 BATCH_SIMILARITIES = 1 << 24  # similarities in memory at a time
 BATCH_NUMBERS = 1 << 18  # components of centroids gathered at a time
 LARGEST = 127  # of int8, kept symmetric
@@ -136,82 +137,148 @@ def rounded(X: Floats) -> tuple[Bytes, Floats]:
 
     A row times its scale has unit length. Zero rows, and rows with NaN or infinity, become zeros with scale 0.
     """
-    X = np.where(np.isfinite(X).all(axis=1, keepdims=True), X, 0)
-    most = np.abs(X).max(axis=1, initial=0).astype(np.float64)
-    rows = np.rint(X * (LARGEST / np.where(most > 0, most, 1))[:, None]).astype(np.int8)
-    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.int64))
-    return rows, np.divide(1, lengths, out=np.zeros(len(X)), where=lengths > 0).astype(np.float32)
+    rows, scales = np.empty(X.shape, np.int8), np.empty(len(X), np.float32)
+    for i in range(0, len(X), ROUNDED_ROWS):
+        block = X[i : i + ROUNDED_ROWS]
+        block = np.where(np.isfinite(block).all(axis=1, keepdims=True), block, 0)
+        most = np.abs(block).max(axis=1, initial=0).astype(np.float64)
+        whole = np.rint(block * (LARGEST / np.where(most > 0, most, 1))[:, None]).astype(np.int8)
+        lengths = np.sqrt(np.einsum("ij,ij->i", whole, whole, dtype=np.int64))
+        rows[i : i + len(block)] = whole
+        scales[i : i + len(block)] = np.divide(1, lengths, out=np.zeros(len(block)), where=lengths > 0)
+    return rows, scales
 
 
-def spherical_kmeans(X: Floats, k: int, seed: int) -> Centroids:
-    """At most ``k`` distinct centroids of the unit vectors ``X`` (n, d).
+@dataclass
+class Directions:
+    """Directions in 8 bits: ``rows`` int8 (n, d), to be multiplied by ``scales`` float32 (n,), see ``rounded``."""
 
-    First k-means (by faiss, on a GPU if there is one) inside about sqrt(k) cells, then rounds over all centroids. Each
-    cell gets centroids in proportion to its points, so that no centroid has very many points. At most 64 points per
-    centroid are used, without zero rows. Fewer than ``k`` centroids are returned if ``X`` has fewer distinct rows. The
-    same seed gives the same centroids.
+    rows: Bytes
+    scales: Floats
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, chosen: Ints) -> Directions:
+        """Those with some numbers, copied."""
+        return Directions(self.rows[chosen], self.scales[chosen])
+
+    def owners(self, centroids: Centroids, cells: int) -> Ints:
+        """The nearest centroid of each direction among those of its nearest cells (n,)."""
+
+        def owner(start: int) -> Ints:
+            rows = self.rows[start : start + BATCH_ROWS].astype(np.float32)
+            return centroids.nearest(rows, 1, cells)[0][:, 0]
+
+        starts = range(0, len(self), BATCH_ROWS)
+        return owner(0) if len(starts) == 1 else np.concatenate(list(ahead(owner, starts)))
+
+    def means(self, owners: Ints, before: Directions) -> Directions:
+        """The mean directions of the groups that ``owners`` (n,) number; ``before`` (k) of groups without one."""
+        k, order = len(before), np.argsort(owners, kind="stable")
+        ends = np.cumsum(np.bincount(owners, minlength=k))
+        after, first = Directions(before.rows.copy(), before.scales.copy()), 0
+        while first < k:
+            begin = ends[first - 1] if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, begin + BATCH_ROWS, side="right")))
+            chosen = order[begin : ends[last - 1]]
+            points = sparse.csr_array(
+                (self.scales[chosen], (owners[chosen] - first, np.arange(len(chosen)))), (last - first, len(chosen))
+            )
+            rows, scales = rounded(points @ self.rows[chosen].astype(np.float32))
+            filled = scales > 0
+            after.rows[first:last][filled], after.scales[first:last][filled] = rows[filled], scales[filled]
+            first = last
+        return after
+
+
+def spherical_kmeans(points: Directions, k: int, seed: int) -> Centroids:
+    """At most ``k`` distinct centroids of ``points``.
+
+    First k-means inside cells, then rounds over all centroids. Each cell gets centroids in proportion to its points, so
+    that no centroid has very many points. At most 64 points per centroid are used, without zero rows. Fewer than ``k``
+    centroids are returned if the points have fewer distinct directions. The same seed gives the same centroids.
     """
     rng = np.random.default_rng(seed)
-    if len(X) > k * POINTS:
-        X = X[np.sort(rng.choice(len(X), k * POINTS, replace=False))]
-    directed = X.any(axis=1)
+    if len(points) > k * POINTS:
+        points = points.take(np.sort(rng.choice(len(points), k * POINTS, replace=False)))
+    directed = points.scales > 0
     if not directed.all():  # avoids a copy
-        X = X[directed] if directed.any() else X[:1]
-    vectors = X if len(X) <= k else _cellwise(X, k, rng)
-    for _ in range(REFINEMENTS if len(X) > k else 0):
-        vectors = _refined(X, _in_cells(vectors, rng))
+        points = points.take(np.flatnonzero(directed) if directed.any() else np.arange(1))
+    if len(points) <= k:
+        return _in_cells(_distinct(points), rng)
+    vectors = _cellwise(points, k, rng)
+    for _ in range(REFINEMENTS):
+        centroids = _in_cells(vectors, rng)
+        owners = points.owners(centroids, REFINING_CELLS)
+        vectors = points.means(owners, Directions(centroids.vectors, centroids.scales))
     return _in_cells(_distinct(vectors), rng)
 
 
-def _distinct(vectors: Floats) -> Floats:
-    """The vectors without those that are equal after ``rounded``, in 8-bit precision."""
-    rows = np.unique(rounded(vectors)[0], axis=0)
-    return unit_rows(rows.astype(np.float32))
+def _distinct(vectors: Directions) -> Directions:
+    return vectors.take(np.unique(vectors.rows, axis=0, return_index=True)[1])
 
 
-def _cellwise(X: Floats, k: int, rng: np.random.Generator) -> Floats:
+def _cellwise(points: Directions, k: int, rng: np.random.Generator) -> Directions:
     """``k`` centroids by k-means inside cells, each cell with a share of them in proportion to its points."""
-    members = _groups(X, _kmeans(X, round(k**0.5), rng))
-    shares = np.array([len(rows) for rows in members]) * (k / len(X))
+    members = _groups(points, _heads(points, round(k**0.5) * (FINENESS if k > ONE_CELL_CENTROIDS else 1), rng))
+    shares = np.array([len(rows) for rows in members]) * (k / len(points))
     counts = np.floor(shares).astype(np.int64)
     counts[np.argsort(counts - shares, kind="stable")[: k - counts.sum()]] += 1
-    return np.concatenate([_kmeans(X[rows], int(n), rng) for rows, n in zip(members, counts, strict=True) if n])
+    seeds = rng.integers(2**31, size=len(members)).tolist()
+    tasks = [task for task in zip(members, counts.tolist(), seeds, strict=True) if task[1]]
+    parts = list(ahead(lambda task: _kmeans(points.take(task[0]), task[1], np.random.default_rng(task[2])), tasks))
+    return Directions(np.concatenate([part.rows for part in parts]), np.concatenate([part.scales for part in parts]))
 
 
-def _refined(X: Floats, centroids: Centroids) -> Floats:
-    """One round of k-means over all centroids; a centroid without points does not move."""
-    blocks = (X[i : i + BATCH_ROWS] for i in range(0, len(X), BATCH_ROWS))
-    owner = np.concatenate(list(ahead(lambda rows: centroids.nearest(rows, 1, REFINING_CELLS)[0][:, 0], blocks)))
-    points = sparse.csr_array((np.ones(len(X), np.float32), (owner, np.arange(len(X)))), (len(centroids), len(X)))
-    sums: Floats = points @ X
-    return unit_rows(np.where(sums.any(axis=1, keepdims=True), sums, centroids.units))
+def _heads(points: Directions, m: int, rng: np.random.Generator) -> Directions:
+    """At most ``m`` heads of cells, by k-means over a sample."""
+    if len(points) > m * HEAD_POINTS:
+        points = points.take(np.sort(rng.choice(len(points), m * HEAD_POINTS, replace=False)))
+    return _kmeans(points, m, rng)
 
 
-def _in_cells(vectors: Floats, rng: np.random.Generator) -> Centroids:
+def _in_cells(vectors: Directions, rng: np.random.Generator) -> Centroids:
     """The same vectors, ordered by cells; cells of more than twice the mean size are divided."""
     if len(vectors) <= ONE_CELL_CENTROIDS:
-        return Centroids(*rounded(vectors), *rounded(vectors.mean(axis=0, keepdims=True)), np.array([0, len(vectors)]))
+        return _one_cell(vectors)
     mean = len(vectors) ** 0.5 / FINENESS
     cells: list[Ints] = []
     waiting = [np.arange(len(vectors))]
     while waiting:
         rows = waiting.pop()
-        parts = _groups(vectors[rows], _kmeans(vectors[rows], round(len(rows) / mean), rng))
-        for part in parts:
-            done = len(parts) == 1 or len(part) <= 2 * mean
-            (cells if done else waiting).append(rows[part])
-    heads = np.stack([vectors[rows].mean(axis=0) for rows in cells])
-    starts = np.concatenate([[0], np.cumsum([len(rows) for rows in cells])])
-    return Centroids(*rounded(vectors[np.concatenate(cells)]), *rounded(heads), starts)
+        part = vectors.take(rows)
+        groups = _groups(part, _heads(part, round(len(rows) / mean), rng))
+        for group in groups:
+            done = len(groups) == 1 or len(group) <= 2 * mean
+            (cells if done else waiting).append(rows[group])
+    lengths = [len(rows) for rows in cells]
+    ordered = vectors.take(np.concatenate(cells))
+    nothing = Directions(np.zeros((len(cells), vectors.rows.shape[1]), np.int8), np.zeros(len(cells), np.float32))
+    heads = ordered.means(np.repeat(np.arange(len(cells)), lengths), nothing)
+    return Centroids(ordered.rows, ordered.scales, heads.rows, heads.scales, np.cumsum([0, *lengths]))
 
 
-def _groups(X: Floats, heads: Floats) -> list[Ints]:
-    """The rows of ``X`` by nearest head; heads without rows are left out."""
-    steps = range(0, len(X), BATCH_ROWS)
-    owner = np.concatenate([(X[i : i + BATCH_ROWS] @ heads.T).argmax(axis=1) for i in steps])
-    groups = np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=len(heads)))[:-1])
+def _one_cell(vectors: Directions) -> Centroids:
+    return Centroids(vectors.rows, vectors.scales, vectors.rows[:1], vectors.scales[:1], np.array([0, len(vectors)]))
+
+
+def _groups(points: Directions, heads: Directions) -> list[Ints]:
+    """The numbers of the points by nearest head; heads without points are left out."""
+    owners = points.owners(_one_cell(heads), 1)
+    groups = np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners, minlength=len(heads)))[:-1])
     return [rows for rows in groups if len(rows)]
 
 
-def _kmeans(X: Floats, k: int, rng: np.random.Generator) -> Floats:
-    return lloyd(X, max(1, k), seed=int(rng.integers(2**31)), rounds=ROUNDS, spherical=True) if k < len(X) else X
+def _kmeans(points: Directions, k: int, rng: np.random.Generator) -> Directions:
+    """At most ``k`` centroids by Lloyd's algorithm, begun with points; one without points does not move."""
+    if len(points) <= max(1, k):
+        return points
+    centroids = points.take(rng.choice(len(points), max(1, k), replace=False))
+    before = None
+    for _ in range(ROUNDS):
+        owners = points.owners(_one_cell(centroids), 1)
+        if before is not None and np.array_equal(owners, before):
+            break
+        centroids, before = points.means(owners, centroids), owners
+    return centroids

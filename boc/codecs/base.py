@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import lru_cache
 from inspect import signature
 from math import isfinite
@@ -17,6 +18,20 @@ from boc.errors import BocError
 from boc.types import Embeddings, Modality, Ragged
 
 FLOAT32 = np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What a step learns from: ``length`` rows or sets, in blocks with their modalities; it can be read repeatedly."""
+
+    length: int
+    read: Callable[[], Iterator[tuple[Any, Modality]]]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[tuple[Any, Modality]]:
+        return self.read()
 
 
 class Step:
@@ -87,9 +102,18 @@ class Step:
         """How many rows ``fit`` should see at least, of a collection of ``n_items``."""
         return 0
 
-    def fit_sample(self, X: Any, y: object, n_items: int | None) -> Step:
-        """``fit`` to a sample of a collection of ``n_items``, for steps whose size follows from the collection's."""
-        return self.fit(X, y)
+    def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
+        """Bytes of memory that ``fit_blocks`` takes for a sample of so many rows: float32, and its parts."""
+        return 8 * rows * width
+
+    def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Step:
+        """``fit`` to a sample of a collection of ``n_items``, here put together from its blocks.
+
+        A step that learns from one block after the other, or whose size follows from the collection's, overrides it.
+        """
+        parts, labels = zip(*blocks, strict=True)
+        rows = [len(part) if isinstance(part, Ragged) else part.shape[0] for part in parts]
+        return self.fit(joined(parts), np.repeat(labels, rows))
 
     @property
     def _n_features_out(self) -> int:
@@ -235,6 +259,15 @@ def as_rows(X: Any) -> sparse.csr_array:
     rows.eliminate_zeros()
     rows.sort_indices()
     return rows
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Stack blocks of dense or sparse rows, or of sets."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], Ragged):
+        return Ragged.concatenate(parts)
+    return stacked(parts) if sparse.issparse(parts[0]) else np.concatenate(parts)
 
 
 def stacked(parts: Sequence[sparse.csr_array]) -> sparse.csr_array:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.codecs.base import FLOAT32, Step
+from boc.codecs.base import FLOAT32, Blocks, Step
 from boc.types import Modality
 
 ALIKE = 1e-6  # squared distance from the mean, as a share of its squared length, that rounding alone gives
@@ -45,8 +46,29 @@ class Center(Step):
         labels = np.zeros(len(X), dtype="U1") if y is None else np.asarray(y).astype(str)
         if labels.shape != (len(X),):
             raise ValueError(f"y must hold one label for each of the {len(X)} rows, got shape {labels.shape}")
-        self.labels_ = np.unique(labels)
-        self.means_ = np.stack([_mean(X[labels == k]) for k in self.labels_]).astype(np.float32)
+        parts = [(X[labels == k], k) for k in np.unique(labels).tolist()]
+        return self._learn(Blocks(len(X), partial(iter, parts)))
+
+    def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Center:
+        return self._learn(Blocks(len(blocks), lambda: ((self._validated(X, reset=True), k) for X, k in blocks)))
+
+    def _learn(self, blocks: Blocks) -> Center:
+        """Compute the means in one pass over the blocks; a second one ends when all are known to be of unequal rows."""
+        sums: dict[str, NDArray[np.float64]] = {}
+        counts: dict[str, int] = {}
+        for X, label in blocks:
+            sums[label] = sums.get(label, 0) + X.sum(axis=0, dtype=np.float64)
+            counts[label] = counts.get(label, 0) + len(X)
+        means = {label: sums[label] / counts[label] for label in sorted(sums)}
+        alike = set(means)
+        for X, label in blocks:
+            if label in alike and _differ(X, means[label]):
+                alike.remove(label)
+            if not alike:
+                break
+        self.labels_ = np.array(list(means))
+        self.means_ = np.stack([0 * mean if label in alike else mean for label, mean in means.items()])
+        self.means_ = self.means_.astype(np.float32)
         return self
 
     def transform(self, X: NDArray[Any], modality: str | None = None) -> NDArray[np.float32]:
@@ -70,10 +92,8 @@ class Center(Step):
         return mean
 
 
-def _mean(rows: NDArray[Any]) -> NDArray[np.float64]:
-    """The mean of some rows; zero if all are equal to it, of which centring would leave nothing to search by."""
-    mean: NDArray[np.float64] = rows.mean(axis=0, dtype=np.float64)
+def _differ(rows: NDArray[Any], mean: NDArray[np.float64]) -> bool:
+    """Whether some row differs from the mean; centring would leave nothing to search by of rows that are all equal."""
     least = ALIKE * np.square(mean).sum()
     blocks = (rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK))  # the first one tells, but of equal rows
-    differ = any(np.square(block - mean).sum(axis=1).max() > least for block in blocks)
-    return mean if differ else np.zeros_like(mean)
+    return any(np.square(block - mean).sum(axis=1).max() > least for block in blocks)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment
-from boc.codecs.base import Step, stacked
+from boc.codecs.base import Blocks, Step, stacked
 from boc.codecs.center import Center
 from boc.codecs.crelu import CReLU
 from boc.codecs.dictionary import Dictionary
@@ -45,6 +46,14 @@ STEPS: dict[str, type[Step]] = {
         WordTerms,
     )
 }
+
+
+class Sample(Protocol):
+    """What a code is learned from: embeddings of one modality, which ``blocks`` yields some at a time, repeatedly."""
+
+    def __len__(self) -> int: ...
+
+    def blocks(self) -> Iterator[Embeddings]: ...
 
 
 class SurrogateCodec:
@@ -92,16 +101,22 @@ class SurrogateCodec:
         """How many rows ``fit`` should see at least, of a collection of ``n_items``."""
         return max((step.sample_rows(n_items) for step in self.steps if not step.frozen), default=0)
 
-    def fit(self, *samples: Embeddings, n_items: int | None = None) -> SurrogateCodec:
+    def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
+        """Bytes of memory that ``fit`` takes for a sample of so many vectors of ``width`` components."""
+        learning = (step for step in self.steps if step.learned and not step.frozen)
+        return max((step.learning_bytes(rows, width, n_items) for step in learning), default=0)
+
+    def fit(self, *samples: Sample, n_items: int | None = None) -> SurrogateCodec:
         """Learn all steps from embeddings of one or both modalities, samples of a collection of ``n_items``.
 
         Without ``n_items`` the samples are the collection. ValueError for a parameter out of its range.
         """
-        samples = tuple(sample for sample in samples if len(sample))
-        if not samples:
+        filled = [sample for sample in samples if len(sample)]
+        if not filled:
             raise BocError("no vectors to fit a code on; index at least one item")
         for chain in self.chains:
-            _fit_chain(chain, samples, n_items)
+            if not all(step.frozen for step in chain):
+                _fit_chain(chain, filled, n_items)
         self.n_terms = sum(self.widths)
         return self
 
@@ -217,33 +232,26 @@ def _through(chain: Sequence[Step], X: Any, side: str, modality: Modality) -> An
     return X
 
 
-def _fit_chain(chain: Sequence[Step], samples: Sequence[Embeddings], n_items: int | None) -> None:
+def _fit_chain(chain: Sequence[Step], samples: Sequence[Sample], n_items: int | None) -> None:
     """Fit the steps of one chain, each on the samples as transformed by the steps before it."""
-    if all(step.frozen for step in chain):
-        return
-    modalities = [sample.modality for sample in samples]
-    parts: list[Any] = [chain[0].read(sample) for sample in samples]
     last = max((number for number, step in enumerate(chain) if step.learned and not step.frozen), default=-1)
     for number, step in enumerate(chain):
+        blocks = Blocks(sum(map(len, samples)), partial(_transformed, chain, number, samples))
         if number > last:
-            parts = [_head(X) for X in parts]  # the remaining steps learn their width only
+            X, modality = next(iter(blocks))
+            blocks = Blocks(1, partial(iter, [(_head(X), modality)]))  # it learns its width only
         if not step.frozen:
-            step.fit_sample(_stack(parts), np.repeat(modalities, [_length(X) for X in parts]), n_items)
-        if step is not chain[-1]:
-            parts = [step.encode_documents(X, modality) for X, modality in zip(parts, modalities, strict=True)]
+            step.fit_blocks(blocks, n_items)
+
+
+def _transformed(chain: Sequence[Step], number: int, samples: Sequence[Sample]) -> Iterator[tuple[Any, Modality]]:
+    """The samples in blocks, as the first ``number`` steps of the chain transform them."""
+    for block in (block for sample in samples for block in sample.blocks()):
+        X: Any = chain[0].read(block)
+        for step in chain[:number]:
+            X = step.encode_documents(X, block.modality)
+        yield X, block.modality
 
 
 def _head(X: Any) -> Any:
     return Ragged.from_sets([X[0]], X.values.shape[1]) if isinstance(X, Ragged) else X[:1]
-
-
-def _length(X: Any) -> int:
-    return len(X) if isinstance(X, Ragged) else int(X.shape[0])
-
-
-def _stack(parts: Sequence[Any]) -> Any:
-    if len(parts) == 1:
-        return parts[0]
-    if isinstance(parts[0], Ragged):
-        return Ragged.concatenate(parts)
-    return stacked(parts) if sparse.issparse(parts[0]) else np.concatenate(parts)

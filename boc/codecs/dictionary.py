@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.cell_index import Centroids, spherical_kmeans
-from boc.codecs.base import FLOAT32, Step, stacked, terms_of
+from boc.clustering.cell_index import Centroids, Directions, rounded, spherical_kmeans
+from boc.codecs.base import FLOAT32, Blocks, Step, stacked, terms_of
 from boc.codecs.center import Center
 from boc.types import Modality, QueryCode
 from boc.vectors import unit_rows
@@ -26,7 +26,8 @@ FEWEST_CELLS = 16  # least number of cells searched for a query; fewer miss near
 DOCUMENT_CELLS = 12  # cells searched for a document; more do not improve its terms
 CHOICE = 4  # candidate centroids per term of a document
 ROWS = 2048  # documents encoded at a time; each needs (CHOICE * z) ** 2 products of candidates
-ROWS_PER_TERM = 16
+ROWS_PER_TERM = 8
+CENTROID_ARRAYS = 6  # bytes per component of a centroid while they are learned
 RIDGE = 1e-4  # keeps the weights of two nearly equal centroids finite
 
 
@@ -94,17 +95,34 @@ class Dictionary(Step):
         self.seed = seed
 
     def sample_rows(self, n_items: int) -> int:
-        """16 rows per centroid are enough to place it."""
+        """8 rows per centroid are enough to place it: more of them do not raise recall."""
         return ROWS_PER_TERM * (self.terms or vocabulary_size(n_items))
 
-    def fit_sample(self, X: NDArray[Any], y: object, n_items: int | None) -> Dictionary:
-        return self.fit(X, y, n_items)
+    def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
+        """The sample in 8 bits, and some arrays of the centroids in 8 bits."""
+        return (rows + CENTROID_ARRAYS * (self.terms or vocabulary_size(n_items))) * width
 
-    def fit(self, X: NDArray[Any], y: object = None, n_items: int | None = None) -> Dictionary:
-        """Learn the vocabulary from ``X`` (n, d), a sample of ``n_items`` rows (default: all of them).
+    def fit(self, X: NDArray[Any], y: object = None) -> Dictionary:
+        """Learn the vocabulary from ``X`` (n, d). ValueError for a parameter out of its range."""
+        X = self._validated(X, reset=True)
+        return self._learn(Directions(*rounded(X)), len(X))
 
-        ValueError for a parameter out of its range.
+    def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Dictionary:
+        """Learn the vocabulary from a sample of ``n_items`` rows (default: all of them).
+
+        Memory holds the sample once, in 8 bits.
         """
+        sample, done = None, 0
+        for X, _ in blocks:
+            rows, scales = rounded(self._validated(X, reset=True))
+            if sample is None:
+                sample = Directions(np.empty((len(blocks), X.shape[1]), np.int8), np.empty(len(blocks), np.float32))
+            sample.rows[done : done + len(X)], sample.scales[done : done + len(X)] = rows, scales
+            done += len(X)
+        assert sample is not None  # a code is learned from one row at least
+        return self._learn(sample, n_items or len(sample))
+
+    def _learn(self, sample: Directions, n_items: int) -> Dictionary:
         limits = {"terms": (self.terms, MOST_TERMS), "z": (self.z, MOST_PER_DOCUMENT), "bits": (self.bits, 15)}
         for name, (value, most) in limits.items():
             if value is not None and not 1 <= value <= most:
@@ -113,8 +131,7 @@ class Dictionary(Step):
             raise ValueError(f"query_z must be at least 1, got {self.query_z}")
         if not 0 < self.temperature < np.inf:
             raise ValueError(f"temperature must be a number greater than 0, got {self.temperature}")
-        rows = unit_rows(self._validated(X, reset=True))
-        learned = spherical_kmeans(rows, self.terms or vocabulary_size(n_items or len(rows)), self.seed)
+        learned = spherical_kmeans(sample, self.terms or vocabulary_size(n_items), self.seed)
         self.centroids_, self.scales_ = learned.vectors, learned.scales
         self.heads_, self.head_scales_, self.starts_ = learned.heads, learned.head_scales, learned.starts
         return self

@@ -90,7 +90,7 @@ def attach(
             manifest, codec = index.manifest, SurrogateCodec.restore(index.manifest.codec, index.arrays())
             check_same_encoder(file, manifest)
         else:
-            codec = fit_code(file, codec_maker(code)(file.header.identity))
+            codec = fit_code(file, codec_maker(code)(file.header.identity), progress)
             if codec.words:
                 raise BocError(
                     "the code words writes a text for each picture, and other programs' documents have no field for "

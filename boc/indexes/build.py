@@ -10,13 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_in
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from boc import models, plugins
 from boc.atomic_files import sole_writer
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError, SourceError
 from boc.indexes.load import DEFAULT_RM, append_items, delete_items, fit_code, load_index, new_manifest, stored_manifest
+from boc.indexes.load import Progress as Progress
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFiles, is_embeddings
 from boc.inputs.file_facts import State, state_of
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 
 PLACE = "file:boc-data"
 NARROWED = "ids narrow an extraction (--ids); give them to boc extract, or index the pictures"
-
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""A callback that gets the name of the stage, the number of finished items, and their total."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ def build_index(
         if exported is not None:
             manifest, codec = stored_manifest(exported, rm, rerank, table)
         else:
-            codec = fit_code(file, make(file.header.identity))
+            codec = fit_code(file, make(file.header.identity), progress)
             manifest = new_manifest(
                 file, codec, DEFAULT_RM if rm is None else rm, rerank=rerank or "dot", concepts=concepts, metadata=table
             )

@@ -98,7 +98,7 @@ def copy_index(
     other = parse_code(code) if isinstance(code, str) else code
     index = source.open(check_name(name))
     existed = target.exists(new)
-    codec = _codec(index, other, name)
+    codec = _codec(index, other, name, progress)
     manifest, arrays = manifest_of(index, codec, rm, rerank)
     if existed and not replace:
         existing = target.open(new).manifest
@@ -179,18 +179,22 @@ class StoredVectors:
         self._index = index
         self.path = path
 
+    @property
+    def dim(self) -> int:
+        """Components of a vector."""
+        return self._index.manifest.identity.dim
+
     def count(self, modality: Modality) -> int:
         """Number of items of one modality."""
         return self._index.manifest.items[modality]
 
-    def sample(self, modality: Modality, step: int) -> NDArray[np.float32]:
-        """The vectors of every ``step``-th item of one modality by id, float32 (n, d)."""
+    def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
+        """The vectors of the items of one modality with the numbers ``rows`` by id, in blocks, float32 (n, d)."""
         of = (item.id for item in self._index.items() if item.modality == modality)
-        ids = islice(of, 0, None, step)
-        blocks = [np.empty((0, self._index.manifest.identity.dim), np.float32)]
+        wanted = set(rows.tolist())
+        ids = (key for number, key in enumerate(of) if number in wanted)
         while some := list(islice(ids, BATCH)):
-            blocks.append(self._index.vectors(some).astype(np.float32))
-        return np.concatenate(blocks)
+            yield self._index.vectors(some).astype(np.float32)
 
 
 def _reading(
@@ -210,7 +214,7 @@ def _check_changes(name: str, new: str, at: str, to: str, *, changed: bool) -> N
         raise BocError(f"{name} would be copied onto itself; give another name, another place (--to) or a --code")
 
 
-def _codec(index: Index, code: Code | None, name: str) -> SurrogateCodec | None:
+def _codec(index: Index, code: Code | None, name: str, progress: Progress) -> SurrogateCodec | None:
     """The code that terms are made with: the new one, fitted; that of the index if its vectors were rounded after they
     were encoded; None if the stored terms are copied."""
     if code is None:
@@ -221,7 +225,7 @@ def _codec(index: Index, code: Code | None, name: str) -> SurrogateCodec | None:
             "make the index again from a feature file, or take a code of vectors: "
             "scalar, bits, permutation, dictionary, words"
         )
-    return fit_code(StoredVectors(index, name), code.codec(index.manifest.identity.dim))
+    return fit_code(StoredVectors(index, name), code.codec(index.manifest.identity.dim), progress)
 
 
 def own_codec(index: Index) -> SurrogateCodec | None:

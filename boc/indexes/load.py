@@ -7,8 +7,9 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
@@ -47,8 +48,12 @@ CONCEPT_BATCH = 256  # items encoded and added at a time with concept sets, whic
 FIT_SAMPLE = 100_000
 FIT_SETS = 2000
 DEFAULT_RM = 10.0
+MUCH = 200_000_000  # bytes of memory that are worth telling
 FOUND = 1000  # ids looked up at a time
 
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""A callback that gets the name of the stage, the number of finished items, and their total."""
 
 _Documents: TypeAlias = tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]
 """The input of an index writer: items, term frequencies, vectors and concept sets."""
@@ -60,30 +65,64 @@ class Samples(Protocol):
     @property
     def path(self) -> object: ...
 
+    @property
+    def dim(self) -> int: ...
+
     def count(self, modality: Modality) -> int: ...
 
-    def sample(self, modality: Modality, step: int) -> NDArray[np.float32]: ...
+    def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]: ...
 
 
-def fit_code(file: Samples, codec: SurrogateCodec) -> SurrogateCodec:
+@dataclass(frozen=True)
+class VectorSample:
+    """The vectors of ``size`` items of one modality of ``file``, spread evenly, read in blocks."""
+
+    file: Samples
+    modality: Modality
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def blocks(self) -> Iterator[Embeddings]:
+        """The vectors, some thousand at a time."""
+        rows = np.arange(self.size) * self.file.count(self.modality) // self.size
+        for vectors in self.file.sample(self.modality, rows):
+            yield Embeddings(self.modality, vectors)
+
+
+def fit_code(
+    file: Samples, codec: SurrogateCodec, progress: Progress = lambda label, done, total: None
+) -> SurrogateCodec:
     """Fit ``codec`` on items of ``file``, spread evenly: their vectors, 100,000 per modality or as many as its steps
-    need; their concept sets, of 2,000 per modality, if it learns from these."""
+    need; their concept sets, of 2,000 per modality, if it learns from these.
+
+    If this takes much memory, ``progress`` is told how much before it begins.
+    """
     counts = {modality: file.count(modality) for modality in MODALITIES}
     total = sum(counts.values())
     wanted = codec.sample_rows(total)
-    samples = []
+    samples: list[Embeddings | VectorSample] = []
     for modality, count in counts.items():
         if count and codec.reads_concepts and not all(step.frozen for step in codec.chains[0]):
             samples.append(_sets(file, modality, math.ceil(count / FIT_SETS)))
         elif count:
-            step = math.ceil(count / max(FIT_SAMPLE, math.ceil(wanted * count / total)))
-            samples.append(Embeddings(modality, file.sample(modality, step)))
+            size = min(count, max(FIT_SAMPLE, math.ceil(wanted * count / total)))
+            samples.append(VectorSample(file, modality, size))
     if not samples:
         raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
+    rows = sum(map(len, samples))
+    memory = codec.learning_bytes(rows, file.dim, total)
+    told = partial(progress, f"learning from {rows:,} items, {memory / 1e9:.1f} GB of memory")
+    if memory >= MUCH:
+        told(0, rows)
     try:
-        return codec.fit(*samples, n_items=total)
+        codec.fit(*samples, n_items=total)
     except ValueError as error:
         raise BocError(f"this code cannot be made: {error}") from error
+    if memory >= MUCH:
+        told(rows, rows)
+    return codec
 
 
 def _sets(file: Samples, modality: Modality, step: int) -> Embeddings:

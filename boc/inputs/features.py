@@ -61,6 +61,8 @@ OPTIONAL = {
     "fields": "",
     "index": "",
 }  # entries of a header that may be missing, with their defaults
+BLOCK = 1 << 14  # rows of an array digested at a time
+SAMPLED = 1 << 12  # rows of a sample read at a time
 ENDED = (EOFError, TokenError, MemoryError)  # of arrays that end too early, or claim a size beyond any memory
 
 
@@ -146,6 +148,11 @@ class FeatureFile:
                 )
             if needed == "ragged/features" and ("ragged/boxes" not in group or group["ragged/boxes"].shape[1] != 4):
                 raise FeatureFileError(f"{self.path}: its boxes are missing; make the file again with boc extract")
+
+    @property
+    def dim(self) -> int:
+        """Components of a vector."""
+        return self.header.dim
 
     def count(self, modality: Modality) -> int:
         """Number of items of one modality."""
@@ -271,18 +278,19 @@ class FeatureFile:
                     ragged = sorted(self._file[modality].get("ragged", {}))
                     arrays += ["offsets", *(f"ragged/{name}" for name in ragged)]
                 for name in arrays:
-                    array = self._file[modality]["offsets"] if name == "offsets" else self.mapped(modality, name)
-                    for start in range(0, len(array), 1 << 14):
-                        digest.update(np.ascontiguousarray(array[start : start + (1 << 14)]).data)
+                    for start in range(0, len(self._file[modality][name]), BLOCK):
+                        array = self._file[modality][name] if name == "offsets" else self.mapped(modality, name)
+                        digest.update(np.ascontiguousarray(array[start : start + BLOCK]).data)
+                        del array  # unmapped, so that the pages that were read do not count as memory of the process
         return digest.hexdigest()
 
-    def sample(self, modality: Modality, step: int, first: int = 0) -> NDArray[np.float32]:
-        """Global vectors number ``first``, ``first + step``, ... of one modality, float32 (n, d)."""
-        if not self.count(modality):
-            return np.empty((0, self.header.dim), np.float32)
-        found: NDArray[np.float32] = self.mapped(modality, "dense/vectors")[first::step].astype(np.float32)
-        check_values(self.path, found)
-        return found
+    def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
+        """The global vectors of the items with the numbers ``rows``, ascending, in blocks, float32 (n, d)."""
+        for start in range(0, len(rows), SAMPLED):
+            chosen = self.mapped(modality, "dense/vectors")[rows[start : start + SAMPLED]]  # mapped for one block only
+            found: NDArray[np.float32] = chosen.astype(np.float32)
+            check_values(self.path, found)
+            yield found
 
     def _single(self, data: h5py.Dataset, start: int, stop: int | None) -> NDArray[np.float32]:
         """Rows of an array as float32. FeatureFileError if a number is none."""
@@ -333,6 +341,11 @@ class FeatureFiles:
         """The file, if it is a single one and an exported index."""
         return self.files[0] if len(self.files) == 1 and self.files[0].manifest is not None else None
 
+    @property
+    def dim(self) -> int:
+        """Components of a vector."""
+        return self.header.dim
+
     def count(self, modality: Modality) -> int:
         """Number of items of one modality."""
         return sum(file.count(modality) for file in self.files)
@@ -346,11 +359,13 @@ class FeatureFiles:
         """SHA-256 over the vectors of all items, and with ``sets`` over all else that is of them."""
         return hashlib.sha256(json.dumps([file.contents(sets=sets) for file in self.files]).encode()).hexdigest()
 
-    def sample(self, modality: Modality, step: int) -> NDArray[np.float32]:
-        """Every ``step``-th global vector of one modality, float32 (n, d)."""
-        before = np.cumsum([0, *(file.count(modality) for file in self.files)])[:-1].tolist()
-        parts = [file.sample(modality, step, -start % step) for file, start in zip(self.files, before, strict=True)]
-        return np.concatenate(parts)
+    def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
+        """The global vectors of the items with the numbers ``rows``, ascending, in blocks, float32 (n, d)."""
+        before = 0
+        for file in self.files:
+            first, last = np.searchsorted(rows, (before, before + file.count(modality)))
+            yield from file.sample(modality, rows[first:last] - before)
+            before += file.count(modality)
 
 
 def _check_alike(files: Sequence[FeatureFile]) -> None:

@@ -34,7 +34,7 @@ from boc.manifest import Manifest
 from boc.types import MODALITIES, FieldType, Item, Modality, StoredConcepts, TermMatrix
 
 from . import fs, text_index_writer
-from .npy_files import DAMAGED, Files, Output, Sets, load_array, load_strings, offsets_of, spans, write_header
+from .npy_files import DAMAGED, Files, Output, Sets, load_array, load_strings, offsets_of, release, spans, write_header
 from .postings import BLOCK as ROWS
 from .postings import Postings
 from .string_column import Strings, taken
@@ -308,6 +308,7 @@ class _Merged:
             out = np.empty((sum(len(places) for _, places, _ in block), *first.shape[1:]), first.dtype)
             for part, places, rows in block:
                 out[_run(places)] = of(part)[_run(rows)]
+                release(of(part))
             yield out
 
     def sets(self, of: Callable[[Segment], tuple[NDArray[Any], NDArray[np.int64]]]) -> Iterator[Sets]:

@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from boc.clustering import cell_index
-from boc.clustering.cell_index import ONE_CELL_CENTROIDS, Centroids, rounded, spherical_kmeans
+from boc.clustering.cell_index import ONE_CELL_CENTROIDS, Centroids, Directions, rounded, spherical_kmeans
 from boc.vectors import unit_rows
 
 PATHS = ["numpy"] if cell_index._nearest is None else ["compiled", "numpy"]
@@ -34,6 +34,10 @@ def clustered(seed: int, clusters: int, rows: int, width: int, noise: float = 0.
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((clusters, width))
     return unit_rows(centres[rng.integers(clusters, size=rows)] + noise * rng.standard_normal((rows, width)))
+
+
+def learned(X: NDArray[np.float32], k: int, seed: int) -> Centroids:
+    return spherical_kmeans(Directions(*rounded(X)), k, seed)
 
 
 def slow_rounded(row: list[float]) -> tuple[list[int], np.float32]:
@@ -117,7 +121,7 @@ def test_a_row_with_what_is_no_number_has_no_direction(value: float) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_vector_that_is_no_number_finds_some_centroids_all_the_same(path: str) -> None:
-    centroids = spherical_kmeans(clustered(0, 30, 500, 8), 100, 0)
+    centroids = learned(clustered(0, 30, 500, 8), 100, 0)
     for value in (np.nan, np.inf, -np.inf):
         with computing_by(path), np.errstate(invalid="ignore"):
             numbers, _ = centroids.nearest(np.full((2, 8), value, np.float32), 10, 5)
@@ -177,6 +181,28 @@ def test_cosines_are_those_of_the_chosen_with_one_of_them(n: int, m: int, d: int
         assert cosines.tolist() == expected
 
 
+@settings(max_examples=30)
+@given(
+    n=st.integers(1, 40), k=st.integers(1, 9), d=st.integers(1, 20), seed=st.integers(0, 99), batch=st.integers(1, 50)
+)
+def test_means_are_those_of_a_loop_over_the_groups(n: int, k: int, d: int, seed: int, batch: int) -> None:
+    """And a group without a direction keeps the one before; whatever the batches."""
+    rng = np.random.default_rng(seed)
+    points = Directions(*rounded(rng.standard_normal((n, d)).astype(np.float32)))
+    before, owners = Directions(*rounded(rng.standard_normal((k, d)).astype(np.float32))), rng.integers(k, size=n)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cell_index, "BATCH_ROWS", batch)
+        found = points.means(owners, before)
+        nearest = points.owners(Centroids(before.rows, before.scales, *rounded(np.ones((1, d))), np.array([0, k])), 1)
+    units = points.rows * points.scales[:, None]
+    for group in range(k):
+        members = units[owners == group].sum(axis=0, dtype=np.float64)
+        expected = members / np.linalg.norm(members) if members.any() else before.rows[group] * before.scales[group]
+        np.testing.assert_allclose(found.rows[group] * found.scales[group], expected, atol=0.02)
+    products = units @ (before.rows * before.scales[:, None]).T
+    np.testing.assert_allclose(products[np.arange(n), nearest], products.max(axis=1), atol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def points() -> NDArray[np.float32]:
     return clustered(0, 300, 12_000, 16)
@@ -185,7 +211,7 @@ def points() -> NDArray[np.float32]:
 @pytest.fixture(scope="module")
 def many(points: NDArray[np.float32]) -> Centroids:
     """More centroids than lie in one cell."""
-    return spherical_kmeans(points, 2 * ONE_CELL_CENTROIDS, seed=0)
+    return learned(points, 2 * ONE_CELL_CENTROIDS, 0)
 
 
 @pytest.mark.slow
@@ -230,7 +256,7 @@ def test_rows_too_many_to_be_held_together_are_all_answered() -> None:
 
 
 def test_a_seed_gives_one_result_and_another_seed_another(points: NDArray[np.float32]) -> None:
-    first, again, other = (spherical_kmeans(points[:2000], 200, seed).vectors for seed in (1, 1, 2))
+    first, again, other = (learned(points[:2000], 200, seed).vectors for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -240,16 +266,16 @@ def test_a_seed_gives_one_result_and_another_seed_another(points: NDArray[np.flo
 @given(n=st.integers(1, 30), k=st.integers(1, 40), copies=st.integers(1, 3), seed=st.integers(0, 2**32))
 def test_never_more_centroids_than_asked_for_or_than_distinct_rows(n: int, k: int, copies: int, seed: int) -> None:
     X = np.repeat(unit_rows(np.random.default_rng(n).standard_normal((n, 3))), copies, axis=0)
-    found = spherical_kmeans(X, k, seed)
+    found = learned(X, k, seed)
     assert 1 <= len(found) <= k
     if k >= n * copies:
         assert np.unique(found.vectors, axis=0).tolist() == np.unique(rounded(X)[0], axis=0).tolist()
 
 
 def test_training_gains_on_random_members(points: NDArray[np.float32]) -> None:
-    learned = spherical_kmeans(points, 500, 0)
+    found = learned(points, 500, 0)
     drawn = points[np.random.default_rng(0).choice(len(points), 500, replace=False)]
-    similarity = [(points @ vectors.T).max(axis=1).mean() for vectors in (learned.units, drawn)]
+    similarity = [(points @ vectors.T).max(axis=1).mean() for vectors in (found.units, drawn)]
     assert similarity[0] > similarity[1] + 0.02
 
 
@@ -258,6 +284,6 @@ def test_no_centroid_is_left_with_a_crowd() -> None:
     rng = np.random.default_rng(0)
     narrow = np.eye(8)[0] + 0.02 * rng.standard_normal((4000, 8))
     X = unit_rows(np.concatenate([narrow, rng.standard_normal((4000, 8))]))
-    found = spherical_kmeans(X, 400, 0)
+    found = learned(X, 400, 0)
     lengths = np.bincount((X @ found.units.T).argmax(axis=1), minlength=len(found))
     assert lengths.max() < 4 * len(X) / len(found)

@@ -263,8 +263,8 @@ def test_the_chain_centres_each_modality_first() -> None:
 
 
 def test_the_vocabulary_follows_from_the_collection_not_from_the_sample() -> None:
-    assert Dictionary().sample_rows(1_000_000) == 16 * 65_536
-    assert Dictionary(terms=7).sample_rows(1_000_000) == 16 * 7
+    assert Dictionary().sample_rows(1_000_000) == 8 * 65_536
+    assert Dictionary(terms=7).sample_rows(1_000_000) == 8 * 7
     sample = Embeddings("image", gaussian(0, 200))
     for steps, n_items, expected in ((dictionary_steps(), None, 64), (dictionary_steps(), 400, 128),
                                      (dictionary_steps(terms=7), 400, 7)):  # fmt: skip
@@ -272,6 +272,27 @@ def test_the_vocabulary_follows_from_the_collection_not_from_the_sample() -> Non
         before = [step.get_params() for step in codec.steps]
         assert codec.fit(sample, n_items=n_items).n_terms == expected
         assert [step.get_params() for step in codec.steps] == before
+
+
+def test_what_is_learned_does_not_depend_on_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = Embeddings("image", gaussian(0, 90)), Embeddings("text", gaussian(1, 60))
+    whole = global_code("dictionary", terms=16).fit(*samples)
+    monkeypatch.setattr("boc.types.BLOCK", 7)
+    assert sum(len(block) for block in samples[0].blocks()) == 90
+    parts = global_code("dictionary", terms=16).fit(*samples)
+    for step, other in zip(whole.steps, parts.steps, strict=True):
+        for name in step.learned:
+            assert same_matrix(getattr(step, name), getattr(other, name))
+
+
+def test_memory_of_learning_is_that_of_the_sample_and_of_the_centroids_in_bytes() -> None:
+    code = global_code("dictionary")
+    small, large, many = (
+        code.learning_bytes(n, 256, items) for n, items in ((1000, 10**6), (2000, 10**6), (2000, 10**7))
+    )
+    assert large - small == 1000 * 256
+    assert many > large
+    assert global_code("bits").learning_bytes(1000, 256, 10**6) == 8 * 1000 * 256
 
 
 def test_centroids_are_stored_in_bytes_without_a_loss() -> None:

@@ -46,6 +46,28 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("many") / "many.h5", {"image": 3000, "text": 7000})
 
 
+def test_a_code_learned_from_a_file_is_that_of_its_items_spread_evenly(
+    many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the blocks it is read in; and memory is told before, if it is much."""
+    told: list[tuple[str, int, int]] = []
+    monkeypatch.setattr("boc.indexes.load.FIT_SAMPLE", 100)
+    with FeatureFiles([many]) as file:
+        samples = [
+            Embeddings(m, next(iter(file.sample(m, np.arange(size) * file.count(m) // size))))
+            for m, size in (("image", 154), ("text", 359))
+        ]
+        fit_code(file, global_code("dictionary", terms=64), lambda *progress: told.append(progress))
+        assert not told
+        monkeypatch.setattr("boc.indexes.load.MUCH", 0)
+        monkeypatch.setattr("boc.inputs.features.SAMPLED", 50)
+        found = fit_code(file, global_code("dictionary", terms=64), lambda *progress: told.append(progress))
+    assert told == [("learning from 513 items, 0.0 GB of memory", done, 513) for done in (0, 513)]
+    expected = global_code("dictionary", terms=64).fit(*samples, n_items=10_000)
+    for name, array in expected.arrays().items():
+        assert np.array_equal(found.arrays()[name], array)
+
+
 @given(fixed=st.integers(0, 10**9), each=st.dictionaries(st.sampled_from(["postings", "vectors", "other"]),
        st.integers(1, 10**5), min_size=1), sizes=st.lists(st.integers(1, 10**6), min_size=2, max_size=2, unique=True),
        items=st.integers(1, 10**10), start=st.floats(0, 100), rate=st.floats(1e-6, 1))  # fmt: skip

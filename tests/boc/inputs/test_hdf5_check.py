@@ -45,7 +45,7 @@ def drain(path: Path) -> None:
             for rows in file.batches(modality, 7):
                 assert rows.embeddings.vectors.shape == (len(rows.items), file.header.dim)
             file.vectors(modality)
-            file.sample(modality, 3)
+            list(file.sample(modality, np.arange(0, file.count(modality), 3)))
 
 
 def put(name: str, value: object, **options: object) -> Callable[[h5py.File], None]:

@@ -606,7 +606,17 @@ def test_an_array_in_memory_has_nothing_to_fetch(monkeypatch: pytest.MonkeyPatch
     for array in (np.ones((3, 2)), np.frombuffer(bytes(48)).reshape(3, 2)):
         before = array.tobytes()
         npy_files.fetch(array, np.array([0, 2]))
+        npy_files.release(array)
         assert array.tobytes() == before
+
+
+def test_an_array_whose_pages_are_let_go_is_the_same(tmp_path: Path) -> None:
+    array = np.arange(50_000).reshape(-1, 2)
+    np.save(tmp_path / "array.npy", array)
+    mapped = npy_files.load_array(tmp_path / "array.npy")
+    for part in (mapped, mapped[7:9]):
+        npy_files.release(part)
+        assert np.array_equal(mapped, array)
 
 
 def test_an_empty_place_and_a_bad_address_say_what_to_do(tmp_path: Path) -> None:
