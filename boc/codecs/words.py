@@ -18,7 +18,7 @@ from scipy import sparse
 
 from boc.clustering.kmeans import kmeans
 from boc.clustering.term_labels import unpack_labels
-from boc.codecs.base import one_row
+from boc.codecs.base import Blocks, Step, one_row
 from boc.codecs.center import Center
 from boc.codecs.topz import largest
 from boc.types import Modality
@@ -81,6 +81,11 @@ class WordTerms(Center):
         step = cls(len(codebook), z, query_z)
         step._given = codebook
         return step
+
+    def fit_blocks(self, blocks: Blocks, n_items: int | None) -> WordTerms:
+        """``fit`` to all blocks at once: the directions are learned from them too."""
+        Step.fit_blocks(self, blocks, n_items)
+        return self
 
     def fit(self, X: NDArray[Any], y: object = None) -> WordTerms:
         """Learn the means of ``X`` (n, d) for each label of ``y`` (n,), and the directions if there is no vocabulary.

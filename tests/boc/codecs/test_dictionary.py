@@ -263,8 +263,8 @@ def test_the_chain_centres_each_modality_first() -> None:
 
 
 def test_the_vocabulary_follows_from_the_collection_not_from_the_sample() -> None:
-    assert Dictionary().sample_rows(1_000_000) == 8 * 65_536
-    assert Dictionary(terms=7).sample_rows(1_000_000) == 8 * 7
+    assert Dictionary().sample_rows(1_000_000) == 12 * 65_536
+    assert Dictionary(terms=7).sample_rows(1_000_000) == 12 * 7
     sample = Embeddings("image", gaussian(0, 200))
     for steps, n_items, expected in ((dictionary_steps(), None, 64), (dictionary_steps(), 400, 128),
                                      (dictionary_steps(terms=7), 400, 7)):  # fmt: skip
