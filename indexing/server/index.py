@@ -201,7 +201,9 @@ class ServerIndex:
         found = []
         for query, hits in zip(queries, answers, strict=True):
             scores = np.array([hit["_score"] for hit in hits], np.float32) - np.float32(requests.offset(query))
-            found.append(reorder([Hit(self._item(hit["_source"]), 0.0) for hit in hits], scores, k))
+            pairs = zip(hits, scores.tolist(), strict=True)
+            best = sorted([Hit(self._item(hit["_source"]), score) for hit, score in pairs], key=_by_score)
+            found.append(best[:k])
         stages.took("content_ms", begun)
         return found
 
@@ -540,6 +542,11 @@ def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> 
             left = None if left is None else left - len(hits)
     finally:
         transport.close_pit(pit)
+
+
+def _by_score(hit: Hit) -> tuple[float, str]:
+    """Best first; ties to the smaller id."""
+    return -hit.score, hit.item.id
 
 
 def _lower(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,13 +56,14 @@ List query = params.query; BytesRef vector = doc['vector'].value; byte[] data = 
 double sum = 0; int n = query.size();
 for (int i = 0; i < n; ++i) {
   int low = data[at]; int bits = data[at + 1] * 256 + (low & 255); at += 2;
-  double value = ((Number) query.get(i)).doubleValue() * Float.intBitsToFloat((bits & 32767) << 13);
-  sum += bits < 0 ? -value : value;
+  float value = Float.intBitsToFloat((bits & 32768) << 16 | (bits & 32767) << 13);
+  sum += ((Number) query.get(i)).doubleValue() * value;
 }
 return sum * 5.192296858534828E33 + params.offset;
 """
 """The dot product with a float16 vector in a binary field. The bits are shifted to the exponent and fraction of a
-float32, which gives numbers 2**112 times too small, also for subnormal ones; the last line corrects this."""
+float32, which gives numbers 2**112 times too small, also for subnormal ones; the last line corrects this. There is no
+branch: half of all signs are negative, so that a processor would guess every second one wrong."""
 FLOAT32 = """
 List query = params.query; BytesRef vector = doc['vector'].value; byte[] data = vector.bytes; int at = vector.offset;
 double sum = 0; int n = query.size();

@@ -1,4 +1,4 @@
-"""Three OpenSearch nodes that find each other."""
+"""Several nodes that find each other, of Elasticsearch or OpenSearch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 from .catalogue import KINDS
 from .server import Server
+
+FIRST = {"elasticsearch": "cluster.initial_master_nodes", "opensearch": "cluster.initial_cluster_manager_nodes"}
 
 
 class Cluster:
@@ -31,7 +33,7 @@ class Cluster:
         together = {
             "cluster.name": f"boc-{self.nodes[0].port}",
             "discovery.seed_hosts": [node.transport for node in self.nodes],
-            "cluster.initial_cluster_manager_nodes": [node.settings["node.name"] for node in self.nodes],
+            FIRST[self.kind.engine]: [node.settings["node.name"] for node in self.nodes],
             **(settings or {}),
         }
         for node in self.nodes:

@@ -212,6 +212,14 @@ class Server:
         self._process = None
         _wait_closed(self.port)
 
+    def pause(self) -> None:
+        """Stop it where it is (SIGSTOP), as a machine does that swaps or hangs; ``resume`` lets it go on."""
+        os.killpg(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after ``pause``."""
+        os.killpg(self.pid, signal.SIGCONT)
+
     def restart(self) -> None:
         """Stop it if it runs, and start it again on the same data and port."""
         self.stop()

@@ -262,16 +262,14 @@ def painless(source: str, query: NDArray[np.float32], data: bytes, offset: float
     signed = np.frombuffer(data, np.int8).tolist()
     step = int(re.findall(r"at \+= (\d)", source)[0])
     steps = dict(re.findall(r"int (\w+) = ([^;]+);", source.partition("++i")[2]))
-    decoded = re.findall(r"intBitsToFloat\((.+?)\)(?: \*|;)", source)[0]
+    decoded = re.findall(r"intBitsToFloat\((.+?)\);", source)[0]
     factor = [float(x) for x in re.findall(r"return sum \* ([0-9.E]+) \+", source)] or [1.0]
     total = np.float32(0)
     for i, weight in enumerate(query):
         known: dict[str, Any] = {"data": signed, "at": i * step}
         for name, expression in steps.items():
             known[name] = int32(eval(expression, {}, known))
-        value = np.float32(weight * as_float(eval(decoded, {}, known)))
-        negative = "bits < 0" in source and known["bits"] < 0
-        total = np.float32(total + (-value if negative else value))
+        total = np.float32(total + np.float32(weight * as_float(eval(decoded, {}, known))))
     return float(total) * factor[0] + offset
 
 
