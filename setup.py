@@ -13,6 +13,7 @@ MODULES = (
     "boc.clustering._nearest",
     "boc.codecs._quantize",
     "boc.rerank._rescore",
+    "boc.rerank._compact",
     "boc._instances",
     "indexing.embedded._topk",
     "indexing.embedded._query",

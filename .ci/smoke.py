@@ -8,7 +8,13 @@ from pathlib import Path
 
 from boc.cli import main
 
-MODULES = ("boc.clustering._nearest", "boc.codecs._quantize", "boc.rerank._rescore", "boc._instances")
+MODULES = (
+    "boc.clustering._nearest",
+    "boc.codecs._quantize",
+    "boc.rerank._compact",
+    "boc.rerank._rescore",
+    "boc._instances",
+)
 ENGINE = ("indexing.embedded._topk", "indexing.embedded._query", "indexing.embedded._strings")
 AT = ("--at", "file:index")
 

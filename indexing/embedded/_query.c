@@ -1,42 +1,17 @@
 /* Queries answered from their vectors in one call without the lock of Python: nearest centroids, their weights, posting
-   lists of all parts of an index, products with the vectors of the candidates. index.py does the same step by step.
+   lists of all parts of an index, compact codes, products with the vectors of the candidates. index.py does the same
+   step by step. */
 
-   A plan holds what all calls share: the arrays of the code and of the parts. They are checked once. */
-
-#include "../../boc/clustering/nearest.h"
-#include "../../boc/codecs/quantize.h"
-#include "../../boc/rerank/rescore.h"
 #include "fetch.h"
-#include "ranking.h"
+#include "plan.h"
 
 #define PLAN "indexing.embedded._query.plan"
-
-enum { MEAN, HEADS, HEAD_SCALES, STARTS, CENTROIDS, SCALES, CODE_ARRAYS };
-enum { LISTS, ROWS, FREQUENCIES, PEAKS, VECTORS, ID_BYTES, ID_OFFSETS, MASK, PART_ARRAYS };
-
-typedef struct {
-    Postings postings;
-    const uint8_t *mask;
-    const void *vectors;
-    int halves; /* float16 instead of float32 */
-} Part;
-
-typedef struct {
-    Search code;
-    const float *mean;
-    double temperature;
-    int top, n_arrays;
-    int64_t held, n_parts; /* centroids and parts */
-    Array *arrays;
-    Part *parts;
-    Ids *ids;
-} Plan;
 
 /* What a call is asked for. */
 typedef struct {
     const Plan *plan;
     const float *queries;
-    int64_t n, z, cells, depth, k;
+    int64_t n, z, cells, depth, size, k; /* candidates, and those whose vectors are read */
     int32_t *parts; /* (n, k) of the hits */
     int64_t *rows, *counts;
     float *scores;
@@ -44,7 +19,8 @@ typedef struct {
 
 /* Memory of a call: for the terms of all queries, and the candidates of one. */
 typedef struct {
-    float *centred, *cosines, *padded, *products;
+    float *centred, *cosines, *padded, *products, *rotated;
+    CompactQuery compact;
     int64_t *numbers;
     int32_t *terms, *weights;
     uint64_t *keys;
@@ -54,8 +30,9 @@ typedef struct {
 
 static void leave(Work *w)
 {
-    void *const pieces[] = {w->centred, w->cosines, w->padded, w->products, w->numbers, w->terms, w->weights, w->keys,
-                            w->found.rows, w->found.parts, w->found.ranks, w->found.dropped, w->found.ranked};
+    void *const pieces[] = {w->centred, w->cosines, w->padded, w->products, w->rotated, w->compact.numbers,
+                            w->numbers, w->terms, w->weights, w->keys, w->found.rows, w->found.parts, w->found.ranks,
+                            w->found.dropped, w->found.ranked};
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
         free(pieces[i]);
 }
@@ -72,6 +49,9 @@ static int make(Work *w, const Call *call)
     w->cosines = malloc((n * z + 1) * sizeof *w->cosines);
     w->padded = malloc((d + WIDEST) * sizeof *w->padded);
     w->products = malloc(most * sizeof *w->products);
+    w->rotated = malloc(2 * d * sizeof *w->rotated + 1);
+    w->compact.width = compact_width(plan->code.d);
+    w->compact.numbers = malloc((size_t)(PER_BYTE * w->compact.width) + 1);
     w->numbers = malloc((n * z + 1) * sizeof *w->numbers);
     w->terms = malloc((z + 1) * sizeof *w->terms);
     w->weights = malloc((z + 1) * sizeof *w->weights);
@@ -82,7 +62,8 @@ static int make(Work *w, const Call *call)
                             .ranks = malloc(most * sizeof *w->found.ranks),
                             .dropped = calloc(most, sizeof *w->found.dropped),
                             .ranked = malloc(most * sizeof *w->found.ranked)};
-    return w->centred && w->cosines && w->padded && w->products && w->numbers && w->terms && w->weights && w->keys &&
+    return w->centred && w->cosines && w->padded && w->products && w->rotated && w->compact.numbers &&
+           w->numbers && w->terms && w->weights && w->keys &&
            w->found.rows && w->found.parts && w->found.ranks && w->found.dropped && w->found.ranked;
 }
 
@@ -142,19 +123,45 @@ static const char *find_candidates(const Call *call, Work *w, Terms terms, int *
     return NULL;
 }
 
+/* The part of the candidates from ``first`` on, and their ``end``. */
+static const Part *part_from(const Call *call, const Candidates *found, int64_t first, int64_t *end)
+{
+    for (*end = first; *end < found->n && found->parts[*end] == found->parts[first];)
+        ++*end;
+    return call->plan->parts + found->parts[first];
+}
+
+/* Keep the candidates of query i that have the largest estimates by compact codes. */
+static void shorten(const Call *call, Work *w, int64_t i)
+{
+    const int64_t d = call->plan->code.d;
+    Candidates *found = &w->found;
+    if (call->plan->signs == NULL || found->n <= call->size)
+        return;
+    memcpy(w->rotated, call->queries + i * d, (size_t)d * sizeof *w->rotated);
+    rotate(w->rotated, w->rotated + d, call->plan->signs, d);
+    round_query(w->rotated, d, &w->compact);
+    for (int64_t first = 0, end = 0; first < found->n; first = end) {
+        const Part *part = part_from(call, found, first, &end);
+        fetch_rows(part->compact, w->compact.bytes, found->rows + first, end - first);
+        estimate(&w->compact, part->compact, part->compact_scales, found->rows + first, end - first,
+                 w->products + first);
+    }
+    for (int64_t j = 0; j < found->n; j++)
+        found->ranks[j] = rank_of(w->products[j]);
+    keep_largest(found, call->size);
+}
+
 /* Products of query i with the vectors of its candidates. */
 static void multiply_candidates(const Call *call, Work *w, int64_t i)
 {
-    const Plan *plan = call->plan;
-    const int64_t d = plan->code.d;
+    const int64_t d = call->plan->code.d;
     Candidates *found = &w->found;
     for (int64_t first = 0, end = 0; first < found->n; first = end) {
-        const Part *part = plan->parts + found->parts[first];
-        while (end < found->n && found->parts[end] == found->parts[first])
-            end++;
+        const Part *part = part_from(call, found, first, &end);
         fetch_rows(part->vectors, d * (part->halves ? 2 : 4), found->rows + first, end - first);
-        multiply_rows(call->queries + i * d, part->vectors, part->halves, found->rows + first, end - first, d, w->padded,
-                      w->products + first);
+        multiply_rows(call->queries + i * d, part->vectors, part->halves, found->rows + first, end - first, d,
+                      w->padded, w->products + first);
     }
     for (int64_t j = 0; j < found->n; j++)
         found->ranks[j] = rank_of(w->products[j]);
@@ -189,6 +196,7 @@ static const char *answer(const Call *call, int *answered)
         wrong = find_candidates(call, &w, terms_of(call, &w, i), answered);
         if (wrong != NULL || !*answered)
             break;
+        shorten(call, &w, i);
         multiply_candidates(call, &w, i);
         give(call, &w, i);
     }
@@ -196,77 +204,7 @@ static const char *answer(const Call *call, int *answered)
     return wrong;
 }
 
-static void drop(Plan *plan)
-{
-    release(plan->arrays, plan->n_arrays);
-    PyMem_Free(plan->arrays);
-    PyMem_Free(plan->parts);
-    PyMem_Free(plan->ids);
-    PyMem_Free(plan);
-}
-
 static void drop_capsule(PyObject *capsule) { drop(PyCapsule_GetPointer(capsule, PLAN)); }
-
-/* Take the arrays of the code; -1 and an error if they do not fit each other. */
-static int take_code(Plan *plan, PyObject *arrays)
-{
-    const Array wanted[CODE_ARRAYS] = {{"mean", "f", 1},   {"heads", "b", 2},   {"head_scales", "f", 1},
-                                       {"starts", "q", 1}, {"vectors", "b", 2}, {"scales", "f", 1}};
-    Array *a = plan->arrays;
-    for (int i = 0; i < CODE_ARRAYS; i++) {
-        PyObject *array = PyTuple_GetItem(arrays, i);
-        a[i] = wanted[i];
-        if (array == NULL || take(a + i, &array, 1))
-            return -1;
-    }
-    const int64_t d = a[MEAN].view.shape[0], m = a[HEADS].view.shape[0];
-    plan->held = a[CENTROIDS].view.shape[0];
-    plan->mean = a[MEAN].view.buf;
-    plan->code = (Search){.starts = a[STARTS].view.buf, .heads = a[HEADS].view.buf, .head_scales = a[HEAD_SCALES].view.buf,
-                          .vectors = a[CENTROIDS].view.buf, .scales = a[SCALES].view.buf, .m = m, .d = d};
-    const int fits = same_length(a[HEADS].view.shape[1], d, "heads of another width") &&
-                     same_length(a[CENTROIDS].view.shape[1], d, "vectors of another width") &&
-                     same_length(a[HEAD_SCALES].view.shape[0], m, "head_scales for another number of heads") &&
-                     same_length(a[STARTS].view.shape[0], m + 1, "starts for another number of heads") &&
-                     same_length(a[SCALES].view.shape[0], plan->held, "scales for another number of vectors");
-    if (fits && (d > LONGEST || plan->held > INT32_MAX))
-        PyErr_Format(PyExc_ValueError, "%zd centroids of %zd numbers; at most %d of %d", (Py_ssize_t)plan->held,
-                     (Py_ssize_t)d, INT32_MAX, LONGEST);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-/* Take the arrays of part i; -1 and an error if they do not fit each other. */
-static int take_part(Plan *plan, PyObject *arrays, int64_t i)
-{
-    const Array wanted[PART_ARRAYS] = {{"starts", "I", 1},   {"rows", "H", 1},        {"frequencies", "BHi", 1},
-                                       {"peaks", "I", 1, 1}, {"vectors", "ef", 2},    {"ids", "B", 1},
-                                       {"offsets", "q", 1},  {"mask", "B", 1}};
-    Array *a = plan->arrays + CODE_ARRAYS + i * PART_ARRAYS;
-    for (int j = 0; j < PART_ARRAYS; j++) {
-        PyObject *array = PyTuple_GetItem(arrays, j);
-        a[j] = wanted[j];
-        if (array == NULL || (array != Py_None && take(a + j, &array, 1)))
-            return -1;
-    }
-    const Py_ssize_t n = a[VECTORS].view.obj ? a[VECTORS].view.shape[0] : 0, n_postings = a[ROWS].view.len / 2;
-    const Py_ssize_t n_terms = a[PEAKS].view.len / 4, blocks = n > BLOCK ? (n - 1) / BLOCK + 1 : 1;
-    plan->parts[i] = (Part){.mask = a[MASK].view.buf, .vectors = a[VECTORS].view.buf, .halves = a[VECTORS].view.itemsize == 2};
-    plan->parts[i].postings = (Postings){.starts = a[LISTS].view.buf, .rows = a[ROWS].view.buf,
-                                         .frequencies = a[FREQUENCIES].view.buf, .peaks = a[PEAKS].view.buf,
-                                         .width = a[FREQUENCIES].view.len ? (int)a[FREQUENCIES].view.itemsize : 0,
-                                         .n = n, .n_terms = n_terms, .n_postings = n_postings, .blocks = blocks};
-    plan->ids[i] = (Ids){a[ID_BYTES].view.buf, a[ID_OFFSETS].view.buf, a[ID_BYTES].view.len};
-    const Py_ssize_t frequencies = plan->parts[i].postings.width ? n_postings : 0;
-    if (same_length(a[LISTS].view.len / 4, n_terms * blocks + 1, "starts for another number of terms or rows") &&
-        same_length(a[FREQUENCIES].view.len, frequencies * a[FREQUENCIES].view.itemsize, "frequencies for other rows") &&
-        same_length(n_terms, plan->held, "postings of another number of terms") &&
-        same_length(a[VECTORS].view.shape[1], plan->code.d, "vectors of another width") &&
-        same_length(a[ID_OFFSETS].view.shape[0], n + 1, "offsets of ids for another number of rows") && n > INT32_MAX)
-        PyErr_Format(PyExc_ValueError, "%zd rows in a part; at most %d", n, INT32_MAX);
-    if (!PyErr_Occurred() && plan->parts[i].mask != NULL)
-        same_length(a[MASK].view.shape[0], n, "mask for another number of rows");
-    return PyErr_Occurred() ? -1 : 0;
-}
 
 static PyObject *plan(PyObject *module, PyObject *arguments)
 {
@@ -299,19 +237,19 @@ static PyObject *search_vectors(PyObject *module, PyObject *const *objects, Py_s
     enum { QUERIES, PARTS_OUT, ROWS_OUT, SCORES_OUT, COUNTS, ARRAYS };
     Array arrays[ARRAYS] = {{"queries", "f", 2}, {"parts", "i", 2, 1}, {"rows", "q", 2, 1}, {"scores", "f", 2, 1},
                             {"counts", "q", 1, 1}};
-    int64_t numbers[3];
+    int64_t numbers[4];
     PyObject *result = NULL;
     (void)module;
-    if (n_objects != 1 + ARRAYS + 3)
-        return PyErr_Format(PyExc_TypeError, "answer takes a plan, %d arrays, z, cells and depth", ARRAYS);
+    if (n_objects != 1 + ARRAYS + 4)
+        return PyErr_Format(PyExc_TypeError, "answer takes a plan, %d arrays, z, cells, depth and size", ARRAYS);
     const Plan *made = PyCapsule_GetPointer(objects[0], PLAN);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         numbers[i] = PyLong_AsLongLong(objects[1 + ARRAYS + i]);
     if (PyErr_Occurred())
         return NULL;
     if (!take(arrays, objects + 1, ARRAYS)) {
         const Py_ssize_t n = arrays[QUERIES].view.shape[0], k = arrays[SCORES_OUT].view.shape[1];
-        const Call call = {made, arrays[QUERIES].view.buf, n, numbers[0], numbers[1], numbers[2], k,
+        const Call call = {made, arrays[QUERIES].view.buf, n, numbers[0], numbers[1], numbers[2], numbers[3], k,
                            arrays[PARTS_OUT].view.buf, arrays[ROWS_OUT].view.buf, arrays[COUNTS].view.buf,
                            arrays[SCORES_OUT].view.buf};
         int fits = same_length(arrays[QUERIES].view.shape[1], made->code.d, "queries of another width") &&
@@ -319,9 +257,9 @@ static PyObject *search_vectors(PyObject *module, PyObject *const *objects, Py_s
         for (int i = PARTS_OUT; fits && i <= SCORES_OUT; i++)
             fits = same_length(arrays[i].view.shape[0], n, "results for another number of queries") &&
                    same_length(arrays[i].view.shape[1], k, "results of another width");
-        if (fits && (k < 1 || call.depth < 1 || call.depth > INT32_MAX || call.z < 1 || call.z > made->held ||
-                     call.cells < 1 || call.cells > made->code.m))
-            fits = (PyErr_SetString(PyExc_ValueError, "k, z, cells and depth must be within their limits"), 0);
+        if (fits && (k < 1 || call.depth < 1 || call.depth > INT32_MAX || call.size < 1 || call.z < 1 ||
+                     call.z > made->held || call.cells < 1 || call.cells > made->code.m))
+            fits = (PyErr_SetString(PyExc_ValueError, "k, z, cells, depth and size must be within their limits"), 0);
         if (fits) {
             const char *wrong;
             int answered = 1;
@@ -342,11 +280,12 @@ static PyObject *search_vectors(PyObject *module, PyObject *const *objects, Py_s
 
 static PyMethodDef methods[] = {
     {"plan", plan, METH_VARARGS,
-     "plan((mean, heads, head_scales, starts, vectors, scales), temperature, top, parts): what ``answer`` needs; a part is "
-     "(starts, rows, frequencies, peaks, vectors, bytes of ids, their offsets, mask or None)."},
+     "plan((mean, heads, head_scales, starts, vectors, scales, signs or None), temperature, top, parts): what ``answer`` "
+     "needs. A part is (starts, rows, frequencies, peaks, vectors, bytes of ids, their offsets, mask, compact codes, "
+     "their scales), of which the last three may be None."},
     {"answer", (PyCFunction)(void (*)(void))search_vectors, METH_FASTCALL,
-     "answer(plan, queries, parts, rows, scores, counts, z, cells, depth): the best candidates of each query, the best "
-     "first, and how many. False if a score may be 2**32 or more."},
+     "answer(plan, queries, parts, rows, scores, counts, z, cells, depth, size): the best of ``depth`` candidates of each "
+     "query, of which ``size`` are compared with vectors, the best first, and how many. False if a score may be 2**32."},
     {0}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_query", .m_methods = methods};
 

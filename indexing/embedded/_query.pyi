@@ -2,9 +2,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-def plan(
-    code: tuple[NDArray[Any], ...], temperature: float, top: int, parts: tuple[tuple[Any, ...], ...], /
-) -> object: ...
+def plan(code: tuple[Any, ...], temperature: float, top: int, parts: tuple[tuple[Any, ...], ...], /) -> object: ...
 def answer(
     plan: object,
     queries: NDArray[Any],
@@ -15,5 +13,6 @@ def answer(
     z: int,
     cells: int,
     depth: int,
+    size: int,
     /,
 ) -> bool: ...

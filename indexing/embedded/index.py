@@ -14,7 +14,7 @@ from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NoReturn, ParamSpec, TypeAlias, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,12 +48,10 @@ from .live_segments import Part, open_current
 from .npy_files import DAMAGED, fetch
 from .query import Plan, planned
 from .segment import side_by_side, take_sets
+from .shortlist import Found, Shortlist, leading
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_Found: TypeAlias = tuple[Part, NDArray[np.int64], NDArray[Any]]
-"""A part, some of its rows, and their scores."""
 
 PROBE = 4  # candidates whose vectors tell whether the others are in memory
 COLD = 5e-5  # seconds to read PROBE vectors: ten times as long as from memory, less than one from a disk takes
@@ -64,6 +62,7 @@ PARTS = {  # part of the size, by the first word of a file name
     "rows": "postings",
     "frequencies": "postings",
     "vectors": "vectors",
+    "compact": "vectors",
     "concepts": "concepts",
     "concept": "concepts",
 }
@@ -98,6 +97,7 @@ class EmbeddedIndex:
         self._arrays = opened.arrays
         self._parts = opened.parts
         self._commit = opened.commit
+        self._shortlist = Shortlist.of(opened)
         self._masks = lru_cache(FILTERS)(partial(_masks, self._parts, self.manifest.fields))
 
     def __len__(self) -> int:
@@ -142,11 +142,11 @@ class EmbeddedIndex:
         found = self._ranked(queries, k, modality, tuple(filters), rescore, None, Stages())
         if len(self._parts) == 1:
             return _ids_of_one(self._parts[0], [one[0] for one in found])
-        return [_ids(_leading(one, k if rescore is None else rescore.k)) for one in found]
+        return [_ids(leading(one, k if rescore is None else rescore.k)) for one in found]
 
     @_refusing
     def answerer(self, code: QueryCode, modality: Modality, filters: Sequence[Filter] = ()) -> Answerer | None:
-        plan = planned(code, self._parts, self._masks(modality, tuple(filters)))
+        plan = planned(code, self._parts, self._masks(modality, tuple(filters)), self._shortlist)
         return None if plan is None else partial(self._answer, plan)
 
     @_refusing
@@ -169,7 +169,7 @@ class EmbeddedIndex:
         rescore: Rescore | None,
         words: TextScore | None,
         stages: Stages,
-    ) -> list[list[_Found]]:
+    ) -> list[list[Found]]:
         """For each query the best rows of each part, best first, and their scores: at most k, or ``rescore.k``."""
         if k < 1:
             raise BackendError(f"k must be at least 1, got {k}")
@@ -185,6 +185,8 @@ class EmbeddedIndex:
             for one in found:
                 for _, rows, _ in one:
                     stages.candidates += len(rows)
+            if self._shortlist is not None and rescore.metric == "dot" and modality is not None:
+                found = self._shortlist.cut(found, rescore.queries.vectors, k, rescore.k)
             found = _rescored(found, rescore, modality)
             stages.took("rerank_ms", begun)
         return found
@@ -198,7 +200,7 @@ class EmbeddedIndex:
         words: TextScore | None,
         *,
         by_row: bool,
-    ) -> list[list[_Found]]:
+    ) -> list[list[Found]]:
         """For each query the k best rows of each part, best first or ``by_row``."""
         masks = self._masks(modality, filters)
         if words is not None:
@@ -207,7 +209,7 @@ class EmbeddedIndex:
             pairs = zip(self._parts, masks, strict=True)
             tops = [(part, part.segment.postings.top(queries, k, mask, by_row)) for part, mask in pairs]
             found = [[(part, *best[i]) for part, best in tops] for i in range(queries.shape[0])]
-        return [_leading(one, k) for one in found] if len(self._parts) > 1 else found
+        return [leading(one, k) for one in found] if len(self._parts) > 1 else found
 
     @_refusing
     def request(self, *query: Any, **options: Any) -> NoReturn:
@@ -234,7 +236,7 @@ class EmbeddedIndex:
         i: int,
         *,
         by_row: bool,
-    ) -> list[_Found]:
+    ) -> list[Found]:
         """The k best rows of each part by the sum of the term score and the text score of sentence i."""
         found = []
         for part, rows, scores in self._matching(words.texts[i], [None] * len(self._parts)):
@@ -247,9 +249,9 @@ class EmbeddedIndex:
             for (part, joint), mask in zip(found, masks, strict=True)
         ]
 
-    def _matching(self, text: str, masks: Sequence[NDArray[np.uint8] | None]) -> list[_Found]:
+    def _matching(self, text: str, masks: Sequence[NDArray[np.uint8] | None]) -> list[Found]:
         """For each part the rows that share a word with ``text``, and their scores."""
-        found: list[_Found] = []
+        found: list[Found] = []
         scores = iter(self._ranking.scores(text))
         for part, mask in zip(self._parts, masks, strict=True):
             total = np.zeros(0) if part.segment.words is None else next(scores)
@@ -391,13 +393,13 @@ def _mask(part: Part, modality: Modality | None, filters: Sequence[Filter]) -> N
     return mask
 
 
-def _best(part: Part, rows: NDArray[np.int64], scores: NDArray[np.float64], k: int, *, by_row: bool = False) -> _Found:
+def _best(part: Part, rows: NDArray[np.int64], scores: NDArray[np.float64], k: int, *, by_row: bool = False) -> Found:
     """The k rows of largest positive score, best first or ``by_row``; ``rows`` are ascending."""
     chosen = np.sort(topk_positive(scores, k)) if by_row else topk_positive(scores, k)
     return part, rows[chosen], scores[chosen]
 
 
-def _rescored(found: Sequence[Sequence[_Found]], rescore: Rescore, modality: Modality | None) -> list[list[_Found]]:
+def _rescored(found: Sequence[Sequence[Found]], rescore: Rescore, modality: Modality | None) -> list[list[Found]]:
     """For each query the ``rescore.k`` best rows of each part, best first, and their scores by the metric.
 
     ``found`` has ascending rows, so that they are read in the order of the file and ties go to the smaller id.
@@ -410,7 +412,7 @@ def _rescored(found: Sequence[Sequence[_Found]], rescore: Rescore, modality: Mod
 
 def _best_by_concepts(
     rescore: Rescore, i: int, part: Part, rows: NDArray[np.int64], _: NDArray[Any], modality: Modality | None
-) -> _Found:
+) -> Found:
     """Of some ascending ``rows`` those of the largest alignment scores for query i, and these."""
     assert part.segment.concepts is not None
     assert modality is not None
@@ -419,7 +421,7 @@ def _best_by_concepts(
     return part, rows[best], scores[best]
 
 
-def _best_by_vectors(rescore: Rescore, found: Sequence[_Found]) -> list[_Found]:
+def _best_by_vectors(rescore: Rescore, found: Sequence[Found]) -> list[Found]:
     """The best rows of one part for each query."""
     part, best = found[0][0], []
     vectors = part.segment.vectors
@@ -442,36 +444,17 @@ def _on_disk(vectors: NDArray[Any], rows: NDArray[np.int64]) -> bool:
     return perf_counter() - begun > COLD
 
 
-def _leading(found: Sequence[_Found], k: int) -> list[_Found]:
-    """The k best rows of all parts by (-score, id), in the order that they have in each part.
-
-    Ids are read only of rows whose score is that of the k-th best.
-    """
-    counts = [len(rows) for _, rows, _ in found]
-    if sum(counts) <= k:
-        return list(found)
-    scores = np.concatenate([scores for _, _, scores in found])
-    owners = np.repeat(np.arange(len(found)), counts)
-    rows = np.concatenate([rows for _, rows, _ in found])
-    least = np.partition(scores, -k)[-k]
-    above, tied = scores > least, np.flatnonzero(scores == least)
-    by_id = sorted(tied.tolist(), key=lambda at: found[int(owners[at])][0].segment.texts["ids"][int(rows[at])])
-    above[by_id[: k - np.count_nonzero(above)]] = True
-    kept = [above & (owners == i) for i in range(len(found))]
-    return [(part, rows[mine], scores[mine]) for (part, _, _), mine in zip(found, kept, strict=True)]
-
-
-def _hits(found: Sequence[_Found], k: int) -> list[Hit]:
+def _hits(found: Sequence[Found], k: int) -> list[Hit]:
     """The k best hits, ordered by (-score, id)."""
     hits: list[Hit] = []
-    for part, rows, scores in _leading(found, k) if len(found) > 1 else found:
+    for part, rows, scores in leading(found, k) if len(found) > 1 else found:
         hits += instances(Hit, part.segment.items(rows), scores.tolist())
     if len(found) > 1:
         hits.sort(key=lambda hit: (-hit.score, hit.item.id))
     return hits
 
 
-def _ids(found: Sequence[_Found]) -> tuple[list[str], NDArray[Any]]:
+def _ids(found: Sequence[Found]) -> tuple[list[str], NDArray[Any]]:
     """The ids of the rows of all parts, ordered by (-score, id), and their scores."""
     ids = [id for part, rows, _ in found for id in part.segment.texts["ids"].take(rows)]
     scores = np.concatenate([np.empty(0), *(scores for _, _, scores in found)])
@@ -479,7 +462,7 @@ def _ids(found: Sequence[_Found]) -> tuple[list[str], NDArray[Any]]:
     return [ids[i] for i in order], scores[order]
 
 
-def _ids_of_one(part: Part, found: Sequence[_Found]) -> list[tuple[list[str], NDArray[Any]]]:
+def _ids_of_one(part: Part, found: Sequence[Found]) -> list[tuple[list[str], NDArray[Any]]]:
     """The ids of the rows of each query, whose parts are one, and their scores."""
     ids_of = part.segment.texts["ids"].take
     if len(found) == 1:

@@ -15,11 +15,13 @@ from boc.codecs import SurrogateCodec
 from boc.codecs.dictionary import dictionary_steps
 from boc.errors import ManifestError
 from boc.manifest import Manifest
+from boc.rerank.compact import CompactCode
 from boc.search import arrays as arrays_module
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Filter, Identity, Item, Modality
-from indexing.embedded import query
+from indexing.embedded import query, shortlist
 from indexing.embedded.backend import EmbeddedBackend
+from indexing.embedded.index import EmbeddedIndex
 
 pytestmark = pytest.mark.skipif(query._query is None, reason="indexing.embedded._query is not built here")
 
@@ -45,7 +47,7 @@ def some_items(n: int, first: int) -> list[Item]:
     ]
 
 
-def build(folder: Path, dtype: str, segments: int, *, center: bool) -> Searcher:
+def build(folder: Path, dtype: str, segments: int, *, center: bool, least: int = 1 << 30) -> Searcher:
     """An index of some segments, with rows deleted and replaced."""
     sizes = [200, 60, 30][:segments]
     rows, items = clustered(sum(sizes), 1), some_items(sum(sizes), 0)
@@ -73,18 +75,28 @@ def build(folder: Path, dtype: str, segments: int, *, center: bool) -> Searcher:
                 editor.delete([item.id for item in items[max(0, first - 9) : first]])
                 editor.commit("ef" * 32)
         first += size
-    return Searcher.open("some", f"file:{folder}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shortlist, "LEAST", least)
+        return Searcher.open("some", f"file:{folder}")
 
 
-@pytest.fixture(
-    scope="module",
-    params=[(1, "float16", True), (3, "float16", True), (2, "float32", False)],
-    ids=lambda p: f"{p[0]} segments",
-)
+CASES = {
+    "one segment": (1, "float16", True, 1 << 30),
+    "segments": (3, "float16", True, 1 << 30),
+    "no centre": (2, "float32", False, 1),
+    "shortlist": (1, "float32", True, 1),
+    "shortlist of segments": (3, "float16", True, 1),
+}
+
+
+@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
 def searcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    segments, dtype, center = request.param
-    found = build(tmp_path_factory.mktemp("index"), dtype, segments, center=center)
-    assert len(found.index._parts) == segments  # type: ignore[attr-defined]
+    segments, dtype, center, least = request.param
+    found = build(tmp_path_factory.mktemp("index"), dtype, segments, center=center, least=least)
+    index = found.index
+    assert isinstance(index, EmbeddedIndex)
+    assert len(index._parts) == segments
+    assert (index._shortlist is not None) == (center and least == 1)
     return found
 
 
@@ -160,14 +172,14 @@ def test_a_score_beyond_32_bits_takes_the_general_path(tmp_path: Path) -> None:
 def test_arrays_that_do_not_fit_each_other_are_refused(searcher: Searcher) -> None:
     code = searcher.codec.query_code("image")
     assert code is not None
-    parts = tuple(query._arrays(part, None) for part in searcher.index._parts)  # type: ignore[attr-defined]
-    arrays = (code.mean, *code.centroids)
-    for i in range(len(arrays)):
+    parts = tuple(query._arrays(part, None, coded=False) for part in searcher.index._parts)  # type: ignore[attr-defined]
+    arrays = (code.mean, *code.centroids, None)
+    for i in range(len(arrays) - 1):
         wrong = [*arrays]
         wrong[i] = np.ascontiguousarray(np.concatenate([arrays[i], arrays[i]]))
         with pytest.raises(ValueError, match=" for "):
             COMPILED.plan(tuple(wrong), 0.1, 63, parts)
-    for i in range(len(parts[0]) - 2):  # the bytes of ids may be more
+    for i in range(7):  # the bytes of ids may be more
         if i != 5:
             short = [*parts[0]]
             short[i] = short[i][:-1]
@@ -176,8 +188,65 @@ def test_arrays_that_do_not_fit_each_other_are_refused(searcher: Searcher) -> No
     plan = COMPILED.plan(arrays, 0.1, 63, parts)
     out = [np.empty((1, 3), np.int32), np.empty((1, 3), np.int64), np.empty((1, 3), np.float32), np.empty(1, np.int64)]
     rows = np.zeros((1, DIM), np.float32)
-    for z, cells, depth in ((0, 1, 1), (1, 0, 1), (1, 1, 0), (1 << 20, 1, 1), (1, 1 << 20, 1)):
+    for numbers in ((0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1), (1, 1, 1, 0), (1 << 20, 1, 1, 1), (1, 1 << 20, 1, 1)):
         with pytest.raises(ValueError, match="limits"):
-            COMPILED.answer(plan, rows, *out, z, cells, depth)
+            COMPILED.answer(plan, rows, *out, *numbers)
     with pytest.raises(ValueError, match="another width"):
-        COMPILED.answer(plan, rows[:, 1:].copy(), *out, 1, 1, 1)
+        COMPILED.answer(plan, rows[:, 1:].copy(), *out, 1, 1, 1, 1)
+
+
+def answers(searcher: Searcher, **options: Any) -> tuple[list[Any], list[Any]]:
+    ids, scores = searcher.search_arrays(Embeddings("image", asked(20, 5)), **options)
+    return ids.tolist(), scores.tolist()
+
+
+def test_a_shortlist_does_not_depend_on_the_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searcher = build(tmp_path, "float16", 3, center=True, least=1)
+    monkeypatch.setattr(shortlist.Shortlist, "size", staticmethod(lambda depth, k: k))
+    options = {"k": 5, "rm": 30.0}
+    before = answers(searcher, **options)
+    EmbeddedBackend(tmp_path).compact("some")
+    monkeypatch.setattr(shortlist, "LEAST", 1)
+    assert answers(searcher.renewed(force=True), **options) == before
+    monkeypatch.setattr(shortlist.Shortlist, "size", staticmethod(lambda depth, k: depth))
+    assert answers(searcher, **options) != before  # without it, more vectors are read
+
+
+def test_an_index_without_compact_codes_is_searched_and_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shortlist, "LEAST", 1)
+    with monkeypatch.context() as patch:  # as boc wrote it before there were such codes
+        patch.setattr(CompactCode, "of", lambda *_: None)
+        searcher = build(tmp_path, "float16", 1, center=True)
+    backend = EmbeddedBackend(tmp_path)
+    old = backend.open("some")
+    assert old._shortlist is None
+    assert not list(tmp_path.rglob("compact*.npy"))
+    expected = answers(searcher, k=50, rm=1)
+    assert answers(Searcher.open("some", f"file:{tmp_path}"), k=50, rm=1) == expected
+    backend.compact("some")
+    assert len(list(tmp_path.rglob("compact*.npy"))) == 2
+    completed = backend.open("some")
+    assert completed._shortlist is not None
+    assert answers(Searcher(completed), k=50, rm=1) == expected
+    assert completed.damaged() == []
+    name = completed._parts[0].name
+    backend.compact("some")
+    assert backend.open("some")._parts[0].name == name  # nothing was left to do
+
+
+def test_hits_are_those_of_the_shortlist(tmp_path: Path) -> None:
+    searcher = build(tmp_path, "float16", 2, center=True, least=1)
+    queries = Embeddings("text", asked(9, 7))
+    ids, scores = searcher.search_arrays(queries, k=2, rm=30)
+    hits = searcher.search_vectors(queries, k=2, rm=30)
+    assert ids.tolist() == [[*(hit.item.id for hit in one), *[None] * (2 - len(one))] for one in hits]
+    assert scores.tolist() == [[*(hit.score for hit in one), *[-np.inf] * (2 - len(one))] for one in hits]
+
+
+@given(depth=st.integers(1, 5000), k=st.integers(1, 300))
+def test_a_twentieth_of_the_candidates_and_five_per_hit_are_read(depth: int, k: int) -> None:
+    size = shortlist.Shortlist.size(depth, k)
+    assert size <= depth
+    assert size == depth or (size >= 5 * k and depth / 20 <= size < max(5 * k, depth / 20) + 1)
