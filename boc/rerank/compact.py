@@ -79,7 +79,7 @@ class CompactCode:
     @property
     def width(self) -> int:
         """Bytes of the code of a row."""
-        return -(-self.means.shape[1] // PER_BYTE)
+        return -(-len(self.means[0]) // PER_BYTE)
 
     def encode(self, vectors: NDArray[Any], modality: NDArray[np.uint8]) -> CompactRows:
         """The codes of ``vectors`` (n, d), float16 or float32; ``modality`` (n,) tells which mean is theirs."""
