@@ -50,6 +50,7 @@ TITLES = {  # file of rows: title, what was measured on; in the order of the pag
     "training-curves": ("Validation while training", "3,000 pictures of Flickr8k, 500 of them held out"),
     "vsrnpp-tables": ("Tables 4 to 6 of VSRN++", "3,000 pictures of Flickr8k to learn from, Flickr8k dev"),
     "relevances": ("Relevances beside each other", "captions of Flickr8k dev"),
+    "published-sizes": ("The sizes of the papers", "drawn numbers"),
     "training-cost": ("What a step of a published recipe costs", "computed"),
 }
 TRIAL = "a trial on painted scenes"

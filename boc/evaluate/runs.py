@@ -147,6 +147,7 @@ def evaluate_index(
     ``tick`` is called with the number of queries of each finished batch.
     """
     gallery = Gallery.of(path)
+    _check_holds(Searcher.open(name, at), name, gallery)
     found: list[tuple[Recalls, Ndcg | None]] = []
     with FeatureFile(path) as file, tempfile.TemporaryDirectory() as temporary:
         items = {modality: file.items(modality) for modality in MODALITIES}
@@ -219,6 +220,16 @@ def _rank(hits: Sequence[Hit], query: Item) -> int:
     """Rank (from 0) of the first hit of the query's picture, or DEEPEST."""
     target = query.group or query.id
     return next((rank for rank, hit in enumerate(hits) if (hit.item.group or hit.item.id) == target), DEEPEST)
+
+
+def _check_holds(searcher: Searcher, name: str, gallery: Gallery) -> None:
+    """FeatureFileError if the index cannot hold all items of the gallery."""
+    there = searcher.index.manifest.items
+    if there["image"] < gallery.images or there["text"] < len(gallery.captions):
+        raise FeatureFileError(
+            f"{gallery.paths[0]}: holds {gallery.images} pictures and {len(gallery.captions)} captions, the index "
+            f"{name!r} {there['image']} and {there['text']}; evaluate the file that the index was made of"
+        )
 
 
 def _check_same(path: Path, items: Sequence[Item], model: Path, expected: Sequence[Item], kind: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 from boc.errors import BocError
 from boc.types import ImageRef
@@ -16,9 +16,10 @@ from boc.types import ImageRef
 if TYPE_CHECKING:
     from boc.plugins import Encoder
 
-BOX, ARROW = (213, 38, 30), (30, 90, 220)
+BOX, ARROW, PAPER = (213, 38, 30), (30, 90, 220), (255, 255, 255)
 THINNEST, SHARE = 2, 250  # line width in pixels, and as a part of the longer side of the photo
 HEAD = 5  # length of an arrow's head in line widths
+LETTERS = 7  # size of numbers in line widths
 
 
 class Relation(NamedTuple):
@@ -60,7 +61,8 @@ def strongest(affinities: NDArray[np.float32], count: int) -> list[Relation]:
 
 
 def draw_relations(photo: Image.Image, found: Relations) -> Image.Image:
-    """The photo with the boxes of related regions in red, and a blue arrow for each relation between their centres."""
+    """The photo with the boxes of related regions in red, with their numbers from 1, and a blue arrow for each relation
+    between their centres."""
     drawn = photo.convert("RGB")
     draw = ImageDraw.Draw(drawn)
     width = max(THINNEST, max(photo.size) // SHARE)
@@ -68,6 +70,8 @@ def draw_relations(photo: Image.Image, found: Relations) -> Image.Image:
     for region in sorted({number for relation in found.strongest for number in relation[:2]}):
         x1, y1, x2, y2 = corners[region].round().astype(int).tolist()
         draw.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=BOX, width=width)
+        font = ImageFont.load_default(LETTERS * width)
+        draw.text((x1 + 2 * width, y1 + width), str(region + 1), fill=BOX, font=font, stroke_width=1, stroke_fill=PAPER)
     centres = (corners[:, :2] + corners[:, 2:]) / 2
     for relation in found.strongest:
         _arrow(draw, tuple(centres[relation.of].tolist()), tuple(centres[relation.to].tolist()), width)

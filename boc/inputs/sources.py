@@ -269,5 +269,7 @@ def _keep(items: Iterable[Item], ids: Path) -> list[Item]:
     missing = wanted - {item.group or item.id for item in kept}
     if missing:
         some = ", ".join(sorted(missing)[:3])
-        raise SourceError(f"{ids}: {len(missing)} of {len(wanted)} ids are not in the source (such as {some})")
+        raise SourceError(
+            f"{ids}: {len(missing)} of {len(wanted)} ids are not in the source (such as {some}); list ids of it"
+        )
     return kept

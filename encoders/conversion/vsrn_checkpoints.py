@@ -80,7 +80,8 @@ def read_vocabulary(path: Path) -> list[str]:
             content = [by_id[number] for number in range(len(by_id))]
     except DAMAGE as error:
         raise EncoderError(
-            f"{path}: not a vocabulary that can be read safely ({error or type(error).__name__}); fetch it again"
+            f"{path}: not a vocabulary of a VSRN that can be read safely ({error or type(error).__name__}); fetch it "
+            "again, or name the one that the checkpoint came with, for example coco_precomp_vocab.pkl"
         ) from error
     if not is_words(content):
         raise EncoderError(f"{path}: not a vocabulary (it must hold words by number); give that of the checkpoint")

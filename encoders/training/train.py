@@ -114,6 +114,10 @@ def check_size(recipe: Recipe, pictures: int, validated: int | None = None) -> N
     """EncoderError if so few pictures leave nothing to train or to validate on, before regions are cut; ``validated``
     of them are named."""
     held_out, batch = recipe.train.held_out, recipe.train.batch_size
+    if validated is not None and pictures == validated:
+        raise EncoderError(
+            f"all {pictures} pictures are to validate on, none to learn from; list fewer with --validate"
+        )
     if validated is not None and pictures - validated < batch:
         raise EncoderError(
             f"{pictures - validated} pictures to learn from, a batch has {batch}; give more, or a smaller --batch-size"

@@ -19,8 +19,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.paper.needs import NEEDS, content
 from bench.paper.printed import EQUAL, NEAR, PRINTED, verdict
-from bench.paper.reproduce import NEEDS, PAPERS, SECONDS, Plan, content
+from bench.paper.reproduce import PAPERS, SECONDS, Plan
 from bench.paper.reproduce import main as reproduce
 from bench.run import Runner
 from bench.stages import BOC, Stage
@@ -163,6 +164,35 @@ def test_files_are_told_from_the_published_ones(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "stages").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("tern", "--set", "width=8"),
+            "--set is for the training of vsrnpp; the models of tern are published, leave it out",
+        ),
+        (("vsrnpp", "--set", "wdth=8"), "--set: no setting 'wdth'; known: "),
+        (("vsrnpp", "--set", "width"), "--set takes NAME=VALUE, got 'width'"),
+        (("tern", "--fold", "0"), "0 is not in the range x>=1"),
+        (("tern", "--device", "tpu"), "'tpu' is not one of 'auto', 'cpu', 'cuda'"),
+    ],
+)
+def test_a_wrong_command_ends_before_anything_runs(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    told = CliRunner().invoke(reproduce, [words[0], str(tmp_path), *words[1:], "--out", str(tmp_path / "out")])
+    assert told.exit_code == 2
+    assert message in " ".join(told.stderr.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_without_any_of_it_is_named(tmp_path: Path) -> None:
+    told = CliRunner().invoke(reproduce, ["tern", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert told.exit_code == 1
+    assert told.stderr.strip().endswith(
+        f"no number of the paper was found, since {tmp_path} lacks what is named as missing above"
+    )
+    assert told.stdout.count("not run") == 20
+
+
 WRONG = {
     ("tern", "coco/dataset_coco.json"): ("coco-captions", "broken JSON near .*; fetch it again"),
     ("tern", "model_best_ndcg.pth"): ("tern-model", "not a checkpoint that can be read safely .*; download it again"),
@@ -177,7 +207,7 @@ WRONG = {
     ("teran", "f30k/dataset_flickr30k.json"): ("f30k-captions", "broken JSON near .*; fetch it again"),
     ("vsrn", "coco_precomp/testall_ims.npy"): ("vsrn-coco-1-model", "not an array of numpy; fetch it again"),
     ("vsrn", "coco_precomp/testall_caps.txt"): ("vsrn-coco-1-vectors", "1 captions for the 12 pictures .*; give both"),
-    ("vsrn", "vocab/coco_precomp_vocab.pkl"): ("vsrn-coco-1-model", "not a vocabulary .*; fetch it again"),
+    ("vsrn", "vocab/coco_precomp_vocab.pkl"): ("vsrn-coco-1-model", "a VSRN .*; fetch it again, or name"),
     ("vsrn", "pretrain_model/coco/model_coco_1.pth.tar"): ("vsrn-coco-1-model", "safely .*; download it again"),
     ("vsrnpp", "bert/config.json"): ("vsrnpp-coco-0", "no BERT that can be read .*; fetch the whole model again"),
     ("vsrnpp", "bert/vocab.txt"): ("vsrnpp-coco-0", "no BERT that can be read .*; fetch the whole model again"),

@@ -124,6 +124,10 @@ def command(
         raise click.UsageError(
             "--score and several FEATURES are measured without an index; leave out --name, or align with --rerank"
         )
+    if name is None and (options.given("rm") or options.given("rerank")):
+        raise click.UsageError("--rm and --rerank are for an index: name it with --name, or take --score without one")
+    if not ndcg and options.given("gain"):
+        raise click.UsageError("--gain is that of NDCG: add --ndcg, or leave it out")
     if device != "cpu" and score == "dot":
         raise click.UsageError("--device computes alignments: give --score mrsw or another, or leave it out")
     if by is not None and (not ndcg or relevance is not None):

@@ -383,6 +383,8 @@ def test_the_command_takes_a_matrix_of_these_items_only(
         (("other.h5", "--name", "x"), "leave out --name"),
         (("--relevance", "x"), "--relevance goes with --ndcg"),
         (("--ndcg", "--spice", "x"), "--spice with --relevance FILE"),
+        (("--rm", "2"), "--rm and --rerank are for an index: name it with --name"),
+        (("--gain", "linear"), "--gain is that of NDCG: add --ndcg"),
     ],
 )
 def test_options_that_need_others_say_which(library: Path, options: tuple[str, ...], message: str) -> None:

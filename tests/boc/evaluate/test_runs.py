@@ -140,6 +140,9 @@ def test_an_index_that_cuts_nothing_off_is_measured_as_its_features(tmp_path: Pa
     refused = boc("evaluate", other, "--name", "all", "--at", at, "--fold", 5)
     assert refused.exit_code == 1
     assert "all has no item 'q'; give the file it was made of" in refused.stderr
+    refused = boc("evaluate", write(tmp_path / "h.h5", items_of(13, 60), dim=8), "--name", "all", "--at", at)
+    assert refused.exit_code == 1
+    assert "holds 13 pictures and 60 captions, the index 'all' 12 and 60; evaluate the file that" in refused.stderr
 
 
 @pytest.mark.slow

@@ -43,6 +43,7 @@ def test_an_arrow_ends_with_its_head_where_it_gives_to() -> None:
     def near(x: int, y: int) -> int:
         return int(blue[y - 12 : y + 12, x - 12 : x + 12].sum())
 
+    assert (drawn[3:20, 4:16] == BOX).all(axis=2).any()  # its number
     assert near(400, 187) > near(50, 50) > 0
     assert (np.asarray(photo) == 255).all()
 

@@ -298,6 +298,10 @@ def test_train_validates_on_a_list(library: Path, tmp_path: Path, source: str) -
     assert "trained with another items" in refused.stderr
     refused = boc(*command, "-o", tmp_path / "other", "--ids", tmp_path / "both.txt")
     assert "2 pictures (such as 030.png) are both to learn from and to validate on" in refused.stderr
+    everything = [str(word).replace("val.txt", "all.txt") for word in command]
+    (tmp_path / "all.txt").write_text("".join(f"{i:03}.png\n" for i in range(40)))
+    refused = boc(*everything, "-o", tmp_path / "other")
+    assert "all 40 pictures are to validate on, none to learn from; list fewer with --validate" in refused.stderr
 
 
 @given(warmup=st.integers(0, 50), rest=st.integers(1, 200))
