@@ -19,15 +19,17 @@ import numpy as np
 import pytest
 
 from tests.helpers import boc, draw_pictures
+from tests.processes import start
 
 KILLS = int(os.environ.get("BOC_KILLS", "2"))
 BOC = [sys.executable, "-c", "from boc.cli import main; main()"]
 TINY = ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2", "text_layers=1", "text_lr=0", "held_out=8")
 
 
-def start(arguments: Sequence[object]) -> subprocess.Popen[bytes]:
-    command = [*BOC, *(str(a) for a in arguments)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def finish(arguments: Sequence[object]) -> None:
+    process = start(arguments)
+    process.join()
+    assert process.exitcode == 0
 
 
 def disturb(arguments: Sequence[object], begun: Path, check: Callable[[], None]) -> int:
@@ -39,13 +41,14 @@ def disturb(arguments: Sequence[object], begun: Path, check: Callable[[], None])
     hits = 0
     for _ in range(KILLS):
         process = start(arguments)
-        while not list(begun.parent.glob(begun.name)) and process.poll() is None:
+        while not list(begun.parent.glob(begun.name)) and process.is_alive():
             time.sleep(0.01)
         time.sleep(float(rng.uniform(0, 1.0)))
-        process.send_signal(signal.SIGKILL)
-        hits += process.wait() == -signal.SIGKILL
+        process.kill()
+        process.join()
+        hits += process.exitcode == -signal.SIGKILL
         check()
-    assert start(arguments).wait() == 0
+    finish(arguments)
     return hits
 
 
@@ -137,7 +140,7 @@ def test_a_killed_worker_ends_the_run_and_the_same_command_goes_on(table: Path, 
     assert "Error: a worker process was killed by SIGKILL at " in said
     assert "Traceback" not in said
     assert [p.name for p in tmp_path.iterdir()] == ["wild.h5.parts"]
-    assert start(("extract", table, "-o", tmp_path / "wild.h5", "--regions", "grid", "--workers", 2)).wait() == 0
+    finish(("extract", table, "-o", tmp_path / "wild.h5", "--regions", "grid", "--workers", 2))
     assert (tmp_path / "wild.h5").read_bytes() == calm.read_bytes()
 
 
