@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -18,12 +23,11 @@ def ahead(function: Callable[[T], R], things: Iterable[T], threads: int | None =
     linear algebra would use here, which is limited to one per thing meanwhile. ``things`` is iterated by the thread
     that consumes the results.
     """
-    from threadpoolctl import threadpool_info, threadpool_limits
-
+    libraries = _libraries(len(sys.modules))
     if threads is None:
-        threads = max((library["num_threads"] for library in threadpool_info()), default=1)
+        threads = max((library["num_threads"] for library in libraries.info()), default=1)
     waiting: deque[Future[R]] = deque()
-    with threadpool_limits(1), ThreadPoolExecutor(threads) as pool:
+    with libraries.limit(limits=1), ThreadPoolExecutor(threads) as pool:
         try:
             for thing in things:
                 waiting.append(pool.submit(function, thing))
@@ -34,3 +38,12 @@ def ahead(function: Callable[[T], R], things: Iterable[T], threads: int | None =
         finally:
             for future in waiting:
                 future.cancel()
+
+
+@lru_cache(maxsize=1)
+def _libraries(modules: int) -> ThreadpoolController:
+    """The libraries of linear algebra; looked up again, which takes milliseconds, after an import has changed the
+    number of ``modules``."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
