@@ -2,14 +2,14 @@
 
     python -m bench.paper.cutoff FEATURES --gallery GALLERY
 
-GALLERY is a folder of ``boc gallery``, FEATURES the features of its pictures. A row has a family of sentences (see
-boc/scenes/truth.py) and a re-rank metric: the precision of the hits of confidence 0.5 and more (mean over the sentences
-that have any), the share of right pictures among them (recall), their number, and the share of empty answers. Two
-families have no right picture: "nowhere" are sentences about things that are in no gallery, "left out" the names of
-things, each asked of an index without the pictures that show it.
+GALLERY is a folder of ``boc gallery``, FEATURES the features of its pictures. A row has a family of sentences
+(bench/datasets/gallery_truth.py) and a re-rank metric: the precision of the hits of confidence 0.5 and more (mean over
+the sentences that have any), the share of right pictures among them (recall), their number, and the share of empty
+answers. Two families have no right picture: "nowhere" are sentences about things that are in no gallery, "left out" the
+names of things, each searched for in an index without the pictures that show it.
 
 Without GALLERY the families are "caption", sentences of FEATURES, whose own picture alone is right (so precision is a
-lower bound, since other pictures fit too), "left out", the same sentences asked of an index without their pictures, and
+lower bound, since other pictures fit too), "left out", the same sentences in an index without their pictures, and
 "nowhere".
 """
 
@@ -26,11 +26,11 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.datasets.gallery_truth import FAMILIES, Asked, Painted, queries, read_gallery
 from bench.report.rows import Writer
 from boc.indexes.build import build_index, delete
 from boc.inputs.features import FeatureFile
 from boc.names import METRICS, Metric
-from boc.scenes.truth import FAMILIES, Asked, Painted, queries, read_gallery
 from boc.search.searcher import Searcher
 
 COLUMNS = ("family", "by", "count", "precision", "recall", "shown", "empty")

@@ -3,9 +3,10 @@
     python -m bench.paper.scene_truth GALLERY FEATURES --index NAME
 
 GALLERY is a folder of ``boc gallery``, FEATURES the features of its pictures (or of some), NAME their index (without
-it, one is made for the time being). A row has a family of sentences (see boc/scenes/truth.py), a re-rank metric, and a
-measure: the share of sentences whose first hit has everything that the sentence says, or the kinds, the colours, the
-background, the relation; R@10, whether a right picture is among ten; NDCG@10. ``chance`` is what a random order has.
+it, a temporary one is made). A row has a family of sentences (see bench/datasets/gallery_truth.py), a re-rank metric,
+and a measure: the share of sentences whose first hit has everything that the sentence says, or the kinds, the colours,
+the background, the relation; R@10, whether a right picture is among ten; NDCG@10. ``chance`` is what a random order
+has.
 
 The pointing game (Zhang et al., Top-down Neural Attention by Excitation Backprop, ECCV 2016) uses the sentence "a
 COLOUR KIND" for each thing of a picture: the share whose chosen region has its centre on the thing. The region is the
@@ -25,6 +26,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.datasets.gallery_truth import DEPTH, FAMILIES, Asked, Measure, Painted, judge, lies_on, queries, read_gallery
 from bench.report.rows import Writer
 from boc.clustering.term_labels import whole_words
 from boc.explain.score import explain
@@ -32,7 +34,6 @@ from boc.indexes.build import build_index
 from boc.inputs.features import FeatureFile
 from boc.names import METRICS, Metric
 from boc.rerank import check_metric
-from boc.scenes.truth import DEPTH, FAMILIES, Asked, Measure, Painted, judge, lies_on, queries, read_gallery
 from boc.search.searcher import Searcher
 from boc.vectors import unit_rows
 

@@ -10,7 +10,7 @@ known:
   sentence encoded, its terms alone); reference: all pictures that share a term, re-ranked by the vectors.
 - Of the ten heaviest words of a picture, the share that are in its own captions; the share of pictures where that is
   at least .8. Chance: with the captions of another picture.
-- With GALLERY, a folder of ``boc gallery``: for each family of sentences (boc/scenes/truth.py)
+- With GALLERY, a folder of ``boc gallery``: for each family of sentences (bench/datasets/gallery_truth.py)
   its measures, by keywords.
 
 ``--show N`` prints on stderr the words of N pictures, those in brackets that their captions do not have, and a caption.
@@ -27,12 +27,12 @@ from pathlib import Path
 import click
 import numpy as np
 
+from bench.datasets.gallery_truth import DEPTH, FAMILIES, judge, queries, read_gallery
 from bench.report.rows import Writer
 from boc.clustering.term_labels import content_words
 from boc.clustering.vocabulary import vocabulary
 from boc.indexes.build import build_index
 from boc.inputs.features import FeatureFile
-from boc.scenes.truth import DEPTH, FAMILIES, judge, queries, read_gallery
 from boc.search.searcher import Searcher
 
 COLUMNS = ("code", "measure", "value", "reference", "count")

@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boc.scenes import boxes, draw_gallery, sample_scene
-from boc.scenes.scene import RELATIONS
-from boc.scenes.truth import (
+from bench.datasets.gallery_truth import (
     DEPTH,
     FAMILIES,
     Asked,
@@ -26,6 +24,8 @@ from boc.scenes.truth import (
     queries,
     read_gallery,
 )
+from boc.scenes import boxes, draw_gallery, sample_scene
+from boc.scenes.scene import RELATIONS
 
 
 def painted(seed: int) -> Painted:
