@@ -51,7 +51,7 @@ class GridRegions:
 def _describe(picture: Image.Image, side: int) -> NDArray[np.float32]:
     """(side * side, DIM): one row per cell of a ``side`` x ``side`` grid."""
     size = side * PARTS * PIXELS
-    pixels = np.asarray(picture.resize((size, size), Image.Resampling.BOX), dtype=np.float32) / 255
+    pixels = np.asarray(picture.resize((size, size), Image.Resampling.BOX), dtype=np.float32) / np.float32(255)
     edges = _normalised(_of_cells(_histograms(pixels), side))
     colours = rgb2lab(pixels).reshape(side * PARTS, PIXELS, side * PARTS, PIXELS, 3).mean(axis=(1, 3)) / 100
     return np.concatenate([edges, _of_cells(colours, side)], axis=1).astype(np.float32)
@@ -91,4 +91,5 @@ def _normalised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _lengths(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.sqrt((rows**2).sum(axis=1, keepdims=True) + 1e-10)
+    lengths: NDArray[np.float64] = np.sqrt((rows**2).sum(axis=1, keepdims=True) + 1e-10)
+    return lengths
