@@ -24,7 +24,7 @@ myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 # Types of other libraries, private modules, and names that the reference leaves out.
-UNDOCUMENTED = (r"(?!boc\.).*", r"boc\..*\._.*", r"boc\.types\..*", r"boc\.codecs\.base\..*")
+UNDOCUMENTED = (r"(?!boc\.).*", r"boc\..*\._.*", r"boc\.types\..*", r"boc\.codecs\.(base\..*|codec\.Sample)")
 nitpick_ignore_regex = [(r"py:.*", name) for name in UNDOCUMENTED]
 
 
