@@ -215,6 +215,15 @@ def spherical_kmeans(points: Directions, k: int, seed: int) -> Centroids:
     return _in_cells(_distinct(vectors), rng)
 
 
+def kmeans_products(n: int, k: int) -> float:
+    """About how many products of two directions ``spherical_kmeans`` computes for ``k`` centroids of ``n`` points."""
+    m: float = k**0.5 * (FINENESS if k > ONE_CELL_CENTROIDS else 1)
+    in_cell, searched = k / m, REFINING_CELLS * k / m if k > ONE_CELL_CENTROIDS else k
+    cells = ROUNDS * m * min(k, m * HEAD_POINTS) + k * m if k > ONE_CELL_CENTROIDS else 0  # of the centroids themselves
+    heads = ROUNDS * m * min(n, m * HEAD_POINTS) + n * m
+    return heads + n * in_cell * ROUNDS + REFINEMENTS * n * (m + searched) + (REFINEMENTS + 1) * cells
+
+
 def _distinct(vectors: Directions) -> Directions:
     return vectors.take(np.unique(vectors.rows, axis=0, return_index=True)[1])
 

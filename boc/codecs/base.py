@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from inspect import signature
 from math import isfinite
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,14 @@ from boc.errors import BocError
 from boc.types import Embeddings, Modality, Ragged
 
 FLOAT32 = np.dtype(np.float32)
+
+
+class Sample(Protocol):
+    """What a code is learned from: embeddings of one modality, which ``blocks`` yields some at a time, repeatedly."""
+
+    def __len__(self) -> int: ...
+
+    def blocks(self) -> Iterator[Embeddings]: ...
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,14 @@ class Step:
     def sample_rows(self, n_items: int) -> int:
         """How many rows ``fit`` should see at least, of a collection of ``n_items``."""
         return 0
+
+    def terms_at(self, n_items: int) -> int:
+        """Number of output columns of the step made for a collection of ``n_items``: here that of the fitted step."""
+        return self._n_features_out
+
+    def learning_work(self, rows: int, n_items: int) -> float:
+        """What ``fit_blocks`` has to do with so many rows, to compare collections of different sizes by."""
+        return rows
 
     def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
         """Bytes of memory that ``fit_blocks`` takes for a sample of so many rows: float32, and its parts."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment
-from boc.codecs.base import Blocks, Step, stacked
+from boc.codecs.base import Blocks, Sample, Step, stacked
 from boc.codecs.center import Center
 from boc.codecs.crelu import CReLU
 from boc.codecs.dictionary import Dictionary
@@ -46,14 +46,6 @@ STEPS: dict[str, type[Step]] = {
         WordTerms,
     )
 }
-
-
-class Sample(Protocol):
-    """What a code is learned from: embeddings of one modality, which ``blocks`` yields some at a time, repeatedly."""
-
-    def __len__(self) -> int: ...
-
-    def blocks(self) -> Iterator[Embeddings]: ...
 
 
 class SurrogateCodec:
@@ -100,6 +92,14 @@ class SurrogateCodec:
     def sample_rows(self, n_items: int) -> int:
         """How many rows ``fit`` should see at least, of a collection of ``n_items``."""
         return max((step.sample_rows(n_items) for step in self.steps if not step.frozen), default=0)
+
+    def terms_at(self, n_items: int) -> int:
+        """Number of terms of this code, once fitted, made for a collection of ``n_items``."""
+        return sum(chain[-1].terms_at(n_items) for chain in self.chains)
+
+    def learning_work(self, rows: int, n_items: int) -> float:
+        """What ``fit`` has to do with so many rows, to compare collections of different sizes by."""
+        return sum(step.learning_work(rows, n_items) for step in self.steps if step.learned and not step.frozen)
 
     def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
         """Bytes of memory that ``fit`` takes for a sample of so many vectors of ``width`` components."""

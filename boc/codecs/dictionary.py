@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.cell_index import Centroids, Directions, rounded, spherical_kmeans
+from boc.clustering.cell_index import Centroids, Directions, kmeans_products, rounded, spherical_kmeans
 from boc.codecs.base import FLOAT32, Blocks, Step, stacked, terms_of
 from boc.codecs.center import Center
 from boc.types import Modality, QueryCode
@@ -98,9 +98,15 @@ class Dictionary(Step):
         """12 rows per centroid: of a million items, 8 cost half a percent of recall, and 16 gain a fraction of that."""
         return ROWS_PER_TERM * (self.terms or vocabulary_size(n_items))
 
+    def terms_at(self, n_items: int) -> int:
+        return self.terms or vocabulary_size(n_items)
+
+    def learning_work(self, rows: int, n_items: int) -> float:
+        return kmeans_products(rows, self.terms_at(n_items))
+
     def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
         """The sample in 8 bits, and some arrays of the centroids in 8 bits."""
-        return (rows + CENTROID_ARRAYS * (self.terms or vocabulary_size(n_items))) * width
+        return (rows + CENTROID_ARRAYS * self.terms_at(n_items)) * width
 
     def fit(self, X: NDArray[Any], y: object = None) -> Dictionary:
         """Learn the vocabulary from ``X`` (n, d). ValueError for a parameter out of its range."""
@@ -131,7 +137,7 @@ class Dictionary(Step):
             raise ValueError(f"query_z must be at least 1, got {self.query_z}")
         if not 0 < self.temperature < np.inf:
             raise ValueError(f"temperature must be a number greater than 0, got {self.temperature}")
-        learned = spherical_kmeans(sample, self.terms or vocabulary_size(n_items), self.seed)
+        learned = spherical_kmeans(sample, self.terms_at(n_items), self.seed)
         self.centroids_, self.scales_ = learned.vectors, learned.scales
         self.heads_, self.head_scales_, self.starts_ = learned.heads, learned.head_scales, learned.starts
         return self

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.errors import BackendError, BocError
-from boc.indexes.load import load_index
+from boc.indexes.load import load_index, sampled
 from boc.inputs.features import FeatureFiles
 from boc.inputs.metadata import Metadata
 from boc.manifest import Manifest
@@ -35,11 +35,23 @@ more cautious one."""
 
 @dataclass(frozen=True)
 class Load:
-    """The result of a load: ``items`` loaded in ``seconds``, and ``sizes``, bytes by part."""
+    """The result of a load: ``items`` loaded in ``seconds``, ``sizes``, bytes by part, and seconds of ``merging`` them
+    once more."""
 
     items: int
     seconds: float
     sizes: dict[str, int]
+    merging: float = 0.0
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What learning the code takes: seconds, and bytes of memory beside those of the program; and how many times as
+    many terms the planned index has as the one that was measured."""
+
+    seconds: float = 0.0
+    memory: int = 0
+    terms: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,8 @@ class Estimate:
     """The cost of ``items``, extrapolated from two loads.
 
     ``bytes_each`` are the bytes per item by part, ``fixed`` the bytes that do not grow with the number of items. Bytes
-    and seconds are for one copy. ``page_cache`` is memory for what searches read: postings, vectors, concept sets.
+    and seconds are for one copy. ``table`` are the bytes of the table of posting lists, which grows with terms and
+    items. ``page_cache`` is memory for what searches read: postings, vectors, concept sets.
     """
 
     items: int
@@ -55,16 +68,19 @@ class Estimate:
     bytes_each: dict[str, float]
     fixed: int
     seconds: float
+    table: int = 0
+    learning: Learning = Learning()
 
     @property
     def bytes(self) -> int:
         """Total bytes, including the fixed ones."""
-        return self.fixed + math.ceil(self.items * sum(self.bytes_each.values()))
+        return self.fixed + self.table + math.ceil(self.items * sum(self.bytes_each.values()))
 
     @property
     def page_cache(self) -> int:
         """Bytes of the parts that searches read."""
-        return math.ceil(self.items * sum(size for part, size in self.bytes_each.items() if part != "other"))
+        each = sum(size for part, size in self.bytes_each.items() if part != "other")
+        return self.table + math.ceil(self.items * each)
 
     @property
     def shards(self) -> int:
@@ -77,11 +93,27 @@ class Estimate:
         return GB * (1 + math.ceil(self.shards / SHARDS_PER_HEAP))
 
 
-def extrapolate(part: Load, whole: Load, items: int) -> Estimate:
+Growth = Callable[[int, int, int], tuple[int, int]]
+"""That of a back end, see ``boc.plugins.Backend.growth``."""
+
+
+def extrapolate(
+    part: Load,
+    whole: Load,
+    items: int,
+    *,
+    growth: Growth = lambda items, size, n_terms: (0, 0),
+    n_terms: int = 0,
+    codec_bytes: int = 0,
+    learning: Learning = Learning(),
+) -> Estimate:
     """Extrapolate linearly from two loads; from zero and the larger load where the line would fall.
 
-    BocError unless ``part`` has at least one item and fewer than ``whole``.
+    What does not grow along a line is told by ``growth``, for a code of ``n_terms`` terms whose arrays take
+    ``codec_bytes``: the table of posting lists, and how often items are merged. BocError unless ``part`` has at least
+    one item and fewer than ``whole``.
     """
+    part, whole = (_without_table(load, growth, n_terms) for load in (part, whole))
     if not 0 < part.items < whole.items:
         raise BocError(f"an estimate needs loads of two sizes, got {part.items} and {whole.items} items")
     more = whole.items - part.items
@@ -93,7 +125,30 @@ def extrapolate(part: Load, whole: Load, items: int) -> Estimate:
     start = part.seconds - part.items * rate
     if rate <= 0 or start < 0:
         rate, start = whole.seconds / whole.items, 0.0
-    return Estimate(items, (part, whole), each, fixed, start + items * rate)
+    fixed += round(codec_bytes * (learning.terms - 1))
+    size = round(items * sum(each.values()))
+    table, merges = growth(items, size, round(n_terms * learning.terms))
+    merging = max(0.0, whole.merging - part.merging) / more or whole.merging / whole.items
+    seconds = start + items * (rate + merges * merging)
+    return Estimate(items, (part, whole), each, fixed, seconds, table, learning)
+
+
+def _without_table(load: Load, growth: Growth, n_terms: int) -> Load:
+    """A load without the table in its posting lists."""
+    table = growth(load.items, 0, n_terms)[0]
+    sizes = load.sizes | ({"postings": max(0, load.sizes["postings"] - table)} if table else {})
+    return replace(load, sizes=sizes)
+
+
+def learning_of(file: FeatureFiles, codec: SurrogateCodec, items: int, seconds: float) -> Learning:
+    """What learning ``codec`` for ``items`` takes, which was fitted in ``seconds`` to what there is of ``file``."""
+    counts = [file.count(modality) for modality in MODALITIES]
+    here = sum(sampled(codec, count, sum(counts), items) for count in counts if count)
+    there = sum(sampled(codec, math.ceil(count * items / sum(counts)), items, items) for count in counts if count)
+    terms = codec.terms_at(items) / codec.n_terms
+    done = codec.learning_work(here, items) if terms <= 1 else codec.learning_work(here, size_of(file))
+    work = codec.learning_work(there, items) / max(done, 1)
+    return Learning(seconds * work, codec.learning_bytes(there, file.header.dim, items), terms)
 
 
 class SampledFiles(FeatureFiles):
@@ -157,9 +212,12 @@ def measure(
         raise BocError(f"{file.path}: {size_of(whole)} items are too few to estimate from; give a larger sample")
     backend = plugins.backend(at)
     with _temporary(backend) as one, _temporary(backend) as other:
-        times = [_timed(sample, at, name, codec, manifest, tick) for sample, name in ((part, one), (whole, other))]
-        sizes = [backend.open(name).sizes() for name in (one, other)]
-    return Load(size_of(part), times[0], sizes[0]), Load(size_of(whole), times[1], sizes[1])
+        loads = []
+        for sample, name in ((part, one), (whole, other)):
+            seconds = _timed(sample, at, name, codec, manifest, tick)
+            sizes = backend.open(name).sizes()
+            loads.append(Load(size_of(sample), seconds, sizes, _merging(backend, name)))
+    return loads[0], loads[1]
 
 
 def size_of(file: FeatureFiles) -> int:
@@ -174,6 +232,19 @@ def _timed(
     for done in load_index(file, at, name, codec, manifest):
         tick(done - before)
         before = done
+    return time.perf_counter() - start
+
+
+def _merging(backend: Backend, name: str) -> float:
+    """Seconds of writing the items of an index once more; 0 if the back end does not merge while it loads."""
+    index = backend.open(name)
+    if not backend.growth(1 << 40, 1 << 50, 1)[1] or sum(index.manifest.items.values()) < 2:
+        return 0.0
+    with backend.edit(name) as editor:
+        editor.delete([next(iter(index.items())).id])  # else there is nothing to merge
+        editor.commit(index.manifest.source)
+    start = time.perf_counter()
+    backend.compact(name)
     return time.perf_counter() - start
 
 

@@ -91,33 +91,42 @@ class VectorSample:
             yield Embeddings(self.modality, vectors)
 
 
+def sampled(codec: SurrogateCodec, count: int, total: int, n_items: int) -> int:
+    """How many of ``count`` items of one modality, of ``total`` of both, a code for ``n_items`` is learned from."""
+    return min(count, max(FIT_SAMPLE, math.ceil(codec.sample_rows(n_items) * count / total)))
+
+
 def fit_code(
-    file: Samples, codec: SurrogateCodec, progress: Progress = lambda label, done, total: None
+    file: Samples,
+    codec: SurrogateCodec,
+    progress: Progress = lambda label, done, total: None,
+    *,
+    n_items: int | None = None,
 ) -> SurrogateCodec:
     """Fit ``codec`` on items of ``file``, spread evenly: their vectors, 100,000 per modality or as many as its steps
     need; their concept sets, of 2,000 per modality, if it learns from these.
 
-    If this takes much memory, ``progress`` is told how much before it begins.
+    If this takes much memory, ``progress`` is told how much before it begins. ``n_items`` is the size of the collection
+    that the code is for: by default, that of the file.
     """
     counts = {modality: file.count(modality) for modality in MODALITIES}
     total = sum(counts.values())
-    wanted = codec.sample_rows(total)
+    n_items = n_items or total
     samples: list[Embeddings | VectorSample] = []
     for modality, count in counts.items():
         if count and codec.reads_concepts and not all(step.frozen for step in codec.chains[0]):
             samples.append(_sets(file, modality, math.ceil(count / FIT_SETS)))
         elif count:
-            size = min(count, max(FIT_SAMPLE, math.ceil(wanted * count / total)))
-            samples.append(VectorSample(file, modality, size))
+            samples.append(VectorSample(file, modality, sampled(codec, count, total, n_items)))
     if not samples:
         raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
     rows = sum(map(len, samples))
-    memory = codec.learning_bytes(rows, file.dim, total)
+    memory = codec.learning_bytes(rows, file.dim, n_items)
     told = partial(progress, f"learning from {rows:,} items, {memory / 1e9:.1f} GB of memory")
     if memory >= MUCH:
         told(0, rows)
     try:
-        codec.fit(*samples, n_items=total)
+        codec.fit(*samples, n_items=n_items)
     except ValueError as error:
         raise BocError(f"this code cannot be made: {error}") from error
     if memory >= MUCH:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,9 @@ from boc.manifest import Manifest
 
 from . import commits
 from .index import EmbeddedIndex
-from .writer import EmbeddedEditor, EmbeddedWriter
+from .merge import MERGE
+from .postings import BLOCK
+from .writer import WAITING, EmbeddedEditor, EmbeddedWriter
 
 
 class EmbeddedBackend:
@@ -42,6 +45,10 @@ class EmbeddedBackend:
     def compact(self, name: str) -> None:
         with self.edit(name) as editor:
             editor.compact()
+
+    def growth(self, items: int, size: int, n_terms: int) -> tuple[int, int]:
+        blocks, segments = max(1, -(-items // BLOCK)), size / WAITING
+        return 4 * n_terms * blocks, 1 + int(math.log(segments, MERGE)) if segments > 1 else 0
 
     def names(self) -> list[str]:
         return sorted(path.parent.name for path in self.folder.glob("*/CURRENT"))

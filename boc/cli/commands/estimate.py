@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -49,7 +50,8 @@ def command(
     Examples: boc estimate photos.h5 --items 10000000 --at elastic+https://localhost:9200
               boc estimate photos.h5 --items 1000000 --code "dictionary(terms=16384)"
     """
-    from boc.evaluate.capacity import extrapolate, measure, size_of
+    from boc import plugins
+    from boc.evaluate.capacity import extrapolate, learning_of, measure, size_of
     from boc.indexes.build import codec_maker
     from boc.indexes.load import fit_code, new_manifest
     from boc.inputs.features import FeatureFiles
@@ -63,14 +65,24 @@ def command(
             raise click.UsageError(f"{file.path} holds no vectors; make a file of them with boc extract --encoder")
         if at.startswith("file:"):
             at = f"file:{stack.enter_context(tempfile.TemporaryDirectory(prefix='boc-estimate-'))}"
-        codec = fit_code(file, make(file.header.identity))
+        begun = time.perf_counter()
+        codec = fit_code(file, make(file.header.identity), n_items=items)
+        learning = learning_of(file, codec, items, time.perf_counter() - begun)
         manifest = new_manifest(
             file, codec, rerank=cast("Metric", coding.rerank), concepts=coding.concepts, metadata=table
         )
         size = min(sample, size_of(file))
         with options.bar("loading", size + size // 5) as bar:
             part, whole = measure(file, at, codec, manifest, table, size=size, tick=bar.update)
-    capacity = extrapolate(part, whole, items)
+    capacity = extrapolate(
+        part,
+        whole,
+        items,
+        growth=plugins.backend(at).growth,
+        n_terms=codec.n_terms,
+        codec_bytes=sum(array.nbytes for array in codec.arrays().values()),
+        learning=learning,
+    )
     if as_json:
         derived = {name: getattr(capacity, name) for name in ("bytes", "page_cache", "shards", "heap")}
         click.echo(json.dumps({**asdict(capacity), **derived}))
@@ -87,9 +99,11 @@ def _lines(capacity: Estimate, *, on_server: bool) -> list[tuple[str, str]]:
         ("measured", f"{whole.items:,} items in {whole.seconds:.1f} s, {part.items:,} in {part.seconds:.1f} s"),
         ("for", f"{capacity.items:,} items, extrapolated: {capacity.items / whole.items:,.3g} times what was measured"),
         *((name, f"{_bytes(size * capacity.items)}, {size:,.0f} bytes per item") for name, size in each.items()),
-        ("fixed", f"{_bytes(capacity.fixed)}, whatever the number: the arrays of the code, of this size"),
+        ("fixed", f"{_bytes(capacity.fixed)}: the arrays of the code"),
+        *([("lists", f"{_bytes(capacity.table)}: the table of posting lists")] if capacity.table else []),
         ("in all", f"{_bytes(capacity.bytes)}, {capacity.bytes / capacity.items:,.0f} bytes per item"),
-        ("load", f"{_time(capacity.seconds)}, {rate:,.0f} items per second; merging grows with size"),
+        ("learning", f"{_time(capacity.learning.seconds)}, {_bytes(capacity.learning.memory)} of memory"),
+        ("load", f"{_time(capacity.seconds)}, {rate:,.0f} items per second, with merging"),
         ("page cache", f"{_bytes(capacity.page_cache)}, for searches that do not wait for the disk"),
     ]
     if on_server:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from boc import plugins
 from boc.codecs import global_code
 from boc.errors import BocError
-from boc.evaluate.capacity import GB, Estimate, Load, SampledFiles, extrapolate, measure, size_of
+from boc.evaluate.capacity import GB, Estimate, Learning, Load, SampledFiles, extrapolate, learning_of, measure, size_of
 from boc.indexes.load import fit_code, load_index, new_manifest
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFiles, Header
@@ -83,6 +83,41 @@ def test_what_grows_along_lines_is_foretold_exactly(
     assert found.bytes == pytest.approx(constant + sum(each.values()) * items, rel=1e-9, abs=2)
     assert found.seconds == pytest.approx(start + rate * items, rel=1e-3)
     assert found.page_cache == pytest.approx(sum(s for name, s in each.items() if name != "other") * items, rel=1e-9)
+
+
+def test_what_does_not_grow_along_a_line_is_foretold_by_its_cause() -> None:
+    """The table of lists by terms and blocks of items, the arrays of the code by terms, merges by their number."""
+
+    def growth(items: int, size: int, n_terms: int) -> tuple[int, int]:
+        return 4 * n_terms * -(-items // 100), 3 if size > 10**6 else 0
+
+    def load(n: int) -> Load:
+        return Load(n, 1 + 2 * n, {"postings": 6 * n + 4 * 10 * -(-n // 100), "other": 50 * n + 1000}, 5 + n)
+
+    found = extrapolate(
+        load(50), load(250), 10**5, growth=growth, n_terms=10, codec_bytes=900, learning=Learning(8, 9, 3)
+    )
+    assert found.table == 4 * 30 * 1000
+    assert found.fixed == 1000 + 2 * 900
+    assert found.bytes == found.table + found.fixed + 56 * 10**5
+    assert found.page_cache == found.table + 6 * 10**5
+    assert found.seconds == pytest.approx(1 + (2 + 3 * 1) * 10**5)
+
+
+@pytest.mark.parametrize(("terms", "items"), [(None, 10_000), (None, 10**6), (64, 10**6)])
+def test_learning_is_foretold_by_the_work_of_more_items(many: Path, terms: int | None, items: int) -> None:
+    with FeatureFiles([many]) as file:
+        codec = global_code("dictionary", terms=terms)
+        found = learning_of(file, fit_code(file, codec, n_items=items), items, 2.0)
+    wanted = codec.terms_at(items)
+    counts = [3 * items // 10, 7 * items // 10]
+    rows = sum(min(count, max(100_000, math.ceil(12 * wanted * count / items))) for count in counts)
+    assert found.memory == pytest.approx(codec.learning_bytes(rows, IDENTITY.dim, items), abs=10 * IDENTITY.dim)
+    assert found.terms == wanted / codec.n_terms
+    if items == 10_000:
+        assert found == Learning(2.0, found.memory, 1.0)
+    else:
+        assert found.seconds > rows / 10_000
 
 
 loads = st.tuples(st.integers(0, 10**9), st.integers(0, 10**9), st.floats(0.001, 1e4))
@@ -235,7 +270,7 @@ def test_the_command_tells_for_people_and_for_machines(many: Path, tmp_path: Pat
     assert [load["items"] for load in found["measured"]] == [200, 1000]
     assert found["items"] == 2_000_000
     assert found["bytes_each"]["vectors"] == pytest.approx(4 * IDENTITY.dim, rel=0.02)
-    assert found["bytes"] == pytest.approx(found["fixed"] + 2e6 * sum(found["bytes_each"].values()))
+    assert found["bytes"] == pytest.approx(found["fixed"] + found["table"] + 2e6 * sum(found["bytes_each"].values()))
     assert "1,000 items in" in people.stdout
     assert "extrapolated: 2e+03 times" in people.stdout
     assert "shards" not in people.stdout  # a folder has none
