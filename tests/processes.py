@@ -9,26 +9,33 @@ import os
 from collections.abc import Sequence
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 from boc.cli import main
 
 IMPORTED = [
-    "boc.indexes.build", "boc.inputs.extraction", "encoders.regions.grid", "encoders.tern", "encoders.training.train",
-    "indexing.file", "transformers.models.bert.modeling_bert",
+    "boc.indexes.build", "boc.inputs.extraction", "boc.web.app", "boc.web.http.server", "encoders.regions.grid",
+    "encoders.tern", "encoders.training.train", "indexing.file", "transformers.models.bert.modeling_bert",
 ]  # fmt: skip
+NOWHERE = Path(os.devnull)
 
 
-def start(arguments: Sequence[object]) -> BaseProcess:
-    """A process that runs the command line, and says nothing. ``join`` waits for it, ``exitcode`` is its status."""
+def start(
+    arguments: Sequence[object], output: Path = NOWHERE, errors: Path = NOWHERE, **environment: str
+) -> BaseProcess:
+    """A process that runs the command line, with its stdout and stderr in files.
+
+    ``join`` waits for it, ``exitcode`` is its status. Give ``environment`` what only it should see.
+    """
     context = get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
-    process = context.Process(target=_run, args=([str(argument) for argument in arguments],))
+    process = context.Process(target=_run, args=([*map(str, arguments)], output, errors, environment))
     process.start()
     return process
 
 
-def _run(arguments: list[str]) -> None:
-    silence = os.open(os.devnull, os.O_WRONLY)
-    for output in (1, 2):
-        os.dup2(silence, output)
+def _run(arguments: list[str], output: Path, errors: Path, environment: dict[str, str]) -> None:
+    for file, path in ((1, output), (2, errors)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), file)
+    os.environ.update(environment)
     main(arguments)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,10 +17,11 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.processes import start
+
 SECRET = "a token with spaces & signs"
 TAG = "<img src=x onerror=\"document.title='owned'\">"
 START = 120  # seconds that a server may take to load its encoder on a busy machine
-RUN = "from boc.cli import main; main()"
 
 
 def free_port() -> int:
@@ -38,17 +36,17 @@ def serving(
 ) -> Iterator[Any]:
     """A running ``boc serve``: has ``url`` and ``process``."""
     port = port or free_port()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"BOC_TOKEN": token} if token else {})
-    command = ["serve", name, *others, "--at", f"file:{home / 'index'}", "--port", str(port), "--cache", str(cache)]
-    with (cache.parent / f"{name}-{port}.log").open("w+") as log:
-        process = subprocess.Popen([sys.executable, "-c", RUN, *command], stderr=log, stdout=log, env=environment)
-        process.url = f"http://127.0.0.1:{port}/"
-        try:
-            _wait(process, log)
-            yield process
-        finally:
-            process.kill()
-            process.wait()
+    environment = {"BOC_TOKEN": token} if token else {}
+    command = ["serve", name, *others, "--at", f"file:{home / 'index'}", "--port", port, "--cache", cache]
+    log = cache.parent / f"{name}-{port}.log"
+    process: Any = start(command, log, log, **environment)
+    process.url = f"http://127.0.0.1:{port}/"
+    try:
+        _wait(process, log)
+        yield process
+    finally:
+        process.kill()
+        process.join()
 
 
 @contextmanager
@@ -91,9 +89,9 @@ def below(prefix: str, url: str) -> Iterator[str]:
         thread.join()
 
 
-def _wait(process: Any, log: Any) -> None:
+def _wait(process: Any, log: Path) -> None:
     end = time.monotonic() + START
-    while time.monotonic() < end and process.poll() is None:
+    while time.monotonic() < end and process.is_alive():
         try:
             with urlopen(process.url, timeout=5) as answer:
                 if answer.status == 200:
@@ -103,8 +101,7 @@ def _wait(process: Any, log: Any) -> None:
         except (URLError, OSError):
             pass
         time.sleep(0.1)
-    log.seek(0)
-    pytest.fail(f"boc serve did not come up:\n{log.read()}")
+    pytest.fail(f"boc serve did not come up:\n{log.read_text()}")
 
 
 def ids(page: Any) -> list[str]:

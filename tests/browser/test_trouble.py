@@ -23,7 +23,7 @@ def test_a_server_that_dies_is_told_of_and_waited_for(visit: Callable[..., Any],
         page = visit(f"{process.url}?q=red", expected=NETWORK)
         before = settle(page)
         process.kill()
-        process.wait()
+        process.join()
         page.fill("#q", "something blue at the right")
         page.wait_for_selector("#notice >> text=The server does not answer")
         page.wait_for_selector("#notice >> text=Trying again in")

@@ -8,48 +8,40 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.helpers import boc
+from tests.processes import start
 
 pytest.importorskip("fastapi", reason="the page needs the extra web")
 
 pytestmark = pytest.mark.slow
 
-RUN = [sys.executable, "-c", "from boc.cli import main; main()"]
 PATIENCE = 120.0
 
 
 @contextmanager
-def serving(*arguments: object, **environment: str) -> Iterator[tuple[subprocess.Popen[str], int, list[str]]]:
-    """The process, its port, and what it said on stderr until it was there."""
-    process = subprocess.Popen(
-        [*RUN, "serve", *map(str, arguments), "--port", "0", "--device", "cpu"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
-    assert process.stderr is not None
-    said: list[str] = []
+def serving(log: Path, *arguments: object, **environment: str) -> Iterator[tuple[BaseProcess, int, list[str]]]:
+    """The process, its port, and what it said on stderr, the file ``log``, until it was there."""
+    output = log.with_suffix(".out")
+    process = start(["serve", *arguments, "--port", 0, "--device", "cpu"], output, log, **environment)
     try:
-        for line in process.stderr:
-            said.append(line.strip())
-            if " is at http://" in line:
-                break
-        assert said, "said nothing"
-        yield process, int(said[-1].rstrip("/").rpartition(":")[2]), said
+        until(lambda: not process.is_alive() or (log.exists() and " is at http://" in log.read_text()))
+        said, _, rest = log.read_text().partition(" is at ")
+        port = int(rest.split("/")[2].rpartition(":")[2])
+        yield process, port, (said + " is at " + rest.split()[0]).splitlines()
+        assert output.read_text() == ""
     finally:
         process.kill()
-        process.communicate()
+        process.join()
 
 
 def get(port: int, path: str, **headers: str) -> tuple[int, Any]:
@@ -74,7 +66,8 @@ def until(check: Callable[[], bool]) -> None:
 def test_a_server_loads_first_answers_outlives_its_index_and_ends_quietly(library: Path, tmp_path: Path) -> None:
     shutil.copytree(library / "index", tmp_path / "index")
     at = f"file:{tmp_path / 'index'}"
-    with serving("photos", "--at", at, "--cache", tmp_path / "cache") as (process, port, said):
+    log = tmp_path / "log"
+    with serving(log, "photos", "--at", at, "--cache", tmp_path / "cache") as (process, port, said):
         assert said[0].startswith("loading the encoder tern:")
         assert said[-1] == f"photos is at http://127.0.0.1:{port}/"
         assert get(port, "/api/info")[1]["items"] == {"image": 40, "text": 80}
@@ -90,20 +83,18 @@ def test_a_server_loads_first_answers_outlives_its_index_and_ends_quietly(librar
         assert made.exit_code == 0, made.output
         until(lambda: get(port, "/api/search?q=a%20red%20box&k=5")[0] == 200)
         assert get(port, "/api/search?q=a%20red%20box&k=5")[1]["hits"] == found["hits"]
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE)
-        assert process.returncode in (0, 128 + signal.SIGINT)
-        assert out == ""
-        assert "Traceback" not in err
+        end(process, signal.SIGINT)
+        assert process.exitcode in (0, 128 + signal.SIGINT)
+        assert "Traceback" not in log.read_text()
 
 
 def test_the_token_may_come_from_the_environment_and_open_doors_are_told(library: Path, tmp_path: Path) -> None:
     at = ("--at", f"file:{library / 'index'}", "--cache", tmp_path)
-    with serving("photos", *at, BOC_TOKEN="sesame") as (_, port, said):
+    with serving(tmp_path / "one", "photos", *at, BOC_TOKEN="sesame") as (_, port, said):
         assert get(port, "/api/info")[0] == 401
         assert get(port, "/api/info", Authorization="Bearer sesame")[0] == 200
         assert "sesame" not in "".join(said)
-    with serving("photos", *at, "--host", "0.0.0.0") as (_, port, said):
+    with serving(tmp_path / "two", "photos", *at, "--host", "0.0.0.0") as (_, port, said):
         assert any("--token" in line for line in said)
         assert get(port, "/api/info")[0] == 200
         assert get(port, "/api/info", Host="evil.example")[0] == 400
@@ -143,7 +134,8 @@ def test_without_the_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch
 
 def test_several_processes_answer_and_count_together(library: Path, tmp_path: Path) -> None:
     at = ("--at", f"file:{library / 'index'}", "--cache", tmp_path, "--workers", 2, "--log", "json")
-    with serving("photos", *at) as (process, port, said):
+    log = tmp_path / "log"
+    with serving(log, "photos", *at) as (process, port, said):
         assert [line for line in said if line.startswith("loading")] == said[:1]
         answers = [get(port, f"/api/search?q=a%20red%20box&k={k}&token=hidden") for k in range(1, 21)]
         assert [len(found["hits"]) for _, found in answers] == list(range(1, 21))
@@ -155,15 +147,21 @@ def test_several_processes_answer_and_count_together(library: Path, tmp_path: Pa
         until(lambda: len(set(children(process.pid)) - {victim}) == 2)
         assert get(port, "/api/search?q=a%20red%20box")[0] == 200
         workers = children(process.pid)
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0
-        assert "Traceback" not in err
-        assert "hidden" not in err
+        end(process, signal.SIGTERM)
+        assert process.exitcode == 0
+        assert "Traceback" not in log.read_text()
+        assert "hidden" not in log.read_text()
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
 
 
-def children(pid: int) -> list[int]:
+def end(process: BaseProcess, number: int) -> None:
+    """Send a signal, and wait."""
+    assert process.pid is not None
+    os.kill(process.pid, number)
+    process.join(PATIENCE)
+
+
+def children(pid: int | None) -> list[int]:
     """The workers of a process: its children, but for the one that watches over semaphores."""
     found = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
     return [pid for pid in found if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
@@ -171,17 +169,17 @@ def children(pid: int) -> list[int]:
 
 def test_workers_end_with_their_parent(library: Path, tmp_path: Path) -> None:
     at = ("--at", f"file:{library / 'index'}", "--cache", tmp_path, "--workers", 2)
-    with serving("photos", *at) as (process, _, _):
+    with serving(tmp_path / "log", "photos", *at) as (process, _, _):
         workers = children(process.pid)
         assert len(workers) == 2
-        process.kill()
-        process.wait()
+        end(process, signal.SIGKILL)
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
 
 
 def test_an_error_of_a_worker_is_told_once(library: Path, tmp_path: Path) -> None:
-    command = [*RUN, "serve", "nothing", "--at", f"file:{library / 'index'}", "--port", "0", "--workers", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
-    assert done.returncode == 1
-    assert "no index 'nothing'" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    log = tmp_path / "log"
+    process = start(["serve", "nothing", "--at", f"file:{library / 'index'}", "--port", 0, "--workers", 3], errors=log)
+    process.join(PATIENCE)
+    assert process.exitcode == 1
+    assert "no index 'nothing'" in log.read_text()
+    assert len(log.read_text().strip().splitlines()) == 1
