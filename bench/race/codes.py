@@ -30,11 +30,11 @@ from boc.search.searcher import Searcher
 from boc.types import Embeddings, TermMatrix
 
 NAME = "bench"
-DEPTHS = (50, 100, 150, 200, 300, 500, 1000)  # candidates
+DEPTHS = (50, 100, 150, 200, 300, 500, 1000, 2000)  # candidates
 FEW = (100, 300, 1000)  # of an engine that is slow
 SLOW = ((32, 300), (64, 300), (64, 500), (128, 500))  # settings of one that is slower
 QUERY_Z = {
-    "dictionary": (8, 16, 24, 32, 48, 64, 96, 128),
+    "dictionary": (8, 16, 24, 32, 48, 64, 96, 128, 192),
     "scalar": (32, 64, 128, 256),
     "bits": (32, 64, 96, 128, 256, 512),
 }
@@ -64,6 +64,9 @@ class Coded(Engine):
     def choose(self, setting: Setting) -> None:
         query_z, self.depth = setting
         self.codec.budgeted(self.z, query_z)
+
+    def vectors_read(self, setting: Setting) -> int:
+        return setting[1]
 
     def terms(self, query: Matrix) -> TermMatrix:
         return self.codec.encode_queries(Embeddings(self.data.modality, query))
@@ -98,6 +101,10 @@ class Ours(Coded, Local):
 
     def ask(self, query: Matrix) -> Any:
         return self.batch(query, 1)
+
+    def vectors_read(self, setting: Setting) -> int:
+        shortlist = getattr(self.searcher.index, "shortlist", None)  # other engines have none
+        return setting[1] if shortlist is None else shortlist.size(setting[1], K)
 
     def batch(self, queries: Matrix, threads: int) -> Any:
         asked = Embeddings(self.data.modality, queries)

@@ -103,6 +103,10 @@ class Engine(ABC):
         with ThreadPoolExecutor(threads) as pool:
             return list(pool.map(lambda i: self.ask(queries[i : i + 1]), range(len(queries))))
 
+    def vectors_read(self, setting: Setting) -> int | None:
+        """Stored vectors that a query is compared with at most; None where that is not known."""
+        return None
+
     def rows(self, answer: Any) -> Sequence[int]:
         found: list[int] = answer.tolist()
         return found

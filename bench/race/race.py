@@ -18,6 +18,7 @@ how they are timed, says race_timing.py. Queries per second and memory are those
 Columns: ``ours`` is 1 for our codes on our own path; ``at`` are the recalls (.90, .95, .98, .99) at which this setting
 is the fastest of its index on validation. ``recall`` is of the exact top 10, on queries that chose nothing.
 Milliseconds are medians over rounds, with minimum and maximum round; ``took_ms`` is what a server says its part was.
+``vectors_read`` are the stored vectors that a query is compared with at most, after cells, posting lists and codes.
 ``fit_s`` learns the code, ``encode_s`` encodes all items, ``build_s`` is the rest of loading, merging among it (ours in
 a folder encodes while it loads: all of it is ``build_s``); ``cpu_s`` are processor seconds of all three, of the server
 too; ``build_peak_mb`` is the largest memory meanwhile. ``disk_mb`` is the sum of ``index_mb`` (posting lists, graph,
@@ -58,6 +59,7 @@ PARTS = ("index", "vectors", "codec", "rest")
 HEAD = (
     "engine", "index", "setting", "ours", "at", "recall", "validation",
     "p50_ms", "p50_least", "p50_most", "p95_ms", "p95_least", "p95_most", "p99_ms", "p99_least", "p99_most", "took_ms",
+    "vectors_read",
     "qps_1", "qps_1_least", "qps_1_most", "qps_2", "qps_2_least", "qps_2_most",
     "fit_s", "encode_s", "build_s", "cpu_s", "build_peak_mb",
     "disk_mb", "index_mb", "vectors_mb", "codec_mb", "rest_mb", "anon_mb", "file_mb",
@@ -86,6 +88,8 @@ def row(variant: Variant, facts: Facts, memory: Memory, at: Sequence[float], ite
     index = engine.kind or variant.name.partition(" ")[2]
     recalls = [f"{variant.recall:.4f}", f"{variant.validation:.4f}"]
     took = "" if variant.took is None else f"{variant.took:.2f}"
+    vectors = engine.vectors_read(variant.setting)
+    read = "" if vectors is None else str(vectors)
     rates = [cell for rates in variant.qps for cell in spread(rates, 0)]
     seconds = [f"{value:.2f}" for value in (facts.fit, facts.encode, facts.build, facts.cpu)]
     sizes = [megabytes(size) for size in (facts.peak, facts.disk, *(facts.sizes[part] for part in PARTS), *memory)]
@@ -98,7 +102,7 @@ def row(variant: Variant, facts: Facts, memory: Memory, at: Sequence[float], ite
     rounds = [joined(variant.medians, 4), *(joined(rates, 1) for rates in variant.qps)]
     return [
         engine.library, index, variant.label, str(int(engine.ours)), " ".join(f"{recall:.2f}" for recall in at),
-        *recalls, *variant.percentile_cells(), took, *rates, *seconds, *sizes, *paper, *rounds,
+        *recalls, *variant.percentile_cells(), took, read, *rates, *seconds, *sizes, *paper, *rounds,
     ]  # fmt: skip
 
 

@@ -148,6 +148,9 @@ class Ivf(Faiss):
         with ThreadPoolExecutor(threads) as pool:
             return list(pool.map(lambda i: self._best(queries[i : i + 1], found[i]), range(len(queries))))
 
+    def vectors_read(self, setting: Setting) -> int:
+        return setting[1]
+
     def _best(self, query: Matrix, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return rescored(query, rows[rows >= 0], self.data)  # faiss fills up with -1
 

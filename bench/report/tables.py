@@ -180,9 +180,11 @@ def race(rows: Rows, at: str = "0.95") -> Table:
         return f"**{name}**" if row["ours"] == "1" else name
 
     took = {"of it the server, ms": of("took_ms", 2)} if any(row["took_ms"] for row in rows.table) else {}
+    read = {"vectors read": of("vectors_read", 0)} if any(row.get("vectors_read") for row in rows.table) else {}
     return listed([row for row in rows.table if at in row["at"].split()], {
         "index": index_name,
         "setting": of("setting"),
+        **read,
         "recall@10": share_of("recall"),
         "p50 ms (least-most round)": lambda row: ranged(row, "p50", "_ms"),
         **took,

@@ -137,7 +137,7 @@ DISPATCHED static void estimate_plain(const CompactQuery *query, const uint8_t *
     }
 }
 
-#define SOON 12 /* rows to prefetch */
+#define SOON 16 /* rows to prefetch */
 
 #if defined(__GNUC__) && defined(__x86_64__)
 #include <immintrin.h>
@@ -150,9 +150,11 @@ WIDE_BYTES static void estimate_wide(const CompactQuery *query, const uint8_t *c
     for (int64_t i = 0; i < n; i++) {
         const uint8_t *code = codes + rows[i] * query->bytes;
         __m512i sums = _mm512_setzero_si512();
-        if (i + SOON < n)
+        if (i + SOON < n) {
             for (int64_t byte = 0; byte < query->bytes; byte += LINE)
                 PREFETCH(codes + rows[i + SOON] * query->bytes + byte);
+            PREFETCH(scales + rows[i + SOON]);
+        }
         for (int64_t byte = 0; byte < query->bytes; byte += LINE) {
             const int64_t left = query->bytes - byte;
             const __mmask64 mask = left < LINE ? ((__mmask64)1 << left) - 1 : ~(__mmask64)0;

@@ -97,7 +97,7 @@ class EmbeddedIndex:
         self._arrays = opened.arrays
         self._parts = opened.parts
         self._commit = opened.commit
-        self._shortlist = Shortlist.of(opened)
+        self.shortlist = Shortlist.of(opened)
         self._masks = lru_cache(FILTERS)(partial(_masks, self._parts, self.manifest.fields))
 
     def __len__(self) -> int:
@@ -146,7 +146,7 @@ class EmbeddedIndex:
 
     @_refusing
     def answerer(self, code: QueryCode, modality: Modality, filters: Sequence[Filter] = ()) -> Answerer | None:
-        plan = planned(code, self._parts, self._masks(modality, tuple(filters)), self._shortlist)
+        plan = planned(code, self._parts, self._masks(modality, tuple(filters)), self.shortlist)
         return None if plan is None else partial(self._answer, plan)
 
     @_refusing
@@ -185,8 +185,8 @@ class EmbeddedIndex:
             for one in found:
                 for _, rows, _ in one:
                     stages.candidates += len(rows)
-            if self._shortlist is not None and rescore.metric == "dot" and modality is not None:
-                found = self._shortlist.cut(found, rescore.queries.vectors, k, rescore.k)
+            if self.shortlist is not None and rescore.metric == "dot" and modality is not None:
+                found = self.shortlist.cut(found, rescore.queries.vectors, k, rescore.k)
             found = _rescored(found, rescore, modality)
             stages.took("rerank_ms", begun)
         return found

@@ -169,6 +169,9 @@ class Known:
         self.asked += 1
         return self.top[query.tobytes()][: self.count]
 
+    def vectors_read(self, setting: tuple[int, ...]) -> int:
+        return 10 * setting[0]
+
     def rows(self, answer: list[int]) -> list[int]:
         return answer
 
@@ -214,7 +217,7 @@ def test_the_cells_of_a_row_are_those_worked_out_by_hand(bench: SimpleNamespace)
     row = dict(zip(bench.race.HEAD, bench.race.row(variant, facts, (1_000_000, 3_000_000), [0.9], 2000), strict=True))
     known = {
         "engine": "some", "index": "graph", "setting": "rows=5", "ours": "0", "at": "0.90",
-        "recall": "0.9400", "validation": "0.9500", "took_ms": "1.25",
+        "recall": "0.9400", "validation": "0.9500", "took_ms": "1.25", "vectors_read": "50",
         "p50_ms": "3.000", "p50_least": "2.000", "p50_most": "4.000", "p95_ms": "3.900",
         "qps_1": "20", "qps_1_least": "10", "qps_1_most": "30",
         "fit_s": "1.00", "encode_s": "2.00", "build_s": "3.00", "cpu_s": "7.20", "build_peak_mb": "8.000",

@@ -96,7 +96,7 @@ def searcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     index = found.index
     assert isinstance(index, EmbeddedIndex)
     assert len(index._parts) == segments
-    assert (index._shortlist is not None) == (center and least == 1)
+    assert (index.shortlist is not None) == (center and least == 1)
     return found
 
 
@@ -221,14 +221,14 @@ def test_an_index_without_compact_codes_is_searched_and_completed(
         searcher = build(tmp_path, "float16", 1, center=True)
     backend = EmbeddedBackend(tmp_path)
     old = backend.open("some")
-    assert old._shortlist is None
+    assert old.shortlist is None
     assert not list(tmp_path.rglob("compact*.npy"))
     expected = answers(searcher, k=50, rm=1)
     assert answers(Searcher.open("some", f"file:{tmp_path}"), k=50, rm=1) == expected
     backend.compact("some")
     assert len(list(tmp_path.rglob("compact*.npy"))) == 2
     completed = backend.open("some")
-    assert completed._shortlist is not None
+    assert completed.shortlist is not None
     assert answers(Searcher(completed), k=50, rm=1) == expected
     assert completed.damaged() == []
     name = completed._parts[0].name
