@@ -88,8 +88,7 @@ def row(variant: Variant, facts: Facts, memory: Memory, at: Sequence[float], ite
     index = engine.kind or variant.name.partition(" ")[2]
     recalls = [f"{variant.recall:.4f}", f"{variant.validation:.4f}"]
     took = "" if variant.took is None else f"{variant.took:.2f}"
-    vectors = engine.vectors_read(variant.setting)
-    read = "" if vectors is None else str(vectors)
+    read = "" if variant.vectors_read is None else str(variant.vectors_read)
     rates = [cell for rates in variant.qps for cell in spread(rates, 0)]
     seconds = [f"{value:.2f}" for value in (facts.fit, facts.encode, facts.build, facts.cpu)]
     sizes = [megabytes(size) for size in (facts.peak, facts.disk, *(facts.sizes[part] for part in PARTS), *memory)]

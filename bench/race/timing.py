@@ -40,6 +40,7 @@ class Variant:
     times: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))  # milliseconds (rounds, queries)
     took: float | None = None  # milliseconds, mean, as a server tells
     qps: NDArray[np.float64] = field(default_factory=lambda: np.empty((2, 0)))  # on one processor and two (2, rounds)
+    vectors_read: int | None = None  # at most, of one query
 
     @property
     def label(self) -> str:
@@ -86,7 +87,7 @@ def variants_of(data: Data, name: str, engine: Engine) -> list[Variant]:
             seconds.append(time.perf_counter() - begun)
         found.append((setting, recall, min(seconds)))
     kept = [
-        Variant(name, engine, setting, recall)
+        Variant(name, engine, setting, recall, vectors_read=engine.vectors_read(setting))
         for setting, recall, seconds in found
         if not any(other >= recall and took < CLEAR * seconds for _, other, took in found)
     ]

@@ -124,8 +124,9 @@ def test_the_miniature_has_the_rows_that_are_known_beforehand(
     for row in ours:
         parts = [float(row[name]) for name in ("index_mb", "vectors_mb", "codec_mb", "rest_mb")]
         assert float(row["disk_mb"]) == pytest.approx(sum(parts), abs=0.002)
-        # 2,000 postings of two bytes and one, 101 starts of four; float16; 100 centroids in bytes, scales, a mean
-        assert parts[:3] == [0.007, 0.2, 0.011]
+        # 2,000 postings of two bytes and one, 101 starts of four; float16, and compact codes of two bits, with a scale;
+        # 100 centroids in bytes, scales, a mean
+        assert parts[:3] == [0.007, 0.229, 0.011]
     assert all(row["vectors_mb"] == "0.200" for row in scipy)
     for row in found.table:
         rounds = [float(part) for part in row["p50_rounds"].split()]
@@ -211,7 +212,8 @@ def test_at_each_recall_the_fastest_setting_that_reached_it_is_picked(bench: Sim
 def test_the_cells_of_a_row_are_those_worked_out_by_hand(bench: SimpleNamespace) -> None:
     engine = Known({})
     times = np.array([[1.0, 2.0, 3.0], [2.0, 3.0, 4.0], [3.0, 4.0, 5.0]])
-    variant = bench.timing.Variant("some graph", engine, (5,), 0.95, 0.94, times, 1.25, np.array([[10, 30, 20]] * 2))
+    rates = np.array([[10, 30, 20]] * 2)
+    variant = bench.timing.Variant("some graph", engine, (5,), 0.95, 0.94, times, 1.25, rates, 50)
     sizes = {"index": 1_000_000, "vectors": 2_000_000, "codec": 500_000, "rest": 500_000}
     facts = bench.engine.Facts(1.0, 2.0, 3.0, 7.2, 8_000_000, sizes)
     row = dict(zip(bench.race.HEAD, bench.race.row(variant, facts, (1_000_000, 3_000_000), [0.9], 2000), strict=True))
