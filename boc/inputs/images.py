@@ -132,7 +132,8 @@ def _told(name: str, error: Exception) -> BocError:
         kind = BocError if error.errno in SHORT else ImageError
         return kind(f"{name}: cannot be read ({error.strerror}); {advice(error)}")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return ImageError(f"{name}: cannot be read ({reason}); fetch it again or delete it")
+    step = "check its name and folder" if isinstance(error, FileNotFoundError) else "fetch it again or delete it"
+    return ImageError(f"{name}: cannot be read ({reason}); {step}")
 
 
 def orientation(image: Image) -> int:

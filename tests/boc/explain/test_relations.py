@@ -79,6 +79,12 @@ def test_the_command_tells_and_draws_them(model: Path, tmp_path: Path, monkeypat
     assert len(printed.stdout.splitlines()) == 3
 
 
+def test_a_picture_that_is_not_there_is_named(model: Path, tmp_path: Path) -> None:
+    told = boc("show-relations", tmp_path / "x.jpg", "--encoder", f"vsrn:{model}", "-o", tmp_path / "f.png")
+    assert told.exit_code == 1
+    assert "x.jpg: cannot be read (No such file or directory); check its name and folder" in told.stderr
+
+
 def test_what_relates_no_regions_is_named(library: Path, tmp_path: Path) -> None:
     command = ("show-relations", library / "images" / "003.png", "-o", tmp_path / "figure.png")
     told = boc(*command, "--encoder", f"tern:{library / 'model'}")
