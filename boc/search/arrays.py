@@ -31,6 +31,7 @@ class ArraySearch:
 
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
+        self._dim = searcher.index.manifest.identity.dim
         self._planned = lru_cache(PLANS)(self._plan)
 
     def __call__(self, queries: Embeddings, options: SearchOptions, threads: int) -> Found:
@@ -62,7 +63,7 @@ class ArraySearch:
             and vectors.dtype == FLOAT32
             and vectors.flags.c_contiguous
             and vectors.shape[0] > 0
-            and vectors.shape[1] == searcher.index.manifest.identity.dim
+            and vectors.shape[1] == self._dim
             and options.query_z is None
             and searcher.metric(options) == "dot"
             and isfinite((values := vectors.ravel()).dot(values))
