@@ -41,9 +41,14 @@ static int make(Work *w, const Call *call)
 {
     const Plan *plan = call->plan;
     const size_t n = (size_t)call->n, d = (size_t)plan->code.d, z = (size_t)call->z;
-    w->most = 0, w->room = 2 * call->depth + LANES;
-    for (int64_t i = 0; i < plan->n_parts; i++)
-        w->most += plan->parts[i].postings.n < call->depth ? plan->parts[i].postings.n : call->depth;
+    int64_t largest = 0;
+    w->most = 0;
+    for (int64_t i = 0; i < plan->n_parts; i++) {
+        const int64_t found = plan->parts[i].postings.n < call->depth ? plan->parts[i].postings.n : call->depth;
+        largest = found > largest ? found : largest;
+        w->most += found;
+    }
+    w->room = 2 * largest + LANES;
     const size_t most = (size_t)w->most + 1;
     w->centred = malloc((n * d + 1) * sizeof *w->centred);
     w->cosines = malloc((n * z + 1) * sizeof *w->cosines);

@@ -159,6 +159,13 @@ def test_damaged_lists_are_told(tmp_path: Path) -> None:
         searcher.search_arrays(Embeddings("image", clustered(1, 3)))
 
 
+def test_more_candidates_than_rows_need_no_more_memory(searcher: Searcher) -> None:
+    queries = Embeddings("image", clustered(2, 3))
+    expected = searcher.search_arrays(queries, k=3, rm=1000)
+    found = searcher.search_arrays(queries, k=3, rm=(2**31 - 1) / 3)
+    assert [each.tolist() for each in found] == [each.tolist() for each in expected]
+
+
 def test_a_score_beyond_32_bits_takes_the_general_path(tmp_path: Path) -> None:
     searcher = build(tmp_path, "float16", 1, center=True)
     postings = searcher.index._parts[0].segment.postings  # type: ignore[attr-defined]
