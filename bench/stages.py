@@ -25,7 +25,7 @@ MILLION = (  # raced over a million drawn vectors; numpy's brute force would hol
     "boc dictionary:2", "boc bits:32", "hnsw32", "usearch-f16", "scipy bits:32", "tantivy bits:32", "ivf-sq8", "flat",
     "scipy dictionary:2", "tantivy dictionary:2",
 )  # fmt: skip
-COUNTS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)
+COUNTS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 SERVERS = {"elasticsearch": "elasticsearch-9", "opensearch": "opensearch-3-knn"}
 
 RECIPES = {  # name: kind of encoder
@@ -64,7 +64,7 @@ class Stage:
 @dataclass(frozen=True)
 class Plan:
     """All stages over the data in ``data``, for results in ``out``; ``tiny`` draws its own data, ``big`` races over a
-    million items too and grows to three."""
+    million items too and grows to ten."""
 
     data: Path
     out: Path
@@ -269,6 +269,8 @@ class Plan:
         counts = (300, 600) if self.tiny else COUNTS if self.big else COUNTS[:4]
         options = ("--dim", 16, "--asked", 20, "--terms", 32) if self.tiny else ()
         sizes = (part for count in counts for part in ("--n", count))
+        few = ("--n", 300, "--dim", 16, "--asked", 20) if self.tiny else ()
+        yield self._rows("learning", "speed.learning", ("--work", self._in("learning", "work"), *few))
         work = self._in("growth", "work")
         arguments = ("--work", work, *sizes, *options, "--rounds", 3)
         yield self._rows("growth", "speed.embedded_growth", arguments, alone=True, work=work)

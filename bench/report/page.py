@@ -39,6 +39,7 @@ TITLES = {  # file of rows: title, what was measured on; in the order of the pag
     "race-elasticsearch": ("The race on Elasticsearch", "captions of Multi30k, MiniLM"),
     "race-opensearch": ("The race on OpenSearch", "captions of Multi30k, MiniLM"),
     "kernel": ("Parts of a query, and a cold start", "captions of Multi30k, MiniLM"),
+    "learning": ("Learning a dictionary", "synthetic vectors of 1,024 components"),
     "growth": ("Growth", "synthetic vectors of 256 components"),
     "memory-limit": ("With less memory than the index takes", "a million synthetic vectors of 1,024 components"),
     "encoding-speed": ("Encoding", "synthetic vectors"),

@@ -229,6 +229,7 @@ def limited(rows: Rows) -> Table:
         "items": of("n", 0), "index MB": of("index_mb", 0), "limit MB": of("limit_mb", 0), "build s": of("build_s", 0),
         "builder used MB": of("build_used_mb", 0), "recall": of("recall", 3), "p50 ms": of("p50_ms", 2),
         "p95": of("p95_ms", 2), "p99": of("p99_ms", 2), "reads from the disk (major faults)": of("major_faults", 0),
+        **({"kB read per query": of("read_kb", 0)} if "read_kb" in rows.columns else {}),
         "search used MB": of("used_mb", 0),
     })  # fmt: skip
 
@@ -274,6 +275,17 @@ def encoding(rows: Rows) -> Table:
         "code": of("code"), "vectors per second": of("rows/s", 0),
         "of faiss's speed (least-most)": lambda row: f"{row['ratio to faiss']} ({row['lowest']}-{row['highest']})",
         "learning, s": of("fit s", 1), "peak memory, MB": of("peak MB", 0),
+    })  # fmt: skip
+
+
+def learning(rows: Rows) -> Table:
+    """One line per learner."""
+    depths = (100, 300, 1000)
+    return listed(rows.table, {
+        "learner": of("learner"), "vectors": of("rows", 0), "centroids": of("terms", 0),
+        "processor s": of("processor_s", 1), "cosine to the nearest": of("cosine", 3),
+        **{f"recall@10, R={depth}": share_of(f"recall_{depth}") for depth in depths},
+        "candidates per query": of("candidates", 0),
     })  # fmt: skip
 
 
@@ -391,6 +403,7 @@ VIEWS: dict[str, dict[str, View]] = {
     "alignment_rerank.py": {"alignment": alignment, "metrics": metrics},
     "encoding_speed.py": {"encoding": encoding},
     "embedded_kernel.py": {"kernel": kernel},
+    "learning.py": {"learning": learning},
     "labels.py": {"labels": labels},
     "cutoff.py": {"cutoff": cutoff},
     "vsrnpp_tables.py": {"ablations": ablations, "times": times},

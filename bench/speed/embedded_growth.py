@@ -43,7 +43,7 @@ from bench.race.timing import Variant, measure, recall_of
 from bench.report.rows import Writer
 from boc.codecs import parse_code
 
-COUNTS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)
+COUNTS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 MOST = 5000  # candidates
 ROOM = 1 << 50  # bytes: no limit
 HEAD = [
@@ -52,7 +52,7 @@ HEAD = [
 ]  # fmt: skip
 LIMITED = [
     "n", "index_mb", "limit_mb", "build_s", "build_used_mb", "setting", "recall", "p50_ms", "p95_ms", "p99_ms",
-    "major_faults", "used_mb",
+    "major_faults", "read_kb", "used_mb",
 ]  # fmt: skip
 
 
@@ -155,26 +155,35 @@ def limited_build(data: Data, code: str, folder: str, group: Group) -> float:
     return took.encode + took.build
 
 
-def limited_search(data: Data, code: str, setting: Setting, group: Group) -> tuple[NDArray[Any], float, int]:
-    """In a separate process: milliseconds of each query after those of validation, recall, major faults."""
+def read_from_disk() -> int:
+    """Bytes that this process had the disk read, ahead or not."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
+
+
+def limited_search(data: Data, code: str, setting: Setting, group: Group) -> tuple[NDArray[Any], float, int, int]:
+    """In a separate process: milliseconds of each query after those of validation, recall, major faults, and bytes read
+    from the disk."""
     (queries, warming), (top, warming_top), _ = data.asked, data.top, data.rows
     drop_cache(folder_of(data, f"boc {code}"))
     ready(group)
     engine = opened(data, f"boc {code}")
     engine.choose(setting)
     recall_of(engine, warming, warming_top)
-    before, times, answers = resource.getrusage(resource.RUSAGE_SELF).ru_majflt, [], []
+    before, read, times, answers = resource.getrusage(resource.RUSAGE_SELF).ru_majflt, read_from_disk(), [], []
     for i in range(len(queries)):
         begun = time.perf_counter()
         answers.append(engine.ask(queries[i : i + 1]))
         times.append(1000 * (time.perf_counter() - begun))
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt - before
     shares = [len(best.intersection(engine.rows(got))) / K for best, got in zip(top, answers, strict=True)]
-    return np.array(times), float(np.mean(shares)), faults
+    return np.array(times), float(np.mean(shares)), faults, read_from_disk() - read
 
 
-def beyond_memory(data: Data, code: str, recall: float, fraction: float, threads: int) -> Iterator[list[str]]:
-    """The rows of one size: with room for all, and with the limit."""
+def beyond_memory(
+    data: Data, code: str, recall: float, fraction: float, threads: int, building: bool
+) -> Iterator[list[str]]:
+    """The rows of one size: with room for all, and with the limit. Only with ``building`` it is built in both."""
     disk = built(data, f"boc {code}", threads).disk
     variant = chosen(data, code, recall)
     setting, label = variant.setting, variant.label
@@ -182,24 +191,29 @@ def beyond_memory(data: Data, code: str, recall: float, fraction: float, threads
     gc.collect()
     for limit in (ROOM, int(fraction * disk)):
         row = [str(data.shape[0]), f"{disk / 1e6:.1f}", "none" if limit == ROOM else f"{limit / 1e6:.1f}"]
-        with Group(limit) as group, tempfile.TemporaryDirectory(dir=data.work) as folder:
-            try:
-                seconds = f"{child(limited_build, data, code, folder, group):.1f}"
-            except BrokenProcessPool as error:
-                told(str(error))
-                seconds = "killed"
-            row += [seconds, f"{group.used / 1e6:.1f}", label]
+        if building:
+            with Group(limit) as group, tempfile.TemporaryDirectory(dir=data.work) as folder:
+                try:
+                    seconds = f"{child(limited_build, data, code, folder, group):.1f}"
+                except BrokenProcessPool as error:
+                    told(str(error))
+                    seconds = "killed"
+                row += [seconds, f"{group.used / 1e6:.1f}"]
+        else:
+            row += ["", ""]
+        row.append(label)
         with Group(limit) as group:
             try:
-                times, reached, faults = child(limited_search, data, code, setting, group)
+                times, reached, faults, read = child(limited_search, data, code, setting, group)
                 row += [
                     f"{reached:.4f}",
                     *(f"{value:.3f}" for value in np.percentile(times, (50, 95, 99))),
                     str(faults),
+                    f"{read / len(times) / 1e3:.1f}",
                 ]
             except BrokenProcessPool as error:
                 told(str(error))
-                row += ["killed", "", "", "", ""]
+                row += ["killed", "", "", "", "", ""]
             row.append(f"{group.used / 1e6:.1f}")
         yield row
 
@@ -218,6 +232,7 @@ def beyond_memory(data: Data, code: str, recall: float, fraction: float, threads
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--memory-limit", "fraction", type=float, help="Share of the size of the index that it may use.")
+@click.option("--build/--no-build", "building", default=True, help="Build with the limit too, and not only search.")
 def main(
     work: Path,
     counts: tuple[int, ...],
@@ -230,6 +245,7 @@ def main(
     rounds: int,
     seed: int,
     fraction: float | None,
+    building: bool,
 ) -> None:
     """Measure one code at several sizes."""
     settings = {
@@ -247,7 +263,7 @@ def main(
             if fraction is None:
                 out.write(*grown(data, code, recall, threads, rounds))
             else:
-                for row in beyond_memory(data, code, recall, fraction, threads):
+                for row in beyond_memory(data, code, recall, fraction, threads, building):
                     out.write(*row)
 
 

@@ -206,13 +206,13 @@ def spherical_kmeans(points: Directions, k: int, seed: int) -> Centroids:
     if not directed.all():  # avoids a copy
         points = points.take(np.flatnonzero(directed) if directed.any() else np.arange(1))
     if len(points) <= k:
-        return _in_cells(_distinct(points), rng)
+        return in_cells(_distinct(points), rng)
     vectors = _cellwise(points, k, rng)
     for _ in range(REFINEMENTS):
-        centroids = _in_cells(vectors, rng)
+        centroids = in_cells(vectors, rng)
         owners = points.owners(centroids, REFINING_CELLS)
         vectors = points.means(owners, Directions(centroids.vectors, centroids.scales))
-    return _in_cells(_distinct(vectors), rng)
+    return in_cells(_distinct(vectors), rng)
 
 
 def kmeans_products(n: int, k: int) -> float:
@@ -247,7 +247,7 @@ def _heads(points: Directions, m: int, rng: np.random.Generator) -> Directions:
     return _kmeans(points, m, rng)
 
 
-def _in_cells(vectors: Directions, rng: np.random.Generator) -> Centroids:
+def in_cells(vectors: Directions, rng: np.random.Generator) -> Centroids:
     """The same vectors, ordered by cells; cells of more than twice the mean size are divided."""
     if len(vectors) <= ONE_CELL_CENTROIDS:
         return _one_cell(vectors)

@@ -384,6 +384,16 @@ def test_growth_holds_the_recall(bench: SimpleNamespace, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_more_rows_per_centroid_are_nearer_to_the_queries(bench: SimpleNamespace, tmp_path: Path) -> None:
+    options = ("--work", tmp_path / "work", "--n", 4000, "--dim", 16, "--asked", 50)
+    found = [row for row in run(bench, tmp_path, "learning.py", *options).table if row["learner"].startswith("boc")]
+    assert [row["rows"] for row in found] == ["2048", "4000"]
+    few, many = ([float(row[name]) for name in ("cosine", "recall_1000")] for row in found)
+    assert many > few
+    assert all(0 < float(row["recall_100"]) <= float(row["recall_300"]) <= float(row["recall_1000"]) for row in found)
+
+
+@pytest.mark.slow
 def test_the_kernel_reads_the_postings_of_a_query(bench: SimpleNamespace, tmp_path: Path) -> None:
     gallery, queries = miniature()
     write(tmp_path / "gallery.h5", gallery)
