@@ -90,12 +90,20 @@ NEEDS: dict[str, tuple[Need, ...]] = {
 }  # fmt: skip
 
 
+def placed(data: Path, path: str) -> Path:
+    """The place of a file in DATA: ``path``, or the folder ``annotations`` beside it, where TERAN's data.tar has it."""
+    plain = data / path
+    other = plain.parent / "annotations" / plain.name
+    return other if other.exists() and not plain.exists() else plain
+
+
 def show_needs(paper: str, data: Path) -> None:
     """What DATA has to hold, a line each, on stderr."""
     for need in NEEDS[paper]:
-        state = "there  " if (data / need.path).exists() else "missing"
+        path = placed(data, need.path)
+        state = "there  " if path.exists() else "missing"
         size = f" ({need.size})" if need.size else ""
-        found = content(data / need.path) if need.published and state != "missing" else ""
+        found = content(path) if need.published and state != "missing" else ""
         if found:
             size += ", as published" if found == need.published else f", holds {found}; published: {need.published}"
-        click.echo(f"{state} {data / need.path}: {need.what}{size}", err=True)
+        click.echo(f"{state} {path}: {need.what}{size}", err=True)

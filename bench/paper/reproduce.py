@@ -27,7 +27,7 @@ from pathlib import Path
 
 import click
 
-from bench.paper.needs import TERN, VOCABULARY, show_needs
+from bench.paper.needs import TERN, VOCABULARY, placed, show_needs
 from bench.paper.printed import GRADED, MEASURES, PRINTED, verdict
 from bench.paper.table1 import PAPER as TABLE1
 from bench.report.rows import Writer
@@ -168,12 +168,13 @@ class Plan:
     def _regions(self, data: str) -> str:
         """The region source of the published features."""
         folder = self.data / data / "features_36"
-        return f"files:{folder}" + ("" if data == "coco" else f"?index={self.data / 'f30k' / 'dataset_flickr30k.json'}")
+        index = placed(self.data, "f30k/dataset_flickr30k.json")
+        return f"files:{folder}" + ("" if data == "coco" else f"?index={index}")
 
     def _table(self, data: str) -> Path:
         """The table of captions, and beside it the lists of splits."""
         corpus = {"coco": "coco", "f30k": "flickr30k"}[data]
-        path, table = self.data / data / f"dataset_{corpus}.json", self.out / data / "captions.csv"
+        path, table = placed(self.data, f"{data}/dataset_{corpus}.json"), self.out / data / "captions.csv"
         joined = ("--restval",) if data == "coco" else ()
         words = ("bench.datasets.make", corpus, path, *self._pictures(data), "-o", table.parent, *joined)
         self._stage(Stage(f"{data}-captions", (*PYTHON, *map(str, words)), (path,), table))

@@ -3,12 +3,15 @@
 | layout | described in |
 |---|---|
 | ``dataset_NAME.json`` | Karpathy and Fei-Fei, CVPR 2015, caption_datasets.zip |
-| ``features_36/cocobu_att/ID.npz`` (``feat``), ``cocobu_box/ID.npy``; ``bu_att``, ``bu_box`` by place | TERN, TERAN: README |
-| ``relevances/NAME-test-spice.npy``, float32 without a header | TERN, TERAN: README |
-| ``model_best_ndcg.pth``, ``teran/*.pth``: ``model``, ``config``, ``epoch`` | TERN, TERAN: README and evaluation |
+| ``features_36/cocobu_att/ID.npz`` (``feat``), ``cocobu_box/ID.npy``; ``bu_att``, ``bu_box`` by place | TERN, TERAN: README and data.py |
+| ``relevances/NAME-test-spice.npy``, float32 without a header | TERN, TERAN: README; TERAN: evaluate_utils/dcg.py |
+| ``model_best_ndcg.pth``, ``teran/*.pth``: ``model``, ``config``, ``epoch`` | TERN, TERAN: README, test.py and configs |
 | ``NAME_precomp/SPLIT_ims.npy``, ``SPLIT_caps.txt`` | SCAN: README |
-| ``pretrain_model/*/model_*.pth.tar``: two sets of tensors, ``opt`` | VSRN: README |
+| ``pretrain_model/*/model_*.pth.tar``: two sets of tensors, ``opt`` | VSRN: README and evaluation_models.py |
 | ``vocab/NAME_precomp_vocab.pkl``: pickle of Python 2 | VSRN: repository |
+
+The authors of TERN and TERAN read COCO's splits from ``annotations/coco_SPLIT_ids.npy``, which list the first five
+sentences of each picture of Karpathy's file.
 """  # noqa: E501
 
 from __future__ import annotations

@@ -193,6 +193,19 @@ def test_a_folder_without_any_of_it_is_named(tmp_path: Path) -> None:
     assert told.stdout.count("not run") == 20
 
 
+def test_splits_are_found_where_the_archive_has_them(tmp_path: Path) -> None:
+    data = write(tmp_path / "data", "teran")
+    annotations = data / "f30k" / "annotations"
+    annotations.mkdir()
+    shutil.move(data / "f30k" / "dataset_flickr30k.json", annotations)
+    stages = {stage.name: stage for stage in planned("teran", data, tmp_path / "out").stages}
+    assert stages["f30k-captions"].reads == (annotations / "dataset_flickr30k.json",)
+    assert any(f"?index={annotations / 'dataset_flickr30k.json'}" in w for w in stages["teran-f30k-model"].command)
+    assert stages["coco-captions"].reads == (data / "coco" / "dataset_coco.json",)
+    told = CliRunner().invoke(reproduce, ["teran", str(data), "--out", str(tmp_path / "out"), "--needs"])
+    assert f"there   {annotations / 'dataset_flickr30k.json'}: Karpathy's" in told.stderr
+
+
 WRONG = {
     ("tern", "coco/dataset_coco.json"): ("coco-captions", "broken JSON near .*; fetch it again"),
     ("tern", "model_best_ndcg.pth"): ("tern-model", "not a checkpoint that can be read safely .*; download it again"),
