@@ -49,6 +49,10 @@ class Center(Step):
         parts = [(X[labels == k], k) for k in np.unique(labels).tolist()]
         return self._learn(Blocks(len(X), partial(iter, parts)))
 
+    def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
+        """The sums alone."""
+        return 8 * width
+
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Center:
         return self._learn(Blocks(len(blocks), lambda: ((self._validated(X, reset=True), k) for X, k in blocks)))
 

@@ -82,6 +82,9 @@ class WordTerms(Center):
         step._given = codebook
         return step
 
+    def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
+        return Step.learning_bytes(self, rows, width, n_items)
+
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> WordTerms:
         """``fit`` to all blocks at once: the directions are learned from them too."""
         Step.fit_blocks(self, blocks, n_items)
