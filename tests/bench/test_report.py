@@ -471,7 +471,9 @@ def test_another_digit_in_a_row_fails_the_check(tmp_path: Path) -> None:
 
 TABLES = {  # page: first cells of tables whose figures are measured by nothing, and what they are
     "docs/codes.md": {"code": "years of papers", "argument": "defaults and limits"},
-    "docs/encoders.md": {"setting": "defaults, and why", "source": "sizes of grids", "MODEL": "sizes of downloads"},
+    "docs/encoders.md": {
+        "setting": "defaults, and why", "source": "sizes of grids", "MODEL": "sizes of downloads", "to": "arguments",
+    },
     "docs/index.md": {"feature": "versions of servers"},
     "docs/installing.md": {"command": "downloads"},
     "docs/servers.md": {

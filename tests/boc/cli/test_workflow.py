@@ -232,13 +232,16 @@ def test_the_sample_a_code_is_fitted_on_is_bounded_and_spread(
     library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(load, "FIT_SAMPLE", 25)
-    seen: list[Embeddings] = []
+    seen: list[load.VectorSample] = []
     codec = global_code(z=4)
     monkeypatch.setattr(codec, "fit", lambda *samples, n_items: seen.extend(samples) or codec)
     with FeatureFile(library / "photos.h5") as file:
         fit_code(file, codec)
-        assert [len(sample) for sample in seen] == [20, 20]
-        assert np.array_equal(seen[1].vectors, file.vectors("text")[::4])
+        assert [len(sample) for sample in seen] == [25, 25]
+        for sample, modality in zip(seen, MODALITIES, strict=True):
+            vectors = np.concatenate([block.vectors for block in sample.blocks()])
+            every = file.vectors(modality)
+            assert np.array_equal(vectors, every[[i * len(every) // 25 for i in range(25)]])
 
 
 @pytest.mark.slow
