@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS := bench,encoders,heic,codebook,detectors,elastic,opensearch,minilm,eyes,tflite,web,watch,words,docs,dev
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: install demo flickr8k encoders check fast test test-servers browser lint types bench report bench-smoke docs dist licences audit fuzz lowest clean
+.PHONY: install demo flickr8k encoders check fast test test-servers test-cluster browser lint types bench report bench-smoke docs dist licences audit fuzz lowest clean
 
 install: $(VENV)/installed
 
@@ -85,6 +85,11 @@ test: install browser
 test-servers: install
 	$(BIN)/python -m tests.servers fetch
 	BOC_SERVERS_ALL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope -m servers
+
+# All faults of clusters of three nodes, amid searches and amid loads: a quarter of an hour.
+test-cluster: install
+	$(BIN)/python -m tests.servers fetch elasticsearch-9 opensearch-3
+	BOC_CLUSTER_FAULTS=1 BOC_SERVERS_ALL=1 $(BIN)/python -m pytest -m "servers or slow" tests/indexing/server/test_cluster.py
 
 # The page is tested in Chromium; where there is none and no way to get it, those tests are skipped.
 browser:

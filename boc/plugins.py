@@ -397,6 +397,12 @@ class Backend(Protocol):
 
     def create(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> IndexWriter: ...
 
+    def create_part(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], part: str) -> IndexWriter:
+        """As ``create``, for part ``I/N`` of the items, which N processes load at once; the last one publishes.
+
+        BackendError if ``part`` is no part, or an index here is loaded by one process.
+        """
+
     def open(self, name: str) -> Index:
         """Open an index; BackendError listing the existing ones if it is missing."""
 

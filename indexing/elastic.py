@@ -86,6 +86,9 @@ class ElasticTransport:
     def _send(
         self, client: Elasticsearch, method: str, path: str, body: Mapping[str, Any] | bytes | None, params: Json
     ) -> Json:
+        if "server_timeout" in params:
+            params = {**params, "timeout": params["server_timeout"]}
+            del params["server_timeout"]
         headers = {"accept": JSON}
         if body is not None:
             headers["content-type"] = NDJSON if isinstance(body, bytes) else JSON

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 import orjson
 from opensearchpy import OpenSearch
@@ -118,6 +119,10 @@ class OpenSearchTransport:
     ) -> Json:
         params = dict(params)  # the client takes entries out
         timeout = params.pop("timeout", None)
+        if "server_timeout" in params:  # the client takes any timeout among the parameters for its own
+            query = {**params, "timeout": params["server_timeout"]}
+            del query["server_timeout"]
+            path, params = f"{path}?{urlencode(query)}", {}
         if timeout is not None:
             params["request_timeout"] = timeout
         headers = {"content-type": "application/x-ndjson"} if isinstance(body, bytes) else None

@@ -40,7 +40,8 @@ class LoadReport:
     """The result of a load: numbers of pictures and captions, and (id, reason) of items that could not be used.
 
     ``up_to_date`` means that the index held all of them already, and nothing was done; ``replaced`` is the number of
-    items that replaced others with the same ids.
+    items that replaced others with the same ids. ``published`` is False where other processes load parts of the index
+    that are not complete.
     """
 
     images: int
@@ -48,6 +49,7 @@ class LoadReport:
     failed: list[tuple[str, str]] = field(default_factory=list)
     up_to_date: bool = False
     replaced: int = 0
+    published: bool = True
 
 
 def build_index(
@@ -65,6 +67,7 @@ def build_index(
     images: Path | None = None,
     replace: bool = False,
     ocr: bool = False,
+    shard: str | None = None,
     device: str = "auto",
     progress: Progress = lambda label, done, total: None,
 ) -> LoadReport:
@@ -103,6 +106,9 @@ def build_index(
         Replace an existing index with other contents, which is an error otherwise.
     ocr : bool, default=False
         Read the words inside pictures, too, into the text field ``ocr``, which hybrid search searches.
+    shard : str, optional
+        ``I/N``: load this part of the items of feature files into an index on a server, while N processes load all of
+        them; the last one publishes the index.
     device : str, default="auto"
         Device that the encoder runs on: cpu, cuda, or auto.
     progress : callable, optional
@@ -117,6 +123,8 @@ def build_index(
         return (rerank or "dot") != "dot" or concepts is not None or make(identity).reads_concepts
 
     sources = _paths(source)
+    if shard is not None and not all(path.suffix.lower() in (".h5", ".hdf5") for path in sources):
+        raise BocError("--shard loads parts of feature files; encode the pictures first, with boc extract --shard")
     paths, made, states = _feature_files(
         name, sources, ids, images, at, encoder, device, keeps_concepts, progress, ocr=ocr
     )
@@ -131,15 +139,18 @@ def build_index(
             )
             unreadable = {key: list(states[key]) for key, _ in file.failed if states.get(key)}
             manifest = replace_in(manifest, unreadable=unreadable)
-        same = existed and not replace and backend.open(name).manifest.same_contents(manifest)
+        # A part of an index that another process has published meanwhile is complete, also with ``replace``.
+        held = existed and (not replace or shard is not None)
+        same = held and backend.open(name).manifest.same_contents(manifest)
         if existed and not replace and not same:
             kept = f" (its vectors wait for that in {made})" if made is not None else ""
             raise BocError(f"{at} has an index {name!r} of something else; add --replace{kept}, or choose another name")
         if not same:
             total = file.count("image") + file.count("text")
-            for done in load_index(file, at, name, codec, manifest, table, as_stored=exported is not None):
+            for done in load_index(file, at, name, codec, manifest, table, as_stored=exported is not None, part=shard):
                 progress("indexing", done, total)
-        report = LoadReport(file.count("image"), file.count("text"), file.failed, up_to_date=same)
+        published = shard is None or (backend.exists(name) and backend.open(name).manifest.same_contents(manifest))
+        report = LoadReport(file.count("image"), file.count("text"), file.failed, up_to_date=same, published=published)
     if made is not None:
         made.unlink()
     return report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import warnings
@@ -209,20 +210,29 @@ def load_index(
     metadata: Metadata | None = None,
     *,
     as_stored: bool = False,
+    part: str | None = None,
 ) -> Iterator[int]:
     """Make index ``name`` at back end ``at`` from embeddings and a fitted codec, replacing an older one.
 
     Yields the number of items done, including those of an earlier load that was killed. The index is published when
     the iterator is exhausted. ``metadata`` must be that of ``manifest``. With ``as_stored`` the file is an
-    exported index, whose terms and concept sets are taken as they are.
+    exported index, whose terms and concept sets are taken as they are. With ``part``, ``I/N``, one of N processes
+    takes every N-th batch, and the last one publishes the index.
     """
     _check_items(file, metadata)
-    with plugins.backend(at).create(check_name(name), manifest, codec.arrays()) as writer:
+    backend, given = plugins.backend(at), (check_name(name), manifest, codec.arrays())
+    numbers = itertools.count()
+    with backend.create(*given) if part is None else backend.create_part(*given, part) as writer:
+        mine, every = (1, 1) if part is None else map(int, part.split("/"))
+
+        def known(ids: list[str]) -> bool:
+            return next(numbers) % every != mine - 1 or writer.has(ids)
+
         done = 0
-        for count, batch in _encoding(file, codec, manifest, metadata, known=writer.has, as_stored=as_stored):
+        for number, batch in _encoding(file, codec, manifest, metadata, known=known, as_stored=as_stored):
             if batch is not None:
                 writer.add(*batch)
-            done += count
+            done += number
             yield done
         writer.commit()
 

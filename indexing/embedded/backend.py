@@ -37,6 +37,11 @@ class EmbeddedBackend:
         self._check(name)
         return EmbeddedEditor(self.folder / name)
 
+    def create_part(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], part: str) -> NoReturn:
+        raise BackendError(
+            f"one process loads an index of file:{self.folder}; leave out --shard, or load into a server"
+        )
+
     def attach(self, name: str) -> NoReturn:
         raise BackendError(
             f"file:{self.folder} holds indexes of boc only; attach to one on a server with --at elastic+URL"

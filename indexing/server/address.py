@@ -41,6 +41,7 @@ class Address:
     vectors: str = "binary"
     shards: int = 1
     replicas: int = 1
+    replicas_while_loading: int = 0
     patience: float = 300.0
 
     @property
@@ -156,5 +157,6 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "vectors": (" or ".join(VECTORS), _one_of(*VECTORS)),
     "shards": ("a number from 1", _count(1)),
     "replicas": ("a number from 0", _count(0)),
+    "replicas_while_loading": ("a number from 0", _count(0)),
     "patience": ("a number of seconds", _number(0)),
 }

@@ -30,10 +30,10 @@ from .bulk import Bulk, Ledger
 from .force_merge import refresh
 from .index import ServerIndex, scan
 from .probe import EXACT, tried_field
-from .requests import ATTACHED, OBJECT, WINDOW, vector_mapping
+from .requests import ATTACHED, OBJECT, WINDOW, documents, is_unit, vector_mapping
 from .term_fields import STRATEGIES, Strategy
 from .transport import Json, Transport
-from .writer import counts, documents, is_unit, put_arrays
+from .writer import counts, put_arrays
 
 FIELDS = ("sparse_vector", "rank_features", "binary_text")
 """How codes can be stored without settings of the index, best first."""

@@ -18,6 +18,7 @@ from .aliases import check_own, drop, generations, names, published
 from .attach import Attachment
 from .force_merge import merge
 from .index import ServerIndex
+from .part_writer import PartWriter, check_part
 from .probe import EXACT, tried_field
 from .transport import RefusedError, Transport
 from .writer import ServerEditor, ServerWriter, counts
@@ -36,6 +37,10 @@ class ServerBackend:
 
     def create(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> ServerWriter:
         return ServerWriter(self.transport, self.address, self._order, name, manifest, arrays)
+
+    def create_part(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], part: str) -> PartWriter:
+        number, count = check_part(part)
+        return PartWriter(self.transport, self.address, self._order, name, manifest, arrays, number, count)
 
     def open(self, name: str) -> ServerIndex:
         generation = published(self.transport, name)

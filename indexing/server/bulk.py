@@ -18,12 +18,14 @@ import orjson
 
 from boc.errors import BackendError, BocWarning
 
+from .shards import Shards
 from .transport import Json, RefusedError, Transport, UnfinishedError, UnreachableError
 
 LATER = {408, 429, 502, 503, 504}
 """HTTP statuses after which a request may succeed later."""
 SHORTEST, LONGEST = 0.1, 10.0  # pauses between attempts, in seconds
 SMALL = 1 << 16  # bytes; a connection lost below this size was not lost because the request was too large
+SHARD_WAIT = 5  # seconds that a server waits for the shard of a row
 NOTICE = 10.0  # seconds without an answer after which a note says what the load waits for
 
 
@@ -34,7 +36,7 @@ class Bulk:
     the server rejects temporarily (429, 502, 503, 504, for a request or for one row in it) and rows without an answer
     are sent again after pauses that grow to 10 seconds, until ``patience`` seconds pass without an acknowledged row.
     Two operations on one id keep their order: the second waits until all before it are acknowledged. ``missing`` holds
-    the ids of updates whose documents are not there.
+    the ids of updates whose documents are not there. ``shards`` says which of them a row waits for.
 
     RefusedError, naming the id, if a row is rejected permanently; BackendError when ``patience`` has passed. All
     methods raise the same error from then on. Leaving the context flushes; leaving it by an error drops rows that are
@@ -52,10 +54,13 @@ class Bulk:
         max_rows: int = 4096,
         in_flight: int = 2,
         patience: float = 300.0,
+        shards: Shards | None = None,
     ) -> None:
         self._transport = transport
         self._target = target
-        self._params = {"filter_path": "items.*.status,items.*.error"}
+        # A row whose shard is away is answered soon, so that the others are acknowledged, and this one is told of.
+        self._params = {"filter_path": "items.*.status,items.*.error", "server_timeout": f"{SHARD_WAIT}s"}
+        self._shards = shards
         if require_alias:
             self._params["require_alias"] = "true"
         if routing:
@@ -203,6 +208,8 @@ class Bulk:
                 raise RefusedError(message, result["status"], kind, reason)
             again.append(id)
             trouble = f"{self._transport.shown}: {kind}: {reason}"
+        if "primary shard is not active" in trouble and self._shards is not None:
+            trouble = self._shards.lost() or trouble
         return again, found, trouble
 
     def _shrink(self, ids: Sequence[str], size: int) -> int:

@@ -32,6 +32,8 @@ KEEP_ALIVE = "2m"
 READ_DENSE = {"vector": {"script": {"source": requests.READ_DENSE}}}
 PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}  # part of the size, by field
 POSTING_FILES = {"doc", "pos", "psm", "tim", "tip", "tmd"}  # suffixes of Lucene's files of posting lists
+GONE = "search_context_missing_exception"
+"""The error of a search whose node stopped after finding the hits, before they were fetched."""
 WHOLE = {"allow_partial_search_results": False}
 """If a shard cannot answer, the request fails, instead of leaving a gap in the hits."""
 
@@ -452,7 +454,15 @@ class ServerIndex:
             )
 
     def _searched(self, bodies: list[Json], k: int, **params: Any) -> list[list[Json]]:
-        """At most k hits for each body."""
+        """At most k hits for each body; asked again if a node stopped amid the search."""
+        try:
+            return self._searched_once(bodies, k, **params)
+        except RefusedError as error:
+            if error.kind != GONE:
+                raise
+        return self._searched_once(bodies, k, **params)
+
+    def _searched_once(self, bodies: list[Json], k: int, **params: Any) -> list[list[Json]]:
         if k > requests.WINDOW:
             return [list(scan(self._transport, self._target, body, k)) for body in bodies]
         if len(bodies) == 1:

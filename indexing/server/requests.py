@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.manifest import Manifest
-from boc.types import FieldType, Filter, Item, Modality, TermMatrix
+from boc.types import FieldType, Filter, Item, Modality, StoredConcepts, TermMatrix
 
 from .term_fields import DIGITS, Strategy
 from .transport import Json
@@ -146,12 +146,14 @@ def document_id(id: str) -> str:
     return id
 
 
-def index_body(strategy: Strategy, manifest: Manifest, vectors: str, state: Json, *, shards: int) -> Json:
-    """The body that creates an index for loading: without refresh and replicas."""
+def index_body(
+    strategy: Strategy, manifest: Manifest, vectors: str, state: Json, *, shards: int, replicas: int = 0
+) -> Json:
+    """The body that creates an index for loading: without refresh, and usually without replicas."""
     return {
         "settings": {
             "number_of_shards": shards,
-            "number_of_replicas": 0,
+            "number_of_replicas": replicas,
             "refresh_interval": "-1",
             "sort.field": "id",  # after merging, equal scores are in the order of ids without a sort
             **strategy.settings,
@@ -181,6 +183,37 @@ def vector_mapping(layout: str, dim: int) -> Json:
     if layout == "binary":
         return {"type": "binary", "doc_values": True}
     return {"type": "dense_vector", "dims": dim, "index": False, "element_type": layout}
+
+
+def documents(strategy: Strategy, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[Any]) -> Iterator[Json]:
+    """The documents of items with their ``vectors`` as they are stored; without metadata."""
+    sizes = np.diff(terms.indptr).tolist()
+    largest = np.maximum.reduceat(np.append(terms.data, 0), terms.indptr[:-1]) * (np.diff(terms.indptr) > 0)
+    for i, (item, features) in enumerate(zip(items, strategy.documents(terms), strict=True)):
+        document: Json = {
+            "id": item.id,
+            "modality": item.modality,
+            "content": item.content,
+            "group": item.group,
+            "size": sizes[i],
+            "digits": strategy.digits(int(largest[i])),
+            "vector": encoded(raw(vectors[i])),
+        }
+        if features:
+            document["terms"] = strategy.field(features)
+        yield document
+
+
+def is_unit(vectors: NDArray[np.float32]) -> bool:
+    """Whether no vector is longer than 1, roundings apart."""
+    return bool((np.einsum("ij,ij->i", vectors, vectors) < (1 + SLACK) / 2).all())
+
+
+def concepts_of(concepts: StoredConcepts, i: int) -> str:
+    """The rows of concept set i as a binary field has them, after their scales if they are int8."""
+    rows = slice(concepts.offsets[i], concepts.offsets[i + 1])
+    scales = b"" if concepts.scales is None else raw(concepts.scales[rows])
+    return encoded(scales + raw(concepts.values[rows]))
 
 
 def rescored(

@@ -45,7 +45,8 @@ class Transport(Protocol):
     def request(self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None, **params: Any) -> Json:
         """Send one request and return the parsed answer; a mapping is sent as JSON, bytes unchanged (NDJSON).
 
-        ``timeout`` in ``params``, in seconds, replaces that of the connection; all others go into the URL. Raises
+        ``timeout`` in ``params``, in seconds, replaces that of the connection; all others go into the URL, and
+        ``server_timeout`` does so as ``timeout``. Raises
         RefusedError and UnreachableError, whose messages contain no secret.
         """
 

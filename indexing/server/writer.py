@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -35,8 +35,8 @@ from .bulk import Bulk, Ledger
 from .force_merge import compact, refresh, reopen
 from .index import scan
 from .score_check import self_test
-from .term_fields import Strategy
-from .transport import Json, RefusedError, Transport, UnfinishedError, UnreachableError
+from .shards import Shards
+from .transport import RefusedError, Transport, UnfinishedError, UnreachableError
 
 BLOCK = 3 << 20  # bytes of a codec array per document
 EVERYTHING = {"query": {"exists": {"field": "modality"}}, "sort": [{"id": "asc"}], "_source": False}
@@ -54,6 +54,8 @@ class ServerWriter:
     Acknowledged rows stay if the process or its connection dies; a load of the same contents continues from there. If
     the caller leaves the context by another error, nothing stays.
     """
+
+    first_state = "loading"
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class ServerWriter:
         self._before = [g for g in there if g.live]
         self._number = max((g.number for g in there), default=0) + 1
         self._ledger = Ledger()
-        self._load = _Load(self._transport, left[0], self._address.patience) if left else None
+        self._load = Load(self._transport, left[0], self._address.patience) if left else None
         for generation in left:
             # the earlier load may have died while the index was closed for merging
             reopen(self._transport, generation.physical)
@@ -110,20 +112,26 @@ class ServerWriter:
         self._ledger.add([item.id for item in items])
         if self._load is None:
             generation = self._create(int(terms.data.max(initial=0)))
-            self._load = _Load(self._transport, generation, self._address.patience)
+            self._load = Load(self._transport, generation, self._address.patience)
         self._load.put(items, terms, vectors, concepts)
 
     def commit(self) -> None:
         if self._load is None or not len(self._ledger):
             raise BackendError(f"nothing was added to {self._name}; an index needs at least one item")
-        bulk, physical = self._load.rows.bulk, self._load.generation.physical
         for stray in self._ledger.strays():
-            bulk.delete(requests.document_id(stray))
+            self._load.rows.bulk.delete(requests.document_id(stray))
+        self._publish(len(self._ledger))
+
+    def _publish(self, wanted: int) -> None:
+        """Merge what is loaded, and point the name to it. UnfinishedError unless it has ``wanted`` items."""
+        assert self._load is not None
+        bulk, physical = self._load.rows.bulk, self._load.generation.physical
         blocks = put_arrays(bulk, self._arrays)
         bulk.flush()
+        self._load.shards.wait(self._address.patience)
         refresh(self._transport, physical)
         items, postings, digits = counts(self._transport, physical)
-        self._audit(physical, sum(items.values()))
+        self._audit(physical, sum(items.values()), wanted)
         compact(self._transport, physical, self._load.generation.loading_alias)
         settings = {"refresh_interval": None, "number_of_replicas": self._address.replicas}
         self._transport.request("PUT", f"/{physical}/_settings", {"index": settings})
@@ -152,11 +160,11 @@ class ServerWriter:
         lacking = []
         physical = f"{self._name}-boc-{self._digest}-{self._number}"
         for field in term_fields.preferred(self._order, largest):
-            state = State("loading", field, self._address.vectors)
+            state = State(self.first_state, field, self._address.vectors)
             generation = Generation(physical, self._name, self._digest, self._number, False, self._manifest, state)
             told = meta(self._manifest, state)
-            shards = self._address.shards
-            body = requests.index_body(generation.strategy, self._manifest, state.vectors, told, shards=shards)
+            copies = {"shards": self._address.shards, "replicas": self._address.replicas_while_loading}
+            body = requests.index_body(generation.strategy, self._manifest, state.vectors, told, **copies)
             body["aliases"] = {generation.loading_alias: {}}
             try:
                 self._transport.request("PUT", f"/{physical}", body)
@@ -188,9 +196,8 @@ class ServerWriter:
                 "from 9.3 on; leave out ?vectors= in the address"
             )
 
-    def _audit(self, physical: str, found: int) -> None:
+    def _audit(self, physical: str, found: int, wanted: int) -> None:
         """Compare the number of documents with the number acknowledged. UnfinishedError lists missing ids."""
-        wanted = len(self._ledger)
         if found != wanted:
             missing = self._ledger.missing(hit["sort"][0] for hit in scan(self._transport, physical, EVERYTHING))
             raise UnfinishedError(
@@ -200,13 +207,14 @@ class ServerWriter:
             )
 
 
-class _Load:
+class Load:
     """A generation that is being loaded. Its state is stored before the rows that change it are sent."""
 
     def __init__(self, transport: Transport, generation: Generation, patience: float) -> None:
         self._transport = transport
         self.generation = generation
-        self.rows = _Rows(transport, generation, generation.loading_alias, patience)
+        self.shards = Shards(transport, generation.physical)
+        self.rows = _Rows(transport, generation, generation.loading_alias, patience, self.shards)
 
     def put(
         self, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[np.float32], concepts: StoredConcepts | None
@@ -214,7 +222,7 @@ class _Load:
         state = self.generation.state
         if concepts is not None:
             state = replace(state, concept_dim=concepts.values.shape[1])
-        if state.unit and not is_unit(vectors):
+        if state.unit and not requests.is_unit(vectors):
             state = replace(state, unit=False)
         if state != self.generation.state:
             self.generation = replace(self.generation, state=state)
@@ -250,7 +258,7 @@ class ServerEditor:
                 f"a term frequency of {terms.data.max()} is more than {self._generation.name} was made for; make it "
                 "again with boc index --replace"
             )
-        if state.unit and not is_unit(vectors):
+        if state.unit and not requests.is_unit(vectors):
             raise BackendError(f"vectors longer than 1, those of {self._generation.name} are not; make it again")
         self._begin()
         self._rows.put(items, terms, vectors, concepts)
@@ -298,8 +306,10 @@ class ServerEditor:
 class _Rows:
     """Sends items and their arrays to the server as documents."""
 
-    def __init__(self, transport: Transport, generation: Generation, target: str, patience: float) -> None:
-        self.bulk = Bulk(transport, target, require_alias=True, patience=patience)
+    def __init__(
+        self, transport: Transport, generation: Generation, target: str, patience: float, shards: Shards | None = None
+    ) -> None:
+        self.bulk = Bulk(transport, target, require_alias=True, patience=patience, shards=shards)
         self._strategy = generation.strategy
         self._layout = generation.state.vectors
         self._manifest = generation.manifest
@@ -311,33 +321,16 @@ class _Rows:
         stored = vectors.astype(self._manifest.vector_dtype)
         if self._layout != "binary":
             stored = stored.astype(">f4")  # the byte order that a dense_vector is read in
-        for i, (item, document) in enumerate(zip(items, documents(self._strategy, items, terms, stored), strict=True)):
+        for i, (item, document) in enumerate(
+            zip(items, requests.documents(self._strategy, items, terms, stored), strict=True)
+        ):
             if concepts is not None:
-                document["concepts"] = _concepts(concepts, i)
+                document["concepts"] = requests.concepts_of(concepts, i)
             if item.fields:
                 document["meta"] = dict(item.fields)
             if item.modality == "text":
                 document["words"] = item.content
             self.bulk.index(requests.document_id(item.id), orjson.dumps(document))
-
-
-def documents(strategy: Strategy, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[Any]) -> Iterator[Json]:
-    """The documents of items with their ``vectors`` as they are stored; without metadata."""
-    sizes = np.diff(terms.indptr).tolist()
-    largest = np.maximum.reduceat(np.append(terms.data, 0), terms.indptr[:-1]) * (np.diff(terms.indptr) > 0)
-    for i, (item, features) in enumerate(zip(items, strategy.documents(terms), strict=True)):
-        document: Json = {
-            "id": item.id,
-            "modality": item.modality,
-            "content": item.content,
-            "group": item.group,
-            "size": sizes[i],
-            "digits": strategy.digits(int(largest[i])),
-            "vector": requests.encoded(requests.raw(vectors[i])),
-        }
-        if features:
-            document["terms"] = strategy.field(features)
-        yield document
 
 
 def put_arrays(bulk: Bulk, arrays: Mapping[str, NDArray[Any]]) -> int:
@@ -365,17 +358,6 @@ def _takes(transport: Transport, generation: Generation) -> bool:
         return False
     transport.request("DELETE", path)
     return True
-
-
-def is_unit(vectors: NDArray[np.float32]) -> bool:
-    """Whether no vector is longer than 1, roundings apart."""
-    return bool((np.einsum("ij,ij->i", vectors, vectors) < (1 + requests.SLACK) / 2).all())
-
-
-def _concepts(concepts: StoredConcepts, i: int) -> str:
-    rows = slice(concepts.offsets[i], concepts.offsets[i + 1])
-    scales = b"" if concepts.scales is None else requests.raw(concepts.scales[rows])
-    return requests.encoded(scales + requests.raw(concepts.values[rows]))
 
 
 def counts(transport: Transport, index: str, layout: requests.Layout = requests.OWN) -> tuple[dict[str, int], int, int]:

@@ -111,7 +111,7 @@ def _jars(kind: Kind, folder: Path, compiler: Path) -> Path:
         with zipfile.ZipFile(archive) as file:
             file.extractall(home / "plugin")
         archive.unlink()
-    options = ["--release", str(kind.java[0]), "-cp", home / "lib" / "*", "-d", home / "classes"]
+    options = ["--release", str(kind.java[0]), "-cp", str(home / "lib" / "*"), "-d", str(home / "classes")]
     subprocess.run([compiler, *options, *_sources(kind)], check=True)
     return home
 

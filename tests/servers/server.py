@@ -144,6 +144,7 @@ class Server:
     @property
     def pid(self) -> int:
         """Process id; that of Elasticsearch's launcher, whose child is the node."""
+        assert self._process is not None, "not started"
         return self._process.pid
 
     @property
@@ -194,7 +195,7 @@ class Server:
 
     def stop(self) -> None:
         """End it as an administrator would (SIGTERM); the data stays."""
-        if self.running:
+        if self._process is not None and self.running:
             os.kill(self.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=30)
@@ -202,7 +203,7 @@ class Server:
 
     def kill(self) -> None:
         """End it with SIGKILL, as a crash would; the data stays."""
-        if self._process is None:
+        if self._process is None or self._watchdog is None:
             return
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from boc.indexes.build import LoadReport
     from boc.names import ConceptDtype, Metric
 
-MAKING = {"rm", "replace", *(field.name for field in fields(options.Coding))}
+MAKING = {"rm", "replace", "shard", *(field.name for field in fields(options.Coding))}
 
 
 @click.command("index", epilog=options.code_help())
@@ -28,6 +28,7 @@ MAKING = {"rm", "replace", *(field.name for field in fields(options.Coding))}
 @options.metadata
 @click.option("--append", "appended", is_flag=True, help="Add the items to the existing index NAME, with its code.")
 @click.option("--replace", is_flag=True, help="Replace an existing index of that name.")
+@click.option("--shard", metavar="I/N", help="Load part I of N of the items; the last of N processes publishes.")
 @options.ocr
 @options.device
 def command(
@@ -42,6 +43,7 @@ def command(
     metadata: Path | None,
     appended: bool,
     replace: bool,
+    shard: str | None,
     ocr: bool,
     device: str,
 ) -> None:
@@ -55,6 +57,9 @@ def command(
     pictures are encoded. --replace makes it again.
 
     From a file of boc export the same index is made again, with its code and the same scores; --code makes another one.
+
+    With --shard several processes or machines load one index on a server at once, each its part of the same feature
+    files. The last one to finish publishes. Repeat the command of a process that died, anywhere.
 
     --append adds the items of SOURCE to an existing index, and replaces items with the same ids.
 
@@ -71,6 +76,7 @@ def command(
               boc index photos ~/Pictures --encoder tern:models/flickr8k
               boc index photos photos.h5 --metadata photos.csv
               boc index photos exported.h5 --at elastic+https://search.example.org:9200
+              boc index photos photos.h5 --shard 3/16 --at elastic+https://search.example.org:9200
               boc index photos new.h5 --append
     """
     if appended:
@@ -125,9 +131,13 @@ def command(
                 images=images,
                 ocr=ocr,
                 replace=replace,
+                shard=shard,
                 device=device,
                 progress=progress,
             )
+        if not report.published:
+            click.echo(f"{name}: part {shard} is loaded; the index appears when all parts are")
+            return
         click.echo(f"{name} is up to date: {_counts(report)}" if report.up_to_date else f"{name}: {_counts(report)}")
     options.report(report.failed)
 

@@ -1,0 +1,176 @@
+"""The writer of one part of an index that several processes load at once; the last one to finish publishes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from boc.errors import BackendError
+from boc.manifest import Manifest
+
+from . import requests
+from .address import Address
+from .aliases import Generation, check_free, digest_of, drop, generations, remember
+from .bulk import Ledger
+from .force_merge import refresh, reopen
+from .index import scan
+from .transport import Json, RefusedError, Transport, UnfinishedError
+from .writer import EVERYTHING, Load, ServerWriter
+
+TESTING = "testing"
+"""The state of a generation while the process that made it tests its scores. The others wait."""
+TEST_PATIENCE = 60.0  # seconds after which whoever tests is given up
+PAUSE = 0.5  # seconds between two looks
+CLAIM = "boc:publish"
+
+
+class PartWriter(ServerWriter):
+    """Loads the part ``number`` of ``count``, 1 to ``count``.
+
+    All parts write into one generation, and each leaves a document with its number of items when it is complete. Who
+    finds all of them publishes. Rows stay whatever happens: a part whose process died is loaded by the same command,
+    anywhere, which continues from what is there.
+    """
+
+    first_state = TESTING
+
+    def __init__(
+        self,
+        transport: Transport,
+        address: Address,
+        order: Sequence[str],
+        name: str,
+        manifest: Manifest,
+        arrays: Mapping[str, NDArray[Any]],
+        number: int,
+        count: int,
+    ) -> None:
+        super().__init__(transport, address, order, name, manifest, arrays)
+        self._part, self._count = number, count
+
+    def __enter__(self) -> PartWriter:
+        self._digest = digest_of(self._manifest, [*self._address.layout, "parts", self._count])
+        self._ledger = Ledger()
+        self._load = None
+        there = generations(self._transport, self._name)
+        if not any(g.live and not g.state.attached for g in there):
+            check_free(self._transport, self._name)
+        found = self._joined()
+        if found is not None:
+            self._begin(found)
+        return self
+
+    def commit(self) -> None:
+        """Say that this part is complete, and publish if all are."""
+        if self._load is None:  # this part has no items, or another process has not made the index yet
+            self._begin(self._create(0))
+        assert self._load is not None
+        bulk, generation = self._load.rows.bulk, self._load.generation
+        bulk.flush()
+        before = [part["part"] for part in self._complete()]
+        state = generation.state
+        done = {"part": self._part, "items": len(self._ledger), "unit": state.unit, "concept_dim": state.concept_dim}
+        self._transport.request(
+            "PUT", f"/{generation.loading_alias}/_doc/{_marker(self._part)}", done, require_alias="true"
+        )
+        complete = self._complete()
+        if len(complete) < self._count or not self._claimed(again=self._part in before):
+            self._committed = True
+            return
+        there = generations(self._transport, self._name)
+        drop(self._transport, [g for g in there if not g.live and g.physical != generation.physical])
+        self._before = [g for g in there if g.live]
+        dims = [part["concept_dim"] for part in complete if part["concept_dim"] is not None]
+        state = replace(state, unit=all(part["unit"] for part in complete), concept_dim=max(dims, default=None))
+        self._load.generation = replace(generation, state=state)
+        self._publish(sum(part["items"] for part in complete))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._committed = True  # nothing is dropped, since others load too
+        super().__exit__(kind, error, trace)
+
+    def _create(self, largest: int) -> Generation:
+        """The generation that another process made, or a new one."""
+        while True:
+            found = self._joined()
+            if found is not None:
+                return found
+            self._number = 1 + max((g.number for g in generations(self._transport, self._name)), default=0)
+            try:
+                made = super()._create(largest)
+            except RefusedError as error:
+                if error.kind != "resource_already_exists_exception":
+                    raise
+                continue
+            tested = replace(made, state=replace(made.state, state="loading"))
+            remember(self._transport, tested)
+            return tested
+
+    def _joined(self) -> Generation | None:
+        """The generation that other processes load, once its scores are tested; None if there is none."""
+        deadline = time.monotonic() + TEST_PATIENCE
+        while True:
+            there = generations(self._transport, self._name)
+            live = max((g.number for g in there if g.live), default=0)
+            found = next((g for g in reversed(there) if g.digest == self._digest and g.number > live), None)
+            if found is None or found.state.state != TESTING:
+                return found
+            if time.monotonic() > deadline:
+                drop(self._transport, [found])
+                return None
+            time.sleep(PAUSE)
+
+    def _begin(self, generation: Generation) -> None:
+        """Continue what is in ``generation``."""
+        reopen(self._transport, generation.physical)
+        refresh(self._transport, generation.physical)
+        self._ledger.found(hit["sort"][0] for hit in scan(self._transport, generation.physical, EVERYTHING))
+        self._load = Load(self._transport, generation, self._address.patience)
+
+    def _complete(self) -> list[Json]:
+        """What the parts that are complete have left."""
+        assert self._load is not None
+        physical = self._load.generation.physical
+        self._load.shards.wait(self._address.patience)
+        refresh(self._transport, physical)
+        wanted = [_marker(number) for number in range(1, self._count + 1)]
+        body: Json = {"query": {"ids": {"values": wanted}}, "size": self._count}
+        params = {"allow_partial_search_results": "false"}
+        hits = self._transport.search(f"/{physical}/_search", body, **params)["hits"]["hits"]
+        return [hit["_source"] for hit in hits]
+
+    def _claimed(self, *, again: bool) -> bool:
+        """Whether this process is to publish. Of several that end at once the first is, unless it died: then who loads
+        a complete part ``again``."""
+        assert self._load is not None
+        path = f"/{self._load.generation.loading_alias}/_create/{CLAIM}"
+        try:
+            self._transport.request("PUT", path, {"part": self._part}, require_alias="true")
+        except RefusedError as error:
+            if error.status != 409:
+                raise
+            return again
+        return True
+
+    def _audit(self, physical: str, found: int, wanted: int) -> None:
+        if found != wanted:
+            raise UnfinishedError(
+                f"{self._transport.shown} holds {found} items, and the {self._count} parts had {wanted}: an id is in "
+                "several, or they are of other versions of the source; load them with another number of parts"
+            )
+
+
+def check_part(part: str) -> tuple[int, int]:
+    """Number and count of a part written ``I/N``. BackendError unless I is from 1 to N."""
+    number, slash, count = part.partition("/")
+    if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) <= requests.WINDOW):
+        raise BackendError(f"{part!r} is no part; write I/N with I from 1 to N, for example 3/16")
+    return int(number), int(count)
+
+
+def _marker(part: int) -> str:
+    return f"boc:part:{part}"
