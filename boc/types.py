@@ -208,7 +208,7 @@ class ImageRef:
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity of an encoder: ``spec`` finds it again, ``digest`` (SHA-256) tells its weights apart."""
+    """The identity of an encoder: ``spec`` finds it again, ``digest`` (SHA-256) identifies its weights."""
 
     spec: str
     digest: str

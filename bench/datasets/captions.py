@@ -130,7 +130,7 @@ class Json:
                     continue
                 raise self._broken(error.msg) from error
             if self.text[end : end + 1] not in ENDS and len(self.text) - self.at < LONGEST and self._more():
-                continue  # a number may go on
+                continue  # a number may continue
             self.at = end
             return value
 

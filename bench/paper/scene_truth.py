@@ -127,7 +127,7 @@ def measured(
 
 @contextmanager
 def opened(features: Path, name: str | None, at: str) -> Iterator[Searcher]:
-    """The index ``name``, or one of FEATURES made for the time being, under the default code."""
+    """The index ``name``, or a temporary one of FEATURES, under the default code."""
     if name is not None:
         yield Searcher.open(name, at)
         return
@@ -139,7 +139,7 @@ def opened(features: Path, name: str | None, at: str) -> Iterator[Searcher]:
 @click.command()
 @click.argument("gallery", type=click.Path(path_type=Path))
 @click.argument("features", type=click.Path(path_type=Path))
-@click.option("--index", "name", help="Their index [default: one under the default code, for the time being].")
+@click.option("--index", "name", help="Their index [default: a temporary one under the default code].")
 @click.option("--at", default="file:boc-data", show_default=True, help="Where --index is.")
 @click.option("--rerank", "metrics", multiple=True, type=click.Choice(METRICS), help="[default: the index's]")
 @click.option("--queries", "most", default=300, show_default=True, help="Sentences of a family at most.")

@@ -65,8 +65,9 @@ class Clock:
 @dataclass(frozen=True)
 class Facts:
     """What an index took: seconds to ``fit`` its code, to ``encode`` all items and to ``build`` without that,
-    processor seconds of all three, the largest memory of whoever fits and builds in bytes (``peak``), bytes on disk by
-    part."""
+    processor seconds of all three, the largest memory of the process that fits and builds, in bytes (``peak``), bytes
+    on disk by part.
+    """
 
     fit: float
     encode: float
@@ -84,7 +85,7 @@ class Engine(ABC):
     """An opened index. ``ask`` is timed; ``rows`` turns its answer into row numbers afterwards."""
 
     library: str  # that answers
-    kind = ""  # of index, in its words; "" if the code tells
+    kind = ""  # of index, in the words of its library; "" if the code says it
     knobs: tuple[str, ...] = ()  # names of the numbers of a setting
     ours = False  # our codes on our own path
     grid: Sequence[Setting]

@@ -1,4 +1,4 @@
-"""What the scripts of the race are told: the data, the folder of what is built, how to build and how often to ask."""
+"""Options of the scripts of the race: the data, the folder of the indexes, how to build them and how often to query."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def joined(values: NDArray[np.float64], digits: int) -> str:
 
 
 def built(data: Data, places: Mapping[str, Place], threads: int) -> dict[str, Facts]:
-    """All that can be had; the others are told of."""
+    """All available ones; the others are reported."""
     found = {}
     for name, place in places.items():
         try:

@@ -38,7 +38,7 @@ class Variant:
     validation: float
     recall: float = 0.0
     times: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))  # milliseconds (rounds, queries)
-    took: float | None = None  # milliseconds, mean, as a server tells
+    took: float | None = None  # milliseconds, mean, as reported by the server
     qps: NDArray[np.float64] = field(default_factory=lambda: np.empty((2, 0)))  # on one processor and two (2, rounds)
     vectors_read: int | None = None  # at most, of one query
 

@@ -55,7 +55,7 @@ TITLES = {  # file of rows: title, what was measured on; in the order of the pag
     "training-cost": ("What a step of a published recipe costs", "computed"),
 }
 TRIAL = "a trial on painted scenes"
-PAPER = ("paper", "the paper's own")  # how columns begin that the paper tells
+PAPER = ("paper", "the paper's own")  # prefixes of columns with figures of the paper
 STATES = ("failed", "left out", "started", "done")
 
 

@@ -264,7 +264,7 @@ def _pareto(found: Sequence[Row], column: str, least: bool) -> list[Row]:
 
 def _race_bars(rows: Rows, data: str) -> Iterator[Plot]:
     one = {(row["engine"], row["index"]): row for row in rows.table}
-    for row in rows.table:  # memory is told of some settings only
+    for row in rows.table:  # memory is measured for some settings only
         if row["anon_mb"]:
             one[row["engine"], row["index"]] = row
     order = sorted(one.values(), key=lambda row: (row["ours"] != "1", row["engine"], row["index"]))

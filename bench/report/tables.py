@@ -307,11 +307,11 @@ MEASURES = (  # heading, column of the rows, words for a ratio below one and abo
     ("disk", "disk", ("smaller", "larger")),
     ("own memory", "anon", ("less", "more")),
 )
-SEVERAL = 1.05  # times; less is told as even
+SEVERAL = 1.05  # times; a smaller factor counts as even
 
 
 def ratios(rows: Rows, at: str = "", race_of: str = "", ours: str = "") -> Table:
-    """Ours beside theirs at equal recall; without what neither side of any pair tells."""
+    """Ours beside theirs at equal recall; without columns that neither side of any pair has."""
     chosen = {key: word for key, word in (("at", at), ("race", race_of), ("ours", ours)) if word}
     found = [row for row in rows.table if all(row[key] == word for key, word in chosen.items())]
     measures = {

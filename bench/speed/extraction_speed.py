@@ -7,7 +7,7 @@ that does nothing but decode, resize and call the interpreter, and by ``boc extr
 process and on one and two workers. All take turns, ``--rounds`` times; each is a separate process, and its start and
 the feature file it writes count. Rows on stdout as CSV: setup, threads of the interpreter, images per second (median,
 lowest, highest), the ratio to the loop of as many threads in the same round (likewise), and images per second of
-processor time (median), which tells where others use the machine too.
+processor time (median), for machines that others use too.
 
 ``gpu`` takes TERN at its published widths over 36 regions per picture, and CLIP ViT-B/32, both with random weights, in
 float32 and bfloat16, not compiled and compiled: the network alone on inputs that lie on the device; ``encode_images``
@@ -337,7 +337,7 @@ def drawn(folder: Path, count: int) -> Path:
 def extracted(
     folder: Path, source: Path, encoder: str, device: str, precision: str, compiled: bool
 ) -> tuple[float, float]:
-    """Images per second that boc extract tells, and the share of time (%) that the encoder waited."""
+    """Images per second that boc extract prints, and the share of time (%) that the encoder waited."""
     output = folder / "out.h5"
     output.unlink(missing_ok=True)
     command = [*BOC, "extract", str(source), "-o", str(output), "--encoder", encoder, "--device", device]

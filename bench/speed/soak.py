@@ -181,7 +181,7 @@ class Changes:
             raise click.ClickException("the index could not be made; see above")
 
     def next(self) -> None:
-        """The next change; one that fails is told."""
+        """Make the next change; report one that fails."""
         run(*next(self._steps))
 
 

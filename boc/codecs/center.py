@@ -99,5 +99,5 @@ class Center(Step):
 def _differ(rows: NDArray[Any], mean: NDArray[np.float64]) -> bool:
     """Whether some row differs from the mean; centring would leave nothing to search by of rows that are all equal."""
     least = ALIKE * np.square(mean).sum()
-    blocks = (rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK))  # the first one tells, but of equal rows
+    blocks = (rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK))  # mostly the first one decides
     return any(np.square(block - mean).sum(axis=1).max() > least for block in blocks)

@@ -1,6 +1,6 @@
 """Checks of a cluster: whether it answers, is the engine that the address names, and scores exactly.
 
-Each host is first contacted without credentials: its answer tells a wrong port, protocol and engine apart, which a
+Each host is first contacted without credentials: its answer distinguishes a wrong port, protocol and engine, which a
 refused request does not. Only then is the back end used.
 """
 

@@ -258,7 +258,7 @@ def _feature_files(
 def _state(item: Item) -> State:
     try:
         return state_of(item.content)
-    except SourceError:  # whoever reads the picture says what is wrong
+    except SourceError:  # the reader of the picture reports the error
         return ()
 
 

@@ -107,8 +107,8 @@ def fit_code(
     """Fit ``codec`` on items of ``file``, spread evenly: their vectors, 100,000 per modality or as many as its steps
     need; their concept sets, of 2,000 per modality, if it learns from these.
 
-    If this takes much memory, ``progress`` is told how much before it begins. ``n_items`` is the size of the collection
-    that the code is for: by default, that of the file.
+    If this takes much memory, ``progress`` is called with the amount before it begins. ``n_items`` is the size of the
+    collection that the code is for: by default, that of the file.
     """
     counts = {modality: file.count(modality) for modality in MODALITIES}
     total = sum(counts.values())

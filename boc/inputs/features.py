@@ -432,7 +432,7 @@ def _damage(path: Path) -> Iterator[None]:
 
 def _absent(path: Path) -> str:
     if path.with_name(f"{path.name}.parts").exists():
-        return "not finished; repeat the boc extract command that began it, it goes on where it stopped"
+        return "not finished; repeat the boc extract command that began it, it continues where it stopped"
     return "no such file; make it with boc extract"
 
 

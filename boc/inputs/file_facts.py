@@ -53,7 +53,7 @@ def file_facts(path: Path, known_hash: str | None = None) -> dict[str, Any]:
     try:
         found = path.stat()
         digest = content_hash(path) if known_hash is None else known_hash
-    except OSError:  # whoever reads the picture says what is wrong
+    except OSError:  # the reader of the picture reports the error
         return {}
     return {
         "size": found.st_size,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from boc.types import FieldType, ImageRef
 
 FIELDS: dict[str, FieldType] = {"ocr": "text"}
-"""The type of what ``words_inside`` tells."""
+"""The type of the field of ``words_inside``."""
 
 NETWORKS = {"Det": "*_det_*.onnx", "Cls": "*_cls_*.onnx", "Rec": "*_rec_*.onnx"}
 """Files of rapidocr: what finds lines of text, turns them upright, and reads them."""

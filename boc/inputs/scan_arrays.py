@@ -27,7 +27,7 @@ def is_scan_array(path: Path) -> bool:
 def read_scan(path: Path) -> list[Item]:
     """The pictures and captions of the split whose array is ``path``, pictures first.
 
-    The id of a picture is ``NAME/ID``, with its id in ``NAME_ids.txt`` if that tells all pictures apart, otherwise its
+    The id of a picture is ``NAME/ID``, with its id in ``NAME_ids.txt`` if these differ for all pictures, otherwise its
     row from 0. There are no picture files: ``content`` is ``path#ROW``, which the region source ``scan`` reads.
     SourceError for captions that do not belong to the array.
     """

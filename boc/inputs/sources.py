@@ -81,7 +81,7 @@ class Source:
 def _size_and_time(path: Path) -> list[int]:
     try:
         found = path.stat()
-    except OSError:  # whoever reads the picture says what is wrong
+    except OSError:  # the reader of the picture reports the error
         return []
     return [found.st_size, found.st_mtime_ns]
 

@@ -1,4 +1,4 @@
-"""The files of a model that an encoder reads, and the digest that tells one model from another."""
+"""The files of a model that an encoder reads, and the digest that identifies the model."""
 
 from __future__ import annotations
 

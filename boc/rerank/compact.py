@@ -82,7 +82,7 @@ class CompactCode:
         return -(-len(self.means[0]) // PER_BYTE)
 
     def encode(self, vectors: NDArray[Any], modality: NDArray[np.uint8]) -> CompactRows:
-        """The codes of ``vectors`` (n, d), float16 or float32; ``modality`` (n,) tells which mean is theirs."""
+        """The codes of ``vectors`` (n, d), float16 or float32; ``modality`` (n,) selects their mean."""
         codes, scales = np.empty((len(vectors), self.width), np.uint8), np.empty(len(vectors), np.float32)
         if _compact is not None:
             rows, which = np.ascontiguousarray(vectors), np.ascontiguousarray(modality)

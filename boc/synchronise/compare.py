@@ -147,5 +147,5 @@ class _Donors:
 def _digest(item: Item) -> str | None:
     try:
         return content_hash(Path(item.content))
-    except OSError:  # whoever reads the picture says what is wrong
+    except OSError:  # the reader of the picture reports the error
         return None

@@ -111,7 +111,7 @@ class _Moments:
 
 
 def _marks(places: Sequence[Path]) -> list[tuple[int, int] | None]:
-    """What tells the files and folders at these paths from others that are mounted there; None where nothing is."""
+    """Values that distinguish the files and folders at these paths from others mounted there; None where nothing is."""
     found: list[tuple[int, int] | None] = []
     for place in places:
         try:

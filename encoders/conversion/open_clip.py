@@ -45,7 +45,7 @@ WHOLE = {
     "ln_final.bias": "text_model.final_layer_norm.bias",
 }
 PROJECTIONS = {"visual.proj": "visual_projection.weight", "text_projection": "text_projection.weight"}
-UNUSED = {"attn_mask"}  # made anew by either library
+UNUSED = {"attn_mask"}  # made again by either library
 
 
 def load(folder: Path, weights: str) -> tuple[Any, Any, Any]:

@@ -28,7 +28,7 @@ class Network(nn.Module):
     ``text_towers.build``).
 
     A derived class names its configuration class and the special rows of its sets: ``region_margins`` and
-    ``word_margins`` are their numbers before and after the regions and words. ``reads_boxes`` tells whether its vectors
+    ``word_margins`` are their numbers before and after the regions and words. ``reads_boxes`` says whether its vectors
     depend on where regions are.
     """
 

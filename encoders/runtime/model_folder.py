@@ -139,5 +139,5 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if config.get("kind") not in NETWORKS or version != FORMAT or not set(config) >= PARTS:
         raise EncoderError(f"{path}: not the configuration of an encoder; train one with boc train SOURCE -o FOLDER")
     if not (folder / "model.safetensors").is_file():
-        raise EncoderError(f"{folder}: no weights yet; repeat the boc train command, it goes on where it stopped")
+        raise EncoderError(f"{folder}: no weights yet; repeat the boc train command, it continues where it stopped")
     return config

@@ -26,7 +26,7 @@ except ImportError:  # installed without a C compiler
 def planned(
     code: QueryCode, parts: Sequence[Part], masks: Sequence[NDArray[np.uint8] | None], shortlist: Shortlist | None
 ) -> Plan | None:
-    """The plan for queries of ``code`` over ``parts``, of which each mask tells the rows to search; None where the
+    """The plan for queries of ``code`` over ``parts``, whose masks select the rows to search; None where the
     module was not built, or the arrays are not as it needs them. ValueError for parts that do not fit each other."""
     segments = [part.segment for part in parts]
     arrays = [code.mean, *code.centroids, *(segment.vectors for segment in segments)]

@@ -182,7 +182,7 @@ def side_by_side(parts: Sequence[StoredConcepts]) -> StoredConcepts:
 def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segment:
     """Memory-map the segment in ``folder``. ManifestError naming a damaged file.
 
-    ``scattered`` tells the system that vectors and concepts are accessed randomly.
+    ``scattered`` advises the system that vectors and concepts are accessed randomly.
     """
 
     def mapped(name: str) -> NDArray[Any]:

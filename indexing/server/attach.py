@@ -211,7 +211,7 @@ class Attachment:
                 drop(self._transport, [g for g in generations(self._transport, self.name) if g.state.attached])
                 return
         raise BackendError(
-            f"other programs go on writing the field {OBJECT!r} into {self.name}; stop them, and repeat this"
+            f"other programs keep writing the field {OBJECT!r} into {self.name}; stop them, and repeat this"
         )
 
     def __enter__(self) -> Attachment:

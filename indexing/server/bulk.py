@@ -87,7 +87,7 @@ class Bulk:
                 self.flush()
         finally:
             self._stop.set()
-        # no request may go on in the background; an interrupt does not wait for them
+        # no request may continue in the background; an interrupt does not wait for them
         if kind is not None and issubclass(kind, Exception):
             wait(self._sent)
 

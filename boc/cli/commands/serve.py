@@ -110,7 +110,7 @@ def command(
         from boc.web.http.workers import run_workers
         from boc.web.settings import Settings, default_cache
 
-        import_module("boc.web.app")  # each worker imports it again; what it needs is told here
+        import_module("boc.web.app")  # each worker imports it again; a missing package is reported here
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in {"boc", "encoders", "indexing"}:
             raise

@@ -62,7 +62,7 @@ def answer_problems(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     def fault(_: Request, error: Exception) -> Response:
         # this handler runs outside the layers, which would add the headers
-        said = f"the server failed at this; its terminal tells more, of request {REQUEST.get()}"
+        said = f"the server failed at this; its terminal has the error, under request {REQUEST.get()}"
         return refusal(500, said, {**HEADERS, "X-Request-ID": REQUEST.get()})
 
 

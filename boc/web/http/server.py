@@ -89,7 +89,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop, after connections that the system holds ready were taken: it would reset them. Requests that were cut
-        off are told so."""
+        off get an error."""
         await asyncio.sleep(TAKE)
         await super().shutdown(sockets)
         if tasks := set(self.server_state.tasks):
