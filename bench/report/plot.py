@@ -297,7 +297,11 @@ def growth(rows: Rows, data: str) -> Iterator[Plot]:
             "milliseconds (log)",
             {"p50_ms": "median", "p95_ms": "95th percentile", "p99_ms": "99th percentile"},
         ),
-        ("loading", "seconds (log)", {"fit_s": "learn the code", "load_s": "load the items"}),
+        (
+            "loading",
+            "seconds (log)",
+            {"fit_s": "learn the code", "load_s": "load the items", "cpu_s": "processor, both"},
+        ),
         ("bytes and memory", "MB (log)", {"disk_mb": "disk", "build_peak_mb": "builder", "file_mb": "mapped"}),
     )
     table = [{**row, "load_s": str(loading(row))} for row in rows.table]

@@ -7,8 +7,9 @@ The data is synthetic; the code is one and the same, a dictionary with its vocab
 unless ``--terms`` fixes it. Recall is held at ``--recall`` by the candidates: for each number of query terms the fewest
 that reach it on the validation queries are looked for, and the fastest of these pairs is taken. Other queries are
 reported: recall, milliseconds of one query at a time on one thread (medians over rounds, with minimum and maximum),
-seconds to fit, to encode and to build (without encoding), largest memory of the builder, bytes on disk, and the memory
-of a fresh process that opens the index and answers 100 queries, its own and mapped.
+seconds to fit, to encode and to build (without encoding), processor seconds of all three, largest memory of the
+builder, bytes on disk, and the memory of a fresh process that opens the index and answers 100 queries, its own and
+mapped.
 
 ``--memory-limit F`` measures something else: building and searching while a control group holds the process to F of the
 size of the index on disk, page cache included, beside the same without a limit. What Python and its libraries had
@@ -48,7 +49,8 @@ MOST = 5000  # candidates
 ROOM = 1 << 50  # bytes: no limit
 HEAD = [
     "n", "setting", "recall", "validation", "p50_ms", "p50_least", "p50_most", "p95_ms", "p95_least", "p95_most",
-    "p99_ms", "p99_least", "p99_most", "fit_s", "encode_s", "build_s", "build_peak_mb", "disk_mb", "anon_mb", "file_mb",
+    "p99_ms", "p99_least", "p99_most", "fit_s", "encode_s", "build_s", "cpu_s", "build_peak_mb", "disk_mb", "anon_mb",
+    "file_mb",
 ]  # fmt: skip
 LIMITED = [
     "n", "index_mb", "limit_mb", "build_s", "build_used_mb", "setting", "recall", "p50_ms", "p95_ms", "p99_ms",
@@ -94,7 +96,7 @@ def grown(data: Data, code: str, recall: float, threads: int, rounds: int) -> li
     variant = chosen(data, code, recall)
     measure([variant], data, rounds, data.seed)
     taken = memory(data, variant.name, variant.setting)
-    seconds = [f"{value:.2f}" for value in (facts.fit, facts.encode, facts.build)]
+    seconds = [f"{value:.2f}" for value in (facts.fit, facts.encode, facts.build, facts.cpu)]
     sizes = [f"{size / 1e6:.3f}" for size in (facts.peak or 0, facts.disk, *taken)]
     recalls = [f"{variant.recall:.4f}", f"{variant.validation:.4f}"]
     return [str(data.shape[0]), variant.label, *recalls, *variant.percentile_cells(), *seconds, *sizes]
