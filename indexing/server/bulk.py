@@ -23,6 +23,8 @@ from .transport import Json, RefusedError, Transport, UnfinishedError, Unreachab
 
 LATER = {408, 429, 502, 503, 504}
 """HTTP statuses after which a request may succeed later."""
+AWAY = {"node_not_connected_exception", "node_disconnected_exception", "node_closed_exception"}
+"""Errors of a row, of status 500, while the node of its shard comes or goes."""
 SHORTEST, LONGEST = 0.1, 10.0  # pauses between attempts, in seconds
 SMALL = 1 << 16  # bytes; a connection lost below this size was not lost because the request was too large
 SHARD_WAIT = 5  # seconds that a server waits for the shard of a row
@@ -203,7 +205,8 @@ class Bulk:
             kind, reason = str(error.get("type")), str(error.get("reason"))
             if cause := (error.get("caused_by") or {}).get("reason"):
                 reason = f"{reason} ({cause})"
-            if result["status"] not in LATER and (operation, result["status"]) != ("update", 409):
+            passing = result["status"] in LATER or kind in AWAY
+            if not passing and (operation, result["status"]) != ("update", 409):
                 message = f"{self._transport.shown}: item {id!r} was refused: {kind}: {reason}"
                 raise RefusedError(message, result["status"], kind, reason)
             again.append(id)

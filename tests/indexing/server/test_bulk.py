@@ -22,6 +22,7 @@ from indexing.server.bulk import Bulk, Ledger
 from indexing.server.transport import Json, RefusedError, UnreachableError
 
 BUSY = {"status": 429, "error": {"type": "es_rejected_execution_exception", "reason": "queue is full"}}
+AWAY = {"status": 500, "error": {"type": "node_not_connected_exception", "reason": "[b] Node not connected"}}
 Operation = tuple[str, bytes | None]
 operations = st.tuples(st.sampled_from("abcdefghij"), st.none() | st.integers(0, 9999).map(orjson.dumps))
 faults = st.sampled_from(["none", "429", "503", "413", "before", "after", "items"])
@@ -80,7 +81,8 @@ class Server:
             raise UnreachableError("nobody there")
         busy = [fault == "items" and i % 3 == 0 for i in range(len(rows))]
         with self.lock:
-            items = [BUSY if skip else self.do(*row) for skip, row in zip(busy, rows, strict=True)]
+            refused = (BUSY, AWAY)[len(rows) % 2]
+            items = [refused if skip else self.do(*row) for skip, row in zip(busy, rows, strict=True)]
             if fault == "after":
                 raise UnreachableError("cut off")
             self.acknowledged += sum(size(*row) for row, item in zip(rows, items, strict=True) if "error" not in item)
