@@ -472,7 +472,7 @@ def test_another_digit_in_a_row_fails_the_check(tmp_path: Path) -> None:
 TABLES = {  # page: first cells of tables whose figures are measured by nothing, and what they are
     "docs/codes.md": {"code": "years of papers", "argument": "defaults and limits"},
     "docs/encoders.md": {
-        "setting": "defaults, and why", "source": "sizes of grids", "MODEL": "sizes of downloads", "to": "arguments",
+        "setting": "defaults, and why", "source": "sizes of grids", "MODEL": "sizes of downloads",
     },
     "docs/index.md": {"feature": "versions of servers"},
     "docs/installing.md": {"command": "downloads"},
