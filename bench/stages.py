@@ -210,9 +210,7 @@ class Plan:
         options = ("--terms", 32) if self.tiny else ("--terms", 2048, "--terms", 4096)
         arguments = (tern, "--fit", learnt, *options, "--codebook", books / "with.npz")
         yield self._rows("recall-postings-tern", "paper.recall_postings", arguments, (tern, learnt, table))
-        few = ("--code", "dictionary:2/8", "--code", "late(terms=9)") if self.tiny else ()
-        arguments = (tern, "--fit", learnt, "--codebook", books / "with.npz", *few)
-        yield self._rows("all-codes", "paper.all_codes", arguments, (tern, learnt, table))
+        yield from self._side_by_side(tern, learnt, books / "with.npz", table)
         size = ("--clusters", 9, "--pictures", 3) if self.tiny else ("--clusters", 100, "--pictures", 10)
         yield self._rows("labels", "paper.labels", (learnt, tern, *size), (learnt, tern))
 
@@ -223,6 +221,23 @@ class Plan:
         yield self._rows("alignment", "paper.alignment_rerank", arguments, align, alone=True)
         few = ("--rows", 40_000, "--dim", 64, "--code", "hard") if self.tiny else ()
         yield self._rows("encoding-speed", "speed.encoding_speed", few, alone=True)
+
+    def _side_by_side(self, dev: Path, train: Path, plain: Path, table: Path) -> Iterator[Stage]:
+        """All codes over ``dev``; the codebook ``plain`` is made with ``table``."""
+        words = ("--words", "--clusters", 9) if self.tiny else ("--words",)
+        arguments: list[object] = [dev, "--fit", train, "--codebook", plain]
+        books: list[Path] = []
+        for name, how in (
+            ("centred", ("--centered", "--spherical", "--balanced", "--clusters", 9 if self.tiny else 384)),
+            ("words", words),
+            ("learned", ("--learned", "--clusters", 40 if self.tiny else 2048)),
+        ):
+            books.append(self._in(f"{name}.npz"))
+            arguments += [f"--{name}", books[-1]]
+            yield self._boc(f"codebook-{name}", ("build-codebook", train, "-o", books[-1], *how), (train,), books[-1])
+        if self.tiny:
+            arguments += ["--code", "dictionary:2/8", "--code", "late(terms=9)"]
+        yield self._rows("all-codes", "paper.all_codes", arguments, (dev, train, table, *books))
 
     def _models(self, dev: Mapping[str, Path]) -> Iterator[str]:
         """What ``models.py`` compares."""

@@ -36,6 +36,9 @@ GLOBAL_CODES = ("scalar", "bits", "permutation", "dictionary")
 WORD_CODES = ("words",)
 """Codes of the global vector over the words of a vocabulary."""
 
+LEARNED_CODES = ("learned",)
+"""Codes of the global vector and concepts over learned terms."""
+
 READINGS = {"scalar": ("kept", "printed"), "bits": ("kept",), "permutation": ("kept", "offset", "printed")}
 """Readings of the papers' codes: quantise what is kept, the same with higher ranks, or keep of what is quantised."""
 

@@ -1,33 +1,47 @@
-"""Every code on one gallery, side by side: what it finds, what that costs, and whether both modalities share its terms.
+"""Every code on one gallery, side by side: what it finds, what that costs, and what its terms mean.
 
-    python -m bench.paper.all_codes dev.h5 --fit train.h5 --codebook with.npz --words words.npz
+    python -m bench.paper.all_codes dev.h5 --fit train.h5 --codebook plain.npz --centred centred.npz \
+        --words words.npz --learned learned.npz --learned autoencoder.npz [--gallery GALLERY]
 
 The captions of FEATURES are the queries, its pictures the items. Codes are learned from --fit. ``hard``, ``soft`` and
-``mixed`` need the codebook of concepts, ``words`` a vocabulary; ``late`` and those need concepts. A row holds the code,
-terms and bytes of postings per picture, postings read per query, R@10 of the own picture in percent by the code alone
-and with 10 candidates re-ranked per hit, by the vectors (``late``: by MrSw), NDCG@25 by ROUGE-L of the latter, the
-share of the exact top 10 by that metric among the first 100 candidates, and the share of the terms used by pictures or
-captions that both use.
+``mixed`` need a codebook of concepts, ``words`` a vocabulary, ``learned`` its terms; ``late`` and those need concepts.
+A row holds the code, terms and bytes of postings per picture, postings read per query, R@10 of the own picture in
+percent by the code alone and with 10 candidates re-ranked per hit by --rerank (``late``: by MrSw), NDCG@25 by ROUGE-L
+of the latter, the share of the exact top 10 by that metric among the first 100 candidates, and the share of the terms
+used by pictures or captions that both use.
+
+``labels`` is the share of a term's five top pictures whose own captions have a word of its label, ``chance`` the same
+over all pictures (see bench/paper/labels.py): labels that the code stores, or those of the captions of --fit that have
+most of the term. With --gallery, the painted scenes in FEATURES, a row also has the share of the sentences of each
+family (bench/datasets/gallery_truth.py) whose first hit by the code alone has everything that the sentence says.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
+from bench.datasets import gallery_truth as truth
+from bench.paper.labels import judge, words_of
 from bench.paper.ranking import Gallery, K
 from bench.report.rows import Writer
+from boc import plugins
+from boc.clustering.term_labels import BACKGROUND, CAPTIONS, Label, content_words, distinctive, unpack_labels
+from boc.clustering.term_labels import WORDS as LABEL_WORDS
 from boc.codecs import SurrogateCodec
 from boc.codecs.code import parse_code
 from boc.codecs.posting_stats import document_frequencies, postings_read
 from boc.evaluate.metrics import DEPTH, ndcg_of_hits
 from boc.evaluate.relevance import rouge_l_matrix
 from boc.inputs.features import FeatureFile
+from boc.names import METRICS
 from boc.rerank.alignment import alignments
 from boc.topk import topk
 from boc.types import MODALITIES, Embeddings, TermMatrix
@@ -37,7 +51,7 @@ RM = 10
 GLOBAL = (
     "scalar:64/128", "scalar(z=64, query_z=128, reading=printed)", "permutation:64/128",
     "permutation(z=64, query_z=128, reading=offset)", "permutation(z=64, query_z=128, reading=printed)", "bits:64/128",
-    "dictionary:2/64",
+    "dictionary:2/64", "dictionary:2/64(terms=2048)", "dictionary:2/128(terms=2048)",
 )  # fmt: skip
 OF_CONCEPTS = (
     "hard(codebook={})",
@@ -45,11 +59,22 @@ OF_CONCEPTS = (
     "soft(codebook={}, z=8)",
     "mixed(codebook={})",
 )
+CENTRED = (
+    "hard(codebook={})",
+    "soft(codebook={}, z=8, query_z=8, similarity=excess)",
+    "soft(codebook={}, z=64, query_z=256, similarity=excess)",
+    "mixed(codebook={})",
+)
 WRITTEN = ("words(codebook={}, z=32)", "words(codebook={}, z=64)")
+LEARNED = ("learned(codebook={})", "learned(codebook={}, z=16, query_z=16)")
 COLUMNS = (
-    "code", "terms", "bytes", "postings", "R@10 code", "R@10", "NDCG@25", "recall@100", "shared terms",
+    "code", "terms", "bytes", "postings", "R@10 code", "R@10", "NDCG@25", "recall@100", "shared terms", "labels",
+    "chance", *truth.FAMILIES,
 )  # fmt: skip
 BLOCK = 256  # captions aligned at a time
+JUDGED = 200  # terms whose labels are judged
+TOP = 5  # pictures of each; rarer terms are not judged
+SENTENCES = 300  # of a family, at most
 
 
 class Judge:
@@ -76,9 +101,7 @@ class Judge:
         pictures, captions = (codec.encode_documents(self.gallery.of[modality]) for modality in ("image", "text"))
         queries = codec.encode_queries(self.gallery.of["text"])
         index, exact = Postings.from_matrix(pictures), self.by(metric)
-        found = np.full((queries.shape[0], RM * DEPTH), -1)
-        for row, (rows, _) in zip(found, index.top(queries, RM * DEPTH), strict=True):
-            row[: len(rows)] = rows
+        found = first(index, queries, RM * DEPTH)
         best = self.reranked(found, exact)
         near = self.reranked(found[:, : RM * K], exact)[:, :K]
         right = [100 * (hits[:, :K] == self.own[:, None]).any(axis=1).mean() for hits in (found, near)]
@@ -100,45 +123,146 @@ class Judge:
         return best
 
 
+def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]:
+    """The rows (queries, depth) that queries find, the best first; -1 where they find fewer."""
+    found = np.full((queries.shape[0], depth), -1)
+    for row, (rows, _) in zip(found, index.top(queries, depth), strict=True):
+        row[: len(rows)] = rows
+    return found
+
+
 def shared(one: TermMatrix, other: TermMatrix) -> float:
     """The share of the terms that either of two matrices uses that both use."""
     used = [document_frequencies(matrix) > 0 for matrix in (one, other)]
     return float((used[0] & used[1]).sum() / max(1, (used[0] | used[1]).sum()))
 
 
-def tried(codebook: Path | None, words: Path | None, concepts: bool, chosen: tuple[str, ...]) -> Iterator[str]:
-    """The codes."""
+class Labels(Mapping[int, Label]):
+    """Labels of the terms of a code: those that its steps store, else the words of the captions that have most of a
+    term, as ``boc explain`` finds them in an index."""
+
+    def __init__(self, codec: SurrogateCodec, captions: TermMatrix, words: list[set[str]]) -> None:
+        self.stored: dict[int, Label] = {}
+        start = 0
+        for chain, width in zip(codec.chains, codec.widths, strict=True):
+            for step in chain:
+                self.stored.update(
+                    enumerate(unpack_labels(getattr(step, "term_labels_", np.empty(0, np.uint8))), start)
+                )
+            start += width
+        self.columns, self.words = captions.tocsc(), words
+        self.background = Counter(word for caption in words for word in sorted(caption))
+
+    def __getitem__(self, term: int) -> Label:
+        if term in self.stored and self.stored[term].words:
+            return self.stored[term]
+        span = slice(*self.columns.indptr[term : term + 2])
+        rows = self.columns.indices[span][np.argsort(-self.columns.data[span], kind="stable")[:CAPTIONS]]
+        counts = Counter(word for row in rows for word in sorted(self.words[row]))
+        return Label(tuple(distinctive(counts, len(rows), self.background, len(self.words))[:LABEL_WORDS]))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return int(self.columns.shape[1])
+
+
+class Meaning:
+    """What terms mean: the captions of the pictures judged, and those that labels come from."""
+
+    def __init__(self, file: FeatureFile, learned: FeatureFile) -> None:
+        self.of_pictures = words_of(file)
+        step = max(1, learned.count("text") // BACKGROUND)
+        batch = learned.batch("text", 0, learned.count("text"))
+        chosen = list(range(0, len(batch), step))
+        self.captions = batch.embeddings.take(chosen)
+        self.words = [set(content_words(batch.items[n].content)) for n in chosen]
+
+    def row(self, codec: SurrogateCodec, pictures: TermMatrix) -> list[str]:
+        """The agreement of the labels of a fitted code, and chance."""
+        labels = Labels(codec, codec.encode_documents(self.captions), self.words)
+        _, _, hit, _, chance, *_ = judge(sparse.csc_array(pictures), labels, self.of_pictures, TOP, JUDGED, 0)
+        return ["", ""] if np.isnan(hit) else [f"{hit:.3f}", f"{chance:.3f}"]
+
+
+class Families:
+    """The sentences of each family about painted scenes, encoded, and what is true of the pictures."""
+
+    def __init__(self, gallery: Path, file: FeatureFile) -> None:
+        painted = truth.read_gallery(gallery / "scenes.json")
+        self.asked = truth.queries([painted[int(Path(id).stem)] for id in file.ids("image")], SENTENCES)
+        encoder = plugins.encoder(file.header.spec)
+        self.encoded = encoder.encode_texts([query.asked.text for query in self.asked])
+
+    def row(self, codec: SurrogateCodec, pictures: TermMatrix) -> list[str]:
+        """Per family the share of sentences whose first hit by the code alone has everything."""
+        found = first(Postings.from_matrix(pictures), codec.encode_queries(self.encoded), K)
+        shares = []
+        for family in truth.FAMILIES:
+            mine = [n for n, query in enumerate(self.asked) if query.family == family]
+            rankings = [[row for row in found[n].tolist() if row >= 0] for n in mine]
+            measures = truth.judge([self.asked[n] for n in mine], rankings) if mine else {}
+            shares.append(f"{measures['first: everything'].value:.3f}" if mine else "")
+        return shares
+
+
+def tried(
+    books: Sequence[tuple[tuple[Path, ...], tuple[str, ...]]], concepts: bool, chosen: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
+    """The codes as they are written, and with the name of their codebook in the place of its path."""
     if chosen:
-        yield from chosen
+        yield from ((code, code) for code in chosen)
         return
-    yield from GLOBAL
-    if concepts:
-        yield "late"
-    for path, codes in ((codebook, OF_CONCEPTS), (words, WRITTEN)):
-        if path is not None:
-            yield from (code.format(path) for code in codes)
+    yield from ((code, code) for code in (*GLOBAL, *(["late"] if concepts else [])))
+    for paths, codes in books:
+        yield from ((code.format(path), code.format(path.stem)) for path in paths for code in codes)
+
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument("features", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--fit", required=True, type=click.Path(exists=True, path_type=Path), help="Feature file to learn from.")
-@click.option("--codebook", type=click.Path(exists=True, path_type=Path), help="Codebook of concepts.")
-@click.option("--words", type=click.Path(exists=True, path_type=Path), help="Vocabulary of boc build-codebook --words.")
+@click.argument("features", type=FILE)
+@click.option("--fit", required=True, type=FILE, help="Feature file to learn from.")
+@click.option("--codebook", multiple=True, type=FILE, help="Codebook of concepts.")
+@click.option("--centred", multiple=True, type=FILE, help="Codebook of centred concepts.")
+@click.option("--words", multiple=True, type=FILE, help="Vocabulary of boc build-codebook --words.")
+@click.option("--learned", multiple=True, type=FILE, help="Terms of boc build-codebook --learned, or bench.paper.sae.")
+@click.option("--gallery", type=click.Path(exists=True, path_type=Path), help="The painted scenes in FEATURES.")
+@click.option("--rerank", type=click.Choice(METRICS), default="dot", show_default=True, help="Metric of candidates.")
 @click.option("--code", "chosen", multiple=True, help="Only this code; can be repeated [default: all].")
-def main(features: Path, fit: Path, codebook: Path | None, words: Path | None, chosen: tuple[str, ...]) -> None:
+def main(
+    features: Path,
+    fit: Path,
+    codebook: tuple[Path, ...],
+    centred: tuple[Path, ...],
+    words: tuple[Path, ...],
+    learned: tuple[Path, ...],
+    gallery: Path | None,
+    rerank: str,
+    chosen: tuple[str, ...],
+) -> None:
     """Compare all codes on FEATURES."""
-    with FeatureFile(features) as file, FeatureFile(fit) as learned:
-        gallery = Gallery(file)
-        judge = Judge(gallery, [item.content for item in file.items("text")])
-        sample: list[Embeddings] = [learned.batch(m, 0, learned.count(m)).embeddings for m in MODALITIES]
-    concepts = gallery.of["image"].concepts is not None
-    settings = {"features": features, "fit": fit, "codebook": codebook, "words": words}
-    with Writer(sys.stdout, __file__, settings, COLUMNS) as out:
-        for spec in tried(codebook, words, concepts, chosen):
-            codec = parse_code(spec).codec(gallery.of["image"].vectors.shape[1]).fit(*sample)
-            name = spec.replace(f"codebook={codebook}, ", "").replace(f"(codebook={codebook})", "")
-            name = name.replace(f"codebook={words}, ", "")
-            out.write(name, *judge.row(codec, "mrsw" if spec.startswith("late") else "dot"))
+    books = ((codebook, OF_CONCEPTS), (centred, CENTRED), (words, WRITTEN), (learned, LEARNED))
+    settings = {"features": features, "fit": fit, "codebook": codebook, "centred": centred, "words": words,
+                "learned": learned, "gallery": gallery, "rerank": rerank}  # fmt: skip
+    with (
+        FeatureFile(features) as file,
+        FeatureFile(fit) as other,
+        Writer(sys.stdout, __file__, settings, COLUMNS) as out,
+    ):
+        items = Gallery(file)
+        found = Judge(items, [item.content for item in file.items("text")])
+        meaning = Meaning(file, other)
+        families = None if gallery is None else Families(gallery, file)
+        sample: list[Embeddings] = [other.batch(m, 0, other.count(m)).embeddings for m in MODALITIES]
+        for spec, name in tried(books, items.of["image"].concepts is not None, chosen):
+            codec = parse_code(spec).codec(items.of["image"].vectors.shape[1]).fit(*sample)
+            pictures = codec.encode_documents(items.of["image"])
+            right = [None] * len(truth.FAMILIES) if families is None else families.row(codec, pictures)
+            judged = found.row(codec, "mrsw" if name.startswith("late") else rerank)
+            out.write(name, *judged, *meaning.row(codec, pictures), *right)
 
 
 if __name__ == "__main__":

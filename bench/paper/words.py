@@ -1,6 +1,6 @@
 """How well pictures are written in words: what keywords find without an encoder, and how many words are true.
 
-    python -m bench.paper.words FEATURES --fit TRAIN [--gallery GALLERY]
+    python -m bench.paper.words FEATURES --fit TRAIN [--gallery GALLERY] [--server elastic+http://localhost:9200]
 
 The vocabulary is of the captions of TRAIN, the index of the pictures in FEATURES, their captions are the queries. A
 row has the arguments of the code, a measure, its value, and what chance or the vectors themselves have where that is
@@ -8,8 +8,11 @@ known:
 
 - R@10 of the described picture, by keywords (BM25 over the words of pictures, without an encoder), by the code (the
   sentence encoded, its terms alone); reference: all pictures that share a term, re-ranked by the vectors.
+- With --server the same by a plain ``match`` query over HTTP, as any program can send it, to an index that is made
+  there and deleted again.
 - Of the ten heaviest words of a picture, the share that are in its own captions; the share of pictures where that is
-  at least .8. Chance: with the captions of another picture.
+  at least .8. Chance: with the captions of another picture. What people reach: the same for the words of a caption,
+  in the other captions of its picture.
 - With GALLERY, a folder of ``boc gallery``: for each family of sentences (bench/datasets/gallery_truth.py)
   its measures, by keywords.
 
@@ -18,17 +21,21 @@ known:
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
+import urllib.request
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.datasets.gallery_truth import DEPTH, FAMILIES, judge, queries, read_gallery
 from bench.report.rows import Writer
+from boc import plugins
 from boc.clustering.term_labels import content_words
 from boc.clustering.vocabulary import vocabulary
 from boc.indexes.build import build_index
@@ -62,6 +69,23 @@ def true_words(words: dict[str, list[str]], captions: dict[str, set[str]]) -> It
     yield "words counted per picture", float(np.mean([len(words[id]) for id in words])), float("nan"), len(words)
 
 
+def agreement(captions: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, float, float, int]]:
+    """How many words of a caption are in the other captions of its picture, and in those of the next one."""
+    sets = [[set(content_words(caption)) for caption in of] for of in captions.values()]
+    shares: list[NDArray[np.float64]] = []
+    for away in (0, 1):
+        rows = []
+        for n, own in enumerate(sets):
+            of = own if away == 0 else sets[(n + away) % len(sets)]
+            for i, caption in enumerate(own):
+                others = set().union(*(other for j, other in enumerate(of) if j != i))
+                rows += [len(caption & others) / len(caption)] if caption else []
+        shares.append(np.array(rows))
+    yield "words of a caption in the others", float(shares[0].mean()), float(shares[1].mean()), len(shares[0])
+    many = [float((share >= TRUE).mean()) for share in shares]
+    yield "captions with .8 of them", many[0], many[1], len(shares[0])
+
+
 def recalls(searcher: Searcher, file: FeatureFile) -> Iterator[tuple[str, float, float, int]]:
     """R@10 of the described picture, by keywords and by the code."""
     found = {"keywords": 0, "code": 0, "vectors": 0}
@@ -78,6 +102,36 @@ def recalls(searcher: Searcher, file: FeatureFile) -> Iterator[tuple[str, float,
             )
     for by in ("keywords", "code"):
         yield f"R@10 by {by}", found[by] / total, found["vectors"] / total, total
+
+
+def matched(server: str, name: str, texts: Sequence[str]) -> list[list[str]]:
+    """The ids of the pictures that a server finds by plain ``match`` queries over the words of pictures."""
+    picture = {"term": {"modality": "image"}}
+    lines = []
+    for text in texts:
+        query = {"bool": {"must": {"match": {"words": text}}, "filter": picture}}
+        lines += [{}, {"query": query, "size": DEPTH, "_source": False}]
+    body = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    address = f"{server.partition('+')[2]}/{name}/_msearch"
+    request = urllib.request.Request(address, body, {"Content-Type": "application/x-ndjson"})
+    with urllib.request.urlopen(request) as answer:  # an address of the command line
+        return [[hit["_id"] for hit in each["hits"]["hits"]] for each in json.load(answer)["responses"]]
+
+
+def on_server(features: Path, code: str, server: str, file: FeatureFile) -> tuple[str, float, float, int]:
+    """R@10 of the described picture by plain ``match`` queries."""
+    name = "bench-words"
+    build_index(name, features, code=code, at=server)
+    try:
+        items = file.items("text")
+        found = 0
+        for start in range(0, len(items), BLOCK):
+            asked = items[start : start + BLOCK]
+            answers = matched(server, name, [item.content for item in asked])
+            found += sum(item.group in ids for item, ids in zip(asked, answers, strict=True))
+    finally:
+        plugins.backend(server).remove(name)
+    return "R@10 by match on a server", found / len(items), float("nan"), len(items)
 
 
 def families(searcher: Searcher, gallery: Path, file: FeatureFile) -> Iterator[tuple[str, float, float, int]]:
@@ -99,21 +153,32 @@ def families(searcher: Searcher, gallery: Path, file: FeatureFile) -> Iterator[t
 @click.argument("features", type=click.Path(path_type=Path))
 @click.option("--fit", "train", required=True, type=click.Path(path_type=Path), help="Captions of the vocabulary.")
 @click.option("--gallery", type=click.Path(path_type=Path), help="The painted scenes in FEATURES.")
+@click.option("--server", metavar="ADDRESS", help="A server to search by plain match queries, too.")
 @click.option("--clusters", default=1000, show_default=True, help="Words of the vocabulary.")
 @click.option("--code", "codes", multiple=True, default=CODES, show_default=True, help="Arguments of the code words.")
 @click.option("--show", default=0, help="Print the words of so many pictures on stderr.")
-def main(features: Path, train: Path, gallery: Path | None, clusters: int, codes: tuple[str, ...], show: int) -> None:
+def main(
+    features: Path,
+    train: Path,
+    gallery: Path | None,
+    server: str | None,
+    clusters: int,
+    codes: tuple[str, ...],
+    show: int,
+) -> None:
     """Measure the code words on the pictures in FEATURES."""
     with FeatureFile(features) as file, FeatureFile(train) as fit, tempfile.TemporaryDirectory() as folder:
         book = Path(folder) / "words.npz"
         vocabulary([fit], clusters).save(book)
         captions: dict[str, set[str]] = defaultdict(set)
-        first: dict[str, str] = {}
+        every: dict[str, list[str]] = defaultdict(list)
         for item in file.items("text"):
             captions[item.group].update(content_words(item.content))
-            first.setdefault(item.group, item.content)
+            every[item.group].append(item.content)
         parameters = {"features": features, "fit": train, "gallery": gallery, "clusters": clusters}
         with Writer(sys.stdout, __file__, parameters, COLUMNS) as out:
+            for name, value, reference, count in agreement(every):
+                out.write("captions", name, f"{value:.4f}", f"{reference:.4f}", count)
             for number, code in enumerate(codes):
                 place = f"file:{folder}/{number}"
                 build_index("words", features, code=f"words(codebook='{book}', {code})", at=place)
@@ -121,8 +186,10 @@ def main(features: Path, train: Path, gallery: Path | None, clusters: int, codes
                 words = heaviest(searcher)
                 for id in [*words][:: max(1, len(words) // show)][:show] if show else []:
                     told = " ".join(word if word in captions[id] else f"({word})" for word in words[id])
-                    click.echo(f"{id}: {told}  |  {first[id]}", err=True)
+                    click.echo(f"{id}: {told}  |  {every[id][0]}", err=True)
                 rows = [*recalls(searcher, file), *true_words(words, captions)]
+                if server is not None:
+                    rows.append(on_server(features, f"words(codebook='{book}', {code})", server, file))
                 rows += families(searcher, gallery, file) if gallery is not None else []
                 for name, value, reference, count in rows:
                     out.write(code, name, f"{value:.4f}", None if np.isnan(reference) else f"{reference:.4f}", count)

@@ -349,10 +349,10 @@ def training(rows: Rows, data: str) -> Iterator[Plot]:
 
 def all_codes(rows: Rows, data: str) -> Iterator[Plot]:
     """What each code finds against the postings that it reads."""
-    made, axes = figure(2, width=14, height=6)
+    made, axes = figure(2, width=16, height=9)
     panels = (("R@10 code", "by the code alone", "R@10, %"), ("NDCG@25", "10 candidates re-ranked per hit", "NDCG@25"))
     for ax, (column, how, unit) in zip(axes, panels, strict=True):
-        names = [re.sub(r"\(z=64, query_z=128, reading=(\w+)\)", r", \1", row["code"]) for row in rows.table]
+        names = [_brief(row["code"]) for row in rows.table]
         points = [
             Line(name, [float(row["postings"])], [float(row[column])], style)
             for style, (name, row) in enumerate(zip(names, rows.table, strict=True))
@@ -365,6 +365,12 @@ def all_codes(rows: Rows, data: str) -> Iterator[Plot]:
     title = f"Codes by what they read. {data}"
     made.suptitle(title, fontsize=12)
     yield Plot(f"{rows.name}-codes", title, made)
+
+
+def _brief(code: str) -> str:
+    """A code in few letters: soft(codebook=many, z=8, query_z=64, similarity=excess) is "soft many 8/64"."""
+    name = re.sub(r"z=(\d+), query_z=(\d+)", r"\1/\2", code)
+    return re.sub(r"[(), ]+", " ", re.sub(r"similarity=excess|\w+=|:64/128", "", name)).strip()
 
 
 def exponent(n: Sequence[float], y: Sequence[float]) -> float:

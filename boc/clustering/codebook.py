@@ -1,8 +1,8 @@
 """Codebooks of concepts, made from feature files by clustering or from frequent words, and stored in one file.
 
 A codebook file is an ``.npz`` archive without pickles: ``centroids`` float32 (p, d); ``words`` (p,) strings, if the
-centroids are those of words; ``labels`` and ``origin`` of a ``Codebook``, if it has them; ``about``, JSON as UTF-8
-bytes, with its other fields.
+centroids are those of words; ``labels``, ``origin``, ``thresholds`` and ``means`` of a ``Codebook``, if it has them;
+``about``, JSON as UTF-8 bytes, with its other fields.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from boc.types import MODALITIES, Identity, Modality
 BEGINS = (b"PK\x03\x04", b"about.npy")  # what says that a file may be a codebook
 FORMAT = 1
 SAMPLE = 100_000  # number of concepts that the paper clusters (BoC, section III-B1)
-ARRAYS = ("centroids", "words", "labels", "origin")
+ARRAYS = ("centroids", "words", "labels", "origin", "thresholds", "means")
 ROWS = 65_536  # rows of a feature file read at a time
 
 
@@ -42,7 +42,9 @@ class Codebook:
     the feature files; ``options`` the options it was made with; ``concepts`` the number of vectors it was made from;
     ``spread`` their root mean square distance to the nearest centroid; ``words`` the word of each centroid, in
     dictionary mode; ``labels`` uint8, the labels of the centroids, packed by ``boc.clustering.term_labels``; ``origin``
-    float32 (d,) the mean of the captions, of which a vocabulary's vectors are differences.
+    float32 (d,) the mean of the captions, of which a vocabulary's vectors are differences; ``thresholds`` float32
+    (2, 2, p) those of learned terms, by modality and kind of row; ``means`` float32 (2, d) the mean concept of pictures
+    and of sentences, which is subtracted before concepts are compared with the centroids.
     """
 
     centroids: NDArray[np.float32]
@@ -55,9 +57,16 @@ class Codebook:
     labels: NDArray[np.uint8] | None = None
     versions: dict[str, str] = field(default_factory=lambda: {"boc": __version__, "numpy": np.__version__})
     origin: NDArray[np.float32] | None = None
+    thresholds: NDArray[np.float32] | None = None
+    means: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.centroids)
+
+    @property
+    def made_for(self) -> str:
+        """What its terms are: "concepts", "words" of a vocabulary, or "learned" terms."""
+        return "words" if self.origin is not None else "concepts" if self.thresholds is None else "learned"
 
     @property
     def spherical(self) -> bool:
@@ -78,6 +87,10 @@ class Codebook:
             arrays["labels"] = self.labels
         if self.origin is not None:
             arrays["origin"] = self.origin
+        if self.thresholds is not None:
+            arrays["thresholds"] = self.thresholds
+        if self.means is not None:
+            arrays["means"] = self.means
         with replacing(path) as temporary, temporary.open("wb") as handle:
             np.savez(handle, **arrays)  # type: ignore[arg-type]  # of allow_pickle, which follows the arrays
 
@@ -115,7 +128,9 @@ class Codebook:
 
 def labelled(codebook: Codebook, files: Sequence[FeatureFile]) -> Codebook:
     """Add labels to a codebook: the words and regions of ``files`` that are nearest to each centroid."""
-    labels = codebook_labels(codebook.centroids, files, spherical=codebook.spherical, names=codebook.words)
+    labels = codebook_labels(
+        codebook.centroids, files, spherical=codebook.spherical, names=codebook.words, means=codebook.means
+    )
     return replace(codebook, labels=pack_labels(labels))
 
 
@@ -168,11 +183,13 @@ def cluster(
     drop_stopwords: bool = False,
     balanced: bool = False,
     spherical: bool = False,
+    centered: bool = False,
     tell: Callable[[str], None] = lambda stage: None,
 ) -> Codebook:
     """Make a codebook by k-means over a sample of the concepts in ``files`` (BoC, section III-B1).
 
-    ``tell`` is called with the name of each stage. See ``sample_concepts`` for the other options.
+    With ``centered`` the mean concept of each modality is subtracted first: the modalities lie apart, and would use
+    different centroids. ``tell`` is called with the name of each stage. See ``sample_concepts`` for the other options.
     """
     import faiss
 
@@ -188,13 +205,14 @@ def cluster(
         "spherical": spherical,
     }
     tell("reading concepts")
+    means = mean_concepts(files, drop_stopwords=drop_stopwords) if centered else None
     points = sample_concepts(
-        files, sample, seed=seed, modalities=modalities, drop_stopwords=drop_stopwords, balanced=balanced
+        files, sample, seed=seed, modalities=modalities, drop_stopwords=drop_stopwords, balanced=balanced, means=means
     )
     tell(f"clustering {len(points)} concepts")
     centroids = kmeans(points, clusters, seed=seed, spherical=spherical)
     distance = spread(points, centroids, spherical=spherical)
-    made = Codebook(centroids, identity, _sources(files), options, len(points), distance)
+    made = Codebook(centroids, identity, _sources(files), options, len(points), distance, means=means)
     return replace(made, versions=made.versions | {"faiss": faiss.__version__})
 
 
@@ -206,17 +224,19 @@ def sample_concepts(
     modalities: Sequence[Modality] = MODALITIES,
     drop_stopwords: bool = False,
     balanced: bool = False,
+    means: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     """At most ``size`` concept vectors of all files, float32 (m, d), without repetition, in the order of the files.
 
     Every concept is equally likely: a uniform sample of the union of all visual and textual concepts, as in
     the paper. ``balanced`` takes equally many of both modalities instead, as far as possible. Files are
-    memory-mapped; only the chosen rows are read. Stop-words are dropped before the choice, if at all.
+    memory-mapped; only the chosen rows are read. Stop-words are dropped before the choice, if at all. ``means`` (2, d)
+    are subtracted from the concepts of their modality.
     """
     if size < 1:
         raise BocError(f"the sample must hold at least 1 concept, got {size}")
     groups = [(m,) for m in modalities] if balanced else [tuple(modalities)]
-    pools = [[pool for m in group for pool in _pools(files, m, drop_stopwords)] for group in groups]
+    pools = [[pool for m in group for pool in _pools(files, m, drop_stopwords, means)] for group in groups]
     pools.sort(key=_size)  # what the smaller pool lacks, the larger one provides
     rng = np.random.default_rng(seed)
     taken: list[NDArray[np.float32]] = []
@@ -283,22 +303,44 @@ def _sentences(files: Sequence[FeatureFile]) -> Iterator[tuple[list[str], NDArra
 
 @dataclass(frozen=True)
 class _Pool:
-    """The concepts of one modality in one file, memory-mapped: how many can be chosen, and which rows, if not all."""
+    """The concepts of one modality in one file, memory-mapped: how many can be chosen, which rows, if not all, and
+    what is subtracted from them, if anything."""
 
     data: NDArray[Any]
     size: int
     rows: NDArray[np.int64] | None = None
+    mean: NDArray[np.float32] | None = None
 
 
-def _pools(files: Sequence[FeatureFile], modality: Modality, drop_stopwords: bool) -> Iterator[_Pool]:
+def mean_concepts(files: Sequence[FeatureFile], *, drop_stopwords: bool = False) -> NDArray[np.float32]:
+    """The mean concept of each modality, float32 (2, d); 0 for one without concepts."""
+    found = []
+    for modality in MODALITIES:
+        total, count = np.zeros(files[0].header.dim), 0
+        for pool in _pools(files, modality, drop_stopwords):
+            rows = np.arange(len(pool.data)) if pool.rows is None else pool.rows
+            for start in range(0, len(rows), ROWS):
+                total += _gather(pool.data, rows[start : start + ROWS]).sum(axis=0, dtype=np.float64)
+            count += len(rows)
+        found.append(total / max(1, count))
+    return np.array(found, np.float32)
+
+
+def _pools(
+    files: Sequence[FeatureFile],
+    modality: Modality,
+    drop_stopwords: bool,
+    means: NDArray[np.float32] | None = None,
+) -> Iterator[_Pool]:
+    mean = None if means is None else means[MODALITIES.index(modality)]
     for file in files:
         data = _concepts(file, modality)
         if data is not None and drop_stopwords and modality == "text":
             kept = (keep for pieces, _ in _sentences([file]) for keep in carries_content(pieces))
             rows = np.flatnonzero(np.fromiter(kept, dtype=bool))
-            yield _Pool(data, len(rows), rows)
+            yield _Pool(data, len(rows), rows, mean)
         elif data is not None:
-            yield _Pool(data, len(data))
+            yield _Pool(data, len(data), None, mean)
 
 
 def _size(pools: Sequence[_Pool]) -> int:
@@ -312,7 +354,7 @@ def _draw(pools: Sequence[_Pool], size: int, rng: np.random.Generator) -> Iterat
     for pool in pools:
         mine = chosen[(chosen >= start) & (chosen < start + pool.size)] - start
         rows = mine if pool.rows is None else pool.rows[mine]
-        yield _gather(pool.data, rows)
+        yield _gather(pool.data, rows) - (0 if pool.mean is None else pool.mean)
         start += pool.size
 
 
@@ -351,10 +393,13 @@ def _checked(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[
             labels,
             {**about["versions"]},
             origin,
+            arrays.get("thresholds"),
+            arrays.get("means"),
         )
     except (LookupError, TypeError, ValueError) as error:
         raise BocError(f"{path}: a codebook with odd entries ({error}); make one with boc build-codebook") from error
     centroids, rows = codebook.centroids, len(codebook.centroids)
+    thresholds, means = codebook.thresholds, codebook.means
     sound = (
         set(about) == names
         and centroids.dtype == np.float32
@@ -364,6 +409,8 @@ def _checked(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[
         and 0 <= codebook.spread < np.inf
         and (words is None or (words.dtype.kind == "U" and words.shape == (rows,)))
         and (origin is None or (origin.dtype == np.float32 and origin.shape == (codebook.identity.dim,)))
+        and (thresholds is None or (thresholds.dtype == np.float32 and thresholds.shape == (2, 2, rows)))
+        and (means is None or (means.dtype == np.float32 and means.shape == (2, codebook.identity.dim)))
         and (labels is None or (labels.dtype == np.uint8 and len(unpack_labels(labels)) == rows))
     )
     if not sound:

@@ -149,18 +149,21 @@ def codebook_labels(
     *,
     spherical: bool = False,
     names: Sequence[str] | None = None,
+    means: NDArray[np.float32] | None = None,
 ) -> list[Label]:
     """One label per row of ``centroids`` (k, d): words from the concepts of sentences, and its nearest regions, at most
     one per picture.
 
-    Concepts belong to the nearest centroid, by cosine if ``spherical``. A word-piece counts for its whole word. Words
+    Concepts belong to the nearest centroid, by cosine if ``spherical``, less the mean of their modality in ``means``
+    (2, d) if there are any. A word-piece counts for its whole word. Words
     are ranked by their frequency against that in all centroids, after the ``names`` (k,) that centroids already have.
     ``files`` hold embeddings; files without concepts and sentences without words add nothing. Files are read in
     batches; memory holds one number per pair of a centroid and a word.
     """
     words, regions = _WordCounts(len(centroids)), _NearestRegions(len(centroids))
 
-    def assign(concepts: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def assign(concepts: NDArray[np.float32], modality: Modality) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        concepts = concepts if means is None else concepts - means[MODALITIES.index(modality)]
         columns, squared = nearest(unit_rows(concepts) if spherical else concepts, centroids, 1)
         return columns[:, 0], squared[:, 0]
 
@@ -171,9 +174,9 @@ def codebook_labels(
                 if sets is None or not len(sets.values):
                     continue
                 if modality == "image":
-                    regions.add(batch, sets, *assign(sets.values))
+                    regions.add(batch, sets, *assign(sets.values, modality))
                 elif pieces is not None:
-                    words.add(pieces, assign(sets.values)[0])
+                    words.add(pieces, assign(sets.values, modality)[0])
     return [
         Label(tuple(dict.fromkeys([*own, *typical]))[:WORDS], examples)
         for own, typical, examples in zip(

@@ -24,7 +24,7 @@ from boc.codecs.base import ConceptStep, Step, frequencies, stacked
 from boc.codecs.quantizers import ScalarQuantizer
 from boc.codecs.unit_norm import UnitNorm
 from boc.errors import BocError
-from boc.types import Embeddings, Modality, Ragged
+from boc.types import MODALITIES, Embeddings, Modality, Ragged
 from boc.vectors import unit_rows
 
 if TYPE_CHECKING:
@@ -35,17 +35,20 @@ __all__ = ["HardAssignment", "SoftAssignment", "concept_steps", "nearest"]
 POLE = 1e-6  # the printed similarity is limited to 1 / POLE
 SCALE = 1e5
 NO_LABELS = np.empty(0, np.uint8)
+NO_MEANS = np.empty((0, 0), np.float32)
 
 
 class _Assignment(ConceptStep):
     """Base of hard and soft assignment: the codebook, and reading without stop-words."""
 
-    learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_")
+    learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_", "means_")
+    added: ClassVar[Mapping[str, NDArray[Any]]] = {"means_": NO_MEANS}
     clusters: int
     seed: int
     spherical: bool
     drop_stopwords: bool
     centroids_: Floats
+    means_: Floats
     term_labels_: NDArray[np.uint8]
 
     def read(self, embeddings: Embeddings) -> Ragged:
@@ -78,12 +81,23 @@ class _Assignment(ConceptStep):
         if not len(points):
             raise ValueError("0 concepts found, at least 1 is needed to learn a codebook")
         self.centroids_ = kmeans(points, self.clusters, seed=self.seed, spherical=self.spherical)
-        self.term_labels_ = NO_LABELS
+        self.term_labels_, self.means_ = NO_LABELS, NO_MEANS
         return points
+
+    def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
+        return self.transform(self._centred(X, modality))
+
+    def _centred(self, X: Any, modality: Modality) -> Any:
+        """Concepts less the mean of their modality, if the codebook has means."""
+        if not self.means_.size:
+            return X
+        sets = self._sets(X)
+        return Ragged(sets.values - self.means_[MODALITIES.index(modality)], sets.offsets)
 
     def _take(self, codebook: Codebook) -> None:
         self.centroids_ = codebook.centroids
         self.term_labels_ = NO_LABELS if codebook.labels is None else codebook.labels
+        self.means_ = NO_MEANS if codebook.means is None else codebook.means
         self.n_features_in_ = codebook.centroids.shape[1]
         self.frozen = True
 
@@ -118,6 +132,8 @@ class HardAssignment(_Assignment):
     centroids_ : ndarray of float32 (p, d)
     term_labels_ : ndarray of uint8
         Labels of the centroids, packed by ``boc.clustering.term_labels``; empty unless they come from a codebook.
+    means_ : ndarray of float32 (2, d) or (0, 0)
+        What is subtracted from the concepts of pictures and of sentences; empty unless a codebook has it.
 
     Examples
     --------
@@ -163,8 +179,10 @@ class SoftAssignment(_Assignment):
     ----------
     clusters, seed, spherical, drop_stopwords
         As in ``HardAssignment``.
-    similarity : {"inverse", "gaussian", "printed"}, default="inverse"
-        A function of the distance D: 1 / (1 + D); exp(-D**2 / (2 sigma**2)); or 1 / |1 - D|. The paper prints
+    similarity : {"inverse", "gaussian", "printed", "excess"}, default="inverse"
+        A function of the distance D: 1 / (1 + D); exp(-D**2 / (2 sigma**2)); 1 / |1 - D|; or 1 / (1 + D) less the same
+        of the nearest centroid that is left out (of the farthest, if all are kept), so that a centroid which is barely
+        kept counts next to nothing, as if it were left out. The paper prints
         1 / (1 - D), which has a pole at D = 1 and is negative beyond it, where TERN's concepts are. A negative
         frequency cannot be stored, so the sign is dropped (the cosine of sums does not change as long as all D > 1),
         and near the pole the value is limited to 10**6.
@@ -182,6 +200,8 @@ class SoftAssignment(_Assignment):
     centroids_ : ndarray of float32 (p, d)
     term_labels_ : ndarray of uint8
         Labels of the centroids, packed by ``boc.clustering.term_labels``; empty unless they come from a codebook.
+    means_ : ndarray of float32 (2, d) or (0, 0)
+        What is subtracted from the concepts of pictures and of sentences; empty unless a codebook has it.
     sigma_ : ndarray of float32 (1,)
 
     Examples
@@ -193,9 +213,9 @@ class SoftAssignment(_Assignment):
     [1.25, 0.125]
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_", "sigma_")
+    learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_", "means_", "sigma_")
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "similarity": ("inverse", "gaussian", "printed"),
+        "similarity": ("inverse", "gaussian", "printed", "excess"),
         "aggregate": ("sum", "max"),
     }
 
@@ -242,7 +262,7 @@ class SoftAssignment(_Assignment):
         return self._assign(X, self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
-        return self._assign(X, self.z if self.query_z is None else self.query_z)
+        return self._assign(self._centred(X, modality), self.z if self.query_z is None else self.query_z)
 
     def _check(self) -> None:
         for name, allowed in self.choices.items():
@@ -261,13 +281,16 @@ class SoftAssignment(_Assignment):
         sets = self._sets(X)
         p = len(self.centroids_)
         parts = []
-        for block in self._blocks(sets, row_block(self.centroids_, z)):
-            if z is None or z >= p:
+        sought = None if z is None or z >= p else z + (self.similarity == "excess")
+        for block in self._blocks(sets, row_block(self.centroids_, sought)):
+            if sought is None:
                 parts.append(self._dense(block))
             else:
-                columns, squared = nearest(block.values, self.centroids_, z)
+                columns, squared = nearest(block.values, self.centroids_, sought)
                 parts.append(self._kept(block, columns, self._similar(squared)))
-        return _stacked(parts, p, np.float32)
+        terms = _stacked(parts, p, np.float32)
+        terms.eliminate_zeros()
+        return terms
 
     def _dense(self, block: Ragged) -> sparse.csr_array:
         """The similarities to all centroids, aggregated per set."""
@@ -298,8 +321,10 @@ class SoftAssignment(_Assignment):
         similar: Floats
         if self.similarity == "gaussian":
             similar = np.exp(squared / np.float32(-2 * float(self.sigma_[0]) ** 2))
-        elif self.similarity == "inverse":
+        elif self.similarity in ("inverse", "excess"):
             similar = np.reciprocal(1 + np.sqrt(squared))
+            if self.similarity == "excess":
+                similar -= similar.min(axis=1, keepdims=True, initial=1)
         else:
             similar = np.reciprocal(np.maximum(np.abs(1 - np.sqrt(squared)), np.float32(POLE)))
         return similar

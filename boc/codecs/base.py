@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -54,6 +54,8 @@ class Step:
 
     n_features_in_: int
     learned: ClassVar[tuple[str, ...]] = ()
+    added: ClassVar[Mapping[str, NDArray[Any]]] = {}
+    """Those of ``learned`` that older indexes lack, and what they stand for there."""
     reads_concepts: ClassVar[bool] = False
     """Whether a chain that begins with this step works on concept sets."""
     rows_together: ClassVar[int] = 1024

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from boc.codecs.code_syntax import join_code, split_code
 from boc.errors import BocError
-from boc.names import CONCEPT_CODES, READINGS, WORD_CODES
+from boc.names import CONCEPT_CODES, LEARNED_CODES, READINGS, WORD_CODES
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
@@ -104,7 +104,7 @@ BOOK: dict[str, Rule] = {"codebook": File(), "stopwords": OneOf(("keep", "drop")
 SOFT: dict[str, Rule] = {
     **NUMBERS,
     **BOOK,
-    "similarity": OneOf(("inverse", "gaussian", "printed")),
+    "similarity": OneOf(("inverse", "gaussian", "printed", "excess")),
     "aggregate": OneOf(("sum", "max")),
 }
 CODES = {
@@ -124,14 +124,18 @@ CODES = {
         "words nearest to a picture, to be read and searched as text",
         {**NUMBERS, "codebook": File()},
     ),
+    "learned": Kind(
+        "terms learned from pictures and their captions",
+        {**NUMBERS, "codebook": File()},
+    ),
     "late": Kind(
         "late interaction, how near the best region is to centroids of words",
         {**TERMS, "density": Whole(1, 100), **SEED},
     ),
 }
 ARGUMENTS = {
-    "z": "terms per item [64; dictionary: 2; words: 32]; soft, mixed: per concept [all; 2]",
-    "query_z": "terms per query [128; dictionary: 64; words: 32]; soft, mixed: per concept [z]",
+    "z": "terms per item [64; dictionary: 2; words, learned: 32]; soft, mixed: per concept [all; 2]",
+    "query_z": "terms per query [128; dictionary: 64; words, learned: 32]; soft, mixed: per concept [z]",
     "terms": "centroids of the dictionary [by the number of items], or of words [1024]",
     "density": "percent of the pictures that have a term [20]",
     "bits": "bits per frequency [4]",
@@ -141,7 +145,7 @@ ARGUMENTS = {
     "expand": "number of rotations side by side [1]",
     "codebook": "file made by boc build-codebook; required",
     "stopwords": "keep or drop the concepts of English stop-words [keep]",
-    "similarity": "inverse, gaussian or printed, of concept and centroid [inverse]",
+    "similarity": "inverse, gaussian, printed or excess, of concept and centroid [inverse]",
     "aggregate": "sum or max over the concepts of an item [sum]",
     "seed": "of the rotation, or of the k-means [0]",
 }
@@ -208,7 +212,7 @@ class Code:
     @property
     def reads_concepts(self) -> bool:
         """Whether the code reads concept sets."""
-        return self.name in CONCEPT_CODES
+        return self.name in (*CONCEPT_CODES, *LEARNED_CODES)
 
     @property
     def reads_codebook(self) -> bool:
@@ -220,17 +224,20 @@ class Code:
         file holds no codebook."""
         if not self.reads_codebook:
             return None
+        kind = {**dict.fromkeys(WORD_CODES, "words"), **dict.fromkeys(LEARNED_CODES, "learned")}.get(self.name)
+        option = "" if kind is None else f" --{kind}"
         if self.codebook is None:
             raise BocError(
                 f"code {self}: needs a codebook; make one with boc build-codebook FEATURES -o FILE"
-                f"{' --words' if self.name in WORD_CODES else ''} and write {self.name}(codebook=FILE)"
+                f"{option} and write {self.name}(codebook=FILE)"
             )
         from boc.clustering.codebook import Codebook
 
         book = Codebook.load(Path(self.codebook).expanduser())
-        if (book.origin is not None) != (self.name in WORD_CODES):
-            held, option = ("concepts", "with") if self.name in WORD_CODES else ("the vectors of words", "without")
-            raise BocError(f"code {self}: the codebook holds {held}; make one {option} boc build-codebook --words")
+        if book.made_for != (kind or "concepts"):
+            held = {"concepts": "concepts", "words": "the vectors of words", "learned": "learned terms"}[book.made_for]
+            way = f"with boc build-codebook{option}" if kind else f"without boc build-codebook --{book.made_for}"
+            raise BocError(f"code {self}: the codebook holds {held}; make one {way}")
         return book
 
     def budgets(self, dim: int) -> tuple[int, int]:
@@ -249,7 +256,7 @@ class Code:
 
         ``codebook`` replaces the file that the code names. BocError for more terms than ``dim`` allows.
         """
-        from boc.codecs.presets import concept_code, global_code, late_code, word_code
+        from boc.codecs.presets import concept_code, global_code, late_code, learned_code, word_code
 
         if self.name == "late":
             return late_code(self.terms, self.density, self.seed)
@@ -257,6 +264,8 @@ class Code:
         book = codebook if self.reads_codebook and codebook is not None else self.load_codebook()
         if book is not None and self.name in WORD_CODES:
             return word_code(book, z=z, query_z=query_z)
+        if book is not None and self.name in LEARNED_CODES:
+            return learned_code(book, z=z, query_z=query_z)
         if book is not None:
             return concept_code(
                 book, self.name, z=z, query_z=query_z, similarity=self.similarity, aggregate=self.aggregate,

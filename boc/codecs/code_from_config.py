@@ -16,6 +16,7 @@ from boc.types import Identity
 # The step that distinguishes a code from those below it.
 CODE_OF_STEP = {
     "WordTerms": "words",
+    "LearnedTerms": "learned",
     "Dictionary": "dictionary",
     "SoftAssignment": "soft",
     "HardAssignment": "hard",
@@ -32,6 +33,7 @@ ARGUMENTS_OF_STEP = {
     "Dictionary": ("z", "query_z", "terms", "seed"),
     "SoftAssignment": ("z", "query_z", "similarity", "aggregate"),
     "WordTerms": ("z", "query_z"),
+    "LearnedTerms": ("z", "query_z"),
     "LateInteraction": ("terms", "density", "seed"),
 }
 
@@ -83,7 +85,9 @@ def _config_of(code: Code, steps: Mapping[str, Mapping[str, Any]]) -> dict[str, 
     """The configuration of ``code`` with a codebook like that of ``steps``."""
     book = None
     if code.reads_codebook:
-        params = next(steps[step] for step in ("SoftAssignment", "HardAssignment", "WordTerms") if step in steps)
+        params = next(
+            steps[step] for step in ("SoftAssignment", "HardAssignment", "WordTerms", "LearnedTerms") if step in steps
+        )
         centroids = np.zeros((params["clusters"], 1), np.float32)
         book = Codebook(centroids, Identity("", "", 1), (), {"spherical": params.get("spherical", False)}, 0, 1.0)
     return code.codec(max(code.z or 1, code.query_z or 1), book).config()

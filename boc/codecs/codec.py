@@ -17,6 +17,7 @@ from boc.codecs.center import Center
 from boc.codecs.crelu import CReLU
 from boc.codecs.dictionary import Dictionary
 from boc.codecs.late_interaction import LateInteraction
+from boc.codecs.learned import LearnedTerms
 from boc.codecs.permutation import DeepPermutation
 from boc.codecs.quantizers import BitQuantizer, ScalarQuantizer
 from boc.codecs.rotation import RandomRotation
@@ -43,6 +44,7 @@ STEPS: dict[str, type[Step]] = {
         HardAssignment,
         SoftAssignment,
         LateInteraction,
+        LearnedTerms,
         WordTerms,
     )
 }
@@ -191,6 +193,9 @@ class SurrogateCodec:
         for i, (step, width) in enumerate(zip(codec.steps, arrays["widths"], strict=True)):
             step.n_features_in_ = int(width)
             for name in step.learned:
+                if f"{i}.{name}" not in arrays and name in step.added:
+                    setattr(step, name, step.added[name])
+                    continue
                 if f"{i}.{name}" not in arrays:
                     raise BocError(f"codec array {i}.{name} of {type(step).__name__} is missing; make the index again")
                 setattr(step, name, np.asarray(arrays[f"{i}.{name}"]))  # slicing a memory map is slower

@@ -16,6 +16,7 @@ pictures for a sentence, so that the order is that of max(s[k], t_k) in the plac
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,7 +28,8 @@ from boc.types import Modality, Ragged
 from boc.vectors import unit_rows
 
 TOP = 127  # frequency per unit of cosine: two units, the widest range, fit into 8 bits
-ROUNDS = 25  # of the clustering
+ROUNDS = 12  # of the clustering
+CROWD = 64  # words per centroid that it is learned from, at most
 CELLS = 1 << 22  # cosines computed at a time
 
 
@@ -89,7 +91,8 @@ class LateInteraction(ConceptStep):
         self.labels_ = np.unique(labels)
         points = unit_rows(words.values)
         few = self.terms >= len(points)
-        self.centroids_ = points if few else lloyd(points, self.terms, seed=self.seed, rounds=ROUNDS, spherical=True)
+        learn = partial(lloyd, seed=self.seed, rounds=ROUNDS, spherical=True, crowd=CROWD)
+        self.centroids_ = points if few else learn(points, self.terms)
         largest = np.concatenate([*self._largest(pictures)])
         self.thresholds_ = np.quantile(largest, 1 - self.density / 100, axis=0, method="lower").astype(np.float32)
         return self

@@ -13,6 +13,7 @@ from boc.codecs.codec import SurrogateCodec
 from boc.codecs.crelu import CReLU
 from boc.codecs.dictionary import dictionary_steps
 from boc.codecs.late_interaction import LateInteraction
+from boc.codecs.learned import LearnedTerms
 from boc.codecs.permutation import DeepPermutation
 from boc.codecs.quantizers import BitQuantizer, ScalarQuantizer
 from boc.codecs.rotation import RandomRotation
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 MIXED_SCALE = 100
 WORD_BITS = 3  # few enough to read, and BM25 ranks better by them than by finer frequencies
+LEARNED_SCALE = 255  # frequencies fit into 8 bits
 FINE_SCALE = 10_000  # of codes that lose nothing else, or have rounded already
 
 
@@ -124,6 +126,14 @@ def word_code(codebook: Codebook, *, z: int | None = None, query_z: int | None =
     (default 32), frequencies from 1 to 7. The mean of the pictures is still to be fitted."""
     step = WordTerms.from_codebook(codebook, z=z or 32, query_z=query_z or 32)
     return SurrogateCodec([step, BitQuantizer(WORD_BITS)])
+
+
+def learned_code(codebook: Codebook, *, z: int | None = None, query_z: int | None = None) -> SurrogateCodec:
+    """Learned terms: the ``z`` largest activations of an item and the ``query_z`` largest of a query (by default as
+    many as they were learned with), scaled to unit length; see ``LearnedTerms``. Nothing is still to be fitted."""
+    budgets = (z or codebook.options.get("z", 32), query_z or codebook.options.get("query_z", 32))
+    step = LearnedTerms.from_codebook(codebook, z=budgets[0], query_z=budgets[1])
+    return SurrogateCodec(frozen([step, UnitNorm(), ScalarQuantizer(LEARNED_SCALE)]))
 
 
 def frozen(chain: list[Step]) -> list[Step]:

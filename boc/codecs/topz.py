@@ -63,10 +63,11 @@ class TopZ(SparseStep):
     def _keep(self, X: Any, z: int | None) -> sparse.csr_array:
         X = self._validated(X, reset=False)
         z = X.shape[1] if z is None else z
-        return stacked([_keep_block(X[i : i + BLOCK], z) for i in range(0, X.shape[0], BLOCK)])
+        return stacked([keep_block(X[i : i + BLOCK], z) for i in range(0, X.shape[0], BLOCK)])
 
 
-def _keep_block(X: Any, z: int) -> sparse.csr_array:
+def keep_block(X: Any, z: int) -> sparse.csr_array:
+    """The ``z`` largest positive components of each row of ``X`` (n, d), all rows at a time: float32 csr (n, d)."""
     block = X.toarray() if sparse.issparse(X) else X
     columns = largest(block, z)
     values = np.take_along_axis(block, columns, axis=1).astype(np.float32, copy=False)

@@ -18,7 +18,7 @@ from boc.cli import options
     type=click.IntRange(1),
     default=1000,
     show_default=True,
-    help="Number of centroids (of words with --dictionary and --words).",
+    help="Number of centroids (of words with --dictionary and --words, of terms with --learned).",
 )
 @click.option(
     "--sample", type=click.IntRange(1), default=100_000, show_default=True, help="Number of concepts to cluster."
@@ -32,6 +32,11 @@ from boc.cli import options
     help="Whether concepts of English stop-words are clustered too.",
 )
 @click.option("--words-only", is_flag=True, help="Cluster the concepts of words only, without those of regions.")
+@click.option(
+    "--centered",
+    is_flag=True,
+    help="Subtract the mean concept of each modality first, so that words and regions use the same centroids.",
+)
 @click.option("--balanced", is_flag=True, help="Sample equally many concepts of words and of regions.")
 @click.option(
     "--dictionary",
@@ -43,6 +48,11 @@ from boc.cli import options
     "written",
     is_flag=True,
     help="Do not cluster; learn what each of the most frequent words adds to a caption, for --code words.",
+)
+@click.option(
+    "--learned",
+    is_flag=True,
+    help="Learn terms by which captions find their pictures, beginning with a clustering, for --code learned.",
 )
 @click.option(
     "--decontextualized",
@@ -58,9 +68,11 @@ def command(
     seed: int,
     stopwords: str,
     words_only: bool,
+    centered: bool,
     balanced: bool,
     dictionary: bool,
     written: bool,
+    learned: bool,
     decontextualized: bool,
     spherical: bool,
 ) -> None:
@@ -68,20 +80,25 @@ def command(
 
     The centroids come from k-means over a sample of the concept vectors of regions and words, or, with
     --dictionary, are the mean vectors of frequent words. With --words they are what frequent words add to the vector
-    of a caption. Use files of the training photographs.
+    of a caption; with --learned, trained terms. Use files of the training photographs.
 
     \b
     Examples: boc build-codebook train.h5 -o codebook.npz
               boc build-codebook train.h5 -o dictionary.npz --dictionary
               boc build-codebook train.h5 -o words.npz --words
+              boc build-codebook train.h5 -o terms.npz --learned --clusters 2048
     """
-    if written and (dictionary or decontextualized or stopwords == "drop" or words_only or balanced or spherical):
+    others = dictionary or decontextualized or stopwords == "drop" or words_only or balanced or spherical or centered
+    if written and (others or learned):
         raise click.UsageError("--words learns words from captions, not from concepts; leave the other choices out")
-    if dictionary and (stopwords == "drop" or words_only or balanced or spherical):
+    if learned and others:
+        raise click.UsageError("--learned learns terms from whole pictures and captions; leave the other choices out")
+    if dictionary and (stopwords == "drop" or words_only or balanced or spherical or centered):
         raise click.UsageError("--dictionary takes words and no stop-words anyway; leave the other choices out")
     if words_only and balanced:
         raise click.UsageError("--words-only leaves nothing to balance; give it or --balanced")
     from boc.clustering import codebook
+    from boc.clustering.learned_terms import learned_terms
     from boc.clustering.vocabulary import vocabulary
     from boc.inputs.features import FeatureFile
     from boc.outputs import begins, check_output
@@ -97,6 +114,8 @@ def command(
             codebook.check_alone(files)
         if written:
             made = vocabulary(files, clusters, tell=tell)
+        elif learned:
+            made = learned_terms(files, clusters, seed=seed, tell=tell)
         elif dictionary:
             made = codebook.dictionary(files, clusters, tell=tell)
         else:
@@ -109,11 +128,13 @@ def command(
                 drop_stopwords=stopwords == "drop",
                 balanced=balanced,
                 spherical=spherical,
+                centered=centered,
                 tell=tell,
             )
-        if not written:
+        if not (written or learned):
             tell("labelling")
             made = codebook.labelled(made, files)
     made.save(output)
-    of = "" if written else f" of {made.concepts} concepts"
-    click.echo(f"{len(made)} {'words' if dictionary or written else 'centroids'}{of} in {output}")
+    of = "" if written or learned else f" of {made.concepts} concepts"
+    named = "words" if dictionary or written else "terms" if learned else "centroids"
+    click.echo(f"{len(made)} {named}{of} in {output}")

@@ -109,6 +109,17 @@ def test_a_balanced_sample_has_equally_many_of_both_as_far_as_there_are(two: Any
         assert (found[0], found[1]) == (regions, words)
 
 
+def test_concepts_are_centred_by_modality(two: Any, tmp_path: Path) -> None:
+    made = cluster(two, 15, centered=True)
+    of = {m: np.array([row for row in ALL if row[0] == n], np.float32) for n, m in enumerate(MODALITIES)}
+    assert made.means is not None
+    assert np.allclose(made.means, [of[m].mean(axis=0) for m in MODALITIES])
+    expected = np.concatenate([of[m] - of[m].mean(axis=0) for m in MODALITIES])
+    assert {*map(tuple, made.centroids.round(4).tolist())} == {*map(tuple, expected.round(4).tolist())}
+    made.save(tmp_path / "book.npz")
+    assert np.array_equal(Codebook.load(tmp_path / "book.npz").means, made.means)
+
+
 def test_one_modality_or_no_stop_words(two: Any) -> None:
     assert sorted(names(sample_concepts(two, 99, modalities=("text",)))) == ALL[9:]
     without = [(1, i) for i in (1, 3, 4, 5)]

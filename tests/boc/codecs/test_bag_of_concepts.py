@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from boc.clustering.kmeans import kmeans, nearest, row_block
 from boc.codecs import ScalarQuantizer, SurrogateCodec, UnitNorm, bag_of_concepts
 from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment, concept_steps
 from boc.errors import BocError, EncoderError
-from boc.types import Embeddings, Identity, ImageRef, Ragged, Regions
+from boc.types import MODALITIES, Embeddings, Identity, ImageRef, Modality, Ragged, Regions
 from tests.oracles import assert_canonical, same_matrix
 
 WIDTH = 4
@@ -46,7 +47,7 @@ def distance(v: NDArray[np.float32], c: NDArray[np.float32]) -> float:
 def similarity(kind: str, D: float, sigma: float) -> float:
     if kind == "gaussian":
         return math.exp(-(D**2) / (2 * sigma**2))
-    return 1 / (1 + D) if kind == "inverse" else 1 / abs(1 - D)
+    return 1 / abs(1 - D) if kind == "printed" else 1 / (1 + D)
 
 
 def slow_hard(sets: Ragged, C: NDArray[np.float32]) -> list[list[int]]:
@@ -65,8 +66,11 @@ def slow_soft(
         S = []
         for v in sets[i]:
             D = [distance(v, c) for c in C]
-            kept = sorted(range(len(C)), key=lambda k: D[k])[:z]
-            S.append([similarity(kind, D[k], sigma) if k in kept else 0.0 for k in range(len(C))])
+            order = sorted(range(len(C)), key=lambda k: D[k])
+            kept = order[:z]
+            beyond = order[min(len(C) if z is None else z, len(C) - 1)]
+            least = similarity(kind, D[beyond], sigma) if kind == "excess" else 0.0
+            S.append([similarity(kind, D[k], sigma) - least if k in kept else 0.0 for k in range(len(C))])
         columns = [[row[k] for row in S] or [0.0] for k in range(len(C))]
         result.append([sum(column) if aggregate == "sum" else max(column) for column in columns])
     return result
@@ -121,7 +125,33 @@ def test_an_example_by_hand() -> None:
     assert encoded(z=2) == pytest.approx([1, 1 / 2 + 1 / 3, 1 / 2])
     assert encoded(z=2, aggregate="max") == pytest.approx([1, 1 / 2, 1 / 2])
     assert encoded(similarity="gaussian", sigma=2, z=1) == pytest.approx([1, 0, math.exp(-1 / 8)])
+    assert encoded(similarity="excess", z=1) == pytest.approx([1 - 1 / 2, 0, 1 / 2 - 1 / 3])
+    assert encoded(similarity="excess") == pytest.approx([4 / 5, 3 / 10 + 1 / 12, 1 / 4])
     assert encoded(similarity="printed", z=1) == pytest.approx([1, 0, 1 / bag_of_concepts.POLE])
+
+
+@given(sizes=SIZES, seed=SEEDS, modality=st.sampled_from(MODALITIES), side=st.sampled_from(["documents", "queries"]))
+def test_a_centred_codebook_compares_concepts_less_their_mean(
+    sizes: list[int], seed: int, modality: Modality, side: str
+) -> None:
+    sets, codebook = random_sets(sizes, seed), book(5, seed + 1)
+    means = np.random.default_rng(seed).standard_normal((2, codebook.identity.dim)).astype(np.float32)
+    shifted = Ragged(sets.values - means[MODALITIES.index(modality)], sets.offsets)
+    for kind in (HardAssignment, SoftAssignment):
+        step, plain = (kind.from_codebook(each) for each in (replace(codebook, means=means), codebook))
+        found, wanted = (getattr(step, f"encode_{side}")(sets, modality), plain.transform(shifted))
+        assert found.toarray().tolist() == wanted.toarray().tolist()
+
+
+def test_an_index_of_before_centring_is_read() -> None:
+    codec = SurrogateCodec(concept_steps(book(5, 0), "hard")).fit(
+        Embeddings("image", np.zeros((1, 3)), random_sets([2], 0))
+    )
+    arrays = codec.arrays()
+    del arrays["0.means_"]
+    some = Embeddings("text", np.zeros((2, 3), np.float32), random_sets([2, 3], 1))
+    again = SurrogateCodec.restore(codec.config(), arrays)
+    assert again.encode_documents(some).toarray().tolist() == codec.encode_documents(some).toarray().tolist()
 
 
 @given(sizes=st.lists(st.integers(1, 4), min_size=2, max_size=4), seed=SEEDS)
@@ -230,7 +260,7 @@ def test_sigma_is_the_spread_of_the_concepts() -> None:
         ({"query_z": -1}, "query_z must be at least 1, got -1"),
         ({"sigma": 0}, "sigma must be a number greater than 0"),
         ({"sigma": np.inf}, "sigma must be a number greater than 0"),
-        ({"similarity": "cosine"}, "inverse, gaussian, printed; got 'cosine'"),
+        ({"similarity": "cosine"}, "inverse, gaussian, printed, excess; got 'cosine'"),
         ({"aggregate": "mean"}, "sum, max; got 'mean'"),
     ],
 )

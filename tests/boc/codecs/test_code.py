@@ -30,7 +30,7 @@ from boc.codecs.code import File, Flag, OneOf, Rule, Whole
 from boc.codecs.code_syntax import join_code, split_code
 from boc.codecs.dictionary import MOST_PER_DOCUMENT, MOST_TERMS
 from boc.errors import BocError
-from boc.names import CONCEPT_CODES, GLOBAL_CODES, WORD_CODES
+from boc.names import CONCEPT_CODES, GLOBAL_CODES, LEARNED_CODES, WORD_CODES
 from boc.types import Embeddings, Identity
 
 BOOK = Codebook(np.eye(5, 8, dtype=np.float32), Identity("t:x", "0" * 64, 8), (), {}, 9, 0.5)
@@ -185,8 +185,8 @@ def test_the_guide_has_every_argument_of_every_code() -> None:
 
 
 def test_limits_are_those_of_the_steps() -> None:
-    assert set(CODES) == {*GLOBAL_CODES, *WORD_CODES, *CONCEPT_CODES}
-    assert {name for name in CODES if Code(name).reads_concepts} == set(CONCEPT_CODES)
+    assert set(CODES) == {*GLOBAL_CODES, *WORD_CODES, *LEARNED_CODES, *CONCEPT_CODES}
+    assert {name for name in CODES if Code(name).reads_concepts} == {*LEARNED_CODES, *CONCEPT_CODES}
     dictionary, soft = CODES["dictionary"].rules, CODES["soft"].rules
     assert dictionary["z"] == Whole(1, MOST_PER_DOCUMENT)
     assert dictionary["terms"] == CODES["mixed"].rules["terms"] == Whole(1, MOST_TERMS)

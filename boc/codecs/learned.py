@@ -1,0 +1,130 @@
+"""Learned terms: a sparse head over the rows of an item, whose output is the term vector.
+
+The rows of an item are its global vector and, where it has them, its concepts, all of unit length. With w_k the
+direction of term k, and t its threshold for rows of this modality and kind::
+
+    x[k] = log(1 + max(0, max over the rows r of the item of (w_k . r - t[modality, kind of r, k])))
+
+The form is that of SPLADE (Formal et al., SIGIR 2021): a maximum over the rows, and a logarithm that keeps single terms
+small. Both modalities have the same terms. One threshold per modality and kind does what centring does, since
+w . (r - m) is w . r less a constant. ``boc.clustering.learned_terms`` learns directions and thresholds from pictures
+and their captions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from scipy import sparse
+
+from boc.clustering.kmeans import kmeans
+from boc.clustering.learned_head import KINDS, item_rows, largest_products
+from boc.codecs.base import ConceptStep, stacked
+from boc.codecs.topz import keep_block
+from boc.types import MODALITIES, Embeddings, Modality, Ragged
+from boc.vectors import unit_rows
+
+if TYPE_CHECKING:
+    from boc.clustering.codebook import Codebook
+
+CELLS = 1 << 22  # products computed at a time
+LEAST = 1e-3  # least excess over a threshold that counts
+COMMON = 0.05  # share of the items that have a nameless term
+
+
+class LearnedTerms(ConceptStep):
+    """Rows as activations of learned terms, shared by both modalities.
+
+    Parameters
+    ----------
+    clusters : int, default=1024
+        Number of terms. Without learned ones ``fit`` takes the directions of a spherical k-means.
+    z : int, default=32
+        Terms per document at most, the largest ones.
+    query_z : int, default=32
+        Terms per query at most.
+    seed : int, default=0
+        Seed of the k-means.
+
+    Attributes
+    ----------
+    directions_ : ndarray of float32 (p, d)
+    thresholds_ : ndarray of float32 (2, 2, p)
+        Of pictures and of sentences, for the global vector and for concepts.
+    term_labels_ : ndarray of uint8
+        Labels of the terms, packed by ``boc.clustering.term_labels``; empty unless they were learned.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from boc.types import Ragged
+    >>> step = LearnedTerms().fit(np.eye(2))
+    >>> step.thresholds_[:] = 0.5
+    >>> (100 * step.transform(Ragged.from_sets([[[1.0, 0.0], [0.6, 0.8]]], 2)).toarray()).astype(int).tolist()
+    [[40, 26]]
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ("directions_", "thresholds_", "term_labels_")
+
+    def __init__(self, clusters: int = 1024, z: int = 32, query_z: int = 32, seed: int = 0) -> None:
+        self.clusters = clusters
+        self.z = z
+        self.query_z = query_z
+        self.seed = seed
+
+    @classmethod
+    def from_codebook(cls, codebook: Codebook, *, z: int = 32, query_z: int = 32) -> LearnedTerms:
+        """The step with the terms of ``codebook``, which has thresholds; it is not fitted again."""
+        step = cls(len(codebook), z, query_z)
+        step.directions_ = codebook.centroids
+        step.thresholds_ = np.empty(0, np.float32) if codebook.thresholds is None else codebook.thresholds
+        step.term_labels_ = np.empty(0, np.uint8) if codebook.labels is None else codebook.labels
+        step.n_features_in_ = codebook.centroids.shape[1]
+        step.frozen = True
+        return step
+
+    def read(self, embeddings: Embeddings) -> Ragged:
+        """The rows of each item: its global vector, then its concepts if there are any."""
+        return item_rows(embeddings)
+
+    def fit(self, X: Any, y: object = None) -> LearnedTerms:
+        """Take directions from the rows of ``X``, and thresholds that one item in twenty exceeds."""
+        for name in ("clusters", "z", "query_z"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        sets = self._sets(X, reset=True)
+        if not len(sets.values):
+            raise ValueError("0 rows found, at least 1 is needed to learn terms")
+        self.directions_ = kmeans(unit_rows(sets.values), self.clusters, seed=self.seed, spherical=True)
+        self.thresholds_ = np.zeros((len(MODALITIES), len(KINDS), len(self.directions_)), np.float32)
+        largest = largest_products(sets, self.directions_, self.thresholds_[0])
+        self.thresholds_[:] = np.quantile(largest, 1 - COMMON, axis=0, method="lower")
+        self.term_labels_ = np.empty(0, np.uint8)
+        return self
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.directions_)
+
+    def transform(self, X: Any) -> sparse.csr_array:
+        """n sets of rows -> float32 csr (n, p), values above 0; an empty set has an empty row."""
+        return self.encode_documents(X, "image")
+
+    def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
+        return self._encoded(X, modality, self.z)
+
+    def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
+        return self._encoded(X, modality, self.query_z)
+
+    def _encoded(self, X: Any, modality: Modality, z: int) -> sparse.csr_array:
+        """n sets of rows -> float32 csr (n, p), at most ``z`` values per row, all above 0."""
+        X, thresholds = self._sets(X), self.thresholds_[MODALITIES.index(modality)]
+        per = max(1, CELLS // (len(self.directions_) * max(1, round(len(X.values) / max(1, len(X))))))
+        parts = []
+        for start in range(0, len(X), per):
+            offsets = X.offsets[start : start + per + 1]
+            block = Ragged(X.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+            found = largest_products(block, self.directions_, thresholds)
+            parts.append(keep_block(np.log1p(np.where(found > LEAST, found, 0)), min(z, found.shape[1])))
+        return stacked(parts) if parts else sparse.csr_array((0, len(self.directions_)), dtype=np.float32)
