@@ -390,9 +390,9 @@ def assert_same_hits(lines: list[str], others: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parts", [3, 60])
+@pytest.mark.parametrize("parts", [3, 45])
 def test_an_index_of_shards_finds_what_one_of_the_whole_finds(library: Path, tmp_path: Path, parts: int) -> None:
-    """With sixty parts of forty pictures some hold nothing at all."""
+    """Of forty-five parts of forty pictures some hold nothing at all."""
     paths = shards(library / "captions.csv", tmp_path, parts, f"--encoder=tern:{library / 'model'}")
     at = f"--at=file:{tmp_path / 'index'}"
     headers = []
