@@ -30,7 +30,7 @@ SAMPLE = 5  # rows of each modality, per term, that the first directions come fr
 ROUNDS = 10  # of the clustering
 ITEMS = 1000  # items of each modality that the first thresholds come from
 BLOCK = 512  # items encoded at a time
-# All of these were chosen on training photographs held out.
+# Budgets were chosen among few on training photographs held out; the others are usual values, not compared.
 Z, QUERY_Z = 32, 32
 EPOCHS = 6
 PICTURES = 64  # per batch
