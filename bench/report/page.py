@@ -35,7 +35,6 @@ TITLES = {  # file of rows: title, what was measured on; in the order of the pag
     "recall-postings-tern": ("Recall against postings: sentences ask for pictures", "TERN, Flickr8k dev"),
     "recall-postings-captions": ("Recall against postings: captions", "100,000 captions of Multi30k, MiniLM"),
     "race-embedded": ("The race in one process", "captions of Multi30k, MiniLM"),
-    "race-query": ("The race with compact codes", "captions of Multi30k, MiniLM"),
     "race-million": ("The race over a million", "drawn vectors of 1,024 components"),
     "race-elasticsearch": ("The race on Elasticsearch", "captions of Multi30k, MiniLM"),
     "race-opensearch": ("The race on OpenSearch", "captions of Multi30k, MiniLM"),

@@ -19,12 +19,10 @@ import orjson
 from boc.errors import BackendError, BocWarning
 
 from .shards import Shards
-from .transport import Json, RefusedError, Transport, UnfinishedError, UnreachableError
+from .transport import AWAY, Json, RefusedError, Transport, UnfinishedError, UnreachableError
 
 LATER = {408, 429, 502, 503, 504}
 """HTTP statuses after which a request may succeed later."""
-AWAY = {"node_not_connected_exception", "node_disconnected_exception", "node_closed_exception"}
-"""Errors of a row, of status 500, while the node of its shard comes or goes."""
 SHORTEST, LONGEST = 0.1, 10.0  # pauses between attempts, in seconds
 SMALL = 1 << 16  # bytes; a connection lost below this size was not lost because the request was too large
 SHARD_WAIT = 5  # seconds that a server waits for the shard of a row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from .aliases import Generation
 from .clause_limit import SAFE, Budget
 from .http_request import HttpRequest
 from .term_fields import EXACT
-from .transport import Json, RefusedError, Transport, refusal
+from .transport import AWAY, Json, RefusedError, Transport, refusal
 
 PAGE = 1000  # documents per request, with vectors or concepts
 SCAN = 5000  # documents per request, without vectors and concepts
@@ -32,8 +32,10 @@ KEEP_ALIVE = "2m"
 READ_DENSE = {"vector": {"script": {"source": requests.READ_DENSE}}}
 PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}  # part of the size, by field
 POSTING_FILES = {"doc", "pos", "psm", "tim", "tip", "tmd"}  # suffixes of Lucene's files of posting lists
-GONE = "search_context_missing_exception"
-"""The error of a search whose node stopped after finding the hits, before they were fetched."""
+GONE = AWAY | {"search_context_missing_exception"}
+"""Errors of a search whose node stopped after finding the hits, before they were fetched."""
+PAUSES = (0.0, 0.2, 1.0)
+"""Seconds before a search is asked again after such an error: the cluster needs a moment to turn to another copy."""
 WHOLE = {"allow_partial_search_results": False}
 """If a shard cannot answer, the request fails, instead of leaving a gap in the hits."""
 
@@ -455,11 +457,13 @@ class ServerIndex:
 
     def _searched(self, bodies: list[Json], k: int, **params: Any) -> list[list[Json]]:
         """At most k hits for each body; asked again if a node stopped amid the search."""
-        try:
-            return self._searched_once(bodies, k, **params)
-        except RefusedError as error:
-            if error.kind != GONE:
-                raise
+        for pause in PAUSES:
+            try:
+                return self._searched_once(bodies, k, **params)
+            except RefusedError as error:
+                if error.kind not in GONE:
+                    raise
+            sleep(pause)
         return self._searched_once(bodies, k, **params)
 
     def _searched_once(self, bodies: list[Json], k: int, **params: Any) -> list[list[Json]]:

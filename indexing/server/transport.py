@@ -13,6 +13,10 @@ from .address import Address
 Json = dict[str, Any]
 
 
+AWAY = {"node_not_connected_exception", "node_disconnected_exception", "node_closed_exception"}
+"""Errors of a search or a row, of status 500, while the node of its shard comes or goes."""
+
+
 class RefusedError(BackendError):
     """The server answered with an error: its HTTP ``status``, the type of the error as ``kind``, its ``reason``."""
 

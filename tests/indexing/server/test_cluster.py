@@ -10,6 +10,7 @@ import pytest
 
 from bench.speed.cluster_faults import FAULTS, Case, Result, results
 from boc.errors import BackendError, BocWarning
+from indexing.server import index as index_module
 from indexing.server import shards as shards_module
 from indexing.server.index import GONE, ServerIndex
 from indexing.server.shards import Shards
@@ -97,20 +98,25 @@ def test_another_error_than_a_missing_shard_is_raised_at_once(quick: None) -> No
         shards.wait(9)
 
 
-def test_a_search_is_repeated_if_its_node_stopped_amid_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("times", range(1, 5))
+@pytest.mark.parametrize("kind", [*sorted(GONE), "parsing_exception"])
+def test_a_search_is_repeated_if_its_node_stopped_amid_it(
+    kind: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index, asked = object.__new__(ServerIndex), []
 
     def once(bodies: list[Json], k: int) -> list[list[Json]]:
         asked.append(k)
-        if len(asked) == 1:
+        if len(asked) <= times:
             raise RefusedError("no context", 404, kind)
         return [[]]
 
     monkeypatch.setattr(index, "_searched_once", once, raising=False)
-    kind = GONE
-    assert index._searched([{}], 3) == [[]]
-    assert asked == [3, 3]
-    kind = "parsing_exception"
-    asked.clear()
-    with pytest.raises(RefusedError, match="no context"):
-        index._searched([{}], 3)
+    monkeypatch.setattr(index_module, "PAUSES", (0.0,) * len(index_module.PAUSES))
+    if kind in GONE and times < 4:
+        assert index._searched([{}], 3) == [[]]
+        assert asked == [3] * (times + 1)
+    else:
+        with pytest.raises(RefusedError, match="no context"):
+            index._searched([{}], 3)
+        assert len(asked) == (4 if kind in GONE else 1)
