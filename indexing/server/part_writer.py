@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 from numpy.typing import NDArray
 
@@ -96,10 +97,11 @@ class PartWriter(ServerWriter):
     def _create(self, largest: int) -> Generation:
         """The generation that another process made, or a new one."""
         while True:
+            # Numbered before it looks for another's: one made in between has this number, and is refused below.
+            self._number = 1 + max((g.number for g in generations(self._transport, self._name)), default=0)
             found = self._joined()
             if found is not None:
                 return found
-            self._number = 1 + max((g.number for g in generations(self._transport, self._name)), default=0)
             try:
                 made = super()._create(largest)
             except RefusedError as error:
@@ -147,13 +149,16 @@ class PartWriter(ServerWriter):
         """Whether this process is to publish. Of several that end at once the first is, unless it died: then who loads
         a complete part ``again``."""
         assert self._load is not None
-        path = f"/{self._load.generation.loading_alias}/_create/{CLAIM}"
+        generation, by = self._load.generation, uuid4().hex
+        path = f"/{generation.loading_alias}/_create/{CLAIM}"
         try:
-            self._transport.request("PUT", path, {"part": self._part}, require_alias="true")
+            self._transport.request("PUT", path, {"part": self._part, "by": by}, require_alias="true")
         except RefusedError as error:
             if error.status != 409:
                 raise
-            return again
+            # A request that is sent again after its answer was lost meets the claim that it made itself.
+            claim = self._transport.request("GET", f"/{generation.physical}/_doc/{CLAIM}")
+            return again or claim["_source"]["by"] == by
         return True
 
     def _audit(self, physical: str, found: int, wanted: int) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from boc import plugins
 from boc.errors import BackendError
 from indexing.server.part_writer import CLAIM, check_part
+from tests.fault_proxy import Proxy
 from tests.indexing.server.test_faults import (
     ON_EACH,
     SMALL,
@@ -100,6 +103,55 @@ def test_who_loads_a_complete_part_again_publishes_for_one_that_died(place: Plac
     run(*part(place, new, 1))
     holds_exactly(place.direct, place.name, new)
     assert CLAIM not in {item.id for item in new.index.items()}
+
+
+def load(at: str, name: str, made: Made, number: int) -> None:
+    """One of two parts of what ``made`` holds, loaded by this process."""
+    ids = [item.id for item in made.index.items()][number - 1 :: 2]
+    with plugins.backend(at).create_part(name, made.index.manifest, made.index.arrays(), f"{number}/2") as writer:
+        if not writer.has(ids):
+            writer.add(made.index.find(ids), made.index.terms(ids), made.index.vectors(ids))
+        writer.commit()
+
+
+@ON_EACH
+def test_parts_that_begin_at_once_load_one_generation(place: Place, old: Made) -> None:
+    """The other part is loaded in whole before each request that the first sends until its rows."""
+    backend, name = plugins.backend(place.direct), f"{place.name}-two"
+    for number in count(1):
+        sent = 0
+
+        def before(_: int, path: str, number: int = number) -> None:
+            nonlocal sent
+            sent += 1
+            if sent == number:
+                load(place.direct, name, old, 2)
+
+        with Proxy(place.server.url, before=before) as proxy:
+            load(place.at.replace(place.proxy.url, proxy.url), name, old, 1)
+            bulks = proxy.count["bulk"]
+        assert set(backend.open(name).items()) == set(old.index.items())
+        backend.remove(name)
+        if bulks and sent <= number:
+            break
+    assert number > 3
+
+
+@ON_EACH
+def test_who_publishes_though_the_answer_to_its_claim_is_lost(place: Place, old: Made) -> None:
+    lost = []
+
+    def lose(number: int, path: str) -> None:
+        if CLAIM in path and not lost:
+            lost.append(path)
+            raise ConnectionResetError
+
+    load(place.at, f"{place.name}-two", old, 1)
+    place.proxy.after = lose
+    load(place.at, f"{place.name}-two", old, 2)
+    assert lost
+    holds = plugins.backend(place.direct).open(f"{place.name}-two")
+    assert set(holds.items()) == set(old.index.items())
 
 
 @pytest.mark.parametrize("text", ["", "3", "0/3", "4/3", "1/0", "a/b", "1/2/3", "-1/3"])
