@@ -14,7 +14,6 @@ MODULES = (
     "boc.codecs._quantize",
     "boc.rerank._rescore",
     "boc.rerank._compact",
-    "boc._instances",
     "indexing.embedded._topk",
     "indexing.embedded._query",
     "indexing.embedded._strings",

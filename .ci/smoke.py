@@ -13,7 +13,6 @@ MODULES = (
     "boc.codecs._quantize",
     "boc.rerank._compact",
     "boc.rerank._rescore",
-    "boc._instances",
 )
 ENGINE = ("indexing.embedded._topk", "indexing.embedded._query", "indexing.embedded._strings")
 AT = ("--at", "file:index")

@@ -19,6 +19,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -220,8 +221,6 @@ class ClipEncoder:
         self.device = device.pick(runtime.device)
         self.model = model.eval().to(self.device)
         self.tokenizer = tokenizer
-        self._precision = runtime.precision
-        self._size = runtime.batch
         self._images = _Tower(model.get_image_features, model.vision_model, getattr(model, "visual_projection", None))
         self._texts = _Tower(model.get_text_features, model.text_model, getattr(model, "text_projection", None))
         self._limit = _limit(tokenizer, model.text_model)
@@ -232,6 +231,7 @@ class ClipEncoder:
             others = [] if backend.normalizer is None else [backend.normalizer]
             backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *others])
         self.identity, self.preparer = self._probe(Preparer(processor, None), name, digest)
+        self._in_batches = partial(in_batches, self.device, runtime.precision, self.identity.dim, size=runtime.batch)
         if runtime.compile:
             self._images.compile()
             self._texts.compile()
@@ -248,7 +248,7 @@ class ClipEncoder:
             tokens = self._images.joint(hidden[:, before:])
             return vectors, [rows[: len(each)] for rows, each in zip(tokens, batch, strict=True)]
 
-        vectors, sets = self._batches(prepared, [len(each) for each in prepared], encode)
+        vectors, sets = self._in_batches(prepared, [len(each) for each in prepared], encode)
         if self.preparer.grid is None:
             return Embeddings("image", vectors)
         return Embeddings("image", vectors, sets, boxes=Ragged.from_sets([each.boxes for each in prepared], 4))
@@ -263,7 +263,7 @@ class ClipEncoder:
                 return vectors, [vectors[:0]] * len(batch)
             return vectors, [rows[mask] for rows, mask in zip(self._texts.joint(hidden), kept, strict=True)]
 
-        vectors, sets = self._batches(encodings, [len(each) for each in encodings], encode)
+        vectors, sets = self._in_batches(encodings, [len(each) for each in encodings], encode)
         if self.preparer.grid is None:
             return Embeddings("text", vectors)
         return Embeddings("text", vectors, sets, words=[words(*pair) for pair in zip(texts, encodings, strict=True)])
@@ -309,11 +309,6 @@ class ClipEncoder:
             inputs["attention_mask"] = mask
         tensors = {name: to_device(torch.from_numpy(array), self.device) for name, array in inputs.items()}
         return tensors, to_device(torch.from_numpy(kept), self.device)
-
-    def _batches(
-        self, inputs: Sequence[Any], lengths: Sequence[int], encode: Callable[..., Any]
-    ) -> tuple[NDArray[np.float32], Ragged]:
-        return in_batches(self.device, self._precision, self.identity.dim, inputs, lengths, encode, self._size)
 
 
 def load(argument: str, runtime: Runtime) -> ClipEncoder:

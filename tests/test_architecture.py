@@ -33,9 +33,8 @@ MAY = {
     "boc.topk": {"boc"},
     "boc.vectors": {"boc"},
     "boc.prefetch": {"boc"},
-    "boc.instances": {"boc"},
     "boc.scenes": {"boc", "boc.outputs"},
-    "boc.inputs": BASE | {"boc.instances"},
+    "boc.inputs": BASE,
     "boc.rerank": BASE,
     "boc.clustering": BASE | {"boc.inputs", "boc.prefetch"},
     "boc.codecs": BASE | {"boc.clustering"},
@@ -47,7 +46,7 @@ MAY = {
     "boc.doctor": BASE,
     "boc.web": BASE | {"boc.clustering", "boc.codecs", "boc.explain", "boc.inputs", "boc.search"},
     "encoders": BASE | {"boc.clustering", "boc.evaluate", "boc.inputs"},
-    "indexing": BASE | {"boc.inputs", "boc.instances", "boc.rerank"},
+    "indexing": BASE | {"boc.inputs", "boc.rerank"},
 }
 MAY["boc.cli"] = set(MAY) - {"encoders", "indexing"}
 # Under TYPE_CHECKING only.

@@ -22,6 +22,7 @@ except ImportError:  # not built here: numpy stands in
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
+# The z nearest centroids are spread over more than z cells; the z nearest cells hold 96 to 99 % of them.
 FEWEST_CELLS = 16  # least number of cells searched for a query; fewer miss nearest centroids
 DOCUMENT_CELLS = 12  # cells searched for a document; more do not improve its terms
 CHOICE = 4  # candidate centroids per term of a document
@@ -155,7 +156,7 @@ class Dictionary(Step):
     def encode_queries(self, X: NDArray[Any], modality: Modality) -> sparse.csr_array:
         """The query side: X (n, d) -> int32 csr (n, V) with ``query_z`` terms per row, none for a zero row."""
         rows = self._directions(X)
-        numbers, cosines = self._nearest(rows, self.query_z, FEWEST_CELLS)
+        numbers, cosines = self._centroids.nearest(rows, self.query_z, max(FEWEST_CELLS, self.query_z))
         return self._terms(rows, numbers, cosines, cosines, self.temperature)
 
     def query_code(self, mean: NDArray[np.float32]) -> QueryCode:
@@ -170,8 +171,8 @@ class Dictionary(Step):
         return X if X.dtype == FLOAT32 else unit_rows(X)  # scaled before the conversion to float32 could overflow
 
     def _document_terms(self, rows: NDArray[np.float32]) -> sparse.csr_array:
-        candidates, cosines = self._nearest(rows, CHOICE * self.z, DOCUMENT_CELLS)
-        every, centroids = np.arange(len(rows)), self._centroids
+        every, centroids, choice = np.arange(len(rows)), self._centroids, CHOICE * self.z
+        candidates, cosines = centroids.nearest(rows, choice, max(DOCUMENT_CELLS, choice))
         chosen, weights = pursuit(
             cosines, lambda one: centroids.cosines(candidates, candidates[every, one]), min(self.z, candidates.shape[1])
         )
@@ -194,10 +195,6 @@ class Dictionary(Step):
             terms.data *= np.repeat(rows.any(axis=1), numbers.shape[1])
             terms.eliminate_zeros()
         return terms
-
-    def _nearest(self, rows: NDArray[np.float32], z: int, cells: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        # The z nearest centroids are spread over more than z cells; the z nearest cells hold 96 to 99 % of them.
-        return self._centroids.nearest(rows, z, max(cells, z))
 
     @property
     def _centroids(self) -> Centroids:

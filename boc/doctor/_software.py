@@ -28,7 +28,8 @@ C_MODULES = {
     "boc.clustering._nearest": "nearest centroids",
     "boc.codecs._quantize": "terms of a query",
     "boc.rerank._rescore": "dot products",
-    "boc._instances": "items and hits",
+    "boc.rerank._compact": "compact codes of vectors",
+    "indexing.embedded._query": "whole queries in one call",
 }
 USES = {
     "encoders": "encode sentences and pictures, train",

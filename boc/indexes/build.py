@@ -19,13 +19,12 @@ from boc.errors import BocError, SourceError
 from boc.indexes.load import DEFAULT_RM, append_items, delete_items, fit_code, load_index, new_manifest, stored_manifest
 from boc.indexes.load import Progress as Progress
 from boc.inputs.extraction import Extraction
-from boc.inputs.features import FeatureFiles, is_embeddings
+from boc.inputs.features import SUFFIXES, FeatureFiles, is_embeddings
 from boc.inputs.file_facts import State, state_of
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source, open_folders, open_source
 from boc.names import ConceptDtype, Metric
 from boc.plugins import check_name
-from boc.search.searcher import Searcher
 
 if TYPE_CHECKING:
     from boc.plugins import Encoder
@@ -123,7 +122,7 @@ def build_index(
         return (rerank or "dot") != "dot" or concepts is not None or make(identity).reads_concepts
 
     sources = _paths(source)
-    if shard is not None and not all(path.suffix.lower() in (".h5", ".hdf5") for path in sources):
+    if shard is not None and not all(path.suffix.lower() in SUFFIXES for path in sources):
         raise BocError("--shard loads parts of feature files; encode the pictures first, with boc extract --shard")
     paths, made, states = _feature_files(
         name, sources, ids, images, at, encoder, device, keeps_concepts, progress, ocr=ocr
@@ -175,18 +174,25 @@ def append(
     EncoderError if a feature file is by another encoder; BocError for metadata fields that the index does not declare.
     """
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
-    searcher = Searcher.open(name, at)
-    manifest = searcher.index.manifest
-    keep = searcher.codec.reads_concepts or manifest.concept_dtype is not None
+    backend = plugins.backend(at)
+    index = backend.open(check_name(name))
+    manifest = index.manifest
+
+    def keeps_concepts(identity: Identity) -> bool:
+        codec = SurrogateCodec.restore(manifest.codec, index.arrays())
+        return codec.reads_concepts or manifest.concept_dtype is not None
+
     spec = encoder or manifest.identity.spec
     paths, made, _ = _feature_files(
-        name, _paths(source), ids, images, at, spec, device, lambda _: keep, progress, ocr=ocr
+        name, _paths(source), ids, images, at, spec, device, keeps_concepts, progress, ocr=ocr
     )
     with FeatureFiles(paths) as file:
         total = file.count("image") + file.count("text")
+        if not total:
+            raise SourceError(f"{file.path}: holds no items; there is nothing to add")
         for done in append_items(file, at, name, table):
             progress("indexing", done, total)
-        grown = sum(plugins.backend(at).open(name).manifest.items.values()) - sum(manifest.items.values())
+        grown = sum(backend.open(name).manifest.items.values()) - sum(manifest.items.values())
         report = LoadReport(file.count("image"), file.count("text"), file.failed, replaced=max(0, total - grown))
     if made is not None:
         made.unlink()
@@ -239,13 +245,14 @@ def _feature_files(
 ) -> tuple[list[Path], Path | None, dict[str, State]]:
     """The embeddings files of the sources, the temporary one that was made here, and the states that the files of its
     pictures had before they were read."""
-    found = opened(sources, ids, images)
-    if found is None or (found.file is not None and is_embeddings(found.file)):
+    if all(path.suffix.lower() in SUFFIXES and path.is_file() and is_embeddings(path) for path in sources):
         if ids is not None:
             raise BocError(NARROWED)
         if ocr:
             raise SourceError(f"{sources[0]} holds no pictures to read the words of; leave out --ocr")
         return list(sources), None, {}
+    found = opened(sources, ids, images)
+    assert found is not None  # several files would all be of vectors
     if encoder is None:
         raise BocError(_no_encoder(sources[0]))
     network = plugins.encoder(encoder, device)

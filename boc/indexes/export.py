@@ -17,7 +17,7 @@ from boc.indexes.build import PLACE, Progress
 from boc.indexes.copy import Rows, manifest_of, own_codec, sample, stored_rows
 from boc.indexes.load import BATCH, CONCEPT_BATCH
 from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import FeatureFile, Header, is_feature_file
+from boc.inputs.features import SUFFIXES, FeatureFile, Header, is_feature_file
 from boc.inputs.stored_terms import concepts_of
 from boc.manifest import Manifest
 from boc.outputs import check_output
@@ -53,7 +53,7 @@ def export_index(
     feature file. BocError if anything else is there, or if the index changes meanwhile.
     """
     path, backend = Path(path), plugins.backend(at)
-    if path.suffix.lower() not in {".h5", ".hdf5"}:
+    if path.suffix.lower() not in SUFFIXES:
         raise BocError(f"{path}: feature files end in .h5; choose a name that does")
     if path.exists() and not replace and is_feature_file(path):
         raise BocError(f"{path} is there already; add --replace, or choose another name")

@@ -38,7 +38,6 @@ from boc.errors import FeatureFileError, check_system
 from boc.inputs import stored_terms
 from boc.inputs.hdf5_check import check_heaps, check_layout, check_values
 from boc.inputs.metadata import are_types, well_typed
-from boc.instances import instances
 from boc.manifest import Manifest, describe
 from boc.types import (
     MODALITIES,
@@ -54,6 +53,7 @@ from boc.types import (
 )
 
 FORMAT = 2
+SUFFIXES = frozenset({".h5", ".hdf5"})  # of the names of feature files
 KINDS = ("regions", "embeddings")
 OPTIONAL = {
     "precision": "float32",
@@ -181,7 +181,8 @@ class FeatureFile:
         if not all(well_typed(each, self.header.types) for each in known):
             raise FeatureFileError(f"{self.path}: {modality}/fields is not of the types in its header; make it again")
         fields = known if self.header.fields else [{} for _ in ids]
-        return instances(Item, ids, [modality] * len(ids), content, groups, fields)
+        columns = zip(ids, content, groups, fields, strict=True)
+        return [Item(key, modality, *values) for key, *values in columns]
 
     def batch(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Batch:
         """Items ``start`` to ``stop`` with their embeddings, float32; without ``sets``, with the vectors only.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from boc.errors import BocWarning, SourceError, check_system
-from boc.inputs.features import FeatureFile
+from boc.inputs.features import SUFFIXES, FeatureFile
 from boc.inputs.folders import Listing, beginnings, listing
 from boc.inputs.images import GET_HEIF, HEIF, suffixes
 from boc.inputs.scan_arrays import is_scan_array, read_scan
@@ -105,7 +105,7 @@ def open_source(path: Path, ids: Path | None = None, images: Path | None = None)
             raise no_pictures(path)
     elif path.suffix.lower() == ".csv":
         source = Source(_table(path, images))
-    elif path.suffix.lower() in {".h5", ".hdf5"}:
+    elif path.suffix.lower() in SUFFIXES:
         with FeatureFile(path) as file:
             source = Source(file.items("image") + file.items("text"), path, fields=file.header.fields)
         if not source.items:

@@ -107,6 +107,19 @@ class SearchOptions:
             return cls(**keywords)
         return replace(options, **keywords) if keywords else options
 
+    @property
+    def of_vectors(self) -> list[str]:
+        """Names of the options given that need the vector of a query."""
+        return self._given("rm", "rerank", "hybrid", "words_weight", "query_z", "min_confidence", "mmr", "collapse")
+
+    @property
+    def on_hits(self) -> list[str]:
+        """Names of the options given that work on hits, and not on ids and scores."""
+        return self._given("hybrid", "sort", "min_confidence", "mmr", "collapse")
+
+    def _given(self, *names: str) -> list[str]:
+        return [name for name in names if getattr(self, name) not in (None, False)]
+
     def _check_hybrid(self) -> None:
         weight = self.words_weight
         if self.hybrid is None:

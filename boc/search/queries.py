@@ -16,9 +16,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,9 @@ from numpy.typing import NDArray
 from boc.errors import BocError
 from boc.types import Embeddings, Ragged
 from boc.vectors import unit_rows
+
+if TYPE_CHECKING:
+    from boc.search.options import SearchOptions
 
 ALPHA, BETA, GAMMA = 1.0, 1.0, 0.5
 """Default weights of the sentence, of the examples, and of what is unwanted."""
@@ -117,6 +120,17 @@ class Query:
     def ids(self) -> frozenset[str]:
         """The items that it names, which are no hits."""
         return frozenset(str(part.value) for part in self.parts if part.kind == "item")
+
+    def with_metric(self, options: SearchOptions) -> SearchOptions:
+        """``options``, re-ranking by vectors for a picture or an item beside other parts, if they name no metric.
+
+        Alignment would find each region of the picture again, whatever the other parts say: in an index that re-ranks
+        by it, a picture and a colour found the thing in that colour first in 16 % of queries, by vectors in 50 %.
+        """
+        by_example = len(self.parts) > 1 and any(part.kind != "text" for part in self.parts)
+        if not by_example or options.rerank is not None or options.hybrid == "sum":
+            return options
+        return replace(options, rerank="dot")
 
 
 def parse_text(typed: str) -> tuple[str | None, list[str]]:

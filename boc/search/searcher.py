@@ -140,7 +140,7 @@ class Searcher:
         A hybrid search counts the words of the wanted sentences. ``encoded`` are the parts, each of one row, if they
         are encoded already. BocError for an unknown id, and as ``search``.
         """
-        options, stages = _metric_of(query, SearchOptions.of(options, **keywords)), stages or Stages()
+        options, stages = query.with_metric(SearchOptions.of(options, **keywords)), stages or Stages()
         if encoded is None:
             begun = perf_counter()
             encoded = [self._encoded(part) for part in query.parts]
@@ -150,7 +150,7 @@ class Searcher:
         whole, parts = self._composed(query, encoded, options)
         stages.took("code_ms", begun)
         texts = None if query.words is None else [query.words]
-        hits = self._search(whole, wanted, texts, stages, parts)[0]
+        hits = self._ranked(whole, wanted, stages, texts, parts)[0]
         best = [hit for hit in hits if hit.item.id not in query.ids][: options.k]
         return best if options.sort is None else by_field(best, options.sort)
 
@@ -221,7 +221,7 @@ class Searcher:
         if not all(text.strip() for text in texts):
             raise BocError("there are no words to look for; write some")
         options = SearchOptions.of(options, **keywords)
-        if named := _of_vectors(options):
+        if named := options.of_vectors:
             raise BocError(f"a search by words alone has no vectors; leave out {', '.join(named)}")
         for condition in options.filters:
             check_filter(condition, self.index.manifest.fields)
@@ -245,7 +245,7 @@ class Searcher:
         ``texts`` are their sentences, which a hybrid search needs.
         """
         options = SearchOptions.of(options, **keywords)
-        answers = self._search(queries, options, texts, stages or Stages())
+        answers = self._ranked(queries, options, stages or Stages(), texts)
         return answers if options.sort is None else [by_field(hits, options.sort) for hits in answers]
 
     def search_arrays(
@@ -263,46 +263,72 @@ class Searcher:
         works on hits: hybrid, sort, min_confidence, mmr and collapse.
         """
         options = SearchOptions.of(options, **keywords)
-        if named := _on_hits(options):
+        if named := options.on_hits:
             raise BocError(f"search_arrays gives ids and scores; leave out {', '.join(named)}, or call search_vectors")
         if threads < 1:
             raise BocError(f"threads must be at least 1, got {threads}; 1 answers in this thread")
         return self._arrays(queries, options, threads)
 
-    def _search(
+    def _ranked(
         self,
         queries: Embeddings,
         options: SearchOptions,
-        texts: Sequence[str] | None,
         stages: Stages,
+        texts: Sequence[str] | None,
         parts: Sequence[tuple[Embeddings, float]] = (),
     ) -> list[list[Hit]]:
-        """``search_vectors``; an alignment is that of weighted ``parts`` if there are any."""
-        if options.mmr is None and not options.collapse:
-            return self._judged(queries, options, texts, stages, parts)
+        """The hits of each query by score; an alignment is that of weighted ``parts`` if there are any."""
+        if options.sort is not None:
+            check_sort(options.sort, self.index.manifest.fields)
+        if options.hybrid is not None and texts is None:
+            raise BocError("a hybrid search counts the words of a sentence; search by sentences, or leave hybrid out")
+        if options.mmr is not None or options.collapse:
+            return [self._varied(queries, i, options, stages, texts, parts) for i in range(len(queries))]
+        target, filters = self.target(options.find), options.filters
+        codes, depth, rescore = self.asked(queries, options, stages, parts)
+        stages.codes = codes
+        if options.hybrid == "sum":
+            words = TextScore(texts or (), options.words_weight or 1.0)
+            return self.index.search(codes, options.k, target, filters=filters, words=words, stages=stages)
+        if options.hybrid == "rrf":
+            ranked = self.index.search(
+                codes, depth, target, filters=filters, rescore=replace(rescore, k=depth), stages=stages
+            )
+            begun = perf_counter()
+            matched = self.index.match(texts or (), depth, target, filters)
+            stages.took("postings_ms", begun)
+            return [reciprocal_rank_fusion(pair, options.k) for pair in zip(ranked, matched, strict=True)]
+        hits = self.index.search(codes, depth, target, filters=filters, rescore=rescore, stages=stages)
+        return hits if options.min_confidence is None else self._judged(hits, queries, options, stages, parts)
+
+    def _varied(
+        self,
+        queries: Embeddings,
+        i: int,
+        options: SearchOptions,
+        stages: Stages,
+        texts: Sequence[str] | None,
+        parts: Sequence[tuple[Embeddings, float]],
+    ) -> list[Hit]:
+        """The hits of query i, chosen from more hits by maximal marginal relevance or without near-duplicates."""
+        query, words = queries.take([i]), None if texts is None else texts[i : i + 1]
+        plain = replace(options, mmr=None, collapse=False)
+
+        def ask(k: int) -> list[Hit]:
+            return self._ranked(query, replace(plain, k=k), stages, words, parts)[0]
+
         near = self.background(self.target(options.find)).near if options.collapse else None
-        found = []
-        for i in range(len(queries)):
-            query, words = queries.take([i]), None if texts is None else texts[i : i + 1]
-
-            def ask(k: int, query: Embeddings = query, words: Sequence[str] | None = words) -> list[Hit]:
-                return self._judged(query, replace(options, k=k), words, stages, parts)[0]
-
-            found.append(varied(ask, self.index, options.k, near, options.mmr))
-        return found
+        return varied(ask, self.index, options.k, near, options.mmr)
 
     def _judged(
         self,
+        answers: Sequence[Sequence[Hit]],
         queries: Embeddings,
         options: SearchOptions,
-        texts: Sequence[str] | None,
         stages: Stages,
         parts: Sequence[tuple[Embeddings, float]],
     ) -> list[list[Hit]]:
-        """The hits, with a confidence if ``options`` ask for one."""
-        answers = self._ranked(queries, options, texts, stages, parts)
-        if options.min_confidence is None:
-            return answers
+        """The hits of at least ``options.min_confidence``, with their confidences."""
         begun = perf_counter()
         modality, metric = self.target(options.find), self.metric(options)
         total = self.index.manifest.items[modality]
@@ -311,36 +337,9 @@ class Searcher:
             usual = self.background(modality).scores(queries.take([i]), metric, parts)
             sure = confidences([hit.score for hit in hits], usual, total).tolist()
             judged = [replace(hit, confidence=share) for hit, share in zip(hits, sure, strict=True)]
-            found.append([hit for hit in judged if (hit.confidence or 0) >= options.min_confidence])
+            found.append([hit for hit in judged if (hit.confidence or 0) >= (options.min_confidence or 0)])
         stages.took("code_ms", begun)
         return found
-
-    def _ranked(
-        self,
-        queries: Embeddings,
-        options: SearchOptions,
-        texts: Sequence[str] | None,
-        stages: Stages,
-        parts: Sequence[tuple[Embeddings, float]],
-    ) -> list[list[Hit]]:
-        """The hits by score."""
-        if options.sort is not None:
-            check_sort(options.sort, self.index.manifest.fields)
-        words = _text_score(options, texts)
-        target = self.target(options.find)
-        stages.codes, depth, rescore = self.asked(queries, options, stages, parts)
-        codes, filters = stages.codes, options.filters
-        if options.hybrid == "sum":
-            return self.index.search(codes, options.k, target, filters=filters, words=words, stages=stages)
-        if words is not None:
-            rescore = replace(rescore, k=depth)
-        ranked = self.index.search(codes, depth, target, filters=filters, rescore=rescore, stages=stages)
-        if words is None:
-            return ranked
-        begun = perf_counter()
-        matched = self.index.match(words.texts, depth, target, filters)
-        stages.took("postings_ms", begun)
-        return [reciprocal_rank_fusion(pair, options.k) for pair in zip(ranked, matched, strict=True)]
 
     def request(
         self,
@@ -355,8 +354,8 @@ class Searcher:
         BocError for options that take more than one request: items of the index as parts, hybrid searches, an order
         other than by score, variety and confidence. BackendError if the index is not on a server.
         """
-        options = _metric_of(query, SearchOptions.of(options, **keywords))
-        own = _on_hits(options)
+        options = query.with_metric(SearchOptions.of(options, **keywords))
+        own = options.on_hits
         if own or query.ids:
             raise BocError(f"boc itself computes {own[0] if own else 'what is like an item'}; no single request does")
         encoded = [self._encoded(part) for part in query.parts] if encoded is None else encoded
@@ -394,39 +393,3 @@ class Searcher:
             held = "sentences" if find == "image" else "pictures"
             raise BocError(f"the index holds {held} only; drop --find, or index a CSV of image,caption to have both")
         return find
-
-
-def _metric_of(query: Query, options: SearchOptions) -> SearchOptions:
-    """``options`` with the metric for ``query`` if they name none: vectors for a picture or an item beside other parts.
-
-    Alignment would find each region of the picture again, whatever the other parts say: in an index that re-ranks by
-    it, a picture and a colour found the thing in that colour first in 16 % of queries, by vectors in 50 %.
-    """
-    by_example = len(query.parts) > 1 and any(part.kind != "text" for part in query.parts)
-    if not by_example or options.rerank is not None or options.hybrid == "sum":
-        return options
-    return replace(options, rerank="dot")
-
-
-def _text_score(options: SearchOptions, texts: Sequence[str] | None) -> TextScore | None:
-    """The text score of a hybrid search that adds scores; None for any other search."""
-    if options.hybrid is None:
-        return None
-    if texts is None:
-        raise BocError("a hybrid search counts the words of a sentence; search by sentences, or leave hybrid out")
-    return TextScore(texts, options.words_weight or 1.0)
-
-
-def _of_vectors(options: SearchOptions) -> list[str]:
-    """The options given that need the vector of a query."""
-    return _given(options, "rm", "rerank", "hybrid", "words_weight", "query_z", "min_confidence", "mmr", "collapse")
-
-
-def _given(options: SearchOptions, *names: str) -> list[str]:
-    """Those of the options ``names`` that have another value than None and False."""
-    return [name for name in names if not (getattr(options, name) is None or getattr(options, name) is False)]
-
-
-def _on_hits(options: SearchOptions) -> list[str]:
-    """The options given that work on hits, and not on ids and scores."""
-    return _given(options, "hybrid", "sort", "min_confidence", "mmr", "collapse")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ class SetEncoder:
         self.identity = identity
         self.special = special
         self._precision = runtime.precision
-        self._size = runtime.batch
+        self._in_batches = partial(in_batches, self.device, runtime.precision, identity.dim, size=runtime.batch)
         self._images = torch.compile(network.images, dynamic=True) if runtime.compile else network.images
         self._texts = torch.compile(network.texts, dynamic=True) if runtime.compile else network.texts
 
@@ -71,7 +71,7 @@ class SetEncoder:
 
         around = (before, behind) if self.special else (0, 0)
         found = [np.concatenate([WHOLE] * around[0] + [r.boxes] + [WHOLE] * around[1]) for r in prepared]
-        vectors, sets = self._batches(prepared, [len(r) for r in prepared], encode)
+        vectors, sets = self._in_batches(prepared, [len(r) for r in prepared], encode)
         return Embeddings("image", vectors, sets, boxes=Ragged.from_sets(found, 4))
 
     @torch.inference_mode()
@@ -100,7 +100,7 @@ class SetEncoder:
             padded, lengths = (to_device(t, self.device) for t in text_towers.pad([row for row, _ in batch]))
             return self._rows(self._texts(padded, lengths), [places for _, places in batch])
 
-        return self._batches(inputs, [len(row) for row in ids], encode)
+        return self._in_batches(inputs, [len(row) for row in ids], encode)
 
     def places(self, ids: Sequence[list[int]]) -> list[Sequence[int]]:
         """Positions of the words among the ids of each text; all positions if ``special`` is set."""
@@ -120,11 +120,6 @@ class SetEncoder:
             rows[p[0] : p[-1] + 1] if whole and len(p) else rows[list(p)]
             for rows, p, whole in zip(encoded.sets, kept, gapless, strict=True)
         ]
-
-    def _batches(
-        self, inputs: Sequence[Any], lengths: Sequence[int], encode: Callable[..., Any]
-    ) -> tuple[NDArray[np.float32], Ragged]:
-        return in_batches(self.device, self._precision, self.identity.dim, inputs, lengths, encode, self._size)
 
 
 class AloneEncoder:

@@ -8,9 +8,8 @@ reader keeps what it opened.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial, wraps
-from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
@@ -21,15 +20,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import BackendError, ManifestError
-from boc.inputs.metadata import check_filter
-from boc.instances import instances
 from boc.plugins import Answerer
 from boc.rerank import dot
 from boc.rerank.alignment import rescored
 from boc.topk import topk, topk_positive
 from boc.types import (
-    MODALITIES,
-    FieldType,
     Filter,
     Hit,
     Item,
@@ -44,7 +39,7 @@ from boc.types import (
 
 from .._validate import check_rescore, no_concepts
 from . import bm25, commits
-from .live_segments import Part, open_current
+from .live_segments import Part, located, masks_of, open_current, owner
 from .npy_files import DAMAGED, fetch
 from .query import Plan, planned
 from .segment import side_by_side, take_sets
@@ -98,7 +93,7 @@ class EmbeddedIndex:
         self._parts = opened.parts
         self._commit = opened.commit
         self.shortlist = Shortlist.of(opened)
-        self._masks = lru_cache(FILTERS)(partial(_masks, self._parts, self.manifest.fields))
+        self._masks = lru_cache(FILTERS)(partial(masks_of, self._parts, self.manifest.fields))
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
@@ -140,8 +135,6 @@ class EmbeddedIndex:
         rescore: Rescore | None = None,
     ) -> list[tuple[list[str], NDArray[Any]]]:
         found = self._ranked(queries, k, modality, tuple(filters), rescore, None, Stages())
-        if len(self._parts) == 1:
-            return _ids_of_one(self._parts[0], [one[0] for one in found])
         return [_ids(leading(one, k if rescore is None else rescore.k)) for one in found]
 
     @_refusing
@@ -178,8 +171,16 @@ class EmbeddedIndex:
             raise BackendError(f"queries have {queries.shape[1]} terms, the index has {n_terms}")
         if rescore is not None:
             check_rescore(rescore, modality, self.manifest, f"the index in {self._home}")
-        begun = perf_counter()
-        found = self._candidates(queries, k, modality, filters, words, by_row=rescore is not None)
+        begun, by_row = perf_counter(), rescore is not None
+        masks = self._masks(modality, filters)
+        if words is None:
+            pairs = zip(self._parts, masks, strict=True)
+            tops = [(part, part.segment.postings.top(queries, k, mask, by_row)) for part, mask in pairs]
+            found = [[(part, *best[i]) for part, best in tops] for i in range(queries.shape[0])]
+        else:
+            found = [self._with_words(queries[[i]], k, masks, words, i, by_row=by_row) for i in range(queries.shape[0])]
+        if len(self._parts) > 1:
+            found = [leading(one, k) for one in found]
         begun = stages.took("postings_ms", begun)
         if rescore is not None:
             for one in found:
@@ -190,26 +191,6 @@ class EmbeddedIndex:
             found = _rescored(found, rescore, modality)
             stages.took("rerank_ms", begun)
         return found
-
-    def _candidates(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None,
-        filters: tuple[Filter, ...],
-        words: TextScore | None,
-        *,
-        by_row: bool,
-    ) -> list[list[Found]]:
-        """For each query the k best rows of each part, best first or ``by_row``."""
-        masks = self._masks(modality, filters)
-        if words is not None:
-            found = [self._with_words(queries[[i]], k, masks, words, i, by_row=by_row) for i in range(queries.shape[0])]
-        else:
-            pairs = zip(self._parts, masks, strict=True)
-            tops = [(part, part.segment.postings.top(queries, k, mask, by_row)) for part, mask in pairs]
-            found = [[(part, *best[i]) for part, best in tops] for i in range(queries.shape[0])]
-        return [leading(one, k) for one in found] if len(self._parts) > 1 else found
 
     @_refusing
     def request(self, *query: Any, **options: Any) -> NoReturn:
@@ -268,7 +249,7 @@ class EmbeddedIndex:
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
         dtype, dim = np.dtype(self.manifest.vector_dtype), self.manifest.identity.dim
         out: NDArray[np.floating[Any]] = np.empty((len(ids), dim), dtype)
-        for part, places, rows in self._places(ids):
+        for part, places, rows in located(self._parts, ids):
             out[places] = part.segment.vectors[rows]
         return out
 
@@ -279,7 +260,7 @@ class EmbeddedIndex:
         return self._sets(ids)
 
     def _sets(self, ids: Sequence[str]) -> StoredConcepts:
-        found = self._places(ids)
+        found = located(self._parts, ids)
         stored = [part.segment.concepts for part in self._parts]
         order = np.concatenate([np.zeros(0, np.int64), *(places for _, places, _ in found)])
         sets = [take_sets(part.segment.concepts, rows) for part, _, rows in found if part.segment.concepts]
@@ -294,7 +275,7 @@ class EmbeddedIndex:
 
     @_refusing
     def find(self, ids: Sequence[str]) -> list[Item]:
-        return [part.segment.item(row) for part, row in map(self._place, ids)]
+        return [part.segment.item(row) for part, row in (owner(self._parts, key) for key in ids)]
 
     @_refusing
     def sample(self, count: int, modality: Modality) -> list[str]:
@@ -329,7 +310,7 @@ class EmbeddedIndex:
 
     @_refusing
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
-        found = self._places(ids)
+        found = located(self._parts, ids)
         n_terms = self.manifest.codec["n_terms"]
         parts = [sparse.csr_array((0, n_terms), dtype=np.int32)]
         for part, _, rows in found:
@@ -348,49 +329,6 @@ class EmbeddedIndex:
     def damaged(self) -> list[str]:
         """The files whose bytes have changed; reads all files."""
         return commits.damage(self._home, self._commit)
-
-    def _place(self, key: str) -> tuple[Part, int]:
-        for part in self._parts:
-            row = part.find(key)
-            if row is not None:
-                return part, row
-        raise KeyError(key)
-
-    def _places(self, ids: Sequence[str]) -> list[tuple[Part, NDArray[np.int64], NDArray[np.int64]]]:
-        """For each part with some of ``ids``: their positions in ``ids``, and their rows."""
-        found = [self._place(key) for key in ids]
-        of = {id(part): ([i for i, (owner, _) in enumerate(found) if owner is part], part) for part in self._parts}
-        return [
-            (part, np.array(places), np.array([found[i][1] for i in places], dtype=np.int64))
-            for places, part in of.values()
-            if places
-        ]
-
-
-def _masks(
-    parts: Sequence[Part],
-    fields: Mapping[str, FieldType],
-    modality: Modality | None,
-    filters: tuple[Filter, ...],
-) -> list[NDArray[np.uint8] | None]:
-    """For each part the mask of rows that are live, of this modality, and pass all filters; None if all do."""
-    for condition in filters:
-        check_filter(condition, fields)
-    return [_mask(part, modality, filters) for part in parts]
-
-
-def _mask(part: Part, modality: Modality | None, filters: Sequence[Filter]) -> NDArray[np.uint8] | None:
-    segment, mask = part.segment, part.live
-    if modality is not None and segment.counts[modality] < len(segment):
-        chosen = segment.modality == MODALITIES.index(modality)
-        mask = chosen.view(np.uint8) if mask is None else mask * chosen
-    for condition in filters:
-        if segment.words is None:  # no item of the segment has metadata, and only != holds without the field
-            passed = np.full(len(segment), condition.op == "!=")
-        else:
-            passed = segment.words.passing(condition)
-        mask = passed.view(np.uint8) if mask is None else mask * passed
-    return mask
 
 
 def _best(part: Part, rows: NDArray[np.int64], scores: NDArray[np.float64], k: int, *, by_row: bool = False) -> Found:
@@ -448,7 +386,7 @@ def _hits(found: Sequence[Found], k: int) -> list[Hit]:
     """The k best hits, ordered by (-score, id)."""
     hits: list[Hit] = []
     for part, rows, scores in leading(found, k) if len(found) > 1 else found:
-        hits += instances(Hit, part.segment.items(rows), scores.tolist())
+        hits += map(Hit, part.segment.items(rows), scores.tolist())
     if len(found) > 1:
         hits.sort(key=lambda hit: (-hit.score, hit.item.id))
     return hits
@@ -457,16 +395,8 @@ def _hits(found: Sequence[Found], k: int) -> list[Hit]:
 def _ids(found: Sequence[Found]) -> tuple[list[str], NDArray[Any]]:
     """The ids of the rows of all parts, ordered by (-score, id), and their scores."""
     ids = [id for part, rows, _ in found for id in part.segment.texts["ids"].take(rows)]
+    if len(found) == 1:
+        return ids, found[0][2]
     scores = np.concatenate([np.empty(0), *(scores for _, _, scores in found)])
     order = sorted(range(len(ids)), key=lambda i: (-scores[i], ids[i]))
     return [ids[i] for i in order], scores[order]
-
-
-def _ids_of_one(part: Part, found: Sequence[Found]) -> list[tuple[list[str], NDArray[Any]]]:
-    """The ids of the rows of each query, whose parts are one, and their scores."""
-    ids_of = part.segment.texts["ids"].take
-    if len(found) == 1:
-        return [(ids_of(rows), scores) for _, rows, scores in found]
-    ends = np.cumsum([0, *(len(rows) for _, rows, _ in found)]).tolist()
-    ids = ids_of(np.concatenate([np.empty(0, np.int64), *(rows for _, rows, _ in found)]))
-    return [(ids[start:end], scores) for (start, end), (*_, scores) in zip(pairwise(ends), found, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import ManifestError
+from boc.inputs.metadata import check_filter
 from boc.manifest import Manifest
-from boc.types import MODALITIES, Item
+from boc.types import MODALITIES, FieldType, Filter, Item, Modality
 
 from . import commits
 from .commits import Commit, Entry
@@ -101,6 +102,52 @@ def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[Part
         files = {name: told for name, told in commit.files.items() if name.startswith(prefix)}
         parts.append(Part(entry.name, segment, files, live))
     return parts
+
+
+def masks_of(
+    parts: Sequence[Part],
+    fields: Mapping[str, FieldType],
+    modality: Modality | None,
+    filters: tuple[Filter, ...],
+) -> list[NDArray[np.uint8] | None]:
+    """For each part the mask of rows that are live, of this modality, and pass all filters; None if all do."""
+    for condition in filters:
+        check_filter(condition, fields)
+    return [_mask(part, modality, filters) for part in parts]
+
+
+def _mask(part: Part, modality: Modality | None, filters: Sequence[Filter]) -> NDArray[np.uint8] | None:
+    segment, mask = part.segment, part.live
+    if modality is not None and segment.counts[modality] < len(segment):
+        chosen = segment.modality == MODALITIES.index(modality)
+        mask = chosen.view(np.uint8) if mask is None else mask * chosen
+    for condition in filters:
+        if segment.words is None:  # no item of the segment has metadata, and only != holds without the field
+            passed = np.full(len(segment), condition.op == "!=")
+        else:
+            passed = segment.words.passing(condition)
+        mask = passed.view(np.uint8) if mask is None else mask * passed
+    return mask
+
+
+def owner(parts: Sequence[Part], key: str) -> tuple[Part, int]:
+    """The part with an id, and its row there. KeyError for an unknown id."""
+    for part in parts:
+        row = part.find(key)
+        if row is not None:
+            return part, row
+    raise KeyError(key)
+
+
+def located(parts: Sequence[Part], ids: Sequence[str]) -> list[tuple[Part, NDArray[np.int64], NDArray[np.int64]]]:
+    """For each part with some of ``ids``: their positions in ``ids``, and their rows. KeyError for an unknown id."""
+    found = [owner(parts, key) for key in ids]
+    positions = {id(part): [i for i, (each, _) in enumerate(found) if each is part] for part in parts}
+    return [
+        (part, np.array(mine), np.array([found[i][1] for i in mine], dtype=np.int64))
+        for part in parts
+        if (mine := positions[id(part)])
+    ]
 
 
 def listed(home: Path, parts: Sequence[Part]) -> tuple[list[Entry], Files]:

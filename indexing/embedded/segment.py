@@ -31,10 +31,9 @@ from numpy.typing import NDArray
 
 from boc.atomic_files import sha256
 from boc.errors import BackendError, ManifestError
-from boc.instances import instances
 from boc.manifest import Manifest
 from boc.rerank.compact import CompactCode, CompactRows
-from boc.types import MODALITIES, FieldType, Item, Modality, StoredConcepts, TermMatrix
+from boc.types import MODALITIES, FieldType, Item, StoredConcepts, TermMatrix
 
 from . import fs, text_index_writer
 from .npy_files import DAMAGED, Files, Output, Sets, load_array, load_strings, offsets_of, release, spans, write_header
@@ -51,14 +50,6 @@ POSTINGS = 1 << 22  # postings merged at a time
 TERM = 32  # low bits of a key, which hold the row
 MOST_POSTINGS = 1 << 32  # postings per segment, since offsets are uint32
 TEXTS = ("ids", "content", "group", "fields")
-
-
-def _object(text: str) -> dict[str, Any]:
-    """The metadata of an item. ValueError for text that is no JSON object."""
-    found = orjson.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError(f"metadata are {text[:60]!r}")
-    return found
 
 
 @dataclass(frozen=True)
@@ -94,19 +85,9 @@ class Segment:
     def items(self, rows: NDArray[np.int64]) -> list[Item]:
         """The items of ``rows``, in that order."""
         ids, content, group, *metadata = taken(list(self.texts.values()), rows)
-        modalities = self._modalities(rows)
-        fields = [_object(text) for text in metadata[0]] if metadata else [{} for _ in ids]
-        return instances(Item, ids, modalities, content, group, fields)
-
-    def _modalities(self, rows: NDArray[np.int64]) -> list[Modality]:
-        if self._one is not None:
-            return [self._one] * len(rows)
-        return [MODALITIES[number] for number in self.modality[rows].tolist()]
-
-    @cached_property
-    def _one(self) -> Modality | None:
-        """The common modality of all rows, or None."""
-        return next((each for each in MODALITIES if self.counts[each] == len(self)), None)
+        modalities = [MODALITIES[number] for number in self.modality[rows].tolist()]
+        fields = _objects(metadata[0]) if metadata else [{} for _ in ids]
+        return [Item(*values) for values in zip(ids, modalities, content, group, fields, strict=True)]
 
     def all_items(self, live: NDArray[np.uint8] | None = None) -> Iterator[Item]:
         """The items of all rows, or of those that are ``live``, read block by block unless they are in memory."""
@@ -126,6 +107,14 @@ class Segment:
             sums = np.concatenate([[0], np.cumsum(live[rows], dtype=np.int64)])
             parts.append(sums[indptr[1:]] - sums[indptr[:-1]])
         return np.concatenate(parts)
+
+
+def _objects(texts: Sequence[str]) -> list[dict[str, Any]]:
+    """The metadata of some items. ValueError if they are not one JSON object per item."""
+    found: list[Any] = orjson.loads(f"[{','.join(texts)}]")
+    if len(found) != len(texts) or not all(isinstance(each, dict) for each in found):
+        raise ValueError(f"metadata of {len(texts)} items are {len(found)} values, which must be JSON objects")
+    return found
 
 
 def gathered(

@@ -265,11 +265,6 @@ class EmbeddedWriter(_Writing):
 class EmbeddedEditor(_Writing):
     """Adds segments to an index, and marks rows of the others as deleted."""
 
-    def __init__(self, home: Path) -> None:
-        super().__init__(home)
-        opened = open_current(home)
-        self._manifest, self._arrays = opened.manifest, opened.arrays
-
     def __enter__(self) -> EmbeddedEditor:
         self._begin()
         return self
@@ -313,7 +308,7 @@ class EmbeddedEditor(_Writing):
         self._publish()
 
     def _found(self) -> list[Part]:
-        opened = open_current(self._home)  # opened again: under the lock nobody else can replace it
+        opened = open_current(self._home)
         self._manifest, self._arrays = opened.manifest, opened.arrays
         commits.forget_done_load(self._home, opened.manifest)
         _sweep(self._home)

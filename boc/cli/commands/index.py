@@ -155,8 +155,9 @@ def _refuse_code_options(name: str) -> None:
 def _is_there(name: str, at: str, sources: tuple[Path, ...]) -> bool:
     """Whether there is the index already, and the sources are pictures that it may be compared with."""
     from boc import plugins
+    from boc.inputs.features import SUFFIXES
 
-    features = any(source.suffix.lower() in {".h5", ".hdf5"} for source in sources)
+    features = any(source.suffix.lower() in SUFFIXES for source in sources)
     return not features and plugins.backend(at).exists(plugins.check_name(name))
 
 

@@ -106,7 +106,8 @@ def test_an_index_of_an_older_format_is_to_be_made_again(home: Path, number: int
     (home / "pets" / "generation-0123456789ab" / "manifest.json").write_text(json.dumps({"format": number}))
     (home / "pets" / "CURRENT").write_text("generation-0123456789ab")
     message = f"index format {number}, this boc reads format {FORMAT}; make the index again with boc index --replace"
-    for use in (EmbeddedBackend(home).open, EmbeddedBackend(home).edit, EmbeddedBackend(home).compact):
+    backend = EmbeddedBackend(home)
+    for use in (backend.open, lambda name: backend.edit(name).__enter__(), backend.compact):
         with pytest.raises(ManifestError, match=message):
             use("pets")
     build(home, "pets")
