@@ -71,8 +71,8 @@ class Timed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
-    def request(self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None, **params: Any) -> Json:
-        answer = self._transport.request(method, path, body, **params)
+    def search(self, path: str, body: Mapping[str, Any] | bytes, **params: Any) -> Json:
+        answer = self._transport.search(path, body, **params)
         self.took = answer.get("took", 0.0)
         return answer
 
@@ -127,7 +127,7 @@ class ServedGraph(Served):
         if self.scale is not None:
             vector = quantised(vector, self.scale).astype(np.int32)
         body = {**hnsw_query(self.timed.engine, vector, self.ef), "size": K, "_source": ITEM}
-        return self.timed.request("POST", self.path, body)["hits"]["hits"]
+        return self.timed.search(self.path, body)["hits"]["hits"]
 
     def rows(self, answer: Any) -> Sequence[int]:
         return [self.data.rows[hit["_source"]["id"]] for hit in answer]

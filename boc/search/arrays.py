@@ -33,6 +33,7 @@ class ArraySearch:
         self._searcher = searcher
         self._dim = searcher.index.manifest.identity.dim
         self._planned = lru_cache(PLANS)(self._plan)
+        self._pool = lru_cache(1)(ThreadPoolExecutor)  # its threads wait for the next batch
 
     def __call__(self, queries: Embeddings, options: SearchOptions, threads: int) -> Found:
         """Ids (n, k), None where there are fewer, and scores float32 (n, k), -inf there; see ``search_arrays``."""
@@ -51,8 +52,7 @@ class ArraySearch:
             answer(0, n)
             return ids, scores
         firsts = range(0, n, size)
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(answer, firsts, (min(first + size, n) for first in firsts)))
+        list(self._pool(threads).map(answer, firsts, (min(first + size, n) for first in firsts)))
         return ids, scores
 
     def _answerer(self, queries: Embeddings, options: SearchOptions, target: Modality) -> Answerer | None:

@@ -105,12 +105,14 @@ class ServerIndex:
                 return self._aligned(queries, k, modality, filters, rescore, Stages() if stages is None else stages)
         asked, bodies = [], []
         only = self._only(modality)
+        # Re-ranking all that match takes no scores of terms.
+        unscored = words is None and k > requests.WINDOW and rescore is not None and self._reranks(rescore)
+        query_of = self._strategy.matching if unscored else self._strategy.query
         for i in range(queries.shape[0]):
             features = self._features(queries, i, len(filters))
             if features:
                 by_words = None if words is None else requests.match_body(words.texts[i], words.weight)
-                query = self._strategy.query(features)
-                bodies.append(requests.search_body(query, k, only, filters, by_words, self._layout))
+                bodies.append(requests.search_body(query_of(features), k, only, filters, by_words, self._layout))
                 asked.append(i)
         stages = Stages() if stages is None else stages
         found: list[list[Hit]] = [[] for _ in range(queries.shape[0])]
@@ -118,7 +120,13 @@ class ServerIndex:
             size = BATCH if rescore is None or self._scripts else max(1, CANDIDATES // k)
             for start in range(0, len(bodies), size):
                 part = slice(start, start + size)
-                answers = self._hits(bodies[part], k, asked[part], rescore, stages, exact=words is None)
+                try:
+                    answers = self._hits(bodies[part], k, asked[part], rescore, stages, exact=words is None)
+                except RefusedError as error:
+                    if rescore is None or not self._reranks(rescore) or "script" not in f"{error.kind} {error.reason}":
+                        raise
+                    self._scripts = False  # scripts are missing or forbidden on the server
+                    return self.search(queries, k, modality, filters=filters, rescore=rescore, stages=stages)
                 for i, hits in zip(asked[part], answers, strict=True):
                     found[i] = hits
         if modality is not None and only is None and any(h.item.modality != modality for hits in found for h in hits):
@@ -162,14 +170,12 @@ class ServerIndex:
             stages.took("content_ms", begun)
             return found
         queries = [rescore.queries.vectors[i] for i in numbers]
-        if self._scripts and rescore.k <= requests.WINDOW:
-            try:
-                return self._rescored(bodies, k, queries, rescore.k, stages)
-            except RefusedError as error:
-                if "script" not in f"{error.kind} {error.reason}":
-                    raise
-                self._scripts = False  # scripts are missing or forbidden on the server
-        return self._fetched(bodies, k, queries, rescore.k, stages)
+        answer = self._rescored if self._reranks(rescore) else self._fetched
+        return answer(bodies, k, queries, rescore.k, stages)
+
+    def _reranks(self, rescore: Rescore) -> bool:
+        """Whether the server re-ranks, and not this process."""
+        return self._scripts and rescore.k <= requests.WINDOW
 
     def _aligned(
         self,

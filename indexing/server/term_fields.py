@@ -61,6 +61,10 @@ class Strategy(ABC):
         """The query whose score is the sum over features."""
         return {"bool": {"should": [self.clause(feature, weight) for feature, weight in features.items()]}}
 
+    def matching(self, features: Mapping[str, int]) -> Json:
+        """The query that finds what ``query`` finds, at less cost if it may have other scores."""
+        return self.query(features)
+
     def documents(self, terms: TermMatrix) -> list[dict[str, int]]:
         """The features of each row with their values; digits that are 0 are left out."""
         values, bounds = terms.data, terms.indptr.tolist()
@@ -165,6 +169,9 @@ class Text(Strategy):
 
     def clause(self, feature: str, weight: int) -> Json:
         return {"term": {self.path: {"value": feature, "boost": weight}}}
+
+    def matching(self, features: Mapping[str, int]) -> Json:
+        return {"terms": {self.path: list(features)}}
 
 
 class CountedText(Text):

@@ -17,16 +17,19 @@ from scipy import sparse
 from boc import plugins
 from boc.errors import BackendError, BocWarning
 from boc.plugins import Index
-from boc.types import Filter, Item
+from boc.types import Embeddings, Filter, Item, Rescore
+from boc.vectors import unit_rows
 from indexing.server.backend import ServerBackend
 from indexing.server.index import ServerIndex
+from indexing.server.requests import WINDOW, dumps
 from indexing.server.term_fields import EXACT, STRATEGIES
+from indexing.server.transport import Json, RefusedError, Transport
 from tests.oracles import new_manifest, picture, random_terms, sentence
 
 SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 N, QUERIES, TERMS = 200, 50, 100
 ITEMS = [picture(f"{i:03d}.jpg") if i % 3 else sentence(f"{i:03d}#0") for i in range(N)]
-VECTORS = np.eye(N, 3, dtype=np.float32)
+VECTORS = unit_rows(np.random.default_rng(9).standard_normal((N, 3))).astype(np.float32)
 
 Connect = Callable[..., ServerBackend]
 
@@ -110,6 +113,41 @@ def test_ten_thousand_pairs_of_weights_up_to_512(connect: Connect, name: str, fi
     pictures = [item for item in ITEMS if item.modality == "image"]
     rows = [i for i, item in enumerate(ITEMS) if item.modality == "image"]
     assert np.array_equal(scores(index, pictures, queries, modality="image"), expected[:, rows])
+
+
+class NoScripts:
+    """A transport to a server that refuses scripts."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.refused = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def search(self, path: str, body: Any, **params: Any) -> Json:
+        if b"script_score" in (body if isinstance(body, bytes) else dumps(body)):
+            self.refused += 1
+            raise RefusedError("refused", 400, "illegal_argument_exception", "cannot execute [inline] scripts")
+        return self._transport.search(path, body, **params)
+
+
+@pytest.mark.parametrize("field", STRATEGIES)
+def test_all_that_share_a_term_are_re_ranked_with_scripts_or_without(connect: Connect, name: str, field: str) -> None:
+    rng = np.random.default_rng(5)
+    terms, queries = random_terms(rng, (N, TERMS), 64, 0.02), random_terms(rng, (8, TERMS), 64, 0.1)
+    vectors = unit_rows(rng.standard_normal((8, 3))).astype(np.float32)
+    found = build(connect(field=field), name, terms)
+    without = ServerIndex(NoScripts(found._transport), found.generation)
+    shared, products = dots(queries, terms) > 0, vectors @ VECTORS.T
+    for index in (found, without):
+        told = index.search(queries, WINDOW + 1, rescore=Rescore("dot", Embeddings("text", vectors), 10))
+        for i, hits in enumerate(told):
+            rows = np.flatnonzero(shared[i])
+            best = rows[np.argsort(-products[i, rows])][:10]
+            assert [hit.item for hit in hits] == [ITEMS[row] for row in best]
+            assert np.allclose([hit.score for hit in hits], products[i, best], atol=1e-2)
+    assert without._transport.refused == 1  # it does not ask twice
 
 
 @pytest.mark.parametrize("field", STRATEGIES)
