@@ -21,7 +21,7 @@ from boc.errors import BackendError, ManifestError
 from boc.manifest import OPTIONAL, Manifest
 from boc.types import FieldType
 
-from .requests import ATTACHED, OBJECT, OWN, Layout
+from .requests import ATTACHED, OBJECT, OWN, Layout, object_mapping
 from .term_fields import STRATEGIES, Strategy
 from .transport import Json, RefusedError, Transport
 
@@ -63,6 +63,11 @@ class Generation:
     @property
     def strategy(self) -> Strategy:
         return STRATEGIES[self.state.field].at(self.layout.own("terms"))
+
+    @property
+    def borrowed(self) -> bool:
+        """Whether ``name`` is not the one it was made as: an alias, a clone, an index that was restored or shrunk."""
+        return not self.digest
 
     @property
     def loading_alias(self) -> str:
@@ -110,7 +115,8 @@ def generations(transport: Transport, name: str) -> list[Generation]:
 
 
 def published(transport: Transport, name: str) -> Generation:
-    """The generation that ``name`` points to. BackendError if there is none, or if ``name`` is another index."""
+    """The generation that ``name`` points to, which may be borrowed. BackendError if there is none, or if ``name`` is
+    an index of another program."""
     found = _behind(transport, name)
     if found is None:
         known = names(transport)
@@ -127,9 +133,16 @@ def check_free(transport: Transport, name: str) -> None:
 
 
 def check_own(generation: Generation | None) -> None:
-    """BackendError if the items of ``generation`` are documents of another program."""
-    if generation is not None and generation.state.attached:
-        name = generation.name
+    """BackendError if the items of ``generation`` are documents of another program, or if its name is borrowed."""
+    if generation is None:
+        return
+    name = generation.name
+    if generation.borrowed:
+        raise BackendError(
+            f"{name} stands for the index {generation.physical}, which is read under this name, not changed; change it "
+            "under its own name, or load under a name of its own and move the alias"
+        )
+    if generation.state.attached:
         raise BackendError(
             f"{name} is an index of another program, with a code attached to its documents; boc attach {name} adds to "
             f"them, boc detach {name} takes it away"
@@ -143,12 +156,57 @@ def _behind(transport: Transport, name: str) -> Generation | None:
         found = [generation for generation in generations(transport, name) if generation.live]
         fields = {k: v for entry in indices.values() for k, v in _fields(entry["mappings"].get("properties", {}))}
         found = [replace(each, manifest=replace(each.manifest, fields=fields)) for each in found]
+        _check_object(found, indices)
+    if indices and not found:
+        found = _borrowed(transport, indices, name)
     if indices and not found:
         raise BackendError(
             f"{name!r} at {transport.shown} was not made by boc; choose another name, or add a code to its documents "
-            f"with boc attach {name} FEATURES"
+            f"with boc attach {name} FEATURES (if it is to be a copy of an index of boc, make it with boc copy)"
         )
     return found[-1] if found else None
+
+
+def _borrowed(transport: Transport, indices: Json, name: str) -> list[Generation]:
+    """The generation behind a name that it was not made as. BackendError if there are several."""
+    made = {physical: entry for physical, entry in indices.items() if "boc" in _told(entry)}
+    if len(indices) > 1 and made:
+        raise BackendError(f"{name!r} stands for {len(indices)} indexes; name one: {', '.join(sorted(indices)[:10])}")
+    found = [replace(_generation(physical, entry, name), live=True) for physical, entry in made.items()]
+    if any(each.state.state not in ("complete", "editing") for each in found):
+        raise BackendError(f"{name!r} at {transport.shown} is not loaded in whole; repeat the boc index that loads it")
+    return [each for each in found if not each.state.attached]
+
+
+def _check_object(found: Sequence[Generation], indices: Json) -> None:
+    """BackendError if an index with an attached code was made again, and its fields of boc are others."""
+    for each in found:
+        wanted = object_mapping(STRATEGIES[each.state.field], each.manifest.identity.dim)["properties"]
+        for physical, entry in indices.items():
+            there = entry["mappings"].get("properties", {}).get(OBJECT, {}).get("properties", {})
+            if any(there.get(field, {}).get("type") != told["type"] for field, told in wanted.items()):
+                raise BackendError(
+                    f"the field {OBJECT!r} of {physical} is not mapped as boc attach did it: the index was made again; "
+                    f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat boc detach and attach"
+                )
+
+
+def check_codes(transport: Transport, generation: Generation) -> None:
+    """BackendError if the index has items whose codes are lost, as a server's own copying of documents loses them."""
+    if generation.state.attached:
+        return
+    layout = generation.layout
+    item, code = ({"exists": {"field": layout.own(field)}} for field in ("modality", "vector"))
+    query = {"bool": {"filter": [item], "must_not": [code]}}
+    body = {"query": query, "size": 1, "terminate_after": 1, "_source": False}
+    hits = transport.search(f"/{generation.target}/_search", body)["hits"]["hits"]
+    if hits:
+        raise BackendError(
+            f"{generation.name} at {transport.shown} has items without a code, such as {hits[0]['_id']!r}: "
+            "_reindex, _update and _update_by_query write documents from their _source, which has no codes and "
+            "vectors; make it again with boc index, or copy the index that it was made of with boc copy, _clone, "
+            "_shrink, _split or a snapshot"
+        )
 
 
 def names(transport: Transport) -> list[str]:
@@ -198,31 +256,32 @@ def indices_of(transport: Transport, pattern: str) -> Json:
         raise
 
 
+def _told(entry: Json) -> Json:
+    """The ``_meta`` of an index."""
+    found: Json = entry.get("mappings", {}).get("_meta", {})
+    return found
+
+
 def _parsed(indices: Json, name: str) -> list[Generation]:
     found = []
     for physical, entry in indices.items():
         match = PHYSICAL.fullmatch(physical)
-        told = entry.get("mappings", {}).get("_meta", {})
-        if not match or match["name"] != name or "boc" not in told:
-            continue
-        try:
-            state = State(**told["server"])
-        except (KeyError, TypeError):
-            raise ManifestError(f"{physical}: its _meta is not of this version of boc; make the index again") from None
-        if state.field not in STRATEGIES:
-            raise ManifestError(f"{physical}: codes stored as {state.field!r}, unknown to this boc; upgrade boc")
-        found.append(
-            Generation(
-                physical,
-                name,
-                match["digest"],
-                int(match["number"]),
-                (attached_alias(name) if state.attached else name) in entry.get("aliases", {}),
-                Manifest.from_dict(told["boc"], where=physical),
-                state,
-            )
-        )
+        if match and match["name"] == name and "boc" in _told(entry):
+            found.append(_generation(physical, entry, name, match["digest"], int(match["number"])))
     return sorted(found, key=lambda generation: generation.number)
+
+
+def _generation(physical: str, entry: Json, name: str, digest: str = "", number: int = 0) -> Generation:
+    """The generation that the ``_meta`` of an index tells of. ManifestError if it is of another version."""
+    told = _told(entry)
+    try:
+        state = State(**told["server"])
+    except (KeyError, TypeError):
+        raise ManifestError(f"{physical}: its _meta is not of this version of boc; make the index again") from None
+    if state.field not in STRATEGIES:
+        raise ManifestError(f"{physical}: codes stored as {state.field!r}, unknown to this boc; upgrade boc")
+    live = (attached_alias(name) if state.attached else name) in entry.get("aliases", {})
+    return Generation(physical, name, digest, number, live, Manifest.from_dict(told["boc"], where=physical), state)
 
 
 THEIRS: dict[str, FieldType] = {

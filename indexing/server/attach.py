@@ -30,8 +30,8 @@ from .bulk import Bulk, Ledger
 from .force_merge import refresh
 from .index import ServerIndex, scan
 from .probe import EXACT, tried_field
-from .requests import ATTACHED, OBJECT, WINDOW, documents, is_unit, vector_mapping
-from .term_fields import STRATEGIES, Strategy
+from .requests import ATTACHED, OBJECT, WINDOW, documents, is_unit, kept, object_mapping
+from .term_fields import STRATEGIES
 from .transport import Json, Transport
 from .writer import counts, put_arrays
 
@@ -77,7 +77,7 @@ class Attachment:
                 raise BackendError(f"{self._transport.shown} can add no codes to an index: {told}")
         self._field = field
         strategy, there = STRATEGIES[field], self._mapping.get("properties", {}).get(OBJECT)
-        wanted = _mapping(strategy, manifest)
+        wanted = object_mapping(strategy, manifest.identity.dim)
         if there is None:
             return {"properties": {OBJECT: wanted}}
         kinds = {each: entry.get("type") for each, entry in there.get("properties", {}).items()}
@@ -102,7 +102,7 @@ class Attachment:
             "settings": {"number_of_shards": 1, "number_of_replicas": self._address.replicas},
             "mappings": {
                 "dynamic": False,
-                "_source": {"excludes": ["block"]},
+                "_source": kept(["block"]),
                 "_meta": meta(manifest, state),
                 "properties": {"block": {"type": "binary", "doc_values": True}},
             },
@@ -242,19 +242,3 @@ def _theirs(transport: Transport, name: str) -> Json:
     if mapping.get("_source", {}).get("enabled") is False:
         raise BackendError(f"{name} keeps no _source, so its documents cannot be updated; make it again with _source")
     return mapping
-
-
-def _mapping(strategy: Strategy, manifest: Manifest) -> Json:
-    """The mapping of our object in a document."""
-    return {
-        "dynamic": False,
-        "properties": {
-            "id": {"type": "keyword", "index": False},
-            "modality": {"type": "keyword"},
-            "row": {"type": "keyword"},
-            "size": {"type": "integer", "index": False},
-            "digits": {"type": "byte", "index": False},
-            "terms": strategy.mapping,
-            "vector": vector_mapping("binary", manifest.identity.dim),
-        },
-    }

@@ -14,7 +14,7 @@ from boc.manifest import Manifest
 
 from . import term_fields
 from .address import Address
-from .aliases import check_own, drop, generations, names, published
+from .aliases import check_codes, check_own, drop, generations, names, published
 from .attach import Attachment
 from .force_merge import merge
 from .index import ServerIndex
@@ -53,6 +53,7 @@ class ServerBackend:
         if generation.state.attached:
             items, postings, _ = counts(self.transport, generation.target, generation.layout)
             generation = replace(generation, manifest=replace(generation.manifest, items=items, postings=postings))
+        check_codes(self.transport, generation)
         return ServerIndex(self.transport, generation)
 
     def attach(self, name: str) -> Attachment:
@@ -75,9 +76,7 @@ class ServerBackend:
 
     def remove(self, name: str) -> None:
         there = generations(self.transport, name)
-        if not there:
-            published(self.transport, name)  # raises an error that lists the indexes
-        check_own(there[-1] if there else None)
+        check_own(there[-1] if there else published(self.transport, name))  # raises an error that lists the indexes
         drop(self.transport, there)
 
     def about(self) -> dict[str, str]:

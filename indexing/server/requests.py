@@ -160,7 +160,7 @@ def index_body(
         },
         "mappings": {
             "dynamic": False,
-            "_source": {"excludes": HIDDEN},
+            "_source": kept(HIDDEN),
             "_meta": state,
             "properties": {
                 "id": {"type": "keyword", "index": False},
@@ -176,6 +176,27 @@ def index_body(
             },
         },
     }
+
+
+def object_mapping(strategy: Strategy, dim: int) -> Json:
+    """The mapping of the object ``OBJECT`` in a document of another program, for vectors with ``dim`` components."""
+    return {
+        "dynamic": False,
+        "properties": {
+            "id": {"type": "keyword", "index": False},
+            "modality": {"type": "keyword"},
+            "row": {"type": "keyword"},
+            "size": {"type": "integer", "index": False},
+            "digits": {"type": "byte", "index": False},
+            "terms": strategy.mapping,
+            "vector": vector_mapping("binary", dim),
+        },
+    }
+
+
+def kept(without: Sequence[str]) -> Json:
+    """What an index keeps of a document in ``_source``. All is said, so that no template of the cluster adds to it."""
+    return {"enabled": True, "includes": ["*"], "excludes": list(without)}
 
 
 def vector_mapping(layout: str, dim: int) -> Json:

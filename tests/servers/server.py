@@ -124,6 +124,7 @@ class Server:
             "node.name": f"node-{self.port}",
             "path.data": str(self.folder / "data"),
             "path.logs": str(self.folder / "logs"),
+            "path.repo": [str(self.folder / "snapshots")],
             "network.host": "127.0.0.1",
             "http.port": self.port,
             "transport.port": transport,

@@ -1,0 +1,318 @@
+"""What administrators do to indexes: snapshots, clones, shrinking, reindexing, aliases, templates. Afterwards an index
+is whole, or opening it says in one line what is lost and what to do."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from boc.errors import BackendError
+from boc.evaluate.verify import verify
+from boc.indexes.attach import attach
+from boc.indexes.build import build_index
+from boc.indexes.copy import copy_index
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import Header
+from boc.inputs.sources import Source
+from boc.plugins import backend
+from boc.search.searcher import Searcher
+from boc.types import Batch, Embeddings, Item
+from tests.servers.errors import RequestError
+from tests.servers.fixtures import kinds
+
+SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
+N, DIM = 400, 16
+LOST = r"items without a code, such as .*boc copy, _clone, _shrink, _split or a snapshot"
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True),
+]
+
+
+def made(path: Path, seed: int) -> Path:
+    """A feature file of N pictures and N captions."""
+    rng = np.random.default_rng(seed)
+    batches = []
+    for modality in ("image", "text"):
+        vectors = rng.standard_normal((N, DIM)).astype(np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        items = [Item(f"{modality}/{i}", modality, f"{modality} {i} of {seed}", f"{i}") for i in range(N)]
+        batches.append(Batch(items, Embeddings(modality, vectors)))
+    digest = Source([item for batch in batches for item in batch.items]).digest
+    with FeatureWriter(path, Header("embeddings", "made:up", "0" * 64, DIM, "float16", digest)) as writer:
+        writer.append(N, batches)
+        writer.finish()
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("made")
+    return [made(folder / f"{seed}.h5", seed) for seed in (1, 2)]
+
+
+@pytest.fixture(scope="module")
+def queries() -> NDArray[np.float32]:
+    found = np.random.default_rng(9).standard_normal((6, DIM)).astype(np.float32)
+    found /= np.linalg.norm(found, axis=1, keepdims=True)
+    return found
+
+
+@dataclass
+class Place:
+    """A server, and the beginning of the names of a test, all of which are removed after it."""
+
+    server: Any
+    name: str
+
+    def __post_init__(self) -> None:
+        self.at = f"{SCHEMES[self.server.kind.engine]}+{self.server.url}?replicas=0&shards=2"
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        return self.server.request(method, path, body)
+
+    def physical(self, name: str) -> str:
+        (found,) = self.ask("GET", name)
+        return str(found)
+
+    def move(self, alias: str, to: str) -> None:
+        actions = [
+            {"remove": {"index": "*", "alias": alias, "must_exist": False}},
+            {"add": {"index": to, "alias": alias}},
+        ]
+        self.ask("POST", "_aliases", {"actions": actions})
+
+
+@pytest.fixture
+def place(server: Any) -> Iterator[Place]:
+    found = Place(server, f"admin-{uuid.uuid4().hex[:10]}")
+    yield found
+    for each in found.ask("GET", f"*{found.name}*"):
+        found.ask("DELETE", each)
+
+
+def answers(at: str, name: str, queries: NDArray[np.float32]) -> list[list[tuple[str, str, float]]]:
+    found = Searcher.open(name, at).search_vectors(Embeddings("text", queries), k=8, rm=2 * N)
+    return [[(hit.item.id, hit.item.content, round(hit.score, 5)) for hit in hits] for hits in found]
+
+
+def is_right(place: Place, name: str) -> bool:
+    return verify(backend(place.at).open(name), pairs=100).right
+
+
+def refuses_changes(place: Place, name: str, file: Path) -> None:
+    """The index is read under this name, and no command changes or removes it."""
+    before = place.ask("GET", f"*{place.name}*")
+    there = backend(place.at)
+    for change in (
+        lambda: there.edit(name),
+        lambda: there.compact(name),
+        lambda: there.remove(name),
+        lambda: build_index(name, file, at=place.at, replace=True),
+    ):
+        with pytest.raises(BackendError, match="read under this name, not changed; change it under its own name"):
+            change()
+    assert place.ask("GET", f"*{place.name}*") == before
+
+
+@pytest.mark.parametrize("code", ["dictionary", "bits:6"])
+def test_a_snapshot_is_restored_as_it_was_and_under_another_name(
+    place: Place, files: list[Path], queries: NDArray[np.float32], code: str
+) -> None:
+    name, repository = place.name, f"_snapshot/{place.name}"
+    build_index(name, files[0], at=place.at, code=code)
+    wanted, physical = answers(place.at, name, queries), place.physical(name)
+    try:
+        place.ask("PUT", repository, {"type": "fs", "settings": {"location": name}})
+    except RequestError as refused:  # a server that was not started here
+        pytest.skip(f"no file repository: {refused}")
+    try:
+        taken = place.ask("PUT", f"{repository}/one?wait_for_completion=true", {"indices": f"{name}*"})
+        assert taken["snapshot"]["state"] == "SUCCESS"
+        place.ask("DELETE", physical)
+        with pytest.raises(BackendError, match="no index"):
+            backend(place.at).open(name)
+        restore = f"{repository}/one/_restore?wait_for_completion=true"
+        assert not place.ask("POST", restore, {"indices": physical})["snapshot"]["shards"]["failed"]
+        assert is_right(place, name)
+        assert answers(place.at, name, queries) == wanted
+        renamed = {"indices": physical, "rename_pattern": "^", "rename_replacement": "restored-"}
+        place.ask("POST", restore, {**renamed, "include_aliases": False})
+        other = f"restored-{physical}"
+        assert is_right(place, other)
+        assert answers(place.at, other, queries) == wanted
+        refuses_changes(place, other, files[1])
+        build_index(name, files[1], at=place.at, code=code, replace=True)  # its own name is still its own
+        assert is_right(place, name)
+        assert answers(place.at, other, queries) == wanted != answers(place.at, name, queries)
+    finally:
+        place.ask("DELETE", f"{repository}/one")
+        place.ask("DELETE", repository)
+
+
+def test_a_clone_and_what_a_policy_shrinks_in_place_of_the_index_are_whole(
+    place: Place, files: list[Path], queries: NDArray[np.float32]
+) -> None:
+    """The second does what a policy of index lifecycle management does: read only, one segment, shrunk, its aliases
+    moved, the first one deleted."""
+    name = place.name
+    build_index(name, files[0], at=place.at, code="dictionary")
+    wanted, physical = answers(place.at, name, queries), place.physical(name)
+    place.ask("PUT", f"{name}/_settings", {"index.blocks.write": True})
+    place.ask("POST", f"{name}/_forcemerge?max_num_segments=1")
+    for how, target in (("clone", f"{name}-clone"), ("split", f"{name}-split"), ("shrink", f"shrink-ab1c-{physical}")):
+        shards = {"clone": 2, "split": 4, "shrink": 1}[how]
+        place.ask("PUT", f"{physical}/_{how}/{target}", {"settings": {"index.number_of_shards": shards}})
+        place.ask("GET", f"_cluster/health/{target}?wait_for_status=yellow&timeout=20s")
+        assert is_right(place, target)
+        assert answers(place.at, target, queries) == wanted
+        refuses_changes(place, target, files[1])
+    shrunk = f"shrink-ab1c-{physical}"
+    added = [{"add": {"index": shrunk, "alias": alias}} for alias in (name, physical)]
+    place.ask("POST", "_aliases", {"actions": [{"remove_index": {"index": physical}}, *added]})
+    for alias in (name, physical):
+        assert is_right(place, alias)
+        assert answers(place.at, alias, queries) == wanted
+        refuses_changes(place, alias, files[1])
+
+
+def test_what_a_reindex_loses_is_said_and_a_copy_loses_nothing(
+    place: Place, files: list[Path], queries: NDArray[np.float32]
+) -> None:
+    name, other = place.name, f"{place.name}-other"
+    build_index(name, files[0], at=place.at, code="bits:6")
+    wanted = answers(place.at, name, queries)
+    (entry,) = place.ask("GET", name).values()
+    kept = {
+        key: value for key, value in entry["settings"]["index"].items() if key in ("sort", "similarity", "analysis")
+    }
+    place.ask("PUT", other, {"settings": {"index": kept}, "mappings": entry["mappings"]})
+    copied = place.ask("POST", "_reindex?refresh=true", {"source": {"index": name}, "dest": {"index": other}})
+    assert copied["created"] >= 2 * N
+    with pytest.raises(BackendError, match=LOST):
+        Searcher.open(other, place.at)
+    place.move(f"{name}-alias", other)
+    with pytest.raises(BackendError, match=LOST):
+        verify(backend(place.at).open(f"{name}-alias"))
+    place.ask("DELETE", other)
+    place.ask("PUT", other)
+    place.ask("POST", "_reindex?refresh=true", {"source": {"index": name}, "dest": {"index": other}})
+    with pytest.raises(BackendError, match="if it is to be a copy of an index of boc, make it with boc copy"):
+        Searcher.open(other, place.at)
+
+    copy_index(name, f"{name}-copy", at=place.at)
+    assert is_right(place, f"{name}-copy")
+    assert answers(place.at, f"{name}-copy", queries) == wanted
+    # Some documents written again from their _source, in the index itself.
+    place.ask("POST", f"{name}/_update_by_query?refresh=true", {"query": {"ids": {"values": ["image/3"]}}})
+    with pytest.raises(BackendError, match=f"such as 'image/3'.*{LOST[-30:]}"):
+        Searcher.open(name, place.at)
+
+
+def test_a_reindex_keeps_an_attached_code_if_its_mapping_is_there(
+    place: Place, files: list[Path], queries: NDArray[np.float32]
+) -> None:
+    name = place.name
+    first, second, third = (f"{name}-{i}" for i in (1, 2, 3))
+    place.ask("PUT", first, {"mappings": {"dynamic": False}, "aliases": {name: {}}})
+    for i in range(N):
+        place.ask("PUT", f"{first}/_doc/image%2F{i}", {"price": i})
+    attach(name, [files[0]], at=place.at, code="bits:6")
+    found = searched(place, name, queries)
+    (entry,) = place.ask("GET", first).values()
+    for target, body in ((second, {"mappings": entry["mappings"]}), (third, None)):
+        place.ask("PUT", target, body)
+        place.ask("POST", "_reindex?refresh=true", {"source": {"index": first}, "dest": {"index": target}})
+    place.move(name, second)
+    place.ask("DELETE", first)
+    assert is_right(place, name)
+    assert searched(place, name, queries) == found
+    place.move(name, third)
+    with pytest.raises(BackendError, match="the index was made again; make it with the mapping of 'boc'"):
+        Searcher.open(name, place.at)
+
+
+def searched(place: Place, name: str, queries: NDArray[np.float32]) -> list[list[tuple[str, float]]]:
+    found = Searcher.open(name, place.at).search_vectors(Embeddings("image", queries), k=8, rm=2 * N)
+    return [[(hit.item.id, round(hit.score, 5)) for hit in hits] for hits in found]
+
+
+def test_an_alias_of_theirs_is_moved_under_searches_and_loads(
+    place: Place, files: list[Path], queries: NDArray[np.float32]
+) -> None:
+    """Who searches through it has the hits of one index or the other, whole."""
+    one, two, live = (f"{place.name}-{each}" for each in ("one", "two", "live"))
+    for name, file in zip((one, two), files, strict=True):
+        build_index(name, file, at=place.at, code="bits:6")
+    allowed = [answers(place.at, name, queries) for name in (one, two)]
+    place.move(live, place.physical(one))
+    stop, seen, errors = threading.Event(), list[Any](), list[Exception]()
+
+    def search() -> None:
+        while not stop.is_set():
+            try:
+                seen.append(answers(place.at, live, queries))
+            except BackendError as error:
+                errors.append(error)
+
+    def load() -> None:
+        for file in (files[1], files[0]):
+            build_index(f"{place.name}-three", file, at=place.at, code="bits:6", replace=True)
+
+    threads = [threading.Thread(target=each) for each in (search, load)]
+    for thread in threads:
+        thread.start()
+    for i in range(20):
+        place.move(live, place.physical((two, one)[i % 2]))
+        threading.Event().wait(0.02)
+    threads[1].join()
+    stop.set()
+    threads[0].join()
+    assert not errors
+    assert {allowed.index(each) for each in seen} == {0, 1}
+    for name in (one, two, live, f"{place.name}-three"):
+        assert is_right(place, name)
+    refuses_changes(place, live, files[1])
+    place.ask("POST", "_aliases", {"actions": [{"add": {"index": place.physical(two), "alias": live}}]})
+    with pytest.raises(BackendError, match="stands for 2 indexes; name one"):
+        Searcher.open(live, place.at)
+
+
+def test_a_template_of_theirs_changes_nothing_of_ours(
+    place: Place, files: list[Path], queries: NDArray[np.float32]
+) -> None:
+    name = place.name
+    strings = {"strings": {"match_mapping_type": "string", "mapping": {"type": "keyword"}}}
+    template: dict[str, Any] = {
+        "settings": {"number_of_replicas": 1, "refresh_interval": "30s", "codec": "best_compression"},
+        "mappings": {
+            "dynamic": True,
+            "dynamic_templates": [strings],
+            "_source": {"includes": ["id"]},
+            "properties": {"terms": {"type": "keyword"}, "modality": {"type": "text"}, "team": {"type": "keyword"}},
+        },
+        "aliases": {f"{name}-all": {}},
+    }
+    build_index(f"{name}-plain", files[0], at=place.at, code="dictionary")
+    place.ask(
+        "PUT", f"_index_template/{name}", {"index_patterns": [f"{name}-boc-*"], "priority": 900, "template": template}
+    )
+    try:
+        build_index(name, files[0], at=place.at, code="dictionary")
+        assert is_right(place, name)
+        assert answers(place.at, name, queries) == answers(place.at, f"{name}-plain", queries)
+        (mapping,) = (entry["mappings"] for entry in place.ask("GET", f"{name}/_mapping").values())
+        assert str(mapping["dynamic"]) == "false"
+        build_index(name, files[1], at=place.at, code="dictionary", replace=True)
+        assert is_right(place, name)
+    finally:
+        place.ask("DELETE", f"_index_template/{name}")
