@@ -347,9 +347,11 @@ class Searcher:
         options: SearchOptions | None = None,
         *,
         encoded: Sequence[Embeddings] | None = None,
+        template: bool = False,
         **keywords: Unpack[SearchKeywords],
     ) -> Request:
-        """The HTTP request that has the hits of ``search_query`` as its answer, for other programs.
+        """The HTTP request that has the hits of ``search_query`` as its answer, for other programs; with ``template``
+        the call of the search template that is stored on the server, with its parameters.
 
         BocError for options that take more than one request: items of the index as parts, hybrid searches, an order
         other than by score, variety and confidence. BackendError if the index is not on a server.
@@ -361,7 +363,8 @@ class Searcher:
         encoded = [self._encoded(part) for part in query.parts] if encoded is None else encoded
         whole, _ = self._composed(query, encoded, options)
         codes, depth, rescore = self.asked(whole, options, Stages())
-        return self.index.request(codes, depth, self.target(options.find), filters=options.filters, rescore=rescore)
+        only, filters = self.target(options.find), options.filters
+        return self.index.request(codes, depth, only, filters=filters, rescore=rescore, template=template)
 
     def asked(
         self,

@@ -12,12 +12,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
-from boc.errors import BackendError, ManifestError
+from boc.errors import BackendError, BocWarning, ManifestError
 from boc.manifest import OPTIONAL, Manifest
 from boc.types import FieldType
 
@@ -36,6 +37,7 @@ class State:
     ``digits`` is the largest number of digits of its frequencies, ``vectors`` the layout of the vectors, ``unit``
     whether no vector is longer than 1, ``concept_dim`` the width of concept sets, and ``blocks`` the number of
     documents that hold the arrays of the codec. ``attached``: the items are documents of another index, ``name``.
+    ``template``: a search template is stored under the name of the generation.
     """
 
     state: str
@@ -46,6 +48,7 @@ class State:
     concept_dim: int | None = None
     blocks: int = 0
     attached: bool = False
+    template: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def meta(manifest: Manifest, state: State) -> Json:
     """The ``_meta`` of the mapping of a generation."""
     return {
         "boc": json.loads(manifest.to_json()),
-        "server": {k: v for k, v in asdict(state).items() if v or k != "attached"},
+        "server": {k: v for k, v in asdict(state).items() if v or k not in ("attached", "template")},
     }
 
 
@@ -136,16 +139,22 @@ def check_own(generation: Generation | None) -> None:
     """BackendError if the items of ``generation`` are documents of another program, or if its name is borrowed."""
     if generation is None:
         return
+    check_borrowed(generation)
+    if generation.state.attached:
+        name = generation.name
+        raise BackendError(
+            f"{name} is an index of another program, with a code attached to its documents; boc attach {name} adds to "
+            f"them, boc detach {name} takes it away"
+        )
+
+
+def check_borrowed(generation: Generation) -> None:
+    """BackendError if the name of ``generation`` is borrowed."""
     name = generation.name
     if generation.borrowed:
         raise BackendError(
             f"{name} stands for the index {generation.physical}, which is read under this name, not changed; change it "
             "under its own name, or load under a name of its own and move the alias"
-        )
-    if generation.state.attached:
-        raise BackendError(
-            f"{name} is an index of another program, with a code attached to its documents; boc attach {name} adds to "
-            f"them, boc detach {name} takes it away"
         )
 
 
@@ -245,6 +254,17 @@ def drop(transport: Transport, unwanted: list[Generation]) -> None:
         except RefusedError as error:
             if error.status != 404:
                 raise
+        if generation.state.template:
+            unstore(transport, generation.physical)
+
+
+def unstore(transport: Transport, physical: str) -> None:
+    """Remove the search template of a generation; a BocWarning if that is not allowed."""
+    try:
+        transport.request("DELETE", f"/_scripts/{physical}")
+    except RefusedError as error:
+        if error.status != 404:
+            warnings.warn(f"the search template {physical} was not removed: {error}", BocWarning, stacklevel=2)
 
 
 def indices_of(transport: Transport, pattern: str) -> Json:

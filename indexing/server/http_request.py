@@ -14,6 +14,7 @@ from .address import Address
 from .requests import dumps
 from .transport import Json
 
+JSON = "application/json"
 IMPORTS = {
     "elasticsearch": "from elasticsearch import Elasticsearch as Client",
     "opensearch": "from opensearchpy import OpenSearch as Client",
@@ -22,17 +23,19 @@ IMPORTS = {
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """``body`` for the searches of ``index`` at ``address``, a server of ``engine``."""
+    """``body`` for the searches of ``index`` at ``address``, a server of ``engine``; ``action`` is _search, or
+    _search/template, which a client calls by its path."""
 
     engine: str
     address: Address
     index: str
     body: Json
+    action: str = "_search"
 
     @property
     def path(self) -> str:
         """The path behind the address of the server. A shard that cannot answer is an error, not a gap in the hits."""
-        return f"{self.index}/_search?allow_partial_search_results=false"
+        return f"{self.index}/{self.action}?allow_partial_search_results=false"
 
     @property
     def url(self) -> str:
@@ -76,7 +79,10 @@ class HttpRequest:
             options |= {"api_key": key} if elastic else {"headers": f'{{"authorization": "ApiKey " + {key}}}'}
         given = "".join(f", {name}={value}" for name, value in options.items())
         plain = orjson.loads(dumps(self.body))
-        search = f"index={self.index!r}, body=body, allow_partial_search_results=False"
+        search = f"search(index={self.index!r}, body=body, allow_partial_search_results=False)"
+        if self.action != "_search":
+            headers = "" if not elastic else f", headers=dict.fromkeys(['accept', 'content-type'], {JSON!r})"
+            search = f"{'' if elastic else 'transport.'}perform_request('POST', '/{self.path}'{headers}, body=body)"
         return "\n".join(
             [
                 *(["import os", ""] if "os.environ" in given else []),
@@ -84,13 +90,13 @@ class HttpRequest:
                 "",
                 f"client = Client({address.hosts[0]!r}{given})",
                 f"body = {_spread({name: repr(value) for name, value in plain.items()}, repr('')[0])}",
-                f'for hit in client.search({search})["hits"]["hits"]:',
+                f'for hit in client.{search}["hits"]["hits"]:',
                 '    print(hit["_id"], hit["_score"], hit["_source"])',
             ]
         )
 
     def _kibana(self) -> str:
-        return f"GET {self.path}\n{self._json()}"
+        return f"{'GET' if self.action == '_search' else 'POST'} {self.path}\n{self._json()}"
 
 
 def _spread(values: dict[str, str], quote: str) -> str:

@@ -17,7 +17,7 @@ from boc.rerank.dot import dot, reorder
 from boc.types import Filter, Hit, Item, Modality, QueryCode, Rescore, Stages, StoredConcepts, TermMatrix, TextScore
 
 from .._validate import check_rescore, no_concepts
-from . import requests
+from . import requests, search_template
 from .aliases import Generation
 from .clause_limit import SAFE, Budget
 from .http_request import HttpRequest
@@ -231,6 +231,7 @@ class ServerIndex:
         *,
         filters: Sequence[Filter] = (),
         rescore: Rescore | None = None,
+        template: bool = False,
     ) -> HttpRequest:
         most = k if rescore is None else rescore.k
         if most > requests.WINDOW:
@@ -244,13 +245,21 @@ class ServerIndex:
         features = self._features(queries, 0, len(filters))
         if not features:
             raise BackendError("the query has no terms, so it finds nothing; ask for something else")
+        engine, address = self._transport.engine, self._transport.address
+        if template:
+            if rescore is None:
+                raise BackendError("the search template re-ranks by vectors; leave out --template")
+            vector = rescore.queries.vectors[0]
+            params = search_template.parameters(features, vector, rescore.k, k, modality, filters, self._layout)
+            body = search_template.call(self.generation, params)
+            return HttpRequest(engine, address, self._target, body, "_search/template")
         body = requests.search_body(self._strategy.query(features), k, modality, filters, layout=self._layout)
         body = (
             {**body, "_source": self._layout.shown}
             if rescore is None
             else self._reranking(body, rescore.queries.vectors[0], k, rescore.k)
         )
-        return HttpRequest(self._transport.engine, self._transport.address, self.generation.name, body)
+        return HttpRequest(engine, address, self.generation.name, body)
 
     def _fetched(
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
@@ -18,6 +19,8 @@ EXACT = 1 << 24
 """Servers add scores as float32, where integers below this are exact."""
 
 
+UNUSED = -1
+"""The weight of no term."""
 DIGITS = "abcdefghijklmnopqrstuvwxyzABCD"  # suffixes of the second and later digits: enough for an int32 in base 2
 
 
@@ -64,6 +67,11 @@ class Strategy(ABC):
     def matching(self, features: Mapping[str, int]) -> Json:
         """The query that finds what ``query`` finds, at less cost if it may have other scores."""
         return self.query(features)
+
+    def template(self) -> str:
+        """The same query as mustache, for a list ``terms`` of objects with ``term`` and ``weight``."""
+        clause = json.dumps(self.clause("{{term}}", UNUSED)).replace(str(UNUSED), "{{weight}}")
+        return f'{{"bool": {{"should": [{{{{#terms}}}}{clause}, {{{{/terms}}}}{{"match_none": {{}}}}]}}}}'
 
     def documents(self, terms: TermMatrix) -> list[dict[str, int]]:
         """The features of each row with their values; digits that are 0 are left out."""
@@ -116,6 +124,10 @@ class SparseVector(Strategy):
 
     def query(self, features: Mapping[str, int]) -> Json:
         return {"sparse_vector": {"field": self.path, "query_vector": dict(features), "prune": False}}
+
+    def template(self) -> str:
+        terms = '{ {{#terms}}"{{term}}": {{weight}}, {{/terms}}"-": 1}'  # no item has the last one
+        return json.dumps(self.query({"@": 1})).replace('{"@": 1}', terms)
 
 
 class RankFeatures(Strategy):

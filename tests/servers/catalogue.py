@@ -36,11 +36,11 @@ class Kind:
 
 def _opensearch(version: str, log4j: str) -> tuple[str, ...]:
     """Artifacts of a node with the modules of the official distribution that searching and reindexing need."""
-    modules = ("transport-netty4-client", "mapper-extras-client", "analysis-common", "lang-painless", "reindex-client")
+    clients = ("transport-netty4-client", "mapper-extras-client", "reindex-client", "lang-mustache-client")
     return (
         f"org.opensearch:opensearch:{version}",
         f"org.apache.logging.log4j:log4j-core:{log4j}",
-        *(f"org.opensearch.plugin:{module}:{version}" for module in modules),
+        *(f"org.opensearch.plugin:{module}:{version}" for module in (*clients, "analysis-common", "lang-painless")),
     )
 
 
@@ -84,8 +84,9 @@ OPENSEARCH_3 = Kind(
         "org.opensearch.analysis.common.CommonAnalysisModulePlugin",
         "org.opensearch.painless.PainlessModulePlugin",
         "org.opensearch.index.reindex.ReindexModulePlugin",
+        "org.opensearch.script.mustache.MustacheModulePlugin",
     ),
-    sha256="4e889157a54281972d7f1328016a1dccb9553103417714dd17961859f8d65991",
+    sha256="64af99e2a84389b7d8aa49c6e78d430e40b55e8964d86a325e7024e77b17eca8",
     megabytes=65,
 )
 # With vector search on Lucene; Guava is a module's in the official distribution.
@@ -99,7 +100,7 @@ OPENSEARCH_3_KNN = replace(
     ),
     plugins=(*OPENSEARCH_3.plugins, "org.opensearch.knn.plugin.KNNPlugin"),
     megabytes=75,
-    sha256="fd8ce02235c6e61ffd2a5114e843cf6af7f73f5aefce8b41afee895a4f7a481e",
+    sha256="b321a7a3c96de38168c29ab1046a8647dffc547a0ad93d60b55e8ff639c156e0",
 )
 OPENSEARCH_2 = Kind(
     "opensearch-2",
@@ -112,8 +113,9 @@ OPENSEARCH_2 = Kind(
         "org.opensearch.analysis.common.CommonAnalysisPlugin",
         "org.opensearch.painless.PainlessPlugin",
         "org.opensearch.index.reindex.ReindexPlugin",
+        "org.opensearch.script.mustache.MustachePlugin",
     ),
-    sha256="7509232dfc08921941e659b3f8bbaed0bfa3ba8999ea63082eaf42cd94fa5589",
+    sha256="dc7e2e11fff2b0abd17e563a94a11755109f86e84290a9899202020b62e28ce5",
     megabytes=65,
 )
 
