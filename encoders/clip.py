@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +42,7 @@ from boc.inputs.images import read_image
 from boc.types import Embeddings, Identity, ImageRef, Ragged, Runtime
 
 from .conversion import open_clip
+from .networks.dual_tower import Tower
 from .runtime import device
 from .runtime.batching import in_batches, to_device
 
@@ -50,8 +51,6 @@ CONFIGS = ("config.json", "open_clip_config.json")
 EXAMPLE = "clip"
 LONGEST = 512  # ids per text, if neither tokenizer nor network has a limit
 THINNEST = 100  # largest ratio of the long to the short side: resizing the short side enlarges the long one too
-# tolerance relative to the global vector: float32 rounding is a hundredth of it, other tokens are far away
-CLOSE = 1e-3
 JOINER = "\u200d"  # stands for a piece without text of its own: a byte of a character that an earlier piece shows
 
 # Errors of the library for files that are damaged, foreign, or of a newer version.
@@ -155,64 +154,6 @@ def _joins(letter: str) -> bool:
     return not letter.isspace() and unicodedata.category(letter)[0] not in "PS"
 
 
-class _Tower:
-    """One of the two towers: inputs to global vectors and tokens, tokens to the joint space.
-
-    ``features`` is the library's function for the global vectors, ``tower`` the network that it calls, ``projection``
-    its last layer, or None.
-    """
-
-    def __init__(self, features: Callable[..., Any], tower: nn.Module, projection: nn.Module | None) -> None:
-        self._features = features
-        self._tower = tower
-        self._projection = projection or nn.Identity()
-        self._pool: nn.Module = nn.Identity()
-        self._hidden: Tensor | None = None
-        # Before version 5 of the library these functions returned the global vectors only.
-        tower.register_forward_hook(self._keep)
-
-    def __call__(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Unit vectors (B, dim), and the tokens (B, T, w) of the last layer."""
-        output = self._features(**inputs)
-        vectors = output if isinstance(output, Tensor) else output.pooler_output
-        hidden, self._hidden = self._hidden, None
-        if hidden is None:
-            raise RuntimeError("the tower was not called")
-        if hidden.ndim == 4:  # the feature map of a convolutional network
-            hidden = hidden.flatten(2).transpose(1, 2)
-        return nn.functional.normalize(vectors.float(), dim=-1), hidden
-
-    def joint(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, T, w), each pooled as if it were the only one, in the joint space (B, T, dim)."""
-        single = tokens.flatten(0, 1)[:, None]
-        projected: Tensor = self._projection(self._pool(single).flatten(1))
-        joint: Tensor = projected.unflatten(0, tokens.shape[:2])
-        return joint
-
-    def learn_pool(self, vector: Tensor, hidden: Tensor) -> bool:
-        """Find the map that the tower applies to a token between its last layer and the projection, from the unit
-        vector (1, dim) and the tokens (1, T, w) of one input. False if single tokens cannot be mapped.
-
-        The right map takes one of the tokens, or their mean, to the vector. A head that attends to all tokens cannot be
-        tested in this way, and is chosen if no other map fits.
-        """
-        inner = getattr(self._tower, "vision_model", getattr(self._tower, "text_model", self._tower))
-        heads = [getattr(inner, name, None) for name in ("post_layernorm", "pooler", "head")]
-        known = [head for head in heads if isinstance(head, nn.Module) and any(True for _ in head.parameters())]
-        for self._pool in (nn.Identity(), *known):
-            rows = self.joint(hidden)[0].float()
-            candidates = nn.functional.normalize(torch.cat([rows, rows.mean(0, keepdim=True)]), dim=-1)
-            if float((candidates - vector).norm(dim=1).min()) <= CLOSE:
-                return True
-        return heads[-1] is not None
-
-    def compile(self) -> None:
-        self._tower.forward = torch.compile(self._tower.forward)
-
-    def _keep(self, _: nn.Module, __: Any, output: Any) -> None:
-        self._hidden = output[0]
-
-
 class ClipEncoder:
     """A dual encoder of the library as an Encoder. Its concepts are patches and words without special tokens; they are
     not of unit length."""
@@ -221,8 +162,8 @@ class ClipEncoder:
         self.device = device.pick(runtime.device)
         self.model = model.eval().to(self.device)
         self.tokenizer = tokenizer
-        self._images = _Tower(model.get_image_features, model.vision_model, getattr(model, "visual_projection", None))
-        self._texts = _Tower(model.get_text_features, model.text_model, getattr(model, "text_projection", None))
+        self._images = Tower(model.get_image_features, model.vision_model, getattr(model, "visual_projection", None))
+        self._texts = Tower(model.get_text_features, model.text_model, getattr(model, "text_projection", None))
         self._limit = _limit(tokenizer, model.text_model)
         # SigLIP was trained with lower-case texts padded to full length, and reads the padding.
         self._full = model.config.text_config.model_type.startswith("siglip")

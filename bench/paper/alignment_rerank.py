@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.report.rows import Writer
-from bench.speed.rerank_speed import time_in_turns
 from boc.codecs import Code
-from boc.indexes.load import fit_code, load_index, new_manifest
+from boc.indexes.learn import fit_code
+from boc.indexes.load import load_index, new_manifest
 from boc.inputs.features import FeatureFile
 from boc.names import CONCEPT_DTYPES, METRICS, Metric
 from boc.rerank.alignment import align
@@ -88,6 +89,17 @@ def milliseconds(
     plain = np.array(times["dot"])
     longer = {metric: np.array(taken) - (plain if metric != "dot" else 0) for metric, taken in times.items()}
     return {metric: np.percentile(taken, [50, 25, 75]) for metric, taken in longer.items()}
+
+
+def time_in_turns(variants: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Milliseconds of each call; the first round warms up and is left out."""
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(repeats + 1):
+        for name, call in variants.items():
+            start = time.perf_counter()
+            call()
+            times[name].append(1000 * (time.perf_counter() - start))
+    return {name: measured[1:] for name, measured in times.items()}
 
 
 def single_queries(file: FeatureFile, asking: Modality, count: int) -> list[Embeddings]:

@@ -23,7 +23,8 @@ import click
 
 from bench.paper.ranking import DIRECTIONS, Gallery, share
 from bench.report.rows import Writer
-from boc.clustering.codebook import Codebook, cluster
+from boc.clustering.codebook import Codebook
+from boc.clustering.make_codebook import cluster
 from boc.codecs import concept_code
 from boc.inputs.features import FeatureFile
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from boc.clustering import codebook
+from boc.clustering import make_codebook
 from boc.clustering.codebook import Codebook
 from boc.inputs.features import FeatureFile
 
@@ -55,5 +55,5 @@ class Codebooks:
         if file is None:
             raise click.UsageError(f"no concepts {context} context; name the file that holds them")
         if kind == "words":
-            return codebook.dictionary([file], self.size)
-        return codebook.cluster([file], self.size, drop_stopwords=kind == "stop")
+            return make_codebook.dictionary([file], self.size)
+        return make_codebook.cluster([file], self.size, drop_stopwords=kind == "stop")

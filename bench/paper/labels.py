@@ -25,10 +25,11 @@ from scipy import sparse
 
 from bench.report.rows import Writer
 from boc import plugins
-from boc.clustering.codebook import cluster
+from boc.clustering.make_codebook import cluster
 from boc.clustering.term_labels import IndexLabels, Label, codebook_labels, content_words
 from boc.codecs import Code, HardAssignment, SurrogateCodec
-from boc.indexes.load import fit_code, load_index, new_manifest
+from boc.indexes.learn import fit_code
+from boc.indexes.load import load_index, new_manifest
 from boc.inputs.features import FeatureFile
 from boc.types import TermMatrix
 

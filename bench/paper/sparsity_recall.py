@@ -34,7 +34,7 @@ from bench.paper.codebooks import Codebooks
 from bench.paper.ranking import DIRECTIONS, RMS, Gallery, share
 from bench.report.rows import Writer
 from boc.codecs import Code, SurrogateCodec, concept_code, global_code
-from boc.indexes.load import fit_code
+from boc.indexes.learn import fit_code
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.types import Batch, Embeddings, Item, Modality

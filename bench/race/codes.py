@@ -24,7 +24,8 @@ from bench.race.engine import Clock, Engine, Local, Setting, Took, folder_of, re
 from boc import plugins
 from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError
-from boc.indexes.load import fit_code, load_index, new_manifest
+from boc.indexes.learn import fit_code
+from boc.indexes.load import load_index, new_manifest
 from boc.inputs.features import FeatureFile
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, TermMatrix

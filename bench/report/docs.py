@@ -2,16 +2,13 @@
 
 A page has markers, and everything between them is generated:
 
-    <!-- rows: NAME VIEW WORD... -->                      a view of docs/rows/NAME.csv (tables.py), as a table
+    <!-- rows: NAME VIEW WORD... -->                      a view of docs/rows/NAME.csv (views.py), as a table
     <!-- end -->
 
     <!-- rows: NAME plot PLOT -->                         a plot (plot.py), as docs/figures/NAME-PLOT.svg
     <!-- end -->
 
-    R@10 is <!-- rows: NAME cell COLUMN .1f KEY=VALUE... -->61.5<!-- end -->     one figure, in a sentence
-
-Words with spaces are quoted: ``"scored by=dot"``. A figure never begins a line, where its comment would make the whole
-line HTML. A plot has the digest of its rows, which is compared, since pixels depend on the version of matplotlib.
+A plot has the digest of its rows, which is compared, since pixels depend on the version of matplotlib.
 """
 
 from __future__ import annotations
@@ -25,7 +22,8 @@ from pathlib import Path
 import click
 
 from bench.report.rows import Rows, read
-from bench.report.tables import ViewError, cell, table
+from bench.report.tables import ViewError
+from bench.report.views import table
 
 ROOT = Path(__file__).resolve().parents[2]
 MARKED = re.compile(r"(<!-- rows: (?P<what>[^\n]*?) -->)(?P<old>.*?)(?P<end><!-- end -->)", re.DOTALL)
@@ -44,14 +42,6 @@ def made(text: str, page: Path, root: Path, write: bool = False) -> str:
         name, view, *words = shlex.split(match["what"])
         path = root / "docs" / "rows" / f"{name}.csv"
         rows = _rows(path)
-        if view == "cell":
-            if match.string[: match.start()].rpartition("\n")[2].strip() == "":
-                raise ViewError(f"a figure begins a line, which makes the line HTML; put a word before it: {match[1]}")
-            column, told, *keys = words
-            row = cell(rows, **dict(key.split("=", 1) for key in keys))
-            if column not in row:
-                raise ViewError(f"{name}: no column {column!r}; known: {', '.join(row)}")
-            return f"{match[1]}{float(row[column]):{told}}{match['end']}"
         if view == "plot":
             body = _plot(rows, f"{name}-{words[0]}", page, root, digest(path), write)
         else:

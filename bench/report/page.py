@@ -21,7 +21,8 @@ from markupsafe import Markup
 
 from bench.report.plot import plots
 from bench.report.rows import Rows, read
-from bench.report.tables import MEASURES, Table, everything, ratio, share, shown
+from bench.report.tables import Table, everything, share
+from bench.report.views import MEASURES, ratio, shown
 
 TITLES = {  # file of rows: title, what was measured on; in the order of the page
     "models": ("Encoders", "Flickr8k dev"),

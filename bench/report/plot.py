@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,14 +19,14 @@ from matplotlib.figure import Figure
 
 from bench.report.drawing import Line, bars, decades, draw, figure, svg, ticks_at
 from bench.report.rows import Rows, read
-from bench.report.tables import loading
+from bench.report.tables import Row, loading
+from bench.report.views import DIRECTIONS
 
-Row = Mapping[str, str]
-DIRECTIONS = ("text to image", "image to text")
 TOLD = {"text to image": "sentence to picture", "image to text": "picture to sentence"}
 SPARSITIES = (0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
 RMS = (1, 2, 5, 10, 20, 50)
 RECALLS = (0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1)
+COSTS = {"postings": "postings read per query (log)", "bytes": "bytes of postings per item (log)"}
 NEAREST = 1.003  # recall 1 has a place on an axis that spreads what is near to it
 
 
@@ -43,6 +43,12 @@ class Plot:
         return svg(self.figure, self.name)
 
 
+def titled(rows: Rows, name: str, title: str, figure: Figure) -> Plot:
+    """The plot ``name`` of ``rows``, with the title above its panels."""
+    figure.suptitle(title, fontsize=12)
+    return Plot(f"{rows.name}-{name}", title, figure)
+
+
 @dataclass(frozen=True)
 class Curve:
     """Which rows of ``sparsity_recall.py`` make a line, and how it looks in all plots; no chain is any."""
@@ -54,8 +60,8 @@ class Curve:
     dashed: bool = False
 
     def rows(self, table: Sequence[Row], direction: str) -> list[Row]:
-        found = [r for r in table if (r["code"], r["direction"]) == (self.code, direction)]
-        found = [r for r in found if self.chain in ("", r["chain"])]
+        mine = [r for r in table if (r["code"], r["direction"]) == (self.code, direction)]
+        found = [r for r in mine if self.chain in ("", r["chain"])]
         return sorted(found, key=lambda row: (float(row["sparsity"]), -float(row.get("query z") or 0)))
 
 
@@ -101,9 +107,7 @@ def _by_sparsity(rows: Rows, data: str, name: str, what: str, curves: Sequence[C
         ax.invert_xaxis()
         _named(ax, TOLD[direction], "sparsity (share of components that are zero)", "R@10, %, not re-ranked")
         draw(ax, lines, dense)
-    title = f"R@10 against sparsity: {what}. {data}"
-    made.suptitle(title, fontsize=12)
-    yield Plot(f"{rows.name}-{name}", title, made)
+    yield titled(rows, name, f"R@10 against sparsity: {what}. {data}", made)
 
 
 def _line(curve: Curve, x: Sequence[float], rows: Sequence[Row], column: str) -> Line:
@@ -130,15 +134,12 @@ def figure_3c(rows: Rows, data: str) -> Iterator[Plot]:
         ticks_at(ax.xaxis, RMS)
         _named(ax, TOLD[direction], "Rm (candidates re-ranked for each hit)", "R@10, %")
         draw(ax, lines, dense)
-    title = f"R@10 after re-ranking, sparsity 0.99 (the paper's Fig. 3c). {data}"
-    made.suptitle(title, fontsize=12)
-    yield Plot(f"{rows.name}-fig3c", title, made)
+    yield titled(rows, "fig3c", f"R@10 after re-ranking, sparsity 0.99 (the paper's Fig. 3c). {data}", made)
 
 
 def by_cost(rows: Rows, data: str) -> Iterator[Plot]:
     """R@10 against what costs money: postings read per query, and bytes per item."""
-    units = {"postings": "postings read per query (log)", "bytes": "bytes of postings per item (log)"}
-    for cost, unit in units.items():
+    for cost, unit in COSTS.items():
         made, axes = figure(2)
         for ax, direction in zip(axes, DIRECTIONS, strict=True):
             lines, dense = [], None
@@ -157,9 +158,7 @@ def by_cost(rows: Rows, data: str) -> Iterator[Plot]:
             ticks_at(ax.xaxis, decades([x for line in lines for x in line.x]))
             _named(ax, TOLD[direction], unit, "R@10, %, Rm = 10")
             draw(ax, lines, dense)
-        title = f"R@10 against {unit.partition(' (')[0]}. {data}"
-        made.suptitle(title, fontsize=12)
-        yield Plot(f"{rows.name}-{cost}", title, made)
+        yield titled(rows, cost, f"R@10 against {unit.partition(' (')[0]}. {data}", made)
 
 
 def codebook_size(rows: Rows, data: str) -> Iterator[Plot]:
@@ -183,9 +182,7 @@ def codebook_size(rows: Rows, data: str) -> Iterator[Plot]:
             ticks_at(ax.xaxis, sorted({x for line in lines for x in line.x}))
             _named(ax, TOLD[direction], unit, "R@10, %, not re-ranked")
             draw(ax, lines, float(found[0]["dense"]))
-        title = f"R@10 against {unit.partition(' (')[0]}. {data}"
-        made.suptitle(title, fontsize=12)
-        yield Plot(f"{rows.name}-{key}", title, made)
+        yield titled(rows, key, f"R@10 against {unit.partition(' (')[0]}. {data}", made)
 
 
 def _assigned(row: Row) -> str:
@@ -198,9 +195,8 @@ def _assigned(row: Row) -> str:
 def recall_postings(rows: Rows, data: str) -> Iterator[Plot]:
     """Recall of the exact top ten against postings, and bytes."""
     depth = sorted({int(row["R"]) for row in rows.table})[-2:][0]
-    units = {"postings": "postings read per query (log)", "bytes": "bytes of postings per item (log)"}
     made, axes = figure(2)
-    for ax, (cost, unit) in zip(axes, units.items(), strict=True):
+    for ax, (cost, unit) in zip(axes, COSTS.items(), strict=True):
         lines = []
         for i, code in enumerate(dict.fromkeys(row["code"] for row in rows.table)):
             found = [r for r in rows.table if r["code"] == code and int(r["R"]) == depth and float(r[cost]) > 0]
@@ -211,9 +207,7 @@ def recall_postings(rows: Rows, data: str) -> Iterator[Plot]:
         ticks_at(ax.xaxis, decades([x for line in lines for x in line.x]))
         _named(ax, f"{depth} candidates re-ranked", unit, "recall of the exact top ten (share)")
         draw(ax, lines)
-    title = f"Recall against what is read and stored. {data}"
-    made.suptitle(title, fontsize=12)
-    yield Plot(f"{rows.name}-cost", title, made)
+    yield titled(rows, "cost", f"Recall against what is read and stored. {data}", made)
 
 
 def race(rows: Rows, data: str) -> Iterator[Plot]:
@@ -246,9 +240,7 @@ def race(rows: Rows, data: str) -> Iterator[Plot]:
         better = "down and right is better" if column == "p50_ms" else "up and right is better"
         _named(ax, better, "recall of the exact top ten (share)", unit)
         draw(ax, lines)
-    title = f"Speed at equal recall; solid: ours, dashed: others. {data}"
-    made.suptitle(title, fontsize=12)
-    yield Plot(f"{rows.name}-pareto", title, made)
+    yield titled(rows, "pareto", f"Speed at equal recall; solid: ours, dashed: others. {data}", made)
     yield from _race_bars(rows, data)
 
 
@@ -282,26 +274,18 @@ def _race_bars(rows: Rows, data: str) -> Iterator[Plot]:
         ax.set_title(title, loc="left", fontweight="bold")
         if ax is not axes[0]:
             ax.set_yticklabels([])
-    title = f"What an index takes; less is better; blue: ours. {data}"
-    made.suptitle(title, fontsize=12)
-    yield Plot(f"{rows.name}-bars", title, made)
+    yield titled(rows, "bars", f"What an index takes; less is better; blue: ours. {data}", made)
 
 
 def growth(rows: Rows, data: str) -> Iterator[Plot]:
     """Time, bytes and memory against the number of items, with exponents; nothing of one number."""
     if len({row["n"] for row in rows.table}) < 2:
         return
+    latency = {"p50_ms": "median", "p95_ms": "95th percentile", "p99_ms": "99th percentile"}
+    seconds = {"fit_s": "learn the code", "load_s": "load the items", "cpu_s": "processor, both"}
     panels = (
-        (
-            "a query",
-            "milliseconds (log)",
-            {"p50_ms": "median", "p95_ms": "95th percentile", "p99_ms": "99th percentile"},
-        ),
-        (
-            "loading",
-            "seconds (log)",
-            {"fit_s": "learn the code", "load_s": "load the items", "cpu_s": "processor, both"},
-        ),
+        ("a query", "milliseconds (log)", latency),
+        ("loading", "seconds (log)", seconds),
         ("bytes and memory", "MB (log)", {"disk_mb": "disk", "build_peak_mb": "builder", "file_mb": "mapped"}),
     )
     table = [{**row, "load_s": str(loading(row))} for row in rows.table]
@@ -323,9 +307,7 @@ def growth(rows: Rows, data: str) -> Iterator[Plot]:
         ticks_at(ax.yaxis, [t for t in decades(every, (1, 2, 5)) if min(every) / 2 < t < max(every) * 2])
         _named(ax, what, "items (log)", unit)
         draw(ax, lines)
-    title = f"Growth of the embedded engine. {data}"
-    made.suptitle(title, fontsize=12)
-    yield Plot(f"{rows.name}-growth", title, made)
+    yield titled(rows, "growth", f"Growth of the embedded engine. {data}", made)
 
 
 def training(rows: Rows, data: str) -> Iterator[Plot]:
@@ -342,9 +324,7 @@ def training(rows: Rows, data: str) -> Iterator[Plot]:
                 lines.append(Line(f"{name}, {side}", x, y, style // 2, style % 2 == 1))
         _named(ax, f"{what} on pictures held out", "steps", unit)
         draw(ax, lines)
-    title = f"Validation while training. {data}"
-    made.suptitle(title, fontsize=12)
-    yield Plot(f"{rows.name}-training", title, made)
+    yield titled(rows, "training", f"Validation while training. {data}", made)
 
 
 def all_codes(rows: Rows, data: str) -> Iterator[Plot]:
@@ -352,19 +332,16 @@ def all_codes(rows: Rows, data: str) -> Iterator[Plot]:
     made, axes = figure(2, width=16, height=9)
     panels = (("R@10 code", "by the code alone", "R@10, %"), ("NDCG@25", "10 candidates re-ranked per hit", "NDCG@25"))
     for ax, (column, how, unit) in zip(axes, panels, strict=True):
-        names = [_brief(row["code"]) for row in rows.table]
         points = [
-            Line(name, [float(row["postings"])], [float(row[column])], style)
-            for style, (name, row) in enumerate(zip(names, rows.table, strict=True))
+            Line(_brief(row["code"]), [float(row["postings"])], [float(row[column])], style)
+            for style, row in enumerate(rows.table)
         ]
         ax.set_xscale("log")
         every = [line.x[0] for line in points]
         ticks_at(ax.xaxis, [t for t in decades(every, (1,)) if min(every) / 10 < t < max(every) * 10])
         _named(ax, how, "postings read per query (log)", unit)
         draw(ax, points)
-    title = f"Codes by what they read. {data}"
-    made.suptitle(title, fontsize=12)
-    yield Plot(f"{rows.name}-codes", title, made)
+    yield titled(rows, "codes", f"Codes by what they read. {data}", made)
 
 
 def _brief(code: str) -> str:

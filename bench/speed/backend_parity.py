@@ -20,7 +20,8 @@ import numpy as np
 from boc import plugins
 from boc.cli.options import CodeType
 from boc.codecs import Code
-from boc.indexes.load import fit_code, load_index, new_manifest
+from boc.indexes.learn import fit_code
+from boc.indexes.load import load_index, new_manifest
 from boc.inputs.features import FeatureFile
 from boc.inputs.query_files import read_queries
 from boc.search.searcher import Searcher

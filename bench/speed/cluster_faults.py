@@ -32,7 +32,8 @@ from bench.race.data import read, synthetic
 from bench.report.rows import Writer
 from boc.codecs import Code, SurrogateCodec
 from boc.errors import BackendError
-from boc.indexes.load import fit_code, load_index, new_manifest
+from boc.indexes.learn import fit_code
+from boc.indexes.load import load_index, new_manifest
 from boc.inputs.features import FeatureFile
 from boc.manifest import Manifest
 from boc.search.searcher import Searcher

@@ -27,7 +27,8 @@ from bench.report.rows import Writer
 from boc import plugins
 from boc.cli.options import CodeType
 from boc.codecs import Code, SurrogateCodec
-from boc.indexes.load import fit_code, load_index, new_manifest
+from boc.indexes.learn import fit_code
+from boc.indexes.load import load_index, new_manifest
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.manifest import Manifest

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.clustering.codebook import Codebook, check_files
+from boc.clustering.codebook import Codebook
 from boc.clustering.kmeans import Floats, lloyd
 from boc.clustering.learned_head import item_rows, largest, largest_products, products
+from boc.clustering.make_codebook import check_files
 from boc.clustering.term_labels import CAPTIONS, WORDS, Label, content_words, distinctive, pack_labels
 from boc.errors import FeatureFileError
 from boc.inputs.features import FeatureFile

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.linalg import solve
 
-from boc.clustering.codebook import Codebook, check_files
+from boc.clustering.codebook import Codebook
+from boc.clustering.make_codebook import check_files
 from boc.clustering.term_labels import Label, content_words, pack_labels
 from boc.errors import FeatureFileError
 from boc.inputs.features import FeatureFile

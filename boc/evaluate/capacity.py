@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.errors import BackendError, BocError
-from boc.indexes.load import load_index, sampled
-from boc.inputs.features import FeatureFiles
+from boc.indexes.learn import sampled
+from boc.indexes.load import load_index
+from boc.inputs.feature_files import FeatureFiles
 from boc.inputs.metadata import Metadata
 from boc.manifest import Manifest
 from boc.plugins import Backend

@@ -22,7 +22,8 @@ from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.codecs.surrogate_text import with_words, word_fields
 from boc.errors import BackendError, BocError
 from boc.indexes.build import PLACE, Progress
-from boc.indexes.load import BATCH, CONCEPT_BATCH, fit_code
+from boc.indexes.learn import fit_code
+from boc.indexes.load import BATCH, CONCEPT_BATCH
 from boc.manifest import Manifest
 from boc.names import Metric
 from boc.plugins import Index, check_name

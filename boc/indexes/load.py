@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +18,8 @@ from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.codecs.surrogate_text import FIELD, with_words, word_fields
 from boc.errors import BocError, BocWarning, EncoderError, FeatureFileError
-from boc.inputs.features import FeatureFile, FeatureFiles
+from boc.inputs.feature_files import FeatureFiles
+from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import Metadata
 from boc.inputs.stored_terms import concepts_of
@@ -33,10 +32,7 @@ from boc.rerank.storage import store
 from boc.types import (
     MODALITIES,
     Batch,
-    Embeddings,
     Item,
-    Modality,
-    Ragged,
     StoredConcepts,
     TermMatrix,
 )
@@ -46,104 +42,12 @@ if TYPE_CHECKING:
 
 BATCH = 4096  # items encoded and added at a time
 CONCEPT_BATCH = 256  # items encoded and added at a time with concept sets, which are many times larger
-FIT_SAMPLE = 100_000
-FIT_SETS = 2000
 DEFAULT_RM = 10.0
-MUCH = 200_000_000  # bytes of memory that are worth telling
 FOUND = 1000  # ids looked up at a time
 
 
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""A callback that gets the name of the stage, the number of finished items, and their total."""
-
 _Documents: TypeAlias = tuple[list[Item], TermMatrix, NDArray[np.float32], StoredConcepts | None]
 """The input of an index writer: items, term frequencies, vectors and concept sets."""
-
-
-class Samples(Protocol):
-    """What a code is learned from: an embeddings file, several, or an index."""
-
-    @property
-    def path(self) -> object: ...
-
-    @property
-    def dim(self) -> int: ...
-
-    def count(self, modality: Modality) -> int: ...
-
-    def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]: ...
-
-
-@dataclass(frozen=True)
-class VectorSample:
-    """The vectors of ``size`` items of one modality of ``file``, spread evenly, read in blocks."""
-
-    file: Samples
-    modality: Modality
-    size: int
-
-    def __len__(self) -> int:
-        return self.size
-
-    def blocks(self) -> Iterator[Embeddings]:
-        """The vectors, some thousand at a time."""
-        rows = np.arange(self.size) * self.file.count(self.modality) // self.size
-        for vectors in self.file.sample(self.modality, rows):
-            yield Embeddings(self.modality, vectors)
-
-
-def sampled(codec: SurrogateCodec, count: int, total: int, n_items: int) -> int:
-    """How many of ``count`` items of one modality, of ``total`` of both, a code for ``n_items`` is learned from."""
-    return min(count, max(FIT_SAMPLE, math.ceil(codec.sample_rows(n_items) * count / total)))
-
-
-def fit_code(
-    file: Samples,
-    codec: SurrogateCodec,
-    progress: Progress = lambda label, done, total: None,
-    *,
-    n_items: int | None = None,
-) -> SurrogateCodec:
-    """Fit ``codec`` on items of ``file``, spread evenly: their vectors, 100,000 per modality or as many as its steps
-    need; their concept sets, of 2,000 per modality, if it learns from these.
-
-    If this takes much memory, ``progress`` is called with the amount before it begins. ``n_items`` is the size of the
-    collection that the code is for: by default, that of the file.
-    """
-    counts = {modality: file.count(modality) for modality in MODALITIES}
-    total = sum(counts.values())
-    n_items = n_items or total
-    samples: list[Embeddings | VectorSample] = []
-    for modality, count in counts.items():
-        if count and codec.reads_concepts and not all(step.frozen for step in codec.chains[0]):
-            samples.append(_sets(file, modality, math.ceil(count / FIT_SETS)))
-        elif count:
-            samples.append(VectorSample(file, modality, sampled(codec, count, total, n_items)))
-    if not samples:
-        raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
-    rows = sum(map(len, samples))
-    memory = codec.learning_bytes(rows, file.dim, n_items)
-    told = partial(progress, f"learning from {rows:,} items, {memory / 1e9:.1f} GB of memory")
-    if memory >= MUCH:
-        told(0, rows)
-    try:
-        codec.fit(*samples, n_items=n_items)
-    except ValueError as error:
-        raise BocError(f"this code cannot be made: {error}") from error
-    if memory >= MUCH:
-        told(rows, rows)
-    return codec
-
-
-def _sets(file: Samples, modality: Modality, step: int) -> Embeddings:
-    """Every ``step``-th item of one modality with its concepts. FeatureFileError if there are none."""
-    assert isinstance(file, FeatureFile | FeatureFiles)
-    files = file.files if isinstance(file, FeatureFiles) else [file]
-    rows = [one.batch(modality, i, i + 1).embeddings for one in files for i in range(0, one.count(modality), step)]
-    sets = [row.concepts for row in rows if row.concepts is not None]
-    if len(sets) < len(rows):
-        raise FeatureFileError(f"{file.path}: holds no concept vectors; extract it again, with concepts")
-    return Embeddings(modality, np.concatenate([row.vectors for row in rows]), Ragged.concatenate(sets))
 
 
 def new_manifest(

@@ -257,9 +257,6 @@ class EmbeddedIndex:
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
         if self.manifest.concept_dtype is None:
             raise no_concepts(f"the index in {self._home}")
-        return self._sets(ids)
-
-    def _sets(self, ids: Sequence[str]) -> StoredConcepts:
         found = located(self._parts, ids)
         stored = [part.segment.concepts for part in self._parts]
         order = np.concatenate([np.zeros(0, np.int64), *(places for _, places, _ in found)])

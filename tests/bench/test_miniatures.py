@@ -231,7 +231,7 @@ def test_table_one(mini: Path) -> None:
 
 @pytest.mark.slow
 def test_recall_against_postings(mini: Path, tmp_path: Path) -> None:
-    from boc.clustering.codebook import cluster
+    from boc.clustering.make_codebook import cluster
     from boc.inputs.features import FeatureFile
 
     with FeatureFile(mini / "train.h5") as file:

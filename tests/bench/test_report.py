@@ -308,7 +308,6 @@ PAGE = """# Title
 <!-- rows: growth growth -->
 old
 <!-- end -->
-Half of it is <!-- rows: growth cell build_s .1f n=100 -->1<!-- end --> seconds.
 <!-- rows: growth plot growth -->
 <!-- end -->
 """
@@ -329,7 +328,6 @@ def test_pages_follow_their_rows(out: Path) -> None:
     assert brought(out).returncode == 0
     text = (out / "README.md").read_text(encoding="utf-8")
     assert "| 10,000 | R=5 | .950 |" in text
-    assert "-->10000.0<!-- end --> seconds." in text
     assert "](docs/figures/growth-growth.svg)" in text
     assert (out / "docs" / "figures" / "growth-growth.svg").read_text(encoding="utf-8").startswith("<svg")
     assert brought(out, "--check").returncode == 0
@@ -344,7 +342,7 @@ def test_pages_follow_their_rows(out: Path) -> None:
 @pytest.mark.parametrize(
     ("marker", "told"),
     [("nothing growth", "no rows"), ("growth nothing", "no view"), ("growth plot nothing", "no plot"),
-     ("growth cell n .0f setting=R=5", "begins a line"), ("growth at 0.95", "no view")],
+     ("growth at 0.95", "no view")],
 )  # fmt: skip
 def test_markers_that_cannot_be_are_refused(out: Path, marker: str, told: str) -> None:
     (out / "docs" / "rows").mkdir(parents=True)
@@ -354,32 +352,6 @@ def test_markers_that_cannot_be_are_refused(out: Path, marker: str, told: str) -
     assert found.returncode == 1
     assert told in found.stderr
     assert len(found.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("out", [["growth"]], indirect=True)
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("n .0f setting=R=5", "3 rows have"),
-        ("n .0f colour=red", "no column 'colour'"),
-        ("colour .0f n=100", "no column"),
-    ],
-)
-def test_figures_that_cannot_be_told_are_refused(bench: SimpleNamespace, out: Path, words: str, told: str) -> None:
-    (out / "docs" / "rows").mkdir(parents=True)
-    (out / "growth.csv").rename(out / "docs" / "rows" / "growth.csv")
-    with pytest.raises(bench.tables.ViewError, match=told):
-        bench.docs.made(f"It is <!-- rows: growth cell {words} --><!-- end -->.", out / "README.md", out)
-
-
-@pytest.mark.parametrize("out", [["race-embedded"]], indirect=True)
-def test_a_figure_is_found_by_one_of_several_recalls(bench: SimpleNamespace, out: Path) -> None:
-    rows = bench.rows.read(out / "race-embedded.csv")
-    table = [{**row, "at": "0.90 0.95"} if row["at"] else row for row in rows.table]
-    both = bench.rows.Rows(rows.head, table, rows.columns, 1.0)
-    assert bench.tables.cell(both, at="0.95", index="IVF") == bench.tables.cell(rows, at="0.95", index="IVF") | {
-        "at": "0.90 0.95"
-    }
 
 
 @pytest.mark.slow

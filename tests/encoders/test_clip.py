@@ -661,7 +661,7 @@ def test_compiling_changes_nothing(
 def test_a_network_whose_tokens_have_no_way_has_vectors_only(
     folders: Callable[[str], Path], pictures: list[ImageRef], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("encoders.clip.CLOSE", -1.0)
+    monkeypatch.setattr("encoders.networks.dual_tower.CLOSE", -1.0)
     encoder = open_encoder(folders("clip"))
     prepared = [encoder.prepare(each) for each in pictures]
     assert [len(each) for each in prepared] == [0] * len(pictures)

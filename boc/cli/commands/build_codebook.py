@@ -97,7 +97,7 @@ def command(
         raise click.UsageError("--dictionary takes words and no stop-words anyway; leave the other choices out")
     if words_only and balanced:
         raise click.UsageError("--words-only leaves nothing to balance; give it or --balanced")
-    from boc.clustering import codebook
+    from boc.clustering import codebook, make_codebook
     from boc.clustering.learned_terms import learned_terms
     from boc.clustering.vocabulary import vocabulary
     from boc.inputs.features import FeatureFile
@@ -111,15 +111,15 @@ def command(
     with ExitStack() as stack:
         files = [stack.enter_context(FeatureFile(path)) for path in features]
         if decontextualized:
-            codebook.check_alone(files)
+            make_codebook.check_alone(files)
         if written:
             made = vocabulary(files, clusters, tell=tell)
         elif learned:
             made = learned_terms(files, clusters, seed=seed, tell=tell)
         elif dictionary:
-            made = codebook.dictionary(files, clusters, tell=tell)
+            made = make_codebook.dictionary(files, clusters, tell=tell)
         else:
-            made = codebook.cluster(
+            made = make_codebook.cluster(
                 files,
                 clusters,
                 sample=sample,
@@ -133,7 +133,7 @@ def command(
             )
         if not (written or learned):
             tell("labelling")
-            made = codebook.labelled(made, files)
+            made = make_codebook.labelled(made, files)
     made.save(output)
     of = "" if written or learned else f" of {made.concepts} concepts"
     named = "words" if dictionary or written else "terms" if learned else "centroids"

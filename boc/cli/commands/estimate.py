@@ -53,8 +53,9 @@ def command(
     from boc import plugins
     from boc.evaluate.capacity import extrapolate, learning_of, measure, size_of
     from boc.indexes.build import codec_maker
-    from boc.indexes.load import fit_code, new_manifest
-    from boc.inputs.features import FeatureFiles
+    from boc.indexes.learn import fit_code
+    from boc.indexes.load import new_manifest
+    from boc.inputs.feature_files import FeatureFiles
     from boc.inputs.metadata import Metadata
 
     make = codec_maker(coding.code)

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from boc import plugins
 from boc.codecs import global_code
 from boc.errors import BackendError, BocError, EncoderError, FeatureFileError
-from boc.indexes import load
-from boc.indexes.load import fit_code, load_index, new_manifest
+from boc.indexes import learn
+from boc.indexes.learn import fit_code
+from boc.indexes.load import load_index, new_manifest
 from boc.inputs.extraction import Extraction
 from boc.inputs.features import FeatureFile
 from boc.inputs.query_files import read_queries
@@ -231,8 +232,8 @@ def test_what_to_extract_must_be_named(library: Path, tmp_path: Path) -> None:
 def test_the_sample_a_code_is_fitted_on_is_bounded_and_spread(
     library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(load, "FIT_SAMPLE", 25)
-    seen: list[load.VectorSample] = []
+    monkeypatch.setattr(learn, "FIT_SAMPLE", 25)
+    seen: list[learn.VectorSample] = []
     codec = global_code(z=4)
     monkeypatch.setattr(codec, "fit", lambda *samples, n_items: seen.extend(samples) or codec)
     with FeatureFile(library / "photos.h5") as file:

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from boc.cli import Group
 from boc.cli.commands.build_codebook import command
-from boc.clustering.codebook import Codebook, check_alone, check_files, cluster, dictionary, sample_concepts
+from boc.clustering.codebook import Codebook
+from boc.clustering.make_codebook import check_alone, check_files, cluster, dictionary, sample_concepts
 from boc.codecs import SurrogateCodec
 from boc.codecs.bag_of_concepts import concept_steps
 from boc.errors import BocError, FeatureFileError

@@ -17,9 +17,11 @@ from boc import plugins
 from boc.codecs import global_code
 from boc.errors import BocError
 from boc.evaluate.capacity import GB, Estimate, Learning, Load, SampledFiles, extrapolate, learning_of, measure, size_of
-from boc.indexes.load import fit_code, load_index, new_manifest
+from boc.indexes.learn import fit_code
+from boc.indexes.load import load_index, new_manifest
+from boc.inputs.feature_files import FeatureFiles
 from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import FeatureFiles, Header
+from boc.inputs.features import Header
 from boc.inputs.metadata import Metadata
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality
 from tests.helpers import boc
@@ -51,7 +53,7 @@ def test_a_code_learned_from_a_file_is_that_of_its_items_spread_evenly(
 ) -> None:
     """Whatever the blocks it is read in; and memory is told before, if it is much."""
     told: list[tuple[str, int, int]] = []
-    monkeypatch.setattr("boc.indexes.load.FIT_SAMPLE", 100)
+    monkeypatch.setattr("boc.indexes.learn.FIT_SAMPLE", 100)
     with FeatureFiles([many]) as file:
         samples = [
             Embeddings(m, next(iter(file.sample(m, np.arange(size) * file.count(m) // size))))
@@ -59,7 +61,7 @@ def test_a_code_learned_from_a_file_is_that_of_its_items_spread_evenly(
         ]
         fit_code(file, global_code("dictionary", terms=64), lambda *progress: told.append(progress))
         assert not told
-        monkeypatch.setattr("boc.indexes.load.MUCH", 0)
+        monkeypatch.setattr("boc.indexes.learn.MUCH", 0)
         monkeypatch.setattr("boc.inputs.features.SAMPLED", 50)
         found = fit_code(file, global_code("dictionary", terms=64), lambda *progress: told.append(progress))
     assert told == [("learning from 769 items, 0.0 GB of memory", done, 769) for done in (0, 769)]
