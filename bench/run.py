@@ -102,7 +102,7 @@ class Runner:
         return self.look(stage) != "done" or any(made(m.makes) and self.stale(m) for m in self.makers(stage))
 
     def makers(self, stage: Stage) -> list[Stage]:
-        """Of what a stage reads."""
+        """The stages that make what ``stage`` reads."""
         paths = (*stage.reads, *stage.follows)
         return [other for other in self.stages if other.makes in paths]
 

@@ -243,9 +243,8 @@ class Index(Protocol):
         not."""
 
     def answerer(self, code: QueryCode, modality: Modality, filters: Sequence[Filter] = ()) -> Answerer | None:
-        """Answers queries of ``code`` from their vectors, as encoding, ``search_ids`` and re-ranking by "dot" would.
-
-        None if the engine cannot.
+        """A function that answers queries from their vectors, as encoding by ``code``, ``search_ids`` and re-ranking by
+        "dot" would; None if the engine has none.
         """
 
     def match(
@@ -342,7 +341,7 @@ class IndexEditor(Protocol):
         """Delete items; return how many existed."""
 
     def commit(self, source: str, **changed: Any) -> None:
-        """Publish the changes, with the new ``source`` of the manifest, and other entries of it that ``changed``."""
+        """Publish the changes. ``source`` and the entries ``changed`` are new values of the manifest."""
 
     def __enter__(self) -> IndexEditor: ...
 

@@ -13,7 +13,6 @@ Nothing is downloaded, and no code of a model is run.
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,12 +55,6 @@ JOINER = "\u200d"  # stands for a piece without text of its own: a byte of a cha
 # Errors of the library for files that are damaged, foreign, or of a newer version.
 UNUSABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError, SafetensorError,
             UnpicklingError, EOFError)  # fmt: skip
-
-# Pillow resizes as the models' authors did; torchvision, which the library prefers where it is there, differs in the
-# last digits. How to ask for it in version 5 of the library, and before.
-WITH_PILLOW: dict[str, Any] = (
-    {"backend": "pil"} if importlib.util.find_spec("transformers.image_processing_backends") else {"use_fast": False}
-)
 
 Inputs = Mapping[str, NDArray[Any]]
 
@@ -290,7 +283,8 @@ def _transformers(name: str, folder: Path, weights: list[str]) -> tuple[Any, Any
     if absent:
         raise ValueError(f"{len(absent)} weights are missing, such as {absent[0]}")
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    return model, tokenizer, AutoImageProcessor.from_pretrained(folder, local_files_only=True, **WITH_PILLOW)
+    # Pillow resizes as the models' authors did; torchvision, the default where it is installed, differs a little.
+    return model, tokenizer, AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
 
 
 def _open_clip(_: str, folder: Path, weights: list[str]) -> tuple[Any, Any, Any]:

@@ -118,8 +118,8 @@ def write(found: Captioned, out: Path) -> None:
 
 
 def convert(source: Path, corpus: str, out: Path, images: Path | None, *, look: bool, restval: bool = False) -> None:
-    """Read a corpus and write its table; with ``look``, of pictures that are there; with ``restval``, as part of
-    train."""
+    """Read a corpus and write its table; ``look`` leaves out missing pictures; ``restval`` adds that split
+    to train."""
     captioned = read(found_files(source, corpus))
     if restval:
         captioned = with_restval(captioned)

@@ -103,7 +103,7 @@ class Data:
         return rows[:n], rows[n:]
 
     def _exact(self) -> NDArray[np.int64]:
-        """Of both, one behind the other."""
+        """Row numbers (n, K) of the exact neighbours of the queries, then of the validation queries."""
         if self.truth is not None and self.validation is None:
             given = np.load(self.truth, allow_pickle=False)
             return np.concatenate([given[::2], given[1::2]])

@@ -44,13 +44,13 @@ class Took:
 
 
 class Clock:
-    """Seconds inside of what it watches."""
+    """The sum of the seconds that watched functions take."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, watched."""
+        """``function``, whose seconds are added to the sum."""
 
         def watched(*arguments: Any) -> Any:
             begun = time.perf_counter()

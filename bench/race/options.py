@@ -49,8 +49,8 @@ class Given:
     seed: int
 
     def data(self, limit: int | None = None) -> Data:
-        """The data, made if need be; of the gallery the first ``limit`` items. UsageError if there is none, or the
-        folder is of other data."""
+        """The data with the first ``limit`` items of the gallery, made at the first use. UsageError if there is no
+        gallery, or the folder holds other data."""
         self.work.mkdir(parents=True, exist_ok=True)
         gallery, queries, validation, truth = self.gallery, self.queries, self.validation, None
         if self.count is not None:

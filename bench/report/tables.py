@@ -81,7 +81,7 @@ def cell(rows: Rows, **chosen: str) -> Row:
 
 
 def loading(row: Row) -> float:
-    """Seconds; items are encoded while others are written, so that the two are not told apart."""
+    """Seconds of encoding and writing, which run at the same time."""
     return sum(float(row[column] or 0) for column in ("encode_s", "build_s") if column in row)
 
 

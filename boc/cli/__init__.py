@@ -156,7 +156,12 @@ def _versions(context: click.Context, parameter: click.Parameter, asked: bool) -
     "docs/configuration.md.",
 )
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_versions, help="Versions that matter."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_versions,
+    help="Print the versions of boc and of the main packages.",
 )
 def main() -> None:
     """Search pictures by sentences, and sentences by pictures, on an inverted index."""

@@ -289,7 +289,5 @@ def joined(parts: Sequence[Any]) -> Any:
 
 
 def stacked(parts: Sequence[sparse.csr_array]) -> sparse.csr_array:
-    """Stack blocks of rows to one csr_array; older versions of scipy would return a matrix."""
-    if len(parts) == 1:
-        return parts[0]
-    return sparse.csr_array(sparse.vstack(parts, format="csr"))
+    """Stack blocks of rows."""
+    return parts[0] if len(parts) == 1 else sparse.vstack(parts, format="csr")

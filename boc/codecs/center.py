@@ -50,7 +50,7 @@ class Center(Step):
         return self._learn(Blocks(len(X), partial(iter, parts)))
 
     def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
-        """The sums alone."""
+        """Bytes of the sums; no sample is kept."""
         return 8 * width
 
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Center:

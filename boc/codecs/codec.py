@@ -203,8 +203,7 @@ class SurrogateCodec:
         return codec
 
     def _joined(self, parts: Sequence[TermMatrix]) -> TermMatrix:
-        # Older versions of scipy would return a matrix.
-        return parts[0] if len(parts) == 1 else sparse.csr_array(sparse.hstack(parts, format="csr"))
+        return parts[0] if len(parts) == 1 else sparse.hstack(parts, format="csr")
 
     def _parts(self, embeddings: Embeddings, side: str) -> list[TermMatrix]:
         if not self.n_terms:

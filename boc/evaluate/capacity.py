@@ -135,7 +135,7 @@ def extrapolate(
 
 
 def _without_table(load: Load, growth: Growth, n_terms: int) -> Load:
-    """A load without the table in its posting lists."""
+    """A load without the bytes of the table of its posting lists."""
     table = growth(load.items, 0, n_terms)[0]
     sizes = load.sizes | ({"postings": max(0, load.sizes["postings"] - table)} if table else {})
     return replace(load, sizes=sizes)

@@ -85,7 +85,7 @@ class Candidate:
 
 
 def grid(dim: int) -> list[Candidate]:
-    """The default candidates for vectors of ``dim`` components."""
+    """The codes to try by default, for vectors of ``dim`` components."""
     dictionary = Candidate(Code("dictionary"), (1, 2, 4), (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256))
     fits = [budget for budget in (16, 32, 64, 128, 256) if budget <= 2 * dim]
     return [dictionary, Candidate(Code("scalar"), fits[:4], fits)]

@@ -302,7 +302,7 @@ class FeatureFile:
 
 
 def is_feature_file(path: Path) -> bool:
-    """Whether there is a feature file that can be read."""
+    """Whether ``path`` is a readable feature file."""
     try:
         FeatureFile(path).close()
     except FeatureFileError:

@@ -43,9 +43,8 @@ def advised(pictures: int) -> int:
 def preparing(prepare: Prepare, images: Sequence[ImageRef], workers: int) -> Iterator[Iterator[Any]]:
     """Apply ``prepare`` to each of ``images``; yields the results in order, or the ImageError that it raised.
 
-    With ``workers`` 0 it runs in this process; else in so many new processes, which get ``prepare`` pickled and end
-    with the block, or with this process however it ends. Any other BocError is raised, also if a worker dies; that one
-    names the picture.
+    With ``workers`` 0 it runs in this process, else in that many new processes. These get ``prepare`` pickled, and end
+    with the block or with this process. Any other BocError is raised; the one of a worker that died names the picture.
     """
     if not workers or not images:
         yield (_checked(_attempt(prepare, image)) for image in images)

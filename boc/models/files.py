@@ -48,7 +48,7 @@ def is_wanted(name: str) -> bool:
 
 
 def wanted(names: Collection[str]) -> list[str]:
-    """Of ``names`` those that are needed: settings, one set of weights, the card."""
+    """The needed ones of ``names``: settings, one set of weights, the model card."""
     first = first_weights(names)
     parts = {first}
     if first is not None and first.endswith(".index.json"):

@@ -1,4 +1,4 @@
-"""Reads the files that the authors of VSRN published: checkpoints and vocabularies."""
+"""Reading the files that the authors of VSRN published: checkpoints and vocabularies."""
 
 from __future__ import annotations
 

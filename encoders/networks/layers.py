@@ -11,7 +11,7 @@ from transformers.models.bert.modeling_bert import BertLayer
 
 
 def transformer(width: int, heads: int, feedforward: int, layers: int, dropout: float) -> nn.Module:
-    """Stack of post-norm transformer encoder layers with ReLU, batch first, without a final norm; of no layers, rows
+    """Stack of post-norm transformer encoder layers with ReLU, batch first, without a final norm. With 0 layers, rows
     stay as they are.
 
     Nested tensors are disabled: their fast path writes zeros on padding, so the output would depend on the mode.

@@ -246,7 +246,7 @@ def mean_of(rows: Tensor, real: Tensor) -> Tensor:
 
 
 def at_last(states: Tensor, lengths: Tensor) -> Tensor:
-    """The last real row of each of states (B, n, d); a forward GRU has seen no padding there."""
+    """The last row of each item in ``states`` (B, n, d) before its padding, which a forward GRU has not read there."""
     return states[torch.arange(len(states), device=states.device), lengths - 1]
 
 

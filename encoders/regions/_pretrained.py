@@ -62,7 +62,8 @@ def load(name: str, auto: Any, kind: str) -> Pretrained:
     described, weights = _files(folder)
     arguments = {"local_files_only": True, "trust_remote_code": False}
     try:
-        processor = transformers.AutoImageProcessor.from_pretrained(folder, **arguments, **_exact_resizing())
+        # Pillow resizes, so that pixels do not depend on whether torchvision is installed.
+        processor = transformers.AutoImageProcessor.from_pretrained(folder, **arguments, backend="pil")
         network, info = auto.from_pretrained(
             folder,
             config=_config(folder),
@@ -124,12 +125,6 @@ def _config(folder: Path) -> Any:
         if getattr(part, "use_pretrained_backbone", False):
             part.use_pretrained_backbone = False
     return config
-
-
-def _exact_resizing() -> dict[str, Any]:
-    """Options that make Pillow resize where possible, so that pixels do not depend on whether torchvision is
-    installed."""
-    return {"backend": "pil"} if int(transformers.__version__.partition(".")[0]) >= 5 else {"use_fast": False}
 
 
 def _line(error: Exception) -> str:

@@ -84,7 +84,7 @@ def _histograms(pixels: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _normalised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rows of unit length whose values are clipped at 0.2, again of unit length ("L2-Hys")."""
+    """Rows scaled to unit length, clipped at 0.2, and scaled to unit length again ("L2-Hys")."""
     clipped = np.minimum(rows / _lengths(rows), 0.2)
     scaled: NDArray[np.float64] = clipped / _lengths(clipped)
     return scaled

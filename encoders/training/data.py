@@ -96,7 +96,7 @@ class RegionReader:
 
 
 def numbers_of(path: Path, ids: Collection[str]) -> list[int]:
-    """The numbers in a regions file of the pictures with these ids. EncoderError if none is there."""
+    """The numbers of the pictures with these ids in a regions file. EncoderError if the file has none of them."""
     with FeatureFile(path) as file:
         numbers = [number for number, item in enumerate(file.items("image")) if item.id in ids]
     if not numbers:

@@ -27,7 +27,7 @@ from boc import plugins
 from boc.clustering.term_labels import whole_words
 from boc.errors import EncoderError, ImageError
 from boc.types import ImageRef, Runtime
-from encoders.clip import JOINER, WITH_PILLOW, ClipEncoder, patch_boxes, window
+from encoders.clip import JOINER, ClipEncoder, patch_boxes, window
 from tests.helpers import boc, draw_pictures
 
 TEXTS = ["a red box at the left", "box", "", " ", "?!", "\U0001f408 日本語", "A RED BOX, reddish boxes", "word" * 200]
@@ -229,7 +229,7 @@ def library_inputs(folder: Path, pictures: list[ImageRef]) -> tuple[nn.Module, d
     """The network, and what it reads of ``pictures`` and ``TEXTS``, without a line of ours."""
     model = transformers.AutoModel.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    processor = transformers.AutoImageProcessor.from_pretrained(folder, **WITH_PILLOW)
+    processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
     long = "max_length" if "siglip" in model.config.model_type else True
     limit = {"siglip": 12, "siglip2": 12, "altclip": 23, "align": 24, "chinese_clip": 24}
     most = limit.get(model.config.model_type, 24 if "dual" in model.config.model_type else 128)

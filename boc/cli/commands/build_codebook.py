@@ -57,7 +57,7 @@ from boc.cli import options
 @click.option(
     "--decontextualized",
     is_flag=True,
-    help="Fail if FEATURES have concepts with context (without: encoder FOLDER?alone).",
+    help="Fail if the concepts of FEATURES have context; those of the encoder FOLDER?alone have none.",
 )
 @click.option("--spherical", is_flag=True, help="Cluster by cosine (spherical k-means), not by Euclidean distance.")
 def command(

@@ -25,9 +25,7 @@ from boc.cli import completers, options
     shell_complete=completers.regions,
     help="Region source that the network was trained on, for example files:DIR.",
 )
-@click.option(
-    "--stop-list", type=options.PATH, help="Of a TERAN that leaves out stop-words: file of these, one per line."
-)
+@click.option("--stop-list", type=options.PATH, help="File of the stop-words that a TERAN leaves out, one per line.")
 @click.option("--replace", is_flag=True, help="Replace an existing model.")
 def command(checkpoint: Path, output: Path, tokens: Path, regions: str, stop_list: Path | None, replace: bool) -> None:
     """Convert CHECKPOINT, a TERN, TERAN or VSRN published by its authors, to a model folder.

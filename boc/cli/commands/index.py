@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -64,8 +64,8 @@ def command(
     --append adds the items of SOURCE to an existing index, and replaces items with the same ids.
 
     Pictures have metadata of their own: taken, camera, lens, gps_latitude, gps_longitude, width, height, orientation,
-    folder, name, size, modified; with --ocr also ocr, the words inside them. The table of --metadata, which goes before
-    these, has one line per item. A caption has the values of its picture, unless it has its own line. The header
+    folder, name, size, modified; with --ocr also ocr, the words inside them. The table of --metadata has one line per
+    item; its values replace these. A caption has the values of its picture, unless it has its own line. The header
     declares types: keyword, integer, float, boolean, date, text. Several values are separated by a vertical bar.
 
     \b
@@ -79,39 +79,20 @@ def command(
               boc index photos photos.h5 --shard 3/16 --at elastic+https://search.example.org:9200
               boc index photos new.h5 --append
     """
+    keywords: dict[str, Any] = {"at": at, "metadata": metadata, "ids": ids, "images": images}
+    keywords |= {"ocr": ocr, "device": device}
     if appended:
         _refuse_code_options(name)
-        encoder = encoder if options.given("encoder") else None
         from boc.indexes.build import append
 
         with options.bars() as progress:
-            report = append(
-                name,
-                sources,
-                encoder=encoder,
-                at=at,
-                metadata=metadata,
-                ids=ids,
-                images=images,
-                ocr=ocr,
-                device=device,
-                progress=progress,
-            )
+            named = encoder if options.given("encoder") else None
+            report = append(name, sources, encoder=named, progress=progress, **keywords)
         others = f", {report.replaced} of them in place of others" if report.replaced else ""
         click.echo(f"{name}: {_counts(report)} put into it{others}")
     elif not replace and _is_there(name, at, sources):
         _refuse_other_options(name, at, coding, rm)
-        sync.bring(
-            name,
-            sources,
-            at=at,
-            encoder=encoder if options.given("encoder") else None,
-            metadata=metadata,
-            ids=ids,
-            images=images,
-            ocr=ocr,
-            device=device,
-        )
+        sync.bring(name, sources, encoder=encoder if options.given("encoder") else None, **keywords)
         return
     else:
         from boc.indexes.build import build_index
@@ -121,19 +102,14 @@ def command(
                 name,
                 sources,
                 encoder=encoder,
-                at=at,
                 code=coding.code if options.chosen("code") else None,
                 rm=rm if options.chosen("rm") else None,
                 rerank=cast("Metric", coding.rerank) if options.chosen("rerank") else None,
                 concepts=cast("ConceptDtype | None", coding.concepts),
-                metadata=metadata,
-                ids=ids,
-                images=images,
-                ocr=ocr,
                 replace=replace,
                 shard=shard,
-                device=device,
                 progress=progress,
+                **keywords,
             )
         if not report.published:
             click.echo(f"{name}: part {shard} is loaded; the index appears when all parts are")

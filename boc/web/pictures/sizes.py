@@ -29,8 +29,8 @@ class Sizes:
         self._known: dict[tuple[str, int, int], Size | None] = {}
 
     def of(self, items: Sequence[Item], patience: float | None = PATIENCE) -> list[Size | None]:
-        """The size of each picture; None for a sentence, for a picture that cannot be read, and for one that was not
-        read within ``patience`` seconds for all. Such a picture is read nevertheless, for the next answer."""
+        """The size of each picture; None for a sentence, for an unreadable picture, and for one that was not read when
+        ``patience`` seconds had passed for all. Reading continues, for the next answer."""
         declared = [_declared(item) for item in items]
         pictures = zip(items, declared, strict=True)
         paths = [item.content for item, size in pictures if size is None and item.modality == "image"]

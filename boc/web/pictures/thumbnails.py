@@ -36,7 +36,7 @@ class Thumbnails:
     """
 
     def __init__(self, folder: Path, most: int, budget: Budget, counted: Callable[[bool], None]) -> None:
-        """``counted`` is called for each thumbnail asked for, with whether the folder had it."""
+        """``counted`` is called once per requested thumbnail, with True if the folder had it."""
         self._folder = folder
         self._counted = counted
         self._most = most
