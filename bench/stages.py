@@ -229,6 +229,7 @@ class Plan:
         books: list[Path] = []
         for name, how in (
             ("centred", ("--centered", "--spherical", "--balanced", "--clusters", 9 if self.tiny else 384)),
+            ("rescaled", ("--rescaled", "--spherical", "--balanced", "--clusters", 9 if self.tiny else CLUSTERS)),
             ("words", words),
             ("learned", ("--learned", "--clusters", 40 if self.tiny else 2048)),
         ):

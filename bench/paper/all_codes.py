@@ -1,7 +1,7 @@
 """Every code on one gallery, side by side: what it finds, what that costs, and what its terms mean.
 
     python -m bench.paper.all_codes dev.h5 --fit train.h5 --codebook plain.npz --centred centred.npz \
-        --words words.npz --learned learned.npz --learned autoencoder.npz [--gallery GALLERY]
+        --rescaled rescaled.npz --words words.npz --learned learned.npz --learned autoencoder.npz [--gallery GALLERY]
 
 The captions of FEATURES are the queries, its pictures the items. Codes are learned from --fit. ``hard``, ``soft`` and
 ``mixed`` need a codebook of concepts, ``words`` a vocabulary, ``learned`` its terms; ``late`` and those need concepts.
@@ -65,8 +65,12 @@ CENTRED = (
     "soft(codebook={}, z=64, query_z=256, similarity=excess)",
     "mixed(codebook={})",
 )
+RESCALED = (
+    "soft(codebook={}, z=64, query_z=128, similarity=deviation)",
+    "soft(codebook={}, z=256, similarity=deviation)",
+)
 WRITTEN = ("words(codebook={}, z=32)", "words(codebook={}, z=64)")
-LEARNED = ("learned(codebook={})", "learned(codebook={}, z=16, query_z=16)")
+LEARNED = ("learned(codebook={})", "learned(codebook={}, z=32, query_z=32)")
 COLUMNS = (
     "code", "terms", "bytes", "postings", "R@10 code", "R@10", "NDCG@25", "recall@100", "shared terms", "labels",
     "chance", *truth.FAMILIES,
@@ -227,6 +231,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--fit", required=True, type=FILE, help="Feature file to learn from.")
 @click.option("--codebook", multiple=True, type=FILE, help="Codebook of concepts.")
 @click.option("--centred", multiple=True, type=FILE, help="Codebook of centred concepts.")
+@click.option("--rescaled", multiple=True, type=FILE, help="Codebook of rescaled concepts.")
 @click.option("--words", multiple=True, type=FILE, help="Vocabulary of boc build-codebook --words.")
 @click.option("--learned", multiple=True, type=FILE, help="Terms of boc build-codebook --learned, or bench.paper.sae.")
 @click.option("--gallery", type=click.Path(exists=True, path_type=Path), help="The painted scenes in FEATURES.")
@@ -237,6 +242,7 @@ def main(
     fit: Path,
     codebook: tuple[Path, ...],
     centred: tuple[Path, ...],
+    rescaled: tuple[Path, ...],
     words: tuple[Path, ...],
     learned: tuple[Path, ...],
     gallery: Path | None,
@@ -244,9 +250,11 @@ def main(
     chosen: tuple[str, ...],
 ) -> None:
     """Compare all codes on FEATURES."""
-    books = ((codebook, OF_CONCEPTS), (centred, CENTRED), (words, WRITTEN), (learned, LEARNED))
-    settings = {"features": features, "fit": fit, "codebook": codebook, "centred": centred, "words": words,
-                "learned": learned, "gallery": gallery, "rerank": rerank}  # fmt: skip
+    books = (
+        (codebook, OF_CONCEPTS), (centred, CENTRED), (rescaled, RESCALED), (words, WRITTEN), (learned, LEARNED),
+    )  # fmt: skip
+    settings = {"features": features, "fit": fit, "codebook": codebook, "centred": centred, "rescaled": rescaled,
+                "words": words, "learned": learned, "gallery": gallery, "rerank": rerank}  # fmt: skip
     with (
         FeatureFile(features) as file,
         FeatureFile(fit) as other,

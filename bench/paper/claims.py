@@ -4,8 +4,8 @@
 
 ROWS are files that ``table1.py`` and ``sparsity_recall.py`` wrote; a claim is judged once for each that has what it
 needs. One row per claim: held, not held, tie, or cannot be checked here; the difference that decides, in points of
-percent (of table1: of the sum of the six recalls), and its standard error; the figures in words; and the paper's own
-figures.
+percent (of table1: of the sum of the six recalls), and its standard error; the figures in words; the paper's own
+figures; and the reading of the codes that the verdict rests on.
 
 A difference is one where it is more than twice its standard error; below that it is a tie. Claims that two codes are
 alike hold if they differ by no more than twice the error, or than SAME points a recall.
@@ -33,7 +33,7 @@ HARD = (
     "No context", "With context", "No cont., no stop-words", "With cont., no stop-words",
     "No cont., no stop-words (inference)",
 )  # fmt: skip
-COLUMNS = ("claim", "data", "direction", "verdict", "difference", "error", "figures", "paper")
+COLUMNS = ("claim", "data", "direction", "verdict", "difference", "error", "figures", "paper", "reading")
 HELD, NOT, TIE, UNKNOWN = "held", "not held", "tie", "cannot be checked here"
 
 Row = Mapping[str, str]
@@ -139,35 +139,53 @@ def worst(model: str, others: Sequence[str]) -> Judge:
     return judge
 
 
-TABLE: tuple[tuple[str, Judge], ...] = (
-    ("Unsparsified, deep permutation loses nothing.", same("TERN", "Deep Permutation")),
-    ("Unsparsified, scalar quantisation loses nothing.", same("TERN", "Scalar Quantization")),
-    ("Unsparsified, deep permutation of the printed order loses nothing.",
+RANKS = "c-ReLU; top-z, then ranks among what is kept"
+RANKS_FIRST = "c-ReLU; ranks of all 2d components, then top-z"
+LEVELS = "c-ReLU; top-z, then floor(1000 v)"
+LEVELS_FIRST = "c-ReLU; floor(1000 v), then top-z"
+SHIFTED = "c-ReLU of both signs plus a constant, without top-z"
+NEAREST = "nearest centroid; items in context"
+INVERSE = "1 / (1 + D) to all centroids; items in context"
+SUM, MAXIMUM = f"{INVERSE}; sum", f"{INVERSE}; maximum"
+SPARSE = "1 / (1 + D), each concept keeps its z nearest; items in context"
+
+Claim = tuple[str, str, Callable[..., Judgement]]
+"""What is claimed, the reading of the codes that the verdict rests on, and what judges."""
+
+TABLE: tuple[Claim, ...] = (
+    ("Unsparsified, deep permutation loses nothing.", RANKS, same("TERN", "Deep Permutation")),
+    ("Unsparsified, scalar quantisation loses nothing.", LEVELS, same("TERN", "Scalar Quantization")),
+    ("Unsparsified, deep permutation of the printed order loses nothing.", RANKS_FIRST,
      same("TERN", "Deep Permutation, printed order")),
-    ("Unsparsified, deep permutation without c-ReLU loses nothing.", same("TERN", "Deep Permutation, without c-ReLU")),
-    ("Unsparsified, scalar quantisation of the printed order loses nothing.",
+    ("Unsparsified, deep permutation without c-ReLU loses nothing.", "signed; ranks of all d components",
+     same("TERN", "Deep Permutation, without c-ReLU")),
+    ("Unsparsified, scalar quantisation of the printed order loses nothing.", LEVELS_FIRST,
      same("TERN", "Scalar Quantization, printed order")),
-    ("Unsparsified, scalar quantisation without c-ReLU loses nothing.",
+    ("Unsparsified, scalar quantisation without c-ReLU loses nothing.", "signed; floor(1000 v)",
      same("TERN", "Scalar Quantization, without c-ReLU")),
-    ("Ours: shifted, deep permutation of eight rotations loses nothing.",
+    ("Ours: shifted, deep permutation of eight rotations loses nothing.", f"{SHIFTED}; ranks",
      same("TERN", "Deep Permutation, shifted, rotated x 8")),
-    ("Ours: shifted, scalar quantisation loses nothing.", same("TERN", "Scalar Quantization, shifted")),
-    ("Hard assignment loses much (more than half), with context.", loses("With context", MUCH, 1)),
-    ("Hard assignment loses much (more than half), without context.", loses("No context", MUCH, 1)),
-    ("Soft assignment loses little (less than a fifth), with context.", loses("SUM-aggr W-cont.", -1, LITTLE)),
-    ("Soft assignment loses little (less than a fifth), without context.", loses("SUM-aggr No-cont.", -1, LITTLE)),
-    ("Unsparsified, soft assignment is below the global features.", more("TERN", "SUM-aggr W-cont.")),
-    ("Context helps hard assignment.", more("With context", "No context")),
-    ("Context helps soft assignment by sum.", more("SUM-aggr W-cont.", "SUM-aggr No-cont.")),
-    ("Context helps soft assignment by maximum.", more("MAX-aggr W-cont.", "MAX-aggr No-cont.")),
-    ("Stop-words help where codebooks are clustered, with context.",
+    ("Ours: shifted, scalar quantisation loses nothing.", f"{SHIFTED}; floor(10,000 v)",
+     same("TERN", "Scalar Quantization, shifted")),
+    ("Hard assignment loses much (more than half), with context.", NEAREST, loses("With context", MUCH, 1)),
+    ("Hard assignment loses much (more than half), without context.", NEAREST, loses("No context", MUCH, 1)),
+    ("Soft assignment loses little (less than a fifth), with context.", SUM, loses("SUM-aggr W-cont.", -1, LITTLE)),
+    ("Soft assignment loses little (less than a fifth), without context.", SUM,
+     loses("SUM-aggr No-cont.", -1, LITTLE)),
+    ("Unsparsified, soft assignment is below the global features.", SUM, more("TERN", "SUM-aggr W-cont.")),
+    ("Context helps hard assignment.", NEAREST, more("With context", "No context")),
+    ("Context helps soft assignment by sum.", SUM, more("SUM-aggr W-cont.", "SUM-aggr No-cont.")),
+    ("Context helps soft assignment by maximum.", MAXIMUM, more("MAX-aggr W-cont.", "MAX-aggr No-cont.")),
+    ("Stop-words help where codebooks are clustered, with context.", NEAREST,
      more("With context", "With cont., no stop-words")),
-    ("Stop-words help where codebooks are clustered, without context.", more("No context", "No cont., no stop-words")),
-    ("Stop-words help where codebooks are clustered and where items are indexed, without context.",
+    ("Stop-words help where codebooks are clustered, without context.", NEAREST,
+     more("No context", "No cont., no stop-words")),
+    ("Stop-words help where codebooks are clustered and where items are indexed, without context.", NEAREST,
      more("No context", "No cont., no stop-words (inference)")),
-    ("The English dictionary is the worst codebook.", worst("English dict.", HARD)),
-    ("Sum and maximum are alike, with context.", same("SUM-aggr W-cont.", "MAX-aggr W-cont.")),
-    ("Sum and maximum are alike, without context.", same("SUM-aggr No-cont.", "MAX-aggr No-cont.")),
+    ("The English dictionary is the worst codebook.", f"{NEAREST}; centroids are means of words out of context",
+     worst("English dict.", HARD)),
+    ("Sum and maximum are alike, with context.", INVERSE, same("SUM-aggr W-cont.", "MAX-aggr W-cont.")),
+    ("Sum and maximum are alike, without context.", INVERSE, same("SUM-aggr No-cont.", "MAX-aggr No-cont.")),
 )  # fmt: skip
 
 
@@ -246,22 +264,21 @@ def catches_up(curves: Curves) -> Judgement:
     return Judgement(verdict, last, error, figures, curves.direction)
 
 
-CURVES: tuple[tuple[str, Callable[[Curves], Judgement]], ...] = (
-    ("Recall stays until sparsity is massive: half of the components are enough for scalar quantisation.", retains),
-    ("Scalar quantisation stands strong sparsity (0.99) better than deep permutation.", resilient("plain", "plain")),
-    (
-        "Scalar quantisation stands strong sparsity (0.99) better than deep permutation, both of the printed order.",
-        resilient("printed order", "printed order"),
-    ),
-    (
-        "Scalar quantisation stands strong sparsity (0.99) better than deep permutation with an offset.",
-        resilient("plain", "offset"),
-    ),
-    ("Context helps soft assignment by sum at sparsity 0.99.", context("sum")),
-    ("Context helps soft assignment by maximum at sparsity 0.99.", context("max")),
-    ("Sum and maximum are alike at sparsity 0.99.", aggregates),
-    ("At sparsity 0.99 soft assignment nearly catches up with scalar quantisation as Rm grows to 50.", catches_up),
-)
+CURVES: tuple[Claim, ...] = (
+    ("Recall stays until sparsity is massive: half of the components are enough for scalar quantisation.", LEVELS,
+     retains),
+    ("Scalar quantisation stands strong sparsity (0.99) better than deep permutation.", f"{LEVELS}; {RANKS}",
+     resilient("plain", "plain")),
+    ("Scalar quantisation stands strong sparsity (0.99) better than deep permutation, both of the printed order.",
+     f"{LEVELS_FIRST}; {RANKS_FIRST}", resilient("printed order", "printed order")),
+    ("Scalar quantisation stands strong sparsity (0.99) better than deep permutation with an offset.",
+     f"{LEVELS}; {RANKS}, plus z", resilient("plain", "offset")),
+    ("Context helps soft assignment by sum at sparsity 0.99.", f"{SPARSE}; sum", context("sum")),
+    ("Context helps soft assignment by maximum at sparsity 0.99.", f"{SPARSE}; maximum", context("max")),
+    ("Sum and maximum are alike at sparsity 0.99.", SPARSE, aggregates),
+    ("At sparsity 0.99 soft assignment nearly catches up with scalar quantisation as Rm grows to 50.",
+     f"{LEVELS}; {SPARSE}; sum", catches_up),
+)  # fmt: skip
 
 
 def judged(files: Sequence[Rows]) -> Iterator[list[object]]:
@@ -275,11 +292,10 @@ def judged(files: Sequence[Rows]) -> Iterator[list[object]]:
         for direction in both
     ]
     for claims, sources in ((TABLE, tables), (CURVES, curves)):
-        for claim, judge in claims:
-            judged_rows = [row for name, source in sources for row in judgements(claim, name, judge, source)]
-            yield from judged_rows or [
-                [claim, None, None, UNKNOWN, None, None, "no row file has the rows it needs", None]
-            ]
+        for claim, reading, judge in claims:
+            found = [row for name, source in sources for row in judgements(claim, name, judge, source)]
+            missing = [claim, None, None, UNKNOWN, None, None, "no row file has the rows it needs", None]
+            yield from ([*row, reading] for row in found or [missing])
 
 
 def judgements(

@@ -12,11 +12,13 @@ known:
   there and deleted again.
 - Of the ten heaviest words of a picture, the share that are in its own captions; the share of pictures where that is
   at least .8. Chance: with the captions of another picture. What people reach: the same for the words of a caption,
-  in the other captions of its picture.
+  in the other captions of its picture. With --synonyms, the folder ``dict`` of WordNet, the same again where an
+  inflection or a synonym (in any sense) counts too.
 - With GALLERY, a folder of ``boc gallery``: for each family of sentences (bench/datasets/gallery_truth.py)
   its measures, by keywords.
 
-``--show N`` prints on stderr the words of N pictures, those in brackets that their captions do not have, and a caption.
+``--show N`` prints on stderr the words of N pictures, [those] that their captions do not have, (those) that they have a
+synonym of, and a caption.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import sys
 import tempfile
 import urllib.request
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -34,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.datasets.gallery_truth import DEPTH, FAMILIES, judge, queries, read_gallery
+from bench.datasets.wordnet import Synonyms
 from bench.report.rows import Writer
 from boc import plugins
 from boc.clustering.term_labels import content_words
@@ -48,6 +51,8 @@ HEAVIEST = 10
 TRUE = 0.8  # share of the heaviest words from which a picture counts as written truly
 FAMILY_QUERIES = 300
 BLOCK = 500  # queries at a time
+Meanings = Callable[[str], frozenset[str]]
+"""Of a word; two words are the same, or synonyms, if their meanings overlap."""
 
 
 def heaviest(searcher: Searcher) -> dict[str, list[str]]:
@@ -56,20 +61,41 @@ def heaviest(searcher: Searcher) -> dict[str, list[str]]:
     return {id: [word for word, _ in Counter(text.split()).most_common(HEAVIEST)] for id, text in texts.items()}
 
 
-def true_words(words: dict[str, list[str]], captions: dict[str, set[str]]) -> Iterator[tuple[str, float, float, int]]:
+def itself(word: str) -> frozenset[str]:
+    """The meanings of a word where only the same word counts."""
+    return frozenset([word])
+
+
+def meant(words: Iterable[str], meanings: Meanings) -> frozenset[str]:
+    """All meanings of some words."""
+    return frozenset().union(*map(meanings, words))
+
+
+def true_words(
+    words: dict[str, list[str]], captions: dict[str, set[str]], meanings: Meanings, told: str
+) -> Iterator[tuple[str, float, float, int]]:
     """How many of the heaviest words are in the captions of the picture, and in those of the next one."""
     ids = [id for id in words if words[id]]
+    said = {id: meant(captions[id], meanings) for id in ids}
     shares = []
     for away in (0, 1):
-        of = {id: captions[ids[(n + away) % len(ids)]] for n, id in enumerate(ids)}
-        shares.append(np.array([np.mean([word in of[id] for word in words[id]]) for id in ids]))
-    yield "words in own captions", float(shares[0].mean()), float(shares[1].mean()), len(ids)
+        of = {id: said[ids[(n + away) % len(ids)]] for n, id in enumerate(ids)}
+        shares.append(np.array([np.mean([not meanings(word).isdisjoint(of[id]) for word in words[id]]) for id in ids]))
+    yield f"words in own captions{told}", float(shares[0].mean()), float(shares[1].mean()), len(ids)
     many = [float((share >= TRUE).mean()) for share in shares]
-    yield "pictures with .8 of them", many[0], many[1], len(ids)
-    yield "words counted per picture", float(np.mean([len(words[id]) for id in words])), float("nan"), len(words)
+    yield f"pictures with .8 of them{told}", many[0], many[1], len(ids)
 
 
-def agreement(captions: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, float, float, int]]:
+def shown(words: Sequence[str], captions: set[str], meanings: Meanings) -> str:
+    """The words, [those] that no caption has, (those) that one has a synonym of."""
+    said = meant(captions, meanings)
+    marked = (w if w in captions else f"({w})" if not meanings(w).isdisjoint(said) else f"[{w}]" for w in words)
+    return " ".join(marked)
+
+
+def agreement(
+    captions: Mapping[str, Sequence[str]], meanings: Meanings, told: str
+) -> Iterator[tuple[str, float, float, int]]:
     """How many words of a caption are in the other captions of its picture, and in those of the next one."""
     sets = [[set(content_words(caption)) for caption in of] for of in captions.values()]
     shares: list[NDArray[np.float64]] = []
@@ -78,12 +104,12 @@ def agreement(captions: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, floa
         for n, own in enumerate(sets):
             of = own if away == 0 else sets[(n + away) % len(sets)]
             for i, caption in enumerate(own):
-                others = set().union(*(other for j, other in enumerate(of) if j != i))
-                rows += [len(caption & others) / len(caption)] if caption else []
+                others = meant(set().union(*(other for j, other in enumerate(of) if j != i)), meanings)
+                rows += [np.mean([not meanings(word).isdisjoint(others) for word in caption])] if caption else []
         shares.append(np.array(rows))
-    yield "words of a caption in the others", float(shares[0].mean()), float(shares[1].mean()), len(shares[0])
+    yield f"words of a caption in the others{told}", float(shares[0].mean()), float(shares[1].mean()), len(shares[0])
     many = [float((share >= TRUE).mean()) for share in shares]
-    yield "captions with .8 of them", many[0], many[1], len(shares[0])
+    yield f"captions with .8 of them{told}", many[0], many[1], len(shares[0])
 
 
 def recalls(searcher: Searcher, file: FeatureFile) -> Iterator[tuple[str, float, float, int]]:
@@ -156,6 +182,7 @@ def families(searcher: Searcher, gallery: Path, file: FeatureFile) -> Iterator[t
 @click.option("--server", metavar="ADDRESS", help="A server to search by plain match queries, too.")
 @click.option("--clusters", default=1000, show_default=True, help="Words of the vocabulary.")
 @click.option("--code", "codes", multiple=True, default=CODES, show_default=True, help="Arguments of the code words.")
+@click.option("--synonyms", type=click.Path(path_type=Path), help="The folder dict of WordNet, to count synonyms too.")
 @click.option("--show", default=0, help="Print the words of so many pictures on stderr.")
 def main(
     features: Path,
@@ -164,9 +191,13 @@ def main(
     server: str | None,
     clusters: int,
     codes: tuple[str, ...],
+    synonyms: Path | None,
     show: int,
 ) -> None:
     """Measure the code words on the pictures in FEATURES."""
+    counted: dict[str, Meanings] = {"": itself}
+    if synonyms is not None:
+        counted[" or synonyms"] = Synonyms(synonyms).meanings
     with FeatureFile(features) as file, FeatureFile(train) as fit, tempfile.TemporaryDirectory() as folder:
         book = Path(folder) / "words.npz"
         vocabulary([fit], clusters).save(book)
@@ -175,19 +206,29 @@ def main(
         for item in file.items("text"):
             captions[item.group].update(content_words(item.content))
             every[item.group].append(item.content)
-        parameters = {"features": features, "fit": train, "gallery": gallery, "clusters": clusters}
+        parameters = {
+            "features": features,
+            "fit": train,
+            "gallery": gallery,
+            "clusters": clusters,
+            "synonyms": synonyms,
+        }
         with Writer(sys.stdout, __file__, parameters, COLUMNS) as out:
-            for name, value, reference, count in agreement(every):
-                out.write("captions", name, f"{value:.4f}", f"{reference:.4f}", count)
+            for told, meanings in counted.items():
+                for name, value, reference, count in agreement(every, meanings, told):
+                    out.write("captions", name, f"{value:.4f}", f"{reference:.4f}", count)
             for number, code in enumerate(codes):
                 place = f"file:{folder}/{number}"
                 build_index("words", features, code=f"words(codebook='{book}', {code})", at=place)
                 searcher = Searcher.open("words", place)
                 words = heaviest(searcher)
                 for id in [*words][:: max(1, len(words) // show)][:show] if show else []:
-                    told = " ".join(word if word in captions[id] else f"({word})" for word in words[id])
-                    click.echo(f"{id}: {told}  |  {every[id][0]}", err=True)
-                rows = [*recalls(searcher, file), *true_words(words, captions)]
+                    click.echo(f"{id}: {shown(words[id], captions[id], meanings)}  |  {every[id][0]}", err=True)
+                rows = [*recalls(searcher, file)]
+                for told, meanings in counted.items():
+                    rows += true_words(words, captions, meanings, told)
+                mean = float(np.mean([len(each) for each in words.values()]))
+                rows.append(("words counted per picture", mean, float("nan"), len(words)))
                 if server is not None:
                     rows.append(on_server(features, f"words(codebook='{book}', {code})", server, file))
                 rows += families(searcher, gallery, file) if gallery is not None else []

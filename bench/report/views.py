@@ -88,6 +88,7 @@ def claims(rows: Rows) -> Table:
         "rows": lambda row: ", ".join(part for part in (row["data"], row["direction"]) if part and part != "both"),
         "figures": of("figures"),
         "the paper's own, on other data": of("paper"),
+        "as the codes are read": lambda row: row.get("reading", ""),
     })  # fmt: skip
 
 
@@ -104,8 +105,8 @@ def verdicts(rows: Rows) -> Table:
         counts = Counter(row["verdict"] for row in found)
         told = ", ".join(f"**{verdict}**" + (f" {n} of {len(found)}" if n < len(found) else "")
                          for verdict, n in counts.items())  # fmt: skip
-        lines.append([claim, told, "; ".join(filter(None, map(difference, found)))])
-    return Table(["the paper's claim", "here", "difference, points +- standard error"], lines)
+        lines.append([claim, told, "; ".join(filter(None, map(difference, found))), found[0].get("reading", "")])
+    return Table(["the paper's claim", "here", "difference, points +- standard error", "as the codes are read"], lines)
 
 
 def postings(rows: Rows, what: str = "recall", *chosen: str) -> Table:

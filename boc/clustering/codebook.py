@@ -1,8 +1,8 @@
 """Codebooks of concepts, and their files.
 
 A codebook file is an ``.npz`` archive without pickles: ``centroids`` float32 (p, d); ``words`` (p,) strings, if the
-centroids are those of words; ``labels``, ``origin``, ``thresholds`` and ``means`` of a ``Codebook``, if it has them;
-``about``, JSON as UTF-8 bytes, with its other fields.
+centroids are those of words; ``labels``, ``origin``, ``thresholds``, ``means``, ``axes`` of a ``Codebook``, if it has
+them; ``about``, JSON as UTF-8 bytes, with its other fields.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from boc.types import Identity
 BEGINS = (b"PK\x03\x04", b"about.npy")  # what says that a file may be a codebook
 FORMAT = 1
 SAMPLE = 100_000  # number of concepts that the paper clusters (BoC, section III-B1)
-ARRAYS = ("centroids", "words", "labels", "origin", "thresholds", "means")
+ARRAYS = ("centroids", "words", "labels", "origin", "thresholds", "means", "axes")
 ROWS = 65_536  # rows of a feature file read at a time
 
 
@@ -39,7 +39,8 @@ class Codebook:
     dictionary mode; ``labels`` uint8, the labels of the centroids, packed by ``boc.clustering.term_labels``; ``origin``
     float32 (d,) the mean of the captions, of which a vocabulary's vectors are differences; ``thresholds`` float32
     (2, 2, p) those of learned terms, by modality and kind of row; ``means`` float32 (2, d) the mean concept of pictures
-    and of sentences, which is subtracted before concepts are compared with the centroids.
+    and of sentences, which is subtracted before concepts are compared with the centroids; ``axes`` float32 (d, d) what
+    they are multiplied by after that.
     """
 
     centroids: NDArray[np.float32]
@@ -54,6 +55,7 @@ class Codebook:
     origin: NDArray[np.float32] | None = None
     thresholds: NDArray[np.float32] | None = None
     means: NDArray[np.float32] | None = None
+    axes: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.centroids)
@@ -76,7 +78,7 @@ class Codebook:
             "about": np.frombuffer(text.encode(), np.uint8),
             "centroids": np.asarray(self.centroids, np.float32),
         }
-        optional = {name: getattr(self, name) for name in ("labels", "origin", "thresholds", "means")}
+        optional = {name: getattr(self, name) for name in ARRAYS[2:]}
         arrays |= {name: array for name, array in optional.items() if array is not None}
         if self.words is not None:
             arrays["words"] = np.array(self.words, dtype=np.str_)
@@ -143,22 +145,24 @@ def _checked(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[
             origin,
             arrays.get("thresholds"),
             arrays.get("means"),
+            arrays.get("axes"),
         )
     except (LookupError, TypeError, ValueError) as error:
         raise BocError(f"{path}: a codebook with odd entries ({error}); make one with boc build-codebook") from error
     centroids, rows = codebook.centroids, len(codebook.centroids)
-    thresholds, means = codebook.thresholds, codebook.means
+    thresholds, means, axes, dim = codebook.thresholds, codebook.means, codebook.axes, codebook.identity.dim
     sound = (
         set(about) == names
         and centroids.dtype == np.float32
         and rows > 0
-        and centroids.shape == (rows, codebook.identity.dim)
+        and centroids.shape == (rows, dim)
         and bool(np.isfinite(centroids).all())
         and 0 <= codebook.spread < np.inf
         and (words is None or (words.dtype.kind == "U" and words.shape == (rows,)))
-        and (origin is None or (origin.dtype == np.float32 and origin.shape == (codebook.identity.dim,)))
+        and (origin is None or (origin.dtype == np.float32 and origin.shape == (dim,)))
         and (thresholds is None or (thresholds.dtype == np.float32 and thresholds.shape == (2, 2, rows)))
-        and (means is None or (means.dtype == np.float32 and means.shape == (2, codebook.identity.dim)))
+        and (means is None or (means.dtype == np.float32 and means.shape == (2, dim)))
+        and (axes is None or (means is not None and axes.dtype == np.float32 and axes.shape == (dim, dim)))
         and (labels is None or (labels.dtype == np.uint8 and len(unpack_labels(labels)) == rows))
     )
     if not sound:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.clustering.centring import rescaling
 from boc.clustering.codebook import Codebook, variant
 from boc.clustering.kmeans import kmeans, spread
 from boc.clustering.term_labels import codebook_labels, pack_labels
@@ -25,8 +26,9 @@ ROWS = 65_536  # rows of a feature file read at a time
 def labelled(codebook: Codebook, files: Sequence[FeatureFile]) -> Codebook:
     """Add labels to a codebook: the words and regions of ``files`` that are nearest to each centroid."""
     labels = codebook_labels(
-        codebook.centroids, files, spherical=codebook.spherical, names=codebook.words, means=codebook.means
-    )
+        codebook.centroids, files, spherical=codebook.spherical, names=codebook.words, means=codebook.means,
+        axes=codebook.axes,
+    )  # fmt: skip
     return replace(codebook, labels=pack_labels(labels))
 
 
@@ -70,12 +72,15 @@ def cluster(
     balanced: bool = False,
     spherical: bool = False,
     centered: bool = False,
+    rescaled: bool = False,
     tell: Callable[[str], None] = lambda stage: None,
 ) -> Codebook:
     """Make a codebook by k-means over a sample of the concepts in ``files`` (BoC, section III-B1).
 
     With ``centered`` the mean concept of each modality is subtracted first: the modalities lie apart, and would use
-    different centroids. ``tell`` is called with the name of each stage. See ``sample_concepts`` for the other options.
+    different centroids. ``rescaled`` scales the axes of the centred concepts, too, for sums of ``similarity=deviation``
+    (``boc.clustering.centring``). ``tell`` is called with the name of each stage. See ``sample_concepts`` for the other
+    options.
     """
     import faiss
 
@@ -91,14 +96,16 @@ def cluster(
         "spherical": spherical,
     }
     tell("reading concepts")
-    means = mean_concepts(files, drop_stopwords=drop_stopwords) if centered else None
+    means = mean_concepts(files, drop_stopwords=drop_stopwords) if centered or rescaled else None
     points = sample_concepts(
         files, sample, seed=seed, modalities=modalities, drop_stopwords=drop_stopwords, balanced=balanced, means=means
     )
+    axes = rescaling(points) if rescaled else None
+    points = points if axes is None else points @ axes
     tell(f"clustering {len(points)} concepts")
     centroids = kmeans(points, clusters, seed=seed, spherical=spherical)
     distance = spread(points, centroids, spherical=spherical)
-    made = Codebook(centroids, identity, _sources(files), options, len(points), distance, means=means)
+    made = Codebook(centroids, identity, _sources(files), options, len(points), distance, means=means, axes=axes)
     return replace(made, versions=made.versions | {"faiss": faiss.__version__})
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from boc.clustering.centring import centred
 from boc.clustering.kmeans import nearest
 from boc.clustering.wordpieces import continues, join_pieces, stop_words
 from boc.errors import ManifestError
@@ -150,12 +151,13 @@ def codebook_labels(
     spherical: bool = False,
     names: Sequence[str] | None = None,
     means: NDArray[np.float32] | None = None,
+    axes: NDArray[np.float32] | None = None,
 ) -> list[Label]:
     """One label per row of ``centroids`` (k, d): words from the concepts of sentences, and its nearest regions, at most
     one per picture.
 
-    Concepts belong to the nearest centroid, by cosine if ``spherical``, less the mean of their modality in ``means``
-    (2, d) if there are any. A word-piece counts for its whole word. Words
+    Concepts belong to the nearest centroid, by cosine if ``spherical``, after ``centred`` by ``means`` (2, d) and
+    ``axes`` (d, d). A word-piece counts for its whole word. Words
     are ranked by their frequency against that in all centroids, after the ``names`` (k,) that centroids already have.
     ``files`` hold embeddings; files without concepts and sentences without words add nothing. Files are read in
     batches; memory holds one number per pair of a centroid and a word.
@@ -163,7 +165,7 @@ def codebook_labels(
     words, regions = _WordCounts(len(centroids)), _NearestRegions(len(centroids))
 
     def assign(concepts: NDArray[np.float32], modality: Modality) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        concepts = concepts if means is None else concepts - means[MODALITIES.index(modality)]
+        concepts = centred(concepts, modality, means, axes)
         columns, squared = nearest(unit_rows(concepts) if spherical else concepts, centroids, 1)
         return columns[:, 0], squared[:, 0]
 

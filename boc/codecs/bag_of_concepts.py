@@ -18,13 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from boc.clustering.centring import centred
 from boc.clustering.kmeans import Floats, kmeans, nearest, row_block, spread, squared_distances
 from boc.clustering.wordpieces import carries_content
 from boc.codecs.base import ConceptStep, Step, frequencies, stacked
 from boc.codecs.quantizers import ScalarQuantizer
+from boc.codecs.topz import keep_block
 from boc.codecs.unit_norm import UnitNorm
 from boc.errors import BocError
-from boc.types import MODALITIES, Embeddings, Modality, Ragged
+from boc.types import Embeddings, Modality, Ragged
 from boc.vectors import unit_rows
 
 if TYPE_CHECKING:
@@ -35,20 +37,21 @@ __all__ = ["HardAssignment", "SoftAssignment", "concept_steps", "nearest"]
 POLE = 1e-6  # the printed similarity is limited to 1 / POLE
 SCALE = 1e5
 NO_LABELS = np.empty(0, np.uint8)
-NO_MEANS = np.empty((0, 0), np.float32)
+NONE = np.empty((0, 0), np.float32)  # in place of means or axes that a codebook does not have
 
 
 class _Assignment(ConceptStep):
     """Base of hard and soft assignment: the codebook, and reading without stop-words."""
 
-    learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_", "means_")
-    added: ClassVar[Mapping[str, NDArray[Any]]] = {"means_": NO_MEANS}
+    learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_", "means_", "axes_")
+    added: ClassVar[Mapping[str, NDArray[Any]]] = {"means_": NONE, "axes_": NONE}
     clusters: int
     seed: int
     spherical: bool
     drop_stopwords: bool
     centroids_: Floats
     means_: Floats
+    axes_: Floats
     term_labels_: NDArray[np.uint8]
 
     def read(self, embeddings: Embeddings) -> Ragged:
@@ -81,23 +84,24 @@ class _Assignment(ConceptStep):
         if not len(points):
             raise ValueError("0 concepts found, at least 1 is needed to learn a codebook")
         self.centroids_ = kmeans(points, self.clusters, seed=self.seed, spherical=self.spherical)
-        self.term_labels_, self.means_ = NO_LABELS, NO_MEANS
+        self.term_labels_, self.means_, self.axes_ = NO_LABELS, NONE, NONE
         return points
 
     def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
         return self.transform(self._centred(X, modality))
 
     def _centred(self, X: Any, modality: Modality) -> Any:
-        """Concepts less the mean of their modality, if the codebook has means."""
+        """Concepts less the mean of their modality, along scaled axes, as far as the codebook has these."""
         if not self.means_.size:
             return X
         sets = self._sets(X)
-        return Ragged(sets.values - self.means_[MODALITIES.index(modality)], sets.offsets)
+        return Ragged(centred(sets.values, modality, self.means_, self.axes_), sets.offsets)
 
     def _take(self, codebook: Codebook) -> None:
         self.centroids_ = codebook.centroids
         self.term_labels_ = NO_LABELS if codebook.labels is None else codebook.labels
-        self.means_ = NO_MEANS if codebook.means is None else codebook.means
+        self.means_ = NONE if codebook.means is None else codebook.means
+        self.axes_ = NONE if codebook.axes is None else codebook.axes
         self.n_features_in_ = codebook.centroids.shape[1]
         self.frozen = True
 
@@ -134,6 +138,8 @@ class HardAssignment(_Assignment):
         Labels of the centroids, packed by ``boc.clustering.term_labels``; empty unless they come from a codebook.
     means_ : ndarray of float32 (2, d) or (0, 0)
         What is subtracted from the concepts of pictures and of sentences; empty unless a codebook has it.
+    axes_ : ndarray of float32 (d, d) or (0, 0)
+        What they are then multiplied by; empty unless a codebook has it.
 
     Examples
     --------
@@ -179,18 +185,21 @@ class SoftAssignment(_Assignment):
     ----------
     clusters, seed, spherical, drop_stopwords
         As in ``HardAssignment``.
-    similarity : {"inverse", "gaussian", "printed", "excess"}, default="inverse"
-        A function of the distance D: 1 / (1 + D); exp(-D**2 / (2 sigma**2)); 1 / |1 - D|; or 1 / (1 + D) less the same
+    similarity : {"inverse", "gaussian", "printed", "excess", "deviation"}, default="inverse"
+        A function of the distance D: 1 / (1 + D); exp(-D**2 / (2 sigma**2)); 1 / |1 - D|; 1 / (1 + D) less the same
         of the nearest centroid that is left out (of the farthest, if all are kept), so that a centroid which is barely
-        kept counts next to nothing, as if it were left out. The paper prints
+        kept counts next to nothing, as if it were left out; or 1 / (1 + D) less its mean over all centroids, negative
+        for those farther than usual. Deviations are added up with their signs; what is still above 0 is the item's
+        frequency, of which the z largest are kept. The paper prints
         1 / (1 - D), which has a pole at D = 1 and is negative beyond it, where TERN's concepts are. A negative
         frequency cannot be stored, so the sign is dropped (the cosine of sums does not change as long as all D > 1),
         and near the pole the value is limited to 10**6.
     aggregate : {"sum", "max"}, default="sum"
     z : int or None, default=None
-        Number of nearest centroids kept per concept of a document, at most p; None keeps all.
+        Number of nearest centroids kept per concept of a document, at most p; None keeps all. With "deviation" the
+        number of terms kept per document.
     query_z : int or None, default=None
-        Number of nearest centroids kept per concept of a query; None means ``z``.
+        The same for a query; None means ``z``.
     sigma : float or None, default=None
         Width of "gaussian"; None takes the root mean square distance of the concepts in ``fit`` to their nearest
         centroid (1 if that is 0), which a codebook stores.
@@ -202,6 +211,8 @@ class SoftAssignment(_Assignment):
         Labels of the centroids, packed by ``boc.clustering.term_labels``; empty unless they come from a codebook.
     means_ : ndarray of float32 (2, d) or (0, 0)
         What is subtracted from the concepts of pictures and of sentences; empty unless a codebook has it.
+    axes_ : ndarray of float32 (d, d) or (0, 0)
+        What they are then multiplied by; empty unless a codebook has it.
     sigma_ : ndarray of float32 (1,)
 
     Examples
@@ -213,9 +224,9 @@ class SoftAssignment(_Assignment):
     [1.25, 0.125]
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_", "means_", "sigma_")
+    learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_", "means_", "axes_", "sigma_")
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "similarity": ("inverse", "gaussian", "printed", "excess"),
+        "similarity": ("inverse", "gaussian", "printed", "excess", "deviation"),
         "aggregate": ("sum", "max"),
     }
 
@@ -281,10 +292,13 @@ class SoftAssignment(_Assignment):
         sets = self._sets(X)
         p = len(self.centroids_)
         parts = []
-        sought = None if z is None or z >= p else z + (self.similarity == "excess")
+        signed = self.similarity == "deviation"
+        sought = None if signed or z is None or z >= p else z + (self.similarity == "excess")
         for block in self._blocks(sets, row_block(self.centroids_, sought)):
-            if sought is None:
-                parts.append(self._dense(block))
+            if signed:
+                parts.append(keep_block(self._dense(block), min(z or p, p)))
+            elif sought is None:
+                parts.append(sparse.csr_array(self._dense(block)))
             else:
                 columns, squared = nearest(block.values, self.centroids_, sought)
                 parts.append(self._kept(block, columns, self._similar(squared)))
@@ -292,14 +306,14 @@ class SoftAssignment(_Assignment):
         terms.eliminate_zeros()
         return terms
 
-    def _dense(self, block: Ragged) -> sparse.csr_array:
+    def _dense(self, block: Ragged) -> Floats:
         """The similarities to all centroids, aggregated per set."""
         similar = self._similar(squared_distances(block.values, self.centroids_))
         result = np.zeros((len(block), similar.shape[1]), np.float32)
         filled = np.diff(block.offsets) > 0
         if filled.any():  # reduceat cannot handle empty sets
             result[filled] = self._ufunc.reduceat(similar, block.offsets[:-1][filled], axis=0)
-        return sparse.csr_array(result)
+        return result
 
     def _kept(self, block: Ragged, columns: NDArray[np.int64], similar: Floats) -> sparse.csr_array:
         """The similarities ``similar`` (rows, z) to the kept centroids ``columns`` (rows, z), aggregated per set."""
@@ -321,8 +335,10 @@ class SoftAssignment(_Assignment):
         similar: Floats
         if self.similarity == "gaussian":
             similar = np.exp(squared / np.float32(-2 * float(self.sigma_[0]) ** 2))
-        elif self.similarity in ("inverse", "excess"):
+        elif self.similarity in ("inverse", "excess", "deviation"):
             similar = np.reciprocal(1 + np.sqrt(squared))
+            if self.similarity == "deviation":
+                similar -= similar.mean(axis=1, keepdims=True)
             if self.similarity == "excess":
                 similar -= similar.min(axis=1, keepdims=True, initial=1)
         else:

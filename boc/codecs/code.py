@@ -104,7 +104,7 @@ BOOK: dict[str, Rule] = {"codebook": File(), "stopwords": OneOf(("keep", "drop")
 SOFT: dict[str, Rule] = {
     **NUMBERS,
     **BOOK,
-    "similarity": OneOf(("inverse", "gaussian", "printed", "excess")),
+    "similarity": OneOf(("inverse", "gaussian", "printed", "excess", "deviation")),
     "aggregate": OneOf(("sum", "max")),
 }
 CODES = {
@@ -145,7 +145,7 @@ ARGUMENTS = {
     "expand": "number of rotations side by side [1]",
     "codebook": "file made by boc build-codebook; required",
     "stopwords": "keep or drop the concepts of English stop-words [keep]",
-    "similarity": "inverse, gaussian, printed or excess, of concept and centroid [inverse]",
+    "similarity": "inverse, gaussian, printed, excess or deviation, of concept and centroid [inverse]",
     "aggregate": "sum or max over the concepts of an item [sum]",
     "seed": "of the rotation, or of the k-means [0]",
 }

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from bench.datasets.wordnet import PARTS
 from bench.paper.relevances import order
 from bench.paper.training_cost import extended, network_of, step
 from boc.evaluate.relevance import rouge_l_matrix, write_relevance
@@ -69,7 +70,9 @@ def test_table_one_has_the_rows_of_the_paper_and_their_differences_which_decide_
 @pytest.mark.slow
 def test_pictures_written_in_words(library: Path, tmp_path: Path) -> None:
     plain = library / "photos.h5"
-    rows = run("words.py", plain, "--fit", plain, "--clusters", 7, "--code", "z=3")
+    for part in PARTS:
+        (tmp_path / f"data.{part}").write_text("00000100 05 n 02 red 0 blue 0 000 | colours\n" * (part == "noun"))
+    rows = run("words.py", plain, "--fit", plain, "--clusters", 7, "--code", "z=3", "--synonyms", tmp_path)
     found = {row["measure"]: row for row in rows}
     assert {row["code"] for row in rows} == {"captions", "z=3"}
     made = boc("build-codebook", plain, "-o", tmp_path / "words.npz", "--words", "--clusters", 7)
@@ -86,6 +89,8 @@ def test_pictures_written_in_words(library: Path, tmp_path: Path) -> None:
     assert 0 < float(found["words counted per picture"]["value"]) <= 3
     for measure in ("R@10 by keywords", "R@10 by code", "words in own captions", "words of a caption in the others"):
         assert 0 <= float(found[measure]["value"]) <= 1
+    for measure in ("words in own captions", "pictures with .8 of them", "words of a caption in the others"):
+        assert float(found[f"{measure} or synonyms"]["value"]) >= float(found[measure]["value"])
 
 
 def claims(folder: Path, plain: Path, options: tuple[object, ...], alone: Path) -> list[dict[str, str]]:

@@ -37,6 +37,11 @@ from boc.cli import options
     is_flag=True,
     help="Subtract the mean concept of each modality first, so that words and regions use the same centroids.",
 )
+@click.option(
+    "--rescaled",
+    is_flag=True,
+    help="Do so, and make the principal axes of the concepts more even, for similarity=deviation.",
+)
 @click.option("--balanced", is_flag=True, help="Sample equally many concepts of words and of regions.")
 @click.option(
     "--dictionary",
@@ -69,6 +74,7 @@ def command(
     stopwords: str,
     words_only: bool,
     centered: bool,
+    rescaled: bool,
     balanced: bool,
     dictionary: bool,
     written: bool,
@@ -88,12 +94,13 @@ def command(
               boc build-codebook train.h5 -o words.npz --words
               boc build-codebook train.h5 -o terms.npz --learned --clusters 2048
     """
-    others = dictionary or decontextualized or stopwords == "drop" or words_only or balanced or spherical or centered
+    sampling = stopwords == "drop" or words_only or balanced or spherical or centered or rescaled
+    others = dictionary or decontextualized or sampling
     if written and (others or learned):
         raise click.UsageError("--words learns words from captions, not from concepts; leave the other choices out")
     if learned and others:
         raise click.UsageError("--learned learns terms from whole pictures and captions; leave the other choices out")
-    if dictionary and (stopwords == "drop" or words_only or balanced or spherical or centered):
+    if dictionary and sampling:
         raise click.UsageError("--dictionary takes words and no stop-words anyway; leave the other choices out")
     if words_only and balanced:
         raise click.UsageError("--words-only leaves nothing to balance; give it or --balanced")
@@ -129,6 +136,7 @@ def command(
                 balanced=balanced,
                 spherical=spherical,
                 centered=centered,
+                rescaled=rescaled,
                 tell=tell,
             )
         if not (written or learned):

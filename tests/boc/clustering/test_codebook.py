@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from boc.cli import Group
 from boc.cli.commands.build_codebook import command
+from boc.clustering.centring import rescaling
 from boc.clustering.codebook import Codebook
 from boc.clustering.make_codebook import check_alone, check_files, cluster, dictionary, sample_concepts
 from boc.codecs import SurrogateCodec
@@ -119,6 +120,30 @@ def test_concepts_are_centred_by_modality(two: Any, tmp_path: Path) -> None:
     assert {*map(tuple, made.centroids.round(4).tolist())} == {*map(tuple, expected.round(4).tolist())}
     made.save(tmp_path / "book.npz")
     assert np.array_equal(Codebook.load(tmp_path / "book.npz").means, made.means)
+
+
+def test_axes_are_scaled_by_the_fourth_root_of_their_variances(two: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    turned = np.linalg.qr(rng.standard_normal((5, 5)))[0]
+    points = (rng.standard_normal((5000, 5)) * [1, 1, 0.5, 0.2, 0.1] @ turned).astype(np.float32)
+    axes = rescaling(points)
+    assert np.allclose(axes, axes.T, atol=1e-5)
+    rows = points / np.linalg.norm(points, axis=1, keepdims=True)
+    before, after = (np.linalg.eigvalsh(each.T @ each / len(each)) for each in (rows, rows @ axes))
+    assert np.allclose(np.sort(after), np.sort((before * before.max()) ** 0.5), rtol=1e-3)
+    assert np.isfinite(rescaling(np.zeros((3, 2), np.float32))).all()
+
+    made = cluster(two, 15, rescaled=True)
+    assert made.means is not None
+    assert made.axes is not None
+    sample = sample_concepts(two, 99, means=made.means)
+    assert np.allclose(made.axes, rescaling(sample), atol=1e-4)
+    assert np.allclose(np.sort(made.centroids, axis=0), np.sort(sample @ made.axes, axis=0), atol=1e-4)
+    made.save(tmp_path / "book.npz")
+    assert np.array_equal(Codebook.load(tmp_path / "book.npz").axes, made.axes)
+    replace(made, axes=made.axes[:, :1]).save(tmp_path / "odd.npz")
+    with pytest.raises(BocError, match="entries do not fit together"):
+        Codebook.load(tmp_path / "odd.npz")
 
 
 def test_one_modality_or_no_stop_words(two: Any) -> None:

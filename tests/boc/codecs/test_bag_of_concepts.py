@@ -66,13 +66,21 @@ def slow_soft(
         S = []
         for v in sets[i]:
             D = [distance(v, c) for c in C]
+            if kind == "deviation":
+                mean = sum(similarity(kind, d, sigma) for d in D) / len(D)
+                S.append([similarity(kind, d, sigma) - mean for d in D])
+                continue
             order = sorted(range(len(C)), key=lambda k: D[k])
             kept = order[:z]
             beyond = order[min(len(C) if z is None else z, len(C) - 1)]
             least = similarity(kind, D[beyond], sigma) if kind == "excess" else 0.0
             S.append([similarity(kind, D[k], sigma) - least if k in kept else 0.0 for k in range(len(C))])
         columns = [[row[k] for row in S] or [0.0] for k in range(len(C))]
-        result.append([sum(column) if aggregate == "sum" else max(column) for column in columns])
+        row = [sum(column) if aggregate == "sum" else max(column) for column in columns]
+        if kind == "deviation":
+            least = sorted(row, reverse=True)[min(len(C) if z is None else z, len(C)) - 1]
+            row = [value if value >= least and value > 1e-6 else 0.0 for value in row]
+        result.append(row)
     return result
 
 
@@ -127,6 +135,10 @@ def test_an_example_by_hand() -> None:
     assert encoded(similarity="gaussian", sigma=2, z=1) == pytest.approx([1, 0, math.exp(-1 / 8)])
     assert encoded(similarity="excess", z=1) == pytest.approx([1 - 1 / 2, 0, 1 / 2 - 1 / 3])
     assert encoded(similarity="excess") == pytest.approx([4 / 5, 3 / 10 + 1 / 12, 1 / 4])
+    means = (1 + 1 / 2 + 1 / 5) / 3, (1 / 4 + 1 / 3 + 1 / 2) / 3
+    deviations = [1 + 1 / 4 - sum(means), 0, 1 / 5 + 1 / 2 - sum(means)]
+    assert deviations[2] < 0
+    assert encoded(similarity="deviation") == pytest.approx([deviations[0], 0, 0])
     assert encoded(similarity="printed", z=1) == pytest.approx([1, 0, 1 / bag_of_concepts.POLE])
 
 
@@ -136,11 +148,14 @@ def test_a_centred_codebook_compares_concepts_less_their_mean(
 ) -> None:
     sets, codebook = random_sets(sizes, seed), book(5, seed + 1)
     means = np.random.default_rng(seed).standard_normal((2, codebook.identity.dim)).astype(np.float32)
-    shifted = Ragged(sets.values - means[MODALITIES.index(modality)], sets.offsets)
-    for kind in (HardAssignment, SoftAssignment):
-        step, plain = (kind.from_codebook(each) for each in (replace(codebook, means=means), codebook))
-        found, wanted = (getattr(step, f"encode_{side}")(sets, modality), plain.transform(shifted))
-        assert found.toarray().tolist() == wanted.toarray().tolist()
+    axes = np.random.default_rng(seed + 2).standard_normal((WIDTH, WIDTH)).astype(np.float32)
+    for scaled in (None, axes):
+        moved = sets.values - means[MODALITIES.index(modality)]
+        shifted = Ragged(moved if scaled is None else moved @ scaled, sets.offsets)
+        for kind in (HardAssignment, SoftAssignment):
+            step = kind.from_codebook(replace(codebook, means=means, axes=scaled))
+            found = getattr(step, f"encode_{side}")(sets, modality)
+            assert found.toarray().tolist() == kind.from_codebook(codebook).transform(shifted).toarray().tolist()
 
 
 def test_an_index_of_before_centring_is_read() -> None:
@@ -148,7 +163,7 @@ def test_an_index_of_before_centring_is_read() -> None:
         Embeddings("image", np.zeros((1, 3)), random_sets([2], 0))
     )
     arrays = codec.arrays()
-    del arrays["0.means_"]
+    del arrays["0.means_"], arrays["0.axes_"]
     some = Embeddings("text", np.zeros((2, 3), np.float32), random_sets([2, 3], 1))
     again = SurrogateCodec.restore(codec.config(), arrays)
     assert again.encode_documents(some).toarray().tolist() == codec.encode_documents(some).toarray().tolist()
@@ -260,7 +275,7 @@ def test_sigma_is_the_spread_of_the_concepts() -> None:
         ({"query_z": -1}, "query_z must be at least 1, got -1"),
         ({"sigma": 0}, "sigma must be a number greater than 0"),
         ({"sigma": np.inf}, "sigma must be a number greater than 0"),
-        ({"similarity": "cosine"}, "inverse, gaussian, printed, excess; got 'cosine'"),
+        ({"similarity": "cosine"}, "inverse, gaussian, printed, excess, deviation; got 'cosine'"),
         ({"aggregate": "mean"}, "sum, max; got 'mean'"),
     ],
 )

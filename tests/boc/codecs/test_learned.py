@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from boc import plugins
 from boc.clustering import learned_terms
 from boc.clustering.codebook import Codebook
 from boc.clustering.learned_head import item_rows
@@ -22,10 +25,12 @@ from boc.codecs.presets import learned_code
 from boc.errors import BocError
 from boc.explain.score import explain
 from boc.indexes.build import build_index
+from boc.inputs.features import FeatureFile
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged
 from boc.vectors import unit_rows
 from tests.helpers import boc
+from tests.servers.fixtures import kinds
 
 WIDTH = 5
 
@@ -189,6 +194,30 @@ def test_terms_are_learned_indexed_and_explained(library: Path, tmp_path: Path) 
     assert explain(searcher, found[0].item.id, "a red box").score == found[0].score
     with pytest.raises(BocError, match="holds learned terms; make one without boc build-codebook --learned"):
         parse_code(f"hard(codebook='{made}')").load_codebook()
+
+
+@pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
+def test_a_server_finds_by_learned_terms_what_a_folder_does(library: Path, server: Any, tmp_path: Path) -> None:
+    plain, made, name = library / "photos.h5", tmp_path / "terms.npz", f"boc-test-{uuid.uuid4().hex[:12]}"
+    assert boc("build-codebook", plain, "-o", made, "--learned", "--clusters", 16).exit_code == 0
+    schemes = {"elasticsearch": "elastic", "opensearch": "opensearch"}
+    places = f"file:{tmp_path}", f"{schemes[server.kind.engine]}+{server.url}"
+    try:
+        for at in places:
+            build_index(name, plain, code=f"learned(codebook='{made}', z=5, query_z=4)", at=at)
+        folder, remote = (Searcher.open(name, at, device="cpu") for at in places)
+        with FeatureFile(plain) as file:
+            asked = file.batch("text", 0, file.count("text")).embeddings
+        codes = remote.codec.encode_queries(asked)
+        found, expected = (each.index.search(codes, 7, "image") for each in (remote, folder))
+        told = [[[(hit.item.id, hit.score) for hit in hits] for hits in rows] for rows in (found, expected)]
+        assert told[0] == told[1]
+        ids = sorted({id for hits in told[0] for id, _ in hits})
+        assert len(ids) > 7
+        assert code_of(remote.index.manifest.codec) == code_of(folder.index.manifest.codec)
+        assert (remote.index.terms(ids) != folder.index.terms(ids)).nnz == 0
+    finally:
+        plugins.backend(places[1]).remove(name)
 
 
 def test_what_does_not_go_together_is_refused(library: Path, tmp_path: Path) -> None:
