@@ -231,7 +231,7 @@ class Plan:
             ("centred", ("--centered", "--spherical", "--balanced", "--clusters", 9 if self.tiny else 384)),
             ("rescaled", ("--rescaled", "--spherical", "--balanced", "--clusters", 9 if self.tiny else CLUSTERS)),
             ("words", words),
-            ("learned", ("--learned", "--clusters", 40 if self.tiny else 2048)),
+            ("learned", ("--learned", "--clusters", 40 if self.tiny else 1024)),
         ):
             books.append(self._in(f"{name}.npz"))
             arguments += [f"--{name}", books[-1]]

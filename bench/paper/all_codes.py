@@ -1,7 +1,7 @@
 """Every code on one gallery, side by side: what it finds, what that costs, and what its terms mean.
 
     python -m bench.paper.all_codes dev.h5 --fit train.h5 --codebook plain.npz --centred centred.npz \
-        --rescaled rescaled.npz --words words.npz --learned learned.npz --learned autoencoder.npz [--gallery GALLERY]
+        --rescaled rescaled.npz --words words.npz --learned learned.npz --autoencoder sae.npz [--gallery GALLERY]
 
 The captions of FEATURES are the queries, its pictures the items. Codes are learned from --fit. ``hard``, ``soft`` and
 ``mixed`` need a codebook of concepts, ``words`` a vocabulary, ``learned`` its terms; ``late`` and those need concepts.
@@ -70,7 +70,12 @@ RESCALED = (
     "soft(codebook={}, z=256, similarity=deviation)",
 )
 WRITTEN = ("words(codebook={}, z=32)", "words(codebook={}, z=64)")
-LEARNED = ("learned(codebook={})", "learned(codebook={}, z=32, query_z=32)")
+LEARNED = (
+    "learned(codebook={})",
+    "learned(codebook={}, z=8, query_z=12)",
+    "learned(codebook={}, z=32, query_z=32)",
+)
+AUTOENCODER = ("learned(codebook={})",)
 COLUMNS = (
     "code", "terms", "bytes", "postings", "R@10 code", "R@10", "NDCG@25", "recall@100", "shared terms", "labels",
     "chance", *truth.FAMILIES,
@@ -233,7 +238,8 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--centred", multiple=True, type=FILE, help="Codebook of centred concepts.")
 @click.option("--rescaled", multiple=True, type=FILE, help="Codebook of rescaled concepts.")
 @click.option("--words", multiple=True, type=FILE, help="Vocabulary of boc build-codebook --words.")
-@click.option("--learned", multiple=True, type=FILE, help="Terms of boc build-codebook --learned, or bench.paper.sae.")
+@click.option("--learned", multiple=True, type=FILE, help="Terms of boc build-codebook --learned.")
+@click.option("--autoencoder", multiple=True, type=FILE, help="Units of bench.paper.sae.")
 @click.option("--gallery", type=click.Path(exists=True, path_type=Path), help="The painted scenes in FEATURES.")
 @click.option("--rerank", type=click.Choice(METRICS), default="dot", show_default=True, help="Metric of candidates.")
 @click.option("--code", "chosen", multiple=True, help="Only this code; can be repeated [default: all].")
@@ -245,6 +251,7 @@ def main(
     rescaled: tuple[Path, ...],
     words: tuple[Path, ...],
     learned: tuple[Path, ...],
+    autoencoder: tuple[Path, ...],
     gallery: Path | None,
     rerank: str,
     chosen: tuple[str, ...],
@@ -252,9 +259,10 @@ def main(
     """Compare all codes on FEATURES."""
     books = (
         (codebook, OF_CONCEPTS), (centred, CENTRED), (rescaled, RESCALED), (words, WRITTEN), (learned, LEARNED),
+        (autoencoder, AUTOENCODER),
     )  # fmt: skip
     settings = {"features": features, "fit": fit, "codebook": codebook, "centred": centred, "rescaled": rescaled,
-                "words": words, "learned": learned, "gallery": gallery, "rerank": rerank}  # fmt: skip
+                "words": words, "learned": learned, "autoencoder": autoencoder, "gallery": gallery, "rerank": rerank}  # fmt: skip
     with (
         FeatureFile(features) as file,
         FeatureFile(fit) as other,

@@ -1,7 +1,7 @@
 """A sparse autoencoder over global vectors as terms, shared between modalities after centring.
 
     python -m bench.paper.sae TRAIN -o sae.npz
-    python -m bench.paper.all_codes dev.h5 --fit TRAIN --learned sae.npz
+    python -m bench.paper.all_codes dev.h5 --fit TRAIN --autoencoder sae.npz
 
 The top-k autoencoder of Gao et al. (Scaling and evaluating sparse autoencoders, 2024): the z largest activations of
 W (x - m) + b, where m is the mean of the modality, rebuild x - m; units that were not active for a while rebuild, the

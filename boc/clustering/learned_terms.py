@@ -31,15 +31,16 @@ SAMPLE = 5  # rows of each modality, per term, that the first directions come fr
 ROUNDS = 10  # of the clustering
 ITEMS = 1000  # items of each modality that the first thresholds come from
 BLOCK = 512  # items encoded at a time
-# Budgets were chosen among few on training photographs held out; the others are usual values, not compared.
-Z, QUERY_Z = 32, 32
+# Budgets and the weight of the penalty were chosen among few on training photographs held out, the budgets for as many
+# postings as a dictionary reads; the others are usual values, hardly compared.
+Z, QUERY_Z = 8, 14
 EPOCHS = 6
 PICTURES = 64  # per batch
 PER_PICTURE = 2  # captions
 RATE = 1e-3
 WARMUP = 40  # steps
 TEMPERATURE = 0.05
-BALANCE = 1.0  # weight of the penalty
+BALANCE = 100.0  # weight of the penalty
 COMMON = 0.05  # share of the items above a threshold at first
 DECAYS = (0.9, 0.99)  # of Adam's means
 

@@ -134,7 +134,7 @@ CODES = {
     ),
 }
 ARGUMENTS = {
-    "z": "terms per item [64; dictionary: 2; words, learned: 32]; soft, mixed: per concept [all; 2]",
+    "z": "terms per item [64; dictionary: 2; words: 32; learned: 8]; soft, mixed: per concept [all; 2]",
     "query_z": "terms per query [128; dictionary: 64; words, learned: 32]; soft, mixed: per concept [z]",
     "terms": "centroids of the dictionary [by the number of items], or of words [1024]",
     "density": "percent of the pictures that have a term [20]",

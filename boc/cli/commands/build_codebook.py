@@ -92,7 +92,7 @@ def command(
     Examples: boc build-codebook train.h5 -o codebook.npz
               boc build-codebook train.h5 -o dictionary.npz --dictionary
               boc build-codebook train.h5 -o words.npz --words
-              boc build-codebook train.h5 -o terms.npz --learned --clusters 2048
+              boc build-codebook train.h5 -o terms.npz --learned --clusters 1024
     """
     sampling = stopwords == "drop" or words_only or balanced or spherical or centered or rescaled
     others = dictionary or decontextualized or sampling
