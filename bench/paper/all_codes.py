@@ -261,8 +261,9 @@ def main(
         (codebook, OF_CONCEPTS), (centred, CENTRED), (rescaled, RESCALED), (words, WRITTEN), (learned, LEARNED),
         (autoencoder, AUTOENCODER),
     )  # fmt: skip
-    settings = {"features": features, "fit": fit, "codebook": codebook, "centred": centred, "rescaled": rescaled,
-                "words": words, "learned": learned, "autoencoder": autoencoder, "gallery": gallery, "rerank": rerank}  # fmt: skip
+    settings: dict[str, object] = {"features": features, "fit": fit, "gallery": gallery, "rerank": rerank}
+    settings |= {"codebook": codebook, "centred": centred, "rescaled": rescaled}
+    settings |= {"words": words, "learned": learned, "autoencoder": autoencoder}
     with (
         FeatureFile(features) as file,
         FeatureFile(fit) as other,

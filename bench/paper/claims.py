@@ -294,7 +294,7 @@ def judged(files: Sequence[Rows]) -> Iterator[list[object]]:
     for claims, sources in ((TABLE, tables), (CURVES, curves)):
         for claim, reading, judge in claims:
             found = [row for name, source in sources for row in judgements(claim, name, judge, source)]
-            missing = [claim, None, None, UNKNOWN, None, None, "no row file has the rows it needs", None]
+            missing: list[object] = [claim, None, None, UNKNOWN, None, None, "no row file has the rows it needs", None]
             yield from ([*row, reading] for row in found or [missing])
 
 

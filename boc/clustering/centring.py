@@ -31,4 +31,5 @@ def rescaling(points: Floats) -> Floats:
     variances, vectors = np.linalg.eigh((rows.T @ rows / len(rows)).astype(np.float64))
     largest = variances.max(initial=0) or 1.0
     scales = (np.maximum(variances, LEAST * largest) / largest) ** -0.25
-    return ((vectors * scales) @ vectors.T).astype(np.float32)
+    axes: Floats = ((vectors * scales) @ vectors.T).astype(np.float32)
+    return axes
