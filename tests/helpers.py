@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import click
+import pytest
 from click.testing import CliRunner, Result
 from PIL import Image, ImageDraw
 
@@ -28,6 +30,16 @@ def draw_pictures(folder: Path, count: int) -> Path:
         lines += [f"{i:03d}.png,a {colour} box at the {place}", f"{i:03d}.png,{place}: something {colour}"]
     (folder / "captions.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder / "captions.csv"
+
+
+def refuse_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail a test that tries to open a connection or to look up a host."""
+
+    def refuse(*arguments: object, **named: object) -> None:
+        raise AssertionError(f"a connection was tried: {arguments}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
 def parse(name: str, arguments: list[str]) -> click.Context:

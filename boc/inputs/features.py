@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, repeat
 from pathlib import Path
 from tokenize import TokenError
 from types import TracebackType
@@ -181,8 +181,7 @@ class FeatureFile:
         if not all(well_typed(each, self.header.types) for each in known):
             raise FeatureFileError(f"{self.path}: {modality}/fields is not of the types in its header; make it again")
         fields = known if self.header.fields else [{} for _ in ids]
-        columns = zip(ids, content, groups, fields, strict=True)
-        return [Item(key, modality, *values) for key, *values in columns]
+        return list(map(Item, ids, repeat(modality), content, groups, fields))
 
     def batch(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Batch:
         """Items ``start`` to ``stop`` with their embeddings, float32; without ``sets``, with the vectors only.

@@ -87,7 +87,7 @@ class Segment:
         ids, content, group, *metadata = taken(list(self.texts.values()), rows)
         modalities = [MODALITIES[number] for number in self.modality[rows].tolist()]
         fields = _objects(metadata[0]) if metadata else [{} for _ in ids]
-        return [Item(*values) for values in zip(ids, modalities, content, group, fields, strict=True)]
+        return list(map(Item, ids, modalities, content, group, fields))
 
     def all_items(self, live: NDArray[np.uint8] | None = None) -> Iterator[Item]:
         """The items of all rows, or of those that are ``live``, read block by block unless they are in memory."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import h5py
 import pytest
 
-from boc import plugins, sync_index
+from boc import sync_index
 from boc.errors import BocError
 from boc.inputs.file_facts import FIELDS
 from indexing.embedded.backend import EmbeddedBackend
@@ -32,9 +32,7 @@ VALUES = {"integer": (-1, 0, 2**63 - 1), "keyword": ("", "x", "\0"), "date": ("2
 
 @pytest.fixture
 def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
-    found = Counting()
-    monkeypatch.setattr(plugins, "encoder", lambda *spec: found)
-    return found
+    return Counting.installed(monkeypatch)
 
 
 def outcome(folder: Path, at: str) -> str:

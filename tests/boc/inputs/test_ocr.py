@@ -42,9 +42,7 @@ def read(path: Path) -> str:
 
 @pytest.fixture
 def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
-    found = Counting()
-    monkeypatch.setattr(plugins, "encoder", lambda *spec: found)
-    return found
+    return Counting.installed(monkeypatch)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from boc import build_index, plugins
@@ -38,6 +39,13 @@ class Counting:
     identity: ClassVar[Identity] = Identity("test:counting", "ab" * 32, 16)
     preparer = staticmethod(prepare)
     prepare = staticmethod(prepare)
+
+    @classmethod
+    def installed(cls, monkeypatch: pytest.MonkeyPatch) -> Counting:
+        """One that stands for every encoder that is named."""
+        found = cls()
+        monkeypatch.setattr(plugins, "encoder", lambda *spec: found)
+        return found
 
     def encode_images(self, prepared: Sequence[bytes]) -> Embeddings:
         return self._encoded("image", prepared)

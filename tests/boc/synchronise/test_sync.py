@@ -38,9 +38,7 @@ SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 
 @pytest.fixture
 def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
-    found = Counting()
-    monkeypatch.setattr(plugins, "encoder", lambda *spec: found)
-    return found
+    return Counting.installed(monkeypatch)
 
 
 @pytest.fixture

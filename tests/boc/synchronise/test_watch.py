@@ -18,7 +18,6 @@ from urllib.request import urlopen
 
 import pytest
 
-from boc import plugins
 from boc.cli.commands.sync import beside
 from boc.errors import BocError
 from boc.synchronise.sync import SyncReport, sync_index
@@ -55,9 +54,7 @@ def watching(name: str, folder: Path, at: str) -> Iterator[list[SyncReport | Boc
 
 @pytest.fixture
 def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
-    found = Counting()
-    monkeypatch.setattr(plugins, "encoder", lambda *spec: found)
-    return found
+    return Counting.installed(monkeypatch)
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from PIL import Image
 from boc import plugins
 from boc.errors import EncoderError
 from boc.types import ImageRef
+from tests.helpers import refuse_connections
 
 SIZE = 80, 60
 QUERIES = 9
@@ -112,13 +112,7 @@ DETECTORS: dict[str, Callable[[Path], str]] = {
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No connection may even be tried."""
-
-    def refuse(*arguments: object, **named: object) -> None:
-        raise AssertionError(f"a connection was tried: {arguments}")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    refuse_connections(monkeypatch)
 
 
 @pytest.fixture

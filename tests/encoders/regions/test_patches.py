@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from PIL import Image
 from boc import plugins
 from boc.errors import EncoderError
 from boc.types import ImageRef
+from tests.helpers import refuse_connections
 
 VIT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 STAGES = {"hidden_sizes": [8, 8, 8, 16], "depths": [1, 1, 1, 1]}
@@ -86,13 +86,7 @@ BACKBONES: dict[str, tuple[Callable[[Path], str], int, int]] = {
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No connection may even be tried."""
-
-    def refuse(*arguments: object, **named: object) -> None:
-        raise AssertionError(f"a connection was tried: {arguments}")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    refuse_connections(monkeypatch)
 
 
 def ramps(folder: Path, width: int, height: int) -> ImageRef:

@@ -82,6 +82,14 @@ def connected(kind: str, *ports: int, options: str) -> Transport:
     return transport
 
 
+def hang_all(transport: Transport, hosts: list[Host]) -> None:
+    """Let all hosts hang from the second request on; the first one tells the client about the server."""
+    transport.search("/a/_search", {"known": 1})
+    for host in hosts:
+        host.paths.clear()
+        host.ready.clear()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CONNECT)
 def test_a_search_passes_by_a_host_that_hangs(kind: str, hosts: list[Host], hung: int) -> None:
@@ -95,10 +103,7 @@ def test_a_search_passes_by_a_host_that_hangs(kind: str, hosts: list[Host], hung
 @pytest.mark.parametrize("kind", CONNECT)
 def test_where_all_hosts_are_late_a_search_takes_its_time(kind: str, hosts: list[Host]) -> None:
     transport = connected(kind, *(host.server_port for host in hosts), options="search_timeout=0.1&request_timeout=20")
-    transport.search("/a/_search", {"known": 1})
-    for host in hosts:
-        host.paths.clear()
-        host.ready.clear()
+    hang_all(transport, hosts)
     assert transport.search("/a/_search", {"slow": 1}) == {"said": {"slow": 1}}
     assert all(len(host.paths) >= 2 for host in hosts), "each host is asked twice before one of them has its time"
 
@@ -107,10 +112,7 @@ def test_where_all_hosts_are_late_a_search_takes_its_time(kind: str, hosts: list
 @pytest.mark.parametrize("kind", CONNECT)
 def test_a_write_is_never_sent_twice(kind: str, hosts: list[Host]) -> None:
     transport = connected(kind, *(host.server_port for host in hosts), options="search_timeout=0.1&request_timeout=0.3")
-    transport.search("/a/_search", {"known": 1})
-    for host in hosts:
-        host.paths.clear()
-        host.ready.clear()
+    hang_all(transport, hosts)
     with pytest.raises(UnreachableError) as raised:
         transport.request("POST", "/a/_bulk", {"write": 1})
     assert raised.value.late
