@@ -47,6 +47,7 @@ TITLES = {  # file of rows: title, what was measured on; in the order of the pag
     "encoding-speed": ("Encoding", "synthetic vectors"),
     "alignment": ("Re-ranking by alignment", "TERN with alignment, Flickr8k dev"),
     "words": ("Pictures written in words", "TERN, Flickr8k dev"),
+    "words-synonyms": ("Pictures written in words, synonyms counted", "TERN, Flickr8k dev"),
     "alignment-candidates": ("Candidates of an alignment", "painted scenes"),
     "alignment-candidates-photos": ("Candidates of an alignment", "TERN, 7,091 photographs of Flickr8k"),
     "labels": ("Labels", "TERN, Flickr8k dev"),
