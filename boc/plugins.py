@@ -404,6 +404,12 @@ class Backend(Protocol):
         BackendError if ``part`` is no part, or an index here is loaded by one process.
         """
 
+    def learned(
+        self, name: str, key: str, learn: Callable[[], tuple[dict[str, Any], Mapping[str, NDArray[Any]]]]
+    ) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
+        """What ``learn`` returns, configuration and arrays of a code, for an index that several processes load: the
+        first one to ask learns, the others take it. ``key``, 12 hex digits, is the same if it would be the same."""
+
     def open(self, name: str) -> Index:
         """Open an index; BackendError listing the existing ones if it is missing."""
 

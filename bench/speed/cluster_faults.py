@@ -9,7 +9,8 @@ Columns: ``fault`` and what it is done to, ``during``. ``tried`` are searches, o
 searches that ended with an error, or items that are not there; ``doubled`` are items twice among the hits, or in the
 index; ``wrong`` are searches with other hits or scores than before the fault, after a load those with others than in a
 folder. ``longest_s`` is the longest search, or the longest time in which a load got no further, in seconds; ``told`` is
-1 if a load said which shard it waits for and the node it was on.
+1 if a load said which shard it waits for and the node it was on. Where a disk fills, a load stops at a third until the
+servers allow no writes any more, and goes on then; mounting a small disk needs the rights of root.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import click
 
 from bench.race.data import read, synthetic
 from bench.report.rows import Writer
+from bench.speed.small_disk import NoDiskError, fill, small_disk, until
 from boc.codecs import Code, SurrogateCodec
 from boc.errors import BackendError
 from boc.indexes.learn import fit_code
@@ -77,6 +79,8 @@ class Case:
         self.codec: SurrogateCodec = fit_code(self.file, Code("dictionary", z=2, query_z=32).codec(DIM))
         self.manifest: Manifest = new_manifest(self.file, self.codec, ALL_CANDIDATES)
         self.options = "?shards=3&replicas=1"
+        self.go_on = threading.Event()
+        self.go_on.set()
         self.base = f"{scheme}+http://{','.join(url.removeprefix('http://') for url in cluster.urls)}"
         self._load(f"file:{work / 'folder'}")
         self.wanted = self._answers(f"file:{work / 'folder'}")
@@ -166,6 +170,7 @@ class Case:
             self._tick(found)
             if third is not None and 3 * done >= self.file.count("image"):
                 third.set()
+                self.go_on.wait()
         self._tick(found)
 
     def _tick(self, found: Result | None) -> None:
@@ -248,16 +253,26 @@ def relocated(case: Case, away: float) -> None:
 
 
 def full_disk(case: Case, away: float) -> None:
-    """The servers find less room than they want, and allow no writes until there is enough again."""
-    path, node = "_cluster/settings", case.cluster.nodes[0]
-    disk = "cluster.routing.allocation.disk"
-    marks = {f"{disk}.watermark.{mark}": "100000gb" for mark in ("low", "high", "flood_stage")}
-    often = {"cluster.info.update.interval": "10s", f"{disk}.threshold_enabled": True, **marks}
-    node.request("PUT", path, {"persistent": often})
-    time.sleep(max(away, 15))
-    node.request("PUT", path, {"persistent": dict.fromkeys(often)})
-    time.sleep(1)
-    node.request("PUT", "*-boc-*/_settings", {"index.blocks.read_only_allow_delete": None})
+    """A file fills the disk of a node; a load goes on when the servers have noticed, and allow no writes."""
+    watched = {"cluster.info.update.interval": "10s", "cluster.routing.allocation.disk.threshold_enabled": True}
+    case.cluster.nodes[0].request("PUT", "_cluster/settings", {"persistent": watched})
+    large = case.cluster.nodes[2].folder / "data" / "large"
+    try:
+        fill(large)
+        until(lambda: _blocked(case), "the servers do not notice the full disk")
+        case.go_on.set()
+        time.sleep(away)
+    finally:
+        case.go_on.set()
+        large.unlink()
+    until(lambda: not _blocked(case), "the servers do not notice that there is room again")
+    case.cluster.nodes[0].request("PUT", "_cluster/settings", {"persistent": dict.fromkeys(watched)})
+
+
+def _blocked(case: Case) -> bool:
+    """Whether an index of ours takes no writes for want of room on a disk."""
+    found = case.cluster.nodes[0].request("GET", "*-boc-*/_settings/index.blocks.*?flat_settings=true")
+    return any("index.blocks.read_only_allow_delete" in entry["settings"] for entry in found.values())
 
 
 FAULTS: dict[str, Callable[[Case, float], None]] = {
@@ -293,9 +308,16 @@ def results(case: Case, faults: Sequence[str], away: float) -> Iterator[tuple[st
         with ExitStack() as stack:
             at, fault = stack.enter_context(cut(case)) if name == "network cut" else (case.at(), FAULTS[name])
             happens = lambda fault=fault: fault(case, away)  # noqa: E731
-            if name != "full disk":
-                yield name, "search", case.searches(happens, at)
-                case.green()
+            if name == "full disk":
+                try:
+                    stack.enter_context(small_disk(case.cluster.nodes[2], case.green))
+                except NoDiskError as error:
+                    click.echo(f"{name} is left out: {error}", err=True)
+                    continue
+            yield name, "search", case.searches(happens, at)
+            case.green()
+            if name == "full disk":
+                case.go_on.clear()
             yield name, "load", case.load(happens, at)
             if name == "node killed":
                 with_copies = case.at("&replicas_while_loading=1")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_in
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from boc import models, plugins
 from boc.atomic_files import sole_writer
@@ -29,7 +31,9 @@ from boc.names import ConceptDtype, Metric
 from boc.plugins import check_name
 
 if TYPE_CHECKING:
-    from boc.plugins import Encoder
+    from numpy.typing import NDArray
+
+    from boc.plugins import Backend, Encoder
     from boc.types import Identity, Item
 
 PLACE = "file:boc-data"
@@ -134,7 +138,11 @@ def build_index(
         if exported is not None:
             manifest, codec = stored_manifest(exported, rm, rerank, table)
         else:
-            codec = fit_code(file, make(file.header.identity), progress)
+            codec = make(file.header.identity)
+            if shard is None:
+                fit_code(file, codec, progress)
+            else:
+                codec = _shared_code(backend, name, file, codec, progress)
             manifest = new_manifest(
                 file, codec, DEFAULT_RM if rm is None else rm, rerank=rerank or "dot", concepts=concepts, metadata=table
             )
@@ -262,6 +270,24 @@ def _feature_files(
     states = {item.id: _state(item) for item in found.items if found.file is None and item.modality == "image"}
     path = encoded_file(name, at, found, network, progress, concepts=concepts, ocr=ocr)
     return [path], path, states
+
+
+def _shared_code(
+    backend: Backend, name: str, file: FeatureFiles, codec: SurrogateCodec, progress: Progress
+) -> SurrogateCodec:
+    """The code of an index that several processes load, which one of them learns."""
+
+    def learn() -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
+        fit_code(file, codec, progress)
+        return codec.config(), codec.arrays()
+
+    def told(value: object) -> str:
+        return hashlib.sha256(value.tobytes()).hexdigest() if isinstance(value, np.ndarray) else repr(value)
+
+    steps = [(type(step).__name__, step.get_params(deep=False)) for step in codec.steps]
+    parts = [steps, [len(chain) for chain in codec.chains], file.contents(sets=codec.reads_concepts)]
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=told).encode()).hexdigest()[:12]
+    return SurrogateCodec.restore(*backend.learned(name, key, learn))
 
 
 def _state(item: Item) -> State:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -125,15 +125,14 @@ def load_index(
     """
     _check_items(file, metadata)
     backend, given = plugins.backend(at), (check_name(name), manifest, codec.arrays())
-    numbers = itertools.count()
     with backend.create(*given) if part is None else backend.create_part(*given, part) as writer:
         mine, every = (1, 1) if part is None else map(int, part.split("/"))
 
-        def known(ids: list[str]) -> bool:
-            return next(numbers) % every != mine - 1 or writer.has(ids)
+        def chosen(number: int) -> bool:
+            return number % every == mine - 1
 
         done = 0
-        for number, batch in _encoding(file, codec, manifest, metadata, known=known, as_stored=as_stored):
+        for number, batch in _encoding(file, codec, manifest, metadata, writer.has, chosen, as_stored=as_stored):
             if batch is not None:
                 writer.add(*batch)
             done += number
@@ -200,9 +199,20 @@ def delete_items(at: str, name: str, ids: Sequence[str]) -> tuple[int, list[str]
 
 def batches(file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest) -> Iterator[Batch]:
     """All items of ``file`` with what the codec and an index with this manifest need of them."""
+    return (read() for _, read in _lots(file, codec, manifest))
+
+
+def _lots(
+    file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest
+) -> Iterator[tuple[int, Callable[[], Batch]]]:
+    """The number of items of each of the ``batches``, and what reads it."""
     sets = manifest.concept_dtype is not None or codec.reads_concepts
+    size = CONCEPT_BATCH if sets else BATCH
     for modality in MODALITIES:
-        yield from file.batches(modality, CONCEPT_BATCH if sets else BATCH, sets=sets)
+        for part in _parts(file):
+            count = part.count(modality)
+            for start in range(0, count, size):
+                yield min(size, count - start), partial(part.batch, modality, start, start + size, sets=sets)
 
 
 def _encoding(
@@ -211,18 +221,25 @@ def _encoding(
     manifest: Manifest,
     metadata: Metadata | None,
     known: Callable[[list[str]], bool] = lambda ids: False,
+    chosen: Callable[[int], bool] = lambda number: True,
     *,
     as_stored: bool = False,
 ) -> Iterator[tuple[int, _Documents | None]]:
-    """Yield for each batch of items their number, and their encoding; None for items that are ``known``."""
+    """Yield for each batch the number of its items, and their encoding; None if they are ``known``, or if its number is
+    not ``chosen``: then it is not even read."""
     fields, words = _Fields(file, manifest, metadata), codec.words
 
-    def encoded(task: tuple[Batch, bool]) -> tuple[int, _Documents | None]:
-        batch, there = task
-        return len(batch), None if there else _documents(batch, codec, manifest, fields, words, as_stored=as_stored)
+    def encoded(task: tuple[int, Batch | None]) -> tuple[int, _Documents | None]:
+        count, batch = task
+        return count, None if batch is None else _documents(batch, codec, manifest, fields, words, as_stored=as_stored)
 
-    there = ((batch, known([item.id for item in batch.items])) for batch in batches(file, codec, manifest))
-    yield from ahead(encoded, there)
+    def tasks() -> Iterator[tuple[int, Batch | None]]:
+        for number, (count, read) in enumerate(_lots(file, codec, manifest)):
+            batch = read() if chosen(number) else None
+            there = batch is None or known([item.id for item in batch.items])
+            yield count, None if there else batch
+
+    yield from ahead(encoded, tasks())
 
 
 class _Fields:

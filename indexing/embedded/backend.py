@@ -37,10 +37,12 @@ class EmbeddedBackend:
         self._check(name)
         return EmbeddedEditor(self.folder / name)
 
-    def create_part(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], part: str) -> NoReturn:
+    def create_part(self, *given: Any) -> NoReturn:
         raise BackendError(
             f"one process loads an index of file:{self.folder}; leave out --shard, or load into a server"
         )
+
+    learned = create_part
 
     def attach(self, name: str) -> NoReturn:
         raise BackendError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from .force_merge import merge
 from .index import ServerIndex
 from .part_writer import PartWriter, check_part
 from .probe import EXACT, tried_field
+from .shared_code import Learned, forget, shared
 from .transport import RefusedError, Transport
 from .writer import ServerEditor, ServerWriter, counts
 
@@ -51,6 +52,9 @@ class ServerBackend:
     def create_part(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], part: str) -> PartWriter:
         number, count = check_part(part)
         return PartWriter(self.transport, self.address, self._order, name, manifest, arrays, number, count)
+
+    def learned(self, name: str, key: str, learn: Callable[[], Learned]) -> Learned:
+        return shared(self.transport, self.address, name, key, learn)
 
     def open(self, name: str) -> ServerIndex:
         generation = published(self.transport, name)
@@ -101,6 +105,7 @@ class ServerBackend:
         there = generations(self.transport, name)
         check_own(there[-1] if there else published(self.transport, name))  # raises an error that lists the indexes
         drop(self.transport, there)
+        forget(self.transport, name)
 
     def about(self) -> dict[str, str]:
         """Engine, version, and the supported field types for codes, each tested with a small index that is removed."""

@@ -66,20 +66,9 @@ class ServerIndex:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays of the codec; ManifestError if they are not those of the manifest."""
-        data: dict[str, list[bytes]] = {name: [] for name in self.manifest.arrays}
-        for number in range(self.generation.state.blocks):
-            query = {"ids": {"values": [f"boc:block:{number}"]}}
-            body = {"query": query, "_source": ["array"], "docvalue_fields": ["block"]}
-            path = f"/{self.generation.physical}/_search"
-            hits = self._answered(self._transport.search(path, body, **_lower(WHOLE)))["hits"]["hits"]
-            for hit in hits:
-                data.setdefault(hit["_source"]["array"], []).append(requests.decoded(hit["fields"]["block"][0]))
-        arrays = {}
-        for name, told in self.manifest.arrays.items():
-            flat = np.frombuffer(b"".join(data[name]), dtype=told["dtype"])
-            if flat.size == np.prod(told["shape"], dtype=np.int64):
-                arrays[name] = flat.reshape(told["shape"])
-        self.manifest.check_arrays(arrays, where=f"{self._transport.shown}: {self.generation.physical}")
+        physical, blocks = self.generation.physical, self.generation.state.blocks
+        arrays = stored_arrays(self._transport, physical, blocks, self.manifest.arrays)
+        self.manifest.check_arrays(arrays, where=f"{self._transport.shown}: {physical}")
         return arrays
 
     def search(
@@ -496,11 +485,7 @@ class ServerIndex:
         return self._answered(self._transport.search(path, body, **_lower({**WHOLE, **params})))
 
     def _answered(self, answer: Json) -> Json:
-        if "error" in answer:  # an error of a single search
-            raise refusal(self._transport.shown, answer["status"], answer)
-        if answer.get("timed_out"):
-            raise BackendError(f"{self._transport.shown} took too long; give it more with ?request_timeout=SECONDS")
-        return answer
+        return _answered(self._transport, answer)
 
     def _get(self, keys: Sequence[str]) -> list[Json | None]:
         """The _source of documents by their _id, None for missing ones."""
@@ -550,6 +535,33 @@ class ServerIndex:
             return np.frombuffer(b"".join([requests.decoded(row[0]) for row in rows]), dtype).reshape(shape)
         flat = [row[0] if isinstance(row[0], list) else row for row in rows]
         return np.array(flat, np.float32).astype(dtype).reshape(shape)
+
+
+def stored_arrays(
+    transport: Transport, physical: str, blocks: int, described: Mapping[str, Json]
+) -> dict[str, NDArray[Any]]:
+    """The arrays in the blocks of the index ``physical``, without those that are not as ``described``."""
+    data: dict[str, list[bytes]] = {name: [] for name in described}
+    for number in range(blocks):
+        query = {"ids": {"values": [f"boc:block:{number}"]}}
+        body = {"query": query, "_source": ["array"], "docvalue_fields": ["block"]}
+        answer = _answered(transport, transport.search(f"/{physical}/_search", body, **_lower(WHOLE)))
+        for hit in answer["hits"]["hits"]:
+            data.setdefault(hit["_source"]["array"], []).append(requests.decoded(hit["fields"]["block"][0]))
+    arrays = {}
+    for name, told in described.items():
+        flat = np.frombuffer(b"".join(data[name]), dtype=told["dtype"])
+        if flat.size == np.prod(told["shape"], dtype=np.int64):
+            arrays[name] = flat.reshape(told["shape"])
+    return arrays
+
+
+def _answered(transport: Transport, answer: Json) -> Json:
+    if "error" in answer:  # an error of a single search
+        raise refusal(transport.shown, answer["status"], answer)
+    if answer.get("timed_out"):
+        raise BackendError(f"{transport.shown} took too long; give it more with ?request_timeout=SECONDS")
+    return answer
 
 
 def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> Iterator[Json]:

@@ -19,6 +19,7 @@ from .aliases import Generation, check_free, digest_of, drop, generations, remem
 from .bulk import Ledger
 from .force_merge import refresh, reopen
 from .index import scan
+from .shared_code import forget
 from .transport import Json, RefusedError, Transport, UnfinishedError
 from .writer import EVERYTHING, Load, ServerWriter
 
@@ -89,6 +90,7 @@ class PartWriter(ServerWriter):
         state = replace(state, unit=all(part["unit"] for part in complete), concept_dim=max(dims, default=None))
         self._load.generation = replace(generation, state=state)
         self._publish(sum(part["items"] for part in complete))
+        forget(self._transport, self._name)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._committed = True  # nothing is dropped, since others load too

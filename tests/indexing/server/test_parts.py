@@ -4,15 +4,27 @@ over by the same command."""
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from boc import plugins
+from boc.codecs import SurrogateCodec
 from boc.errors import BackendError
+from boc.indexes import load as load_module
+from boc.indexes.load import load_index
+from boc.inputs.features import FeatureFile
+from boc.types import Item
+from indexing.server import shared_code
+from indexing.server.aliases import indices_of
 from indexing.server.part_writer import CLAIM, check_part
 from tests.fault_proxy import Proxy
 from tests.indexing.server.test_faults import (
@@ -61,6 +73,7 @@ def test_parts_loaded_at_once_are_the_index(place: Place, old: Made, new: Made) 
     assert [code for code, _ in said] == [0] * PARTS, said
     assert sum("the index appears when all parts are" in text for _, text in said) == PARTS - 1
     holds_exactly(place.direct, place.name, new)
+    assert not [each for each in place.server.request("GET", f"{place.name}-boc-*") if each.endswith("-code")]
 
 
 @ON_EACH
@@ -151,6 +164,117 @@ def test_the_host_that_is_asked_next_knows_a_claim_whose_answer_was_lost(place: 
     assert lost
     holds = plugins.backend(place.direct).open(f"{place.name}-two")
     assert set(holds.items()) == set(old.index.items())
+
+
+class Written:
+    """A writer that keeps the ids that it is given."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+
+    def __enter__(self) -> Written:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def has(self, ids: list[str]) -> bool:
+        return False
+
+    def add(self, items: list[Item], *_: object) -> None:
+        self.ids += [item.id for item in items]
+
+    def commit(self) -> None:
+        return
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 2, 3, 50])
+def test_each_part_reads_only_its_own_batches(old: Made, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    batch = FeatureFile.batch
+
+    def counted(self: FeatureFile, *given: Any, **options: Any) -> Any:
+        read.append(len(found := batch(self, *given, **options)))
+        return found
+
+    monkeypatch.setattr(load_module, "BATCH", 7)
+    monkeypatch.setattr(FeatureFile, "batch", counted)
+    found: list[str] = []
+    manifest, codec = old.index.manifest, SurrogateCodec.restore(old.index.manifest.codec, old.index.arrays())
+    for number in range(1, parts + 1):
+        writer = Written()
+        kept = SimpleNamespace(create_part=lambda *given, writer=writer: writer)
+        monkeypatch.setattr(plugins, "backend", lambda at, kept=kept: kept)
+        read.clear()
+        with FeatureFile(old.path) as file:
+            done = list(load_index(file, "anywhere", "photos", codec, manifest, part=f"{number}/{parts}"))
+        assert done[-1] == sum(manifest.items.values())
+        assert sum(read) == len(writer.ids)
+        found += writer.ids
+    assert sorted(found) == sorted(item.id for item in old.index.items())
+
+
+CODE = {"steps": [], "n_terms": 3}
+KEY = "0123456789ab"
+
+
+def arrays() -> dict[str, NDArray[Any]]:
+    return {"0.mean_": np.arange(6, dtype=np.float32).reshape(2, 3), "1.ids_": np.zeros(0, np.int64)}
+
+
+@ON_EACH
+def test_a_code_is_learned_once_and_taken_by_the_others(place: Place) -> None:
+    backend, learned = plugins.backend(place.direct), []
+    found: list[Any] = []
+
+    def learn() -> Any:
+        learned.append(1)
+        time.sleep(1)
+        return CODE, arrays()
+
+    threads = [Thread(target=lambda: found.append(backend.learned(place.name, KEY, learn))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert learned == [1]
+    assert [config for config, _ in found] == [CODE] * 4
+    for _, each in found:
+        assert {name: values.tolist() for name, values in each.items()} == {n: v.tolist() for n, v in arrays().items()}
+        assert {name: values.dtype for name, values in each.items()} == {n: v.dtype for n, v in arrays().items()}
+    shared_code.forget(backend.transport, place.name)
+    assert not indices_of(backend.transport, f"{place.name}-boc-{KEY}-code")
+
+
+@ON_EACH
+def test_who_died_or_failed_while_it_learned_is_followed_by_another(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = plugins.backend(place.direct)
+    monkeypatch.setattr(shared_code, "DEAD", 1.0)
+    monkeypatch.setattr(shared_code, "BEAT", 0.2)
+    assert shared_code._make(backend.transport, f"{place.name}-boc-{KEY}-code")  # and dies
+    assert backend.learned(place.name, KEY, lambda: (CODE, arrays()))[0] == CODE
+    shared_code.forget(backend.transport, place.name)
+
+    def fail() -> Any:
+        raise BackendError("no memory")
+
+    with pytest.raises(BackendError, match="no memory"):
+        backend.learned(place.name, KEY, fail)
+    assert not indices_of(backend.transport, f"{place.name}-boc-{KEY}-code")
+
+    def slow() -> Any:
+        time.sleep(3)  # longer than DEAD, with signs of life
+        return CODE, arrays()
+
+    first = Thread(target=lambda: backend.learned(place.name, KEY, slow))
+    first.start()
+    time.sleep(0.5)
+    assert backend.learned(place.name, KEY, fail)[0] == CODE
+    first.join()
+    shared_code.forget(backend.transport, place.name)
 
 
 @pytest.mark.parametrize("text", ["", "3", "0/3", "4/3", "1/0", "a/b", "1/2/3", "-1/3"])
