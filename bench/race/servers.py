@@ -1,8 +1,9 @@
 """The indexes of a search server that are raced: our codes, and the server's own HNSW types over the same documents.
 
 ``elasticsearch-9 dictionary:2``, ``elasticsearch-9 bits:48 sparse_vector bfloat16`` (how the code is stored, and how
-the vectors are), ``elasticsearch-9 int8_hnsw``. Each is loaded by our own loader with two requests on their way and
-merged to one segment; codes are fitted, and items encoded, before that clock starts. Ours answer through
+the vectors are; then what documents are sorted by, and how files are read), ``elasticsearch-9 int8_hnsw``. Each is
+loaded by our own loader with two requests on their way and merged to one segment; codes are fitted, and items encoded,
+before that clock starts. Ours answer through
 ``Searcher.search_vectors``: the query's encoding is part of their time. All return ten items with their content, over
 our own connection. Vectors to re-score are float16; those of HNSW are what its type keeps. A graph counts as ``rest``
 where the server does not tell its files apart. ``R=1000000`` is every item that shares a term with the query.
@@ -111,8 +112,8 @@ class ServedCode(Served, Coded):
 class ServedGraph(Served):
     """HNSW."""
 
-    knobs = ("ef",)
-    grid = tuple((ef,) for ef in EFS)
+    knobs: tuple[str, ...] = ("ef",)
+    grid: Sequence[Setting] = tuple((ef,) for ef in EFS)
 
     def __init__(self, server: Server, data: Data, what: str) -> None:
         self.library, self.kind, self.timed, self.data = server.label, what, server.timed, data
@@ -158,7 +159,8 @@ class Server:
     def backend(self, what: str) -> ServerBackend:
         """The connection for a code, stored as it says."""
         _, *ways = what.split(" ")
-        found = self._connected("".join(f"&{k}={way}" for k, way in zip(("field", "vectors"), ways, strict=False)))
+        options = zip(("field", "vectors", "order", "store"), ways, strict=False)
+        found = self._connected("".join(f"&{option}={way}" for option, way in options))
         found.transport = self.timed
         return found
 
@@ -169,7 +171,7 @@ class Server:
     def check_name(self, name: str) -> None:
         """UsageError unless ``name`` is the name of an index."""
         what, *ways = name.split(" ")[1:] or [""]
-        coded = is_raced(what) and len(ways) <= 2 and set(ways[:1]) <= set(self.fields)
+        coded = is_raced(what) and len(ways) <= 4 and set(ways[:1]) <= set(self.fields)
         if not coded and (what not in HNSW[self.timed.engine] or ways):
             raise click.UsageError(f"no index {name!r}; known: {', '.join(self.all_names())}, {' '.join(self.fields)}")
 
@@ -329,15 +331,15 @@ def started(spec: str, work: Path, heap: str) -> Iterator[Server]:
 
 
 @contextmanager
-def launched(kind: str, folder: Path, heap: str) -> Iterator[Any]:
-    """A running ``tests.servers.Server`` of a kind, with its data in ``folder``; stopped in the end."""
+def launched(kind: str, folder: Path, heap: str, **more: Any) -> Iterator[Any]:
+    """A running ``tests.servers.Server`` of a kind, with its data in ``folder``, given ``more``; stopped in the end."""
     sys.path.append(str(ROOT))
     from tests import servers
 
     if kind not in servers.KINDS:
         raise click.UsageError(f"no server {kind!r}; known: {', '.join(servers.KINDS)}, or an address")
     try:
-        node = servers.Server(kind, folder, heap=heap, optimise=True)
+        node = servers.Server(kind, folder, heap=heap, optimise=True, **more)
         told(f"starting {kind}")
         with node.start():
             yield node

@@ -310,6 +310,40 @@ def growth(rows: Rows, data: str) -> Iterator[Plot]:
     yield titled(rows, "growth", f"Growth of the embedded engine. {data}", made)
 
 
+def beyond(rows: Rows, data: str) -> Iterator[Plot]:
+    """A server's indexes against the memory that is left for their files."""
+    panels = (
+        ("first pass, nothing in memory", "cold", "p95_ms", "95th percentile, milliseconds (log)"),
+        ("after as many other queries", "warm", "p95_ms", "95th percentile, milliseconds (log)"),
+        ("the same", "warm", "read_kb", "kB read per query (log)"),
+    )
+    names = list(dict.fromkeys(row["index"] for row in rows.table))
+    made, axes = figure(3, width=15)
+    for ax, (what, state, column, unit) in zip(axes, panels, strict=True):
+        lines: list[Line] = []
+        for style, name in enumerate(names):
+            found = [row for row in rows.table if (row["index"], row["state"]) == (name, state)]
+            pairs = [
+                (1.0 if row["memory"] == "all" else float(row["memory"]), float(row[column] or 0)) for row in found
+            ]
+            x, y = ([pair[i] for pair in sorted(pairs, reverse=True) if pair[1] > 0] for i in (0, 1))
+            if y:
+                lines.append(Line(name, x, y, style, dashed=":" not in name))
+        if not lines:
+            return
+        every, shares = [y for line in lines for y in line.y], sorted({x for line in lines for x in line.x})
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.invert_xaxis()
+        ticks_at(ax.xaxis, shares, lambda share: "all" if share == 1 else f"{share:g}")
+        ticks_at(ax.yaxis, [t for t in decades(every, (1, 2, 5)) if min(every) / 2 < t < max(every) * 2])
+        _named(ax, what, "memory for files, of the bytes of the vectors", unit)
+        draw(ax, lines)
+    title = f"A server with less memory than its vectors; solid: ours, dashed: the server's own. {data}"
+    made.suptitle(title, fontsize=12)
+    yield Plot(f"{rows.name}-memory", title, made)
+
+
 def training(rows: Rows, data: str) -> Iterator[Plot]:
     """Recall and NDCG on the pictures held out, after each epoch (TERAN, Fig. 3 and 6); a dashed line ranks captions
     for a picture."""
@@ -367,6 +401,7 @@ PLOTS: dict[str, tuple[Callable[[Rows, str], Iterator[Plot]], ...]] = {
     "recall_postings.py": (recall_postings,),
     "race.py": (race,),
     "embedded_growth.py": (growth,),
+    "server_memory.py": (beyond,),
     "training_curve.py": (training,),
     "all_codes.py": (all_codes,),
 }

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 
 from bench.report.rows import Rows
+from bench.report.server_views import beyond, planned, server_loads
 from bench.report.tables import (
     Row,
     Table,
@@ -348,6 +349,7 @@ VIEWS: dict[str, dict[str, View]] = {
     "race.py": {"at": race},
     "ratios.py": {"ratios": ratios},
     "embedded_growth.py": {"growth": growth},
+    "server_memory.py": {"memory": beyond, "loads": server_loads, "planned": planned},
     "alignment_rerank.py": {"alignment": alignment, "metrics": metrics},
     "encoding_speed.py": {"encoding": encoding},
     "embedded_kernel.py": {"kernel": kernel},
@@ -385,6 +387,9 @@ def shown(rows: Rows) -> Iterator[tuple[str, Table]]:
         yield "Ablations, Table 5 (printed for Flickr30K)", ablations(rows, "5")
         yield "Orders of regions, Table 6 (printed for MS-COCO)", ablations(rows, "6")
         yield "Times, Table 4 (printed for Flickr30K)", times(rows)
+    elif script == "server_memory.py":
+        yield "After as many other queries", beyond(rows, "warm")
+        yield "First pass, nothing in memory", beyond(rows, "cold")
     elif script in PLOTTED:
         return
     elif script in VIEWS:

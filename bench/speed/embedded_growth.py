@@ -13,15 +13,12 @@ mapped.
 
 ``--memory-limit F`` measures something else: building and searching while a control group holds the process to F of the
 size of the index on disk, page cache included, beside the same without a limit. What Python and its libraries had
-before the index was opened does not count; the cached pages of the files are dropped first. It takes root, and a memory
-controller of control groups, version 1 or 2; a limit on address space or on resident memory (``ulimit``) would not
-count cached pages.
+before the index was opened does not count; the cached pages of the files are dropped first (memory_group.py).
 """
 
 from __future__ import annotations
 
 import gc
-import os
 import resource
 import sys
 import tempfile
@@ -42,11 +39,11 @@ from bench.race.engine import Setting, child, folder_of, use_threads
 from bench.race.engines import built, memory, opened
 from bench.race.timing import Variant, measure, recall_of
 from bench.report.rows import Writer
+from bench.speed.memory_group import ROOM, Group, drop_cache
 from boc.codecs import parse_code
 
 COUNTS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 MOST = 5000  # candidates
-ROOM = 1 << 50  # bytes: no limit
 HEAD = [
     "n", "setting", "recall", "validation", "p50_ms", "p50_least", "p50_most", "p95_ms", "p95_least", "p95_most",
     "p99_ms", "p99_least", "p99_most", "fit_s", "encode_s", "build_s", "cpu_s", "build_peak_mb", "disk_mb", "anon_mb",
@@ -100,46 +97,6 @@ def grown(data: Data, code: str, recall: float, threads: int, rounds: int) -> li
     sizes = [f"{size / 1e6:.3f}" for size in (facts.peak or 0, facts.disk, *taken)]
     recalls = [f"{variant.recall:.4f}", f"{variant.validation:.4f}"]
     return [str(data.shape[0]), variant.label, *recalls, *variant.percentile_cells(), *seconds, *sizes]
-
-
-class Group:
-    """A control group of processes that take at most ``limit`` bytes, page cache included.
-
-    OSError where none can be made.
-    """
-
-    def __init__(self, limit: int) -> None:
-        first = Path("/sys/fs/cgroup/memory")
-        self.first = first.is_dir()
-        self.folder = (first if self.first else first.parent) / f"boc-bench-{os.getpid()}"
-        self.folder.mkdir()
-        name = "memory.limit_in_bytes" if self.first else "memory.max"
-        (self.folder / name).write_text(str(limit))
-
-    def __enter__(self) -> Group:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.folder.rmdir()
-
-    def join(self) -> None:
-        """Charge what this process takes from now on to the group."""
-        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
-
-    @property
-    def used(self) -> int:
-        """The most that was used, in bytes."""
-        return int((self.folder / ("memory.max_usage_in_bytes" if self.first else "memory.peak")).read_text())
-
-
-def drop_cache(root: Path) -> None:
-    """Have the system forget its copies of a file, or of all in a folder: cached pages are charged to who read them
-    first, and would cost a limited process nothing."""
-    for path in [root] if root.is_file() else root.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def ready(group: Group) -> None:

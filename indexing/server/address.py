@@ -14,6 +14,8 @@ from boc.errors import BackendError
 
 EXAMPLE = "{scheme}+https://USER@HOST:9200?ca_certs=FILE"
 VECTORS = ("binary", "float", "bfloat16")
+ORDERS = ("id", "term")
+STORES = ("hybridfs", "mmapfs", "niofs")
 FIELDS = ("sparse_vector", "rank_features", "counted_text", "text", "binary_text")
 
 
@@ -24,8 +26,9 @@ class Address:
     Secrets come from the environment: BOC_PASSWORD if it names a user, else BOC_API_KEY. The options of the connection
     have the names that the clients of the servers use, except ``search_timeout``: how many seconds a search waits for
     one of several hosts before it asks the next. The others apply to a new index: ``field`` is how its codes are stored
-    (None: the best that the server supports), ``vectors`` how its vectors for re-ranking are stored, and ``patience``
-    how many seconds a load retries without progress.
+    (None: the best that the server supports), ``vectors`` how its vectors for re-ranking are stored, ``order`` by what
+    its documents are sorted on the disk, ``store`` how the server reads its files (None: as the server likes), and
+    ``patience`` how many seconds a load retries without progress.
     """
 
     hosts: tuple[str, ...]
@@ -39,6 +42,8 @@ class Address:
     search_timeout: float = 2.0
     field: str | None = None
     vectors: str = "binary"
+    order: str = "id"
+    store: str | None = None
     shards: int = 1
     replicas: int = 1
     replicas_while_loading: int = 0
@@ -59,9 +64,10 @@ class Address:
         )
 
     @property
-    def layout(self) -> tuple[str | None, str, int]:
+    def layout(self) -> tuple[str | int | None, ...]:
         """The options that cannot change once an index is made."""
-        return self.field, self.vectors, self.shards
+        added = (self.order if self.order != "id" else None, self.store)
+        return self.field, self.vectors, self.shards, *(option for option in added if option is not None)
 
 
 def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
@@ -155,6 +161,8 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "search_timeout": ("a number of seconds above 0", _number(1e-3)),
     "field": (" or ".join(FIELDS), _one_of(*FIELDS)),
     "vectors": (" or ".join(VECTORS), _one_of(*VECTORS)),
+    "order": (" or ".join(ORDERS), _one_of(*ORDERS)),
+    "store": (" or ".join(STORES), _one_of(*STORES)),
     "shards": ("a number from 1", _count(1)),
     "replicas": ("a number from 0", _count(0)),
     "replicas_while_loading": ("a number from 0", _count(0)),

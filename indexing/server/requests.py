@@ -6,6 +6,7 @@ A document holds one item::
     modality  keyword    image or text
     size      integer    number of terms
     digits    byte       number of digits of its largest frequency
+    first     integer    the term of its largest frequency, if documents are sorted by it
     terms                term frequencies, in the format of a ``Strategy``
     vector               vector for re-ranking, in a layout of ``VECTORS``
     concepts             binary: base64 of the rows of its concept set
@@ -37,7 +38,7 @@ from .term_fields import DIGITS, Strategy
 from .transport import Json
 
 ITEM = ["id", "modality", "content", "group", "meta"]
-HIDDEN = ["terms", "vector", "concepts", "block"]
+HIDDEN = ["first", "terms", "vector", "concepts", "block"]
 LONGEST = 512  # bytes of an _id
 WINDOW = 10_000  # hits that a server ranks without paging (index.max_result_window), or re-ranks
 
@@ -147,15 +148,28 @@ def document_id(id: str) -> str:
 
 
 def index_body(
-    strategy: Strategy, manifest: Manifest, vectors: str, state: Json, *, shards: int, replicas: int = 0
+    strategy: Strategy,
+    manifest: Manifest,
+    vectors: str,
+    state: Json,
+    *,
+    shards: int,
+    replicas: int = 0,
+    order: str = "id",
+    store: str | None = None,
 ) -> Json:
-    """The body that creates an index for loading: without refresh, and usually without replicas."""
+    """The body that creates an index for loading: without refresh, and usually without replicas.
+
+    Documents are sorted by ``order``, so that after merging equal scores are in the order of ids without a sort, or so
+    that the items of one term lie together. ``store`` is how the server reads its files.
+    """
     return {
         "settings": {
             "number_of_shards": shards,
             "number_of_replicas": replicas,
             "refresh_interval": "-1",
-            "sort.field": "id",  # after merging, equal scores are in the order of ids without a sort
+            "sort.field": ["first", "id"] if order == "term" else "id",
+            **({} if store is None else {"store.type": store}),
             **strategy.settings,
         },
         "mappings": {
@@ -167,6 +181,7 @@ def index_body(
                 "modality": {"type": "keyword"},
                 "size": {"type": "integer", "index": False},
                 "digits": {"type": "byte", "index": False},
+                **({"first": {"type": "integer", "index": False}} if order == "term" else {}),
                 "terms": strategy.mapping,
                 "vector": vector_mapping(vectors, manifest.identity.dim),
                 "concepts": {"type": "binary", "doc_values": True},
@@ -223,6 +238,15 @@ def documents(strategy: Strategy, items: Sequence[Item], terms: TermMatrix, vect
         if features:
             document["terms"] = strategy.field(features)
         yield document
+
+
+def first_terms(terms: TermMatrix) -> list[int | None]:
+    """The term of each row's largest frequency, the smaller one of several; None of a row without terms."""
+    found: list[int | None] = []
+    for low, high in zip(terms.indptr[:-1].tolist(), terms.indptr[1:].tolist(), strict=True):
+        best = low + int(np.argmax(terms.data[low:high])) if high > low else None
+        found.append(None if best is None else int(terms.indices[best]))
+    return found
 
 
 def is_unit(vectors: NDArray[np.float32]) -> bool:

@@ -163,8 +163,16 @@ class ServerWriter:
             state = State(self.first_state, field, self._address.vectors)
             generation = Generation(physical, self._name, self._digest, self._number, False, self._manifest, state)
             told = meta(self._manifest, state)
-            copies = {"shards": self._address.shards, "replicas": self._address.replicas_while_loading}
-            body = requests.index_body(generation.strategy, self._manifest, state.vectors, told, **copies)
+            body = requests.index_body(
+                generation.strategy,
+                self._manifest,
+                state.vectors,
+                told,
+                shards=self._address.shards,
+                replicas=self._address.replicas_while_loading,
+                order=self._address.order,
+                store=self._address.store,
+            )
             body["aliases"] = {generation.loading_alias: {}}
             try:
                 self._transport.request("PUT", f"/{physical}", body)
@@ -321,9 +329,11 @@ class _Rows:
         stored = vectors.astype(self._manifest.vector_dtype)
         if self._layout != "binary":
             stored = stored.astype(">f4")  # the byte order that a dense_vector is read in
+        firsts = requests.first_terms(terms)
         for i, (item, document) in enumerate(
             zip(items, requests.documents(self._strategy, items, terms, stored), strict=True)
         ):
+            document["first"] = firsts[i]
             if concepts is not None:
                 document["concepts"] = requests.concepts_of(concepts, i)
             if item.fields:

@@ -135,6 +135,15 @@ def curves() -> Iterable[dict[str, object]]:
             yield row
 
 
+def beyond() -> Iterable[dict[str, object]]:
+    of = Figures(3)
+    for index in ("dictionary:2", "bbq_hnsw"):
+        for memory, state in itertools.product(("all", "0.5", "0.25"), ("cold", "warm")):
+            row = {"index": index, "memory": memory, "state": state, "setting": "ef=30", "recall": 0.957, "reads": of()}
+            row |= {f"p{q}_ms": of(q) for q in (50, 95, 99)} | {"read_kb": 0 if memory == "all" else of(50)}
+            yield row | {"cached_mb": of(70), "cpu_s": of(40), "disk_mb": of(170), "vectors_mb": of(150)}
+
+
 ROWS: dict[str, tuple[str, Callable[[], Iterable[dict[str, object]]]]] = {
     "sparsity-tern": ("sparsity_recall.py", sparsity),
     "race-embedded": ("race.py", race),
@@ -145,6 +154,7 @@ ROWS: dict[str, tuple[str, Callable[[], Iterable[dict[str, object]]]]] = {
     "claims": ("claims.py", claims),
     "all-codes": ("all_codes.py", side_by_side),
     "training-curves": ("training_curve.py", curves),
+    "server-memory": ("server_memory.py", beyond),
 }
 
 
@@ -465,6 +475,9 @@ SENTENCES = {  # page: what is told with a unit and is of no rows, and why not
         "2.2 times smaller": "BM25 of Lucene's two forms", "30 GB or per 10 million": "a rule", "20 to 40 GB": "a rule",
         "1 GB, and 1 GB for each 20 shards": "a rule", "up to 63 times": "a limit", "512 times its weight": "a base",
         "at most 8 MB": "a limit", "a heap of 2 GB": "a setting",
+    },
+    "docs/sizing.md": {
+        "reads 128 KB ahead": "a setting", "each 30 GB or 10 million": "a rule", "64 GB of memory": "an assumption",
     },
 }  # fmt: skip
 NUMBER = r"(?<![\w.-])\d[\d.,]*"

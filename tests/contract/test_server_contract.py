@@ -18,9 +18,9 @@ from tests.servers.fixtures import LIGHT
 
 SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 OPTIONS = {
-    "opensearch-3": ["", "?field=counted_text"],
+    "opensearch-3": ["", "?field=counted_text&store=niofs"],
     "opensearch-2": [""],
-    "elasticsearch-9": ["", "?field=sparse_vector&vectors=float"],
+    "elasticsearch-9": ["", "?field=sparse_vector&vectors=float&store=niofs"],
     "elasticsearch-8": [""],
     "elasticsearch-8.19": [""],
 }

@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import time
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -90,6 +90,8 @@ class Server:
         HTTP port; 0 takes a free one.
     optimise : bool, default=False
         Let Java optimise its code: a start takes twice the time, searches run faster. For benchmarks.
+    under : sequence of str, optional
+        What its command line begins with, such as ``("nice", "-n", "10")``.
 
     Attributes
     ----------
@@ -111,7 +113,9 @@ class Server:
         heap: str = "1g",
         port: int = 0,
         optimise: bool = False,
+        under: Sequence[str] = (),
     ) -> None:
+        self.under = under
         self.kind: Kind = KINDS[kind]
         self.folder = folder.resolve()
         self.java = launch.options(self.folder, heap, optimise)
@@ -164,7 +168,7 @@ class Server:
         launch.configure(self.kind, self.home, self.folder, self.settings, self.java)
         with (self.folder / "log.txt").open("ab") as log:
             self._process = subprocess.Popen(
-                launch.command(self.kind, self.home, self.folder, self.java),
+                [*self.under, *launch.command(self.kind, self.home, self.folder, self.java)],
                 env=launch.environment(self.kind, self.home, self.folder),
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,

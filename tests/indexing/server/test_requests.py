@@ -136,6 +136,26 @@ class TestStrategy:
         assert (mappings["properties"]["vector"]["type"] == "binary") == (layout == "binary")
 
 
+@given(terms=sparse_terms())
+def test_the_first_term_of_an_item_is_that_of_its_largest_frequency(terms: TermMatrix) -> None:
+    rows = [row_of(terms, i) for i in range(terms.shape[0])]
+    expected = [min(row, key=lambda term: (-row[term], term)) if row else None for row in rows]
+    assert requests.first_terms(terms) == expected
+
+
+def test_files_are_read_as_the_address_says() -> None:
+    body = requests.index_body(Text(), new_manifest(10, 3), "binary", {}, shards=1, store="niofs")
+    assert body["settings"]["store.type"] == "niofs"
+
+
+def test_documents_are_sorted_by_a_field_that_they_have() -> None:
+    for order, fields in (("id", "id"), ("term", ["first", "id"])):
+        body = requests.index_body(Text(), new_manifest(10, 3), "binary", {}, shards=1, order=order)
+        assert body["settings"]["sort.field"] == fields
+        assert "store.type" not in body["settings"]
+        assert {*([fields] if order == "id" else fields)} <= set(body["mappings"]["properties"])
+
+
 def test_surrogate_text_counts_words_and_nothing_else() -> None:
     for strategy in (Text(), CountedText()):
         mapping, script = strategy.mapping, strategy.settings["similarity"][strategy.mapping["similarity"]]
