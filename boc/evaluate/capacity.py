@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from boc import plugins
 from boc.codecs import SurrogateCodec
@@ -19,6 +20,7 @@ from boc.errors import BackendError, BocError
 from boc.indexes.learn import sampled
 from boc.indexes.load import load_index
 from boc.inputs.feature_files import FeatureFiles
+from boc.inputs.features import FeatureFile, LazyBatch
 from boc.inputs.metadata import Metadata
 from boc.manifest import Manifest
 from boc.plugins import Backend
@@ -168,16 +170,19 @@ class SampledFiles(FeatureFiles):
         """Number of items of one modality in the sample."""
         return sum(stop - start for number in range(len(self.files)) for start, stop in self._spans(number, modality))
 
-    def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
-        """The rows of the sample, at most ``size`` at a time."""
+    def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
+        """The rows of the sample, at most ``size`` at a time, still to be read."""
         for number, file in enumerate(self.files):
             for first, last in self._spans(number, modality):
                 for start in range(first, last, size):
-                    rows = file.batch(modality, start, min(start + size, last), sets=sets)
-                    if self._metadata is not None:
-                        items = [replace(i, fields={**i.fields, **self._metadata.of(i)}) for i in rows.items]
-                        rows = replace(rows, items=items)
-                    yield rows
+                    stop = min(start + size, last)
+                    yield stop - start, partial(self._read, file, modality, start, stop, sets=sets)
+
+    def _read(self, file: FeatureFile, modality: Modality, start: int, stop: int, *, sets: bool) -> Batch:
+        rows = file.batch(modality, start, stop, sets=sets)
+        if self._metadata is None:
+            return rows
+        return replace(rows, items=[replace(i, fields={**i.fields, **self._metadata.of(i)}) for i in rows.items])
 
     def _spans(self, number: int, modality: Modality) -> list[tuple[int, int]]:
         """Start and end of each block of one file."""

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -19,7 +18,7 @@ from boc.codecs import SurrogateCodec
 from boc.codecs.surrogate_text import FIELD, with_words, word_fields
 from boc.errors import BocError, BocWarning, EncoderError, FeatureFileError
 from boc.inputs.feature_files import FeatureFiles
-from boc.inputs.features import FeatureFile
+from boc.inputs.features import FeatureFile, LazyBatch
 from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import Metadata
 from boc.inputs.stored_terms import concepts_of
@@ -199,20 +198,15 @@ def delete_items(at: str, name: str, ids: Sequence[str]) -> tuple[int, list[str]
 
 def batches(file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest) -> Iterator[Batch]:
     """All items of ``file`` with what the codec and an index with this manifest need of them."""
-    return (read() for _, read in _lots(file, codec, manifest))
+    return (read() for _, read in _lazy_batches(file, codec, manifest))
 
 
-def _lots(
-    file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest
-) -> Iterator[tuple[int, Callable[[], Batch]]]:
-    """The number of items of each of the ``batches``, and what reads it."""
+def _lazy_batches(file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest) -> Iterator[LazyBatch]:
+    """The same, still to be read."""
     sets = manifest.concept_dtype is not None or codec.reads_concepts
     size = CONCEPT_BATCH if sets else BATCH
     for modality in MODALITIES:
-        for part in _parts(file):
-            count = part.count(modality)
-            for start in range(0, count, size):
-                yield min(size, count - start), partial(part.batch, modality, start, start + size, sets=sets)
+        yield from file.lazy_batches(modality, size, sets=sets)
 
 
 def _encoding(
@@ -234,7 +228,7 @@ def _encoding(
         return count, None if batch is None else _documents(batch, codec, manifest, fields, words, as_stored=as_stored)
 
     def tasks() -> Iterator[tuple[int, Batch | None]]:
-        for number, (count, read) in enumerate(_lots(file, codec, manifest)):
+        for number, (count, read) in enumerate(_lazy_batches(file, codec, manifest)):
             batch = read() if chosen(number) else None
             there = batch is None or known([item.id for item in batch.items])
             yield count, None if there else batch

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import FeatureFileError
-from boc.inputs.features import FeatureFile, Header
+from boc.inputs.features import FeatureFile, Header, LazyBatch
 from boc.types import MODALITIES, Batch, Modality
 
 
@@ -70,8 +70,12 @@ class FeatureFiles:
 
     def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
         """All items of one modality with their embeddings, at most ``size`` items of one file at a time."""
+        return (read() for _, read in self.lazy_batches(modality, size, sets=sets))
+
+    def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
+        """The same, still to be read."""
         for file in self.files:
-            yield from file.batches(modality, size, sets=sets)
+            yield from file.lazy_batches(modality, size, sets=sets)
 
     def contents(self, *, sets: bool) -> str:
         """SHA-256 over the vectors of all items, and with ``sets`` over all else that is of them."""

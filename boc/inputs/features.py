@@ -20,15 +20,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise, repeat
 from pathlib import Path
 from tokenize import TokenError
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import h5py
 import numpy as np
@@ -51,6 +51,9 @@ from boc.types import (
     RegionBatch,
     StoredRows,
 )
+
+LazyBatch: TypeAlias = tuple[int, Callable[[], Batch]]
+"""The number of items of a batch, and the function that reads it."""
 
 FORMAT = 2
 SUFFIXES = frozenset({".h5", ".hdf5"})  # of the names of feature files
@@ -259,8 +262,13 @@ class FeatureFile:
 
     def batches(self, modality: Modality, size: int = 1024, *, sets: bool = True) -> Iterator[Batch]:
         """All items of one modality with their embeddings, ``size`` items at a time."""
-        for start in range(0, self.count(modality), size):
-            yield self.batch(modality, start, start + size, sets=sets)
+        return (read() for _, read in self.lazy_batches(modality, size, sets=sets))
+
+    def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
+        """The same, still to be read."""
+        count = self.count(modality)
+        for start in range(0, count, size):
+            yield min(size, count - start), partial(self.batch, modality, start, start + size, sets=sets)
 
     def vectors(self, modality: Modality) -> NDArray[np.float32]:
         """All global vectors of one modality, float32 (n, d), which take 4 d bytes per item in memory."""
