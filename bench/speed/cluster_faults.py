@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,15 @@ def killed(case: Case, away: float) -> None:
     case.cluster.nodes[2].start()
 
 
+def _killed_later(case: Case, away: float) -> None:
+    """The same once all copies of the new index are there; until then the load waits."""
+    try:
+        case.green()
+    finally:
+        case.go_on.set()
+    killed(case, away)
+
+
 def paused(case: Case, away: float) -> None:
     """SIGSTOP: connections stay open, and nobody answers."""
     case.cluster.nodes[2].pause()
@@ -320,8 +330,9 @@ def results(case: Case, faults: Sequence[str], away: float) -> Iterator[tuple[st
                 case.go_on.clear()
             yield name, "load", case.load(happens, at)
             if name == "node killed":
-                with_copies = case.at("&replicas_while_loading=1")
-                yield f"{name}, replicas_while_loading=1", "load", case.load(happens, with_copies)
+                case.go_on.clear()
+                happens, at = partial(_killed_later, case, away), case.at("&replicas_while_loading=1")
+                yield f"{name}, replicas_while_loading=1", "load", case.load(happens, at)
 
 
 @contextmanager
