@@ -401,7 +401,7 @@ class Backend(Protocol):
     def create_part(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], part: str) -> IndexWriter:
         """As ``create``, for part ``I/N`` of the items, which N processes load at once; the last one publishes.
 
-        BackendError if ``part`` is no part, or an index here is loaded by one process.
+        SourceError if ``part`` is not I/N, BackendError if an index here is loaded by one process.
         """
 
     def learned(

@@ -66,7 +66,7 @@ class Coded(Engine):
         query_z, self.depth = setting
         self.codec.budgeted(self.z, query_z)
 
-    def vectors_read(self, setting: Setting) -> int:
+    def vectors_read(self, setting: Setting) -> int | None:
         return setting[1]
 
     def terms(self, query: Matrix) -> TermMatrix:

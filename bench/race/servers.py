@@ -101,6 +101,9 @@ class ServedCode(Served, Coded):
         budgets, depths = GRIDS[parse_code(code).name]
         self.grid = list(product([min(z, self.codec.n_terms) for z in budgets], depths))
 
+    def vectors_read(self, setting: Setting) -> int | None:
+        return None if setting[1] == ALL else setting[1]  # the server does not tell how many share a term
+
     def ask(self, query: Matrix) -> Any:
         modality = self.data.modality
         return self.searcher.search_vectors(Embeddings(modality, query), k=K, rm=self.depth / K, find=modality)[0]

@@ -26,7 +26,7 @@ from boc.inputs.feature_files import FeatureFiles
 from boc.inputs.features import SUFFIXES, is_embeddings
 from boc.inputs.file_facts import State, state_of
 from boc.inputs.metadata import Metadata
-from boc.inputs.sources import Source, open_folders, open_source
+from boc.inputs.sources import Source, open_folders, open_source, shard_of
 from boc.names import ConceptDtype, Metric
 from boc.plugins import check_name
 
@@ -119,6 +119,8 @@ def build_index(
     progress : callable, optional
         Called as ``progress(label, done, total)`` after each batch.
     """
+    if shard is not None:
+        shard_of(shard)
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
     backend = plugins.backend(at)
     existed = backend.exists(check_name(name))

@@ -21,6 +21,7 @@ from boc.inputs.feature_files import FeatureFiles
 from boc.inputs.features import FeatureFile, LazyBatch
 from boc.inputs.file_facts import FACTS
 from boc.inputs.metadata import Metadata
+from boc.inputs.sources import shard_of
 from boc.inputs.stored_terms import concepts_of
 from boc.manifest import Manifest
 from boc.names import Metric
@@ -125,7 +126,7 @@ def load_index(
     _check_items(file, metadata)
     backend, given = plugins.backend(at), (check_name(name), manifest, codec.arrays())
     with backend.create(*given) if part is None else backend.create_part(*given, part) as writer:
-        mine, every = (1, 1) if part is None else map(int, part.split("/"))
+        mine, every = (1, 1) if part is None else shard_of(part)
 
         def chosen(number: int) -> bool:
             return number % every == mine - 1

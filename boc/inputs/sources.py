@@ -68,14 +68,20 @@ class Source:
         The SHA-256 of the picture id decides, so machines need not know of each other, and adding or removing pictures
         moves no others. SourceError for an invalid shard.
         """
-        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
-        number, parts = (int(group) for group in match.groups()) if match else (0, 0)
-        if not 1 <= number <= parts:
-            raise SourceError(f"{shard!r} is no shard; write I/N with I from 1 to N, for example 3/16")
+        number, parts = shard_of(shard)
         if parts == 1:
             return self
         kept = [item for item in self.items if _hashed(item.group or item.id) % parts == number - 1]
         return replace(self, items=kept, shard=f"{number}/{parts}")
+
+
+def shard_of(shard: str) -> tuple[int, int]:
+    """Number and count of a shard ``I/N``. SourceError unless I is from 1 to N."""
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
+    number, count = (int(group) for group in match.groups()) if match else (0, 0)
+    if not 1 <= number <= count:
+        raise SourceError(f"{shard!r} is no shard; write I/N with I from 1 to N, for example 3/16")
+    return number, count
 
 
 def _size_and_time(path: Path) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from boc.errors import BocWarning
+from boc.inputs.sources import shard_of
 from boc.manifest import Manifest
 
 from . import search_template, term_fields
@@ -28,7 +29,7 @@ from .aliases import (
 from .attach import Attachment
 from .force_merge import merge
 from .index import ServerIndex
-from .part_writer import PartWriter, check_part
+from .part_writer import PartWriter
 from .probe import EXACT, tried_field
 from .shared_code import Learned, forget, shared
 from .transport import RefusedError, Transport
@@ -50,7 +51,7 @@ class ServerBackend:
         return ServerWriter(self.transport, self.address, self._order, name, manifest, arrays)
 
     def create_part(self, name: str, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], part: str) -> PartWriter:
-        number, count = check_part(part)
+        number, count = shard_of(part)
         return PartWriter(self.transport, self.address, self._order, name, manifest, arrays, number, count)
 
     def learned(self, name: str, key: str, learn: Callable[[], Learned]) -> Learned:

@@ -51,6 +51,8 @@ class PartWriter(ServerWriter):
         number: int,
         count: int,
     ) -> None:
+        if count > requests.WINDOW:
+            raise BackendError(f"{count} parts are too many, at most {requests.WINDOW} can be counted; load fewer")
         super().__init__(transport, address, order, name, manifest, arrays)
         self._part, self._count = number, count
 
@@ -169,14 +171,6 @@ class PartWriter(ServerWriter):
                 f"{self._transport.shown} holds {found} items, and the {self._count} parts had {wanted}: an id is in "
                 "several, or they are of other versions of the source; load them with another number of parts"
             )
-
-
-def check_part(part: str) -> tuple[int, int]:
-    """Number and count of a part written ``I/N``. BackendError unless I is from 1 to N."""
-    number, slash, count = part.partition("/")
-    if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) <= requests.WINDOW):
-        raise BackendError(f"{part!r} is no part; write I/N with I from 1 to N, for example 3/16")
-    return int(number), int(count)
 
 
 def _marker(part: int) -> str:

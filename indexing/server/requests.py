@@ -242,11 +242,10 @@ def documents(strategy: Strategy, items: Sequence[Item], terms: TermMatrix, vect
 
 def first_terms(terms: TermMatrix) -> list[int | None]:
     """The term of each row's largest frequency, the smaller one of several; None of a row without terms."""
-    found: list[int | None] = []
-    for low, high in zip(terms.indptr[:-1].tolist(), terms.indptr[1:].tolist(), strict=True):
-        best = low + int(np.argmax(terms.data[low:high])) if high > low else None
-        found.append(None if best is None else int(terms.indices[best]))
-    return found
+    sizes = np.diff(terms.indptr)
+    rows = np.repeat(np.arange(len(sizes)), sizes)
+    best = iter(terms.indices[np.lexsort((terms.indices, -terms.data, rows))[terms.indptr[:-1][sizes > 0]]].tolist())
+    return [next(best) if size else None for size in sizes.tolist()]
 
 
 def is_unit(vectors: NDArray[np.float32]) -> bool:

@@ -25,7 +25,7 @@ from boc.inputs.features import FeatureFile
 from boc.types import Item
 from indexing.server import shared_code
 from indexing.server.aliases import indices_of
-from indexing.server.part_writer import CLAIM, check_part
+from indexing.server.part_writer import CLAIM
 from tests.fault_proxy import Proxy
 from tests.indexing.server.test_faults import (
     ON_EACH,
@@ -278,13 +278,7 @@ def test_who_died_or_failed_while_it_learned_is_followed_by_another(
 
 
 @pytest.mark.parametrize("text", ["", "3", "0/3", "4/3", "1/0", "a/b", "1/2/3", "-1/3"])
-def test_what_is_no_part_is_refused(text: str) -> None:
-    with pytest.raises(BackendError, match="is no part; write I/N"):
-        check_part(text)
-    assert check_part("3/16") == (3, 16)
-
-
-@pytest.mark.slow
-def test_a_folder_is_loaded_by_one_process(old: Made, tmp_path: Path) -> None:
-    said = fails("index", "photos", old.path, "--shard", "1/2", "--at", f"file:{tmp_path}")
-    assert "leave out --shard" in said
+def test_what_is_no_part_is_refused_before_any_work(tmp_path: Path, text: str) -> None:
+    """Neither the file nor a server is looked at."""
+    line = fails("index", "photos", tmp_path / "none.h5", "--shard", text, "--at", "elastic+http://127.0.0.1:1")
+    assert line == f"Error: {text!r} is no shard; write I/N with I from 1 to N, for example 3/16"
