@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.reduction import ForkingPickler
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -171,6 +171,7 @@ def _checked(value: Any) -> Any:
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Processes started here ignore Ctrl-C, which a terminal sends to all; their parent ends them."""
+    resource_tracker.ensure_running()  # the first process would start it, which lets interrupts through again
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -11,6 +11,8 @@ import os
 import re
 import signal
 import struct
+import subprocess
+import sys
 import threading
 import time
 import zipfile
@@ -285,6 +287,28 @@ def test_workers_run_on_one_thread_and_leave_interrupts_to_their_parent(monkeypa
     assert threads
     assert set(threads) == {1}
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+ALL_HOLD = """
+from tests.boc.inputs.test_extraction import Threads, refs
+from boc.inputs.prepare_pool import preparing
+
+if __name__ == "__main__":
+    with preparing(Threads(), refs(12), 3) as prepared:
+        print(all(held for _, held in prepared))
+"""
+
+
+@pytest.mark.slow
+def test_the_first_worker_ignores_interrupts_too(tmp_path: Path) -> None:
+    """In a process that has started no other before: then a helper of multiprocessing is started as well."""
+    script = tmp_path / "script.py"
+    script.write_text(ALL_HOLD)
+    path = os.pathsep.join(map(str, [Path(__file__).parents[3], *filter(None, [os.environ.get("PYTHONPATH")])]))
+    told = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert (told.stdout, told.returncode) == ("True\n", 0), told.stderr
 
 
 @pytest.mark.slow
