@@ -278,7 +278,8 @@ def main(
         asking = [Client(address, changes.library, each, clients / rate, i, end) for i, each in enumerate(kinds)]
         changing = Repeated(change, end, changes.next)
         restarting = Repeated(restart, end, lambda: restart_node(node))
-        for thread in (*asking, changing, *([restarting] if node else [])):
+        threads = [*asking, changing, *([restarting] if node else [])]
+        for thread in threads:
             thread.start()
         with Writer(sys.stdout, __file__, settings, COLUMNS, extras=["torch", "fastapi", "uvicorn"]) as out:
 
@@ -291,7 +292,7 @@ def main(
                 new = [asked for each, old in zip(asking, seen, strict=True) for asked in each.asked[old:]]
                 write(f"{minutes * part / ROWS:g}-{minutes * (part + 1) / ROWS:g}", "all", quick(new))
             end.set()
-            for thread in asking:
+            for thread in threads:  # a change that is under way writes into the folder
                 thread.join()
             everything = [asked for each in asking for asked in each.asked]
             write(f"0-{minutes:g}", "all", quick(everything))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -64,19 +64,19 @@ def below(prefix: str, url: str) -> Iterator[str]:
         do_POST = do_GET  # noqa: N815
 
         def pass_on(self) -> None:
-            connection = HTTPConnection(target.hostname or "", target.port, timeout=START)
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            connection.request(self.command, self.path.removeprefix(prefix), body, dict(self.headers))
-            answer = connection.getresponse()
-            data = answer.read()
-            self.send_response(answer.status)
-            for name, value in answer.getheaders():
-                if name.lower() not in ("transfer-encoding", "content-length", "date", "server", "connection"):
-                    self.send_header(name, value)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-            connection.close()
+            with closing(HTTPConnection(target.hostname or "", target.port, timeout=START)) as connection:
+                connection.request(self.command, self.path.removeprefix(prefix), body, dict(self.headers))
+                answer = connection.getresponse()
+                data = answer.read()
+            with suppress(ConnectionError):  # the browser has left
+                self.send_response(answer.status)
+                for name, value in answer.getheaders():
+                    if name.lower() not in ("transfer-encoding", "content-length", "date", "server", "connection"):
+                        self.send_header(name, value)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
 
         def log_message(self, format: str, *args: Any) -> None:
             pass
