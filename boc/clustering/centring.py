@@ -8,6 +8,7 @@ from boc.clustering.kmeans import Floats
 from boc.types import MODALITIES, Modality
 from boc.vectors import unit_rows
 
+POWER = 0.35  # of the variances
 LEAST = 1e-3  # of the largest variance: narrower axes are scaled as if they had this
 
 
@@ -21,15 +22,17 @@ def centred(concepts: Floats, modality: Modality, means: Floats | None, axes: Fl
 
 def rescaling(points: Floats) -> Floats:
     """The symmetric matrix (d, d) that divides the principal axes of ``points`` (n, d), taken as directions, by the
-    fourth root of their variances.
+    power .35 of their variances.
 
     The similarities to many centroids add up to a product of concepts in which each axis counts as much as centroids
-    spread along it, and centroids of k-means spread as the points do. With variances v the product of scaled concepts
-    counts an axis v**-.25 * v**.5 * v**-.25 = 1 time, as the plain product does.
+    spread along it, and centroids of k-means spread as the points do. With variances v the product of concepts divided
+    by v**.25 counts an axis v**-.25 * v**.5 * v**-.25 = 1 time, as the plain product does. Narrow axes need a little
+    more, since an item keeps its largest terms only: of powers from .2 to .45, .35 found most of the training
+    photographs that were held out.
     """
     rows = unit_rows(points)
     variances, vectors = np.linalg.eigh((rows.T @ rows / len(rows)).astype(np.float64))
     largest = variances.max(initial=0) or 1.0
-    scales = (np.maximum(variances, LEAST * largest) / largest) ** -0.25
+    scales = (np.maximum(variances, LEAST * largest) / largest) ** -POWER
     axes: Floats = ((vectors * scales) @ vectors.T).astype(np.float32)
     return axes

@@ -33,7 +33,7 @@ ITEMS = 1000  # items of each modality that the first thresholds come from
 BLOCK = 512  # items encoded at a time
 # Budgets and the weight of the penalty were chosen among few on training photographs held out, the budgets for as many
 # postings as a dictionary reads; the others are usual values, hardly compared.
-Z, QUERY_Z = 8, 14
+Z, QUERY_Z = 8, 16
 EPOCHS = 6
 PICTURES = 64  # per batch
 PER_PICTURE = 2  # captions

@@ -36,6 +36,7 @@ __all__ = ["HardAssignment", "SoftAssignment", "concept_steps", "nearest"]
 
 POLE = 1e-6  # the printed similarity is limited to 1 / POLE
 SCALE = 1e5
+POWER = 0.7  # of deviations; on training photographs held out .5 found as many with 256 terms, and fewer with 64
 NO_LABELS = np.empty(0, np.uint8)
 NONE = np.empty((0, 0), np.float32)  # in place of means or axes that a codebook does not have
 
@@ -189,8 +190,9 @@ class SoftAssignment(_Assignment):
         A function of the distance D: 1 / (1 + D); exp(-D**2 / (2 sigma**2)); 1 / |1 - D|; 1 / (1 + D) less the same
         of the nearest centroid that is left out (of the farthest, if all are kept), so that a centroid which is barely
         kept counts next to nothing, as if it were left out; or 1 / (1 + D) less its mean over all centroids, negative
-        for those farther than usual. Deviations are added up with their signs; what is still above 0 is the item's
-        frequency, of which the z largest are kept. The paper prints
+        for those farther than usual. Deviations are added up with their signs; what is still above 0, to the
+        power .7, is the item's frequency, of which the z largest are kept: the power keeps a few large terms from
+        deciding (Perronnin et al., ECCV 2010). The paper prints
         1 / (1 - D), which has a pole at D = 1 and is negative beyond it, where TERN's concepts are. A negative
         frequency cannot be stored, so the sign is dropped (the cosine of sums does not change as long as all D > 1),
         and near the pole the value is limited to 10**6.
@@ -296,7 +298,7 @@ class SoftAssignment(_Assignment):
         sought = None if signed or z is None or z >= p else z + (self.similarity == "excess")
         for block in self._blocks(sets, row_block(self.centroids_, sought)):
             if signed:
-                parts.append(keep_block(self._dense(block), min(z or p, p)))
+                parts.append(keep_block(self._dense(block), min(z or p, p)).power(POWER))
             elif sought is None:
                 parts.append(sparse.csr_array(self._dense(block)))
             else:

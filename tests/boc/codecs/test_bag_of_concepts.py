@@ -79,7 +79,7 @@ def slow_soft(
         row = [sum(column) if aggregate == "sum" else max(column) for column in columns]
         if kind == "deviation":
             least = sorted(row, reverse=True)[min(len(C) if z is None else z, len(C)) - 1]
-            row = [value if value >= least and value > 1e-6 else 0.0 for value in row]
+            row = [value**0.7 if value >= least and value > 1e-6 else 0.0 for value in row]
         result.append(row)
     return result
 
@@ -138,7 +138,7 @@ def test_an_example_by_hand() -> None:
     means = (1 + 1 / 2 + 1 / 5) / 3, (1 / 4 + 1 / 3 + 1 / 2) / 3
     deviations = [1 + 1 / 4 - sum(means), 0, 1 / 5 + 1 / 2 - sum(means)]
     assert deviations[2] < 0
-    assert encoded(similarity="deviation") == pytest.approx([deviations[0], 0, 0])
+    assert encoded(similarity="deviation") == pytest.approx([deviations[0] ** 0.7, 0, 0])
     assert encoded(similarity="printed", z=1) == pytest.approx([1, 0, 1 / bag_of_concepts.POLE])
 
 
