@@ -41,8 +41,9 @@ from boc.inputs.features import FeatureFile
 from boc.search.searcher import Searcher
 from boc.types import Embeddings
 from indexing.server.backend import ServerBackend
+from indexing.server.binary import encoded
 from indexing.server.bulk import Bulk
-from indexing.server.requests import ITEM, encoded
+from indexing.server.requests import ITEM
 from indexing.server.term_fields import STRATEGIES
 from indexing.server.transport import Json, RefusedError, Transport
 
@@ -51,7 +52,7 @@ ASKED = 100  # queries before memory is looked at
 ALL = 1_000_000  # candidates: every item that shares a term with the query
 CODES = ("dictionary:2", "bits:48", "scalar:48")
 GRIDS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
-    "dictionary": ((16, 24, 32, 64), (300, 500, ALL)),
+    "dictionary": ((16, 24, 32, 64, 96), (500, ALL)),
     "scalar": ((32, 64), (100, 300, 500)),
     "bits": ((32, 64), (100, 300, 500)),
 }
@@ -359,9 +360,11 @@ def hnsw_index(engine: str, kind: str, dim: int) -> Json:
         "vector": hnsw_field(engine, kind, dim),
     }
     settings: Json = {"number_of_shards": 1, "number_of_replicas": 0, "refresh_interval": "-1", "sort.field": "id"}
+    mapping: Json = {"dynamic": False, "properties": properties}
     if engine == "opensearch":
-        settings["knn"] = True
-    mapping = {"dynamic": False, "_source": {"excludes": ["vector"]}, "properties": properties}
+        settings["knn"] = True  # its vectors are left out of _source by themselves
+    else:
+        mapping["_source"] = {"excludes": ["vector"]}
     return {"settings": settings, "mappings": mapping}
 
 

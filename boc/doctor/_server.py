@@ -183,7 +183,7 @@ def _cluster(at: str) -> Iterator[Finding]:
     engine, version = about["engine"], about["version"]
     problems = list(_version(shown, engine, version))
     yield from problems
-    tried = {name: said for name, said in about.items() if name not in ("engine", "address", "version")}
+    tried = {name: said for name, said in about.items() if name not in ("engine", "address", "version", "vectors")}
     exact = [name for name, said in tried.items() if said.startswith("exact")]
     unknown = [said for said in tried.values() if said.startswith("not known")]
     contents = f"indexes: {', '.join(names) or 'none yet'}"

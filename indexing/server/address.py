@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from boc.errors import BackendError
 
 EXAMPLE = "{scheme}+https://USER@HOST:9200?ca_certs=FILE"
-VECTORS = ("binary", "float", "bfloat16")
+VECTORS = ("binary", "float", "bfloat16", "byte")
 ORDERS = ("id", "term")
 STORES = ("hybridfs", "mmapfs", "niofs")
 FIELDS = ("sparse_vector", "rank_features", "counted_text", "text", "binary_text")

@@ -25,6 +25,7 @@ from boc.types import FieldType
 from .requests import ATTACHED, OBJECT, OWN, Layout, object_mapping
 from .term_fields import STRATEGIES, Strategy
 from .transport import Json, RefusedError, Transport
+from .vector_fields import VECTOR_FIELDS, VectorField
 
 PHYSICAL = re.compile(r"(?P<name>.+)-boc-(?P<digest>[0-9a-f]{12})-(?P<number>[1-9][0-9]*)")
 
@@ -37,7 +38,8 @@ class State:
     ``digits`` is the largest number of digits of its frequencies, ``vectors`` the layout of the vectors, ``unit``
     whether no vector is longer than 1, ``concept_dim`` the width of concept sets, and ``blocks`` the number of
     documents that hold the arrays of the codec. ``attached``: the items are documents of another index, ``name``.
-    ``template``: a search template is stored under the name of the generation.
+    ``template``: a search template is stored under the name of the generation. ``searched``: the server can search
+    vectors without a script.
     """
 
     state: str
@@ -49,6 +51,7 @@ class State:
     blocks: int = 0
     attached: bool = False
     template: bool = False
+    searched: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,11 @@ class Generation:
     @property
     def strategy(self) -> Strategy:
         return STRATEGIES[self.state.field].at(self.layout.own("terms"))
+
+    @property
+    def vectors(self) -> VectorField:
+        field = VECTOR_FIELDS[self.state.vectors]
+        return field.at(self.layout.own("vector"), self.manifest.vector_dtype, self.state.searched)
 
     @property
     def borrowed(self) -> bool:
@@ -108,7 +116,7 @@ def meta(manifest: Manifest, state: State) -> Json:
     """The ``_meta`` of the mapping of a generation."""
     return {
         "boc": json.loads(manifest.to_json()),
-        "server": {k: v for k, v in asdict(state).items() if v or k not in ("attached", "template")},
+        "server": {k: v for k, v in asdict(state).items() if v or k not in ("attached", "template", "searched")},
     }
 
 
@@ -300,6 +308,8 @@ def _generation(physical: str, entry: Json, name: str, digest: str = "", number:
         raise ManifestError(f"{physical}: its _meta is not of this version of boc; make the index again") from None
     if state.field not in STRATEGIES:
         raise ManifestError(f"{physical}: codes stored as {state.field!r}, unknown to this boc; upgrade boc")
+    if state.vectors not in VECTOR_FIELDS:
+        raise ManifestError(f"{physical}: vectors stored as {state.vectors!r}, unknown to this boc; upgrade boc")
     live = (attached_alias(name) if state.attached else name) in entry.get("aliases", {})
     return Generation(physical, name, digest, number, live, Manifest.from_dict(told["boc"], where=physical), state)
 

@@ -30,9 +30,10 @@ from .bulk import Bulk, Ledger
 from .force_merge import refresh
 from .index import ServerIndex, scan
 from .probe import EXACT, tried_field
-from .requests import ATTACHED, OBJECT, WINDOW, documents, is_unit, kept, object_mapping
+from .requests import ATTACHED, OBJECT, WINDOW, documents, kept, object_mapping
 from .term_fields import STRATEGIES
 from .transport import Json, Transport
+from .vector_fields import is_unit
 from .writer import counts, put_arrays
 
 FIELDS = ("sparse_vector", "rank_features", "binary_text")
@@ -169,7 +170,7 @@ class Attachment:
         self._ledger.add([id for id, _ in places])
         ours = [replace(item, id=id) for (id, _), item in zip(places, items, strict=True)]
         stored = vectors.astype(self._generation.manifest.vector_dtype)
-        found = documents(strategy, ours, terms, stored)
+        found = documents(strategy, self._generation.vectors, ours, terms, stored)
         for (id, routing), row, document in zip(places, rows, found, strict=True):
             script = {"source": SET, "lang": "painless", "params": {OBJECT: {**document, "row": row}}}
             self._bulk.update(id, orjson.dumps({"script": script}), routing)

@@ -30,7 +30,7 @@ from .attach import Attachment
 from .force_merge import merge
 from .index import ServerIndex
 from .part_writer import PartWriter
-from .probe import EXACT, tried_field
+from .probe import EXACT, tried_field, tried_vectors
 from .shared_code import Learned, forget, shared
 from .transport import RefusedError, Transport
 from .writer import ServerEditor, ServerWriter, counts
@@ -109,11 +109,13 @@ class ServerBackend:
         forget(self.transport, name)
 
     def about(self) -> dict[str, str]:
-        """Engine, version, and the supported field types for codes, each tested with a small index that is removed."""
+        """Engine, version, and the supported field types for codes and formats of vectors, each tested with a small
+        index that is removed."""
         found = {"engine": self.transport.engine, "address": self.transport.shown, "version": self._version()}
         tried = {field: tried_field(self.transport, field) for field in term_fields.STRATEGIES}
         default = next((field for field in self._order if tried[field] == EXACT), None)
-        return {**found, **tried, **({} if default is None else {default: f"{EXACT}, the default"})}
+        tried |= {} if default is None else {default: f"{EXACT}, the default"}
+        return {**found, **tried, "vectors": tried_vectors(self.transport)}
 
     def _version(self) -> str:
         try:

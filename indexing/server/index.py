@@ -19,6 +19,7 @@ from boc.types import Filter, Hit, Item, Modality, QueryCode, Rescore, Stages, S
 from .._validate import check_rescore, no_concepts
 from . import requests, search_template
 from .aliases import Generation
+from .binary import decoded
 from .clause_limit import SAFE, Budget
 from .http_request import HttpRequest
 from .term_fields import EXACT
@@ -29,7 +30,6 @@ SCAN = 5000  # documents per request, without vectors and concepts
 BATCH = 64  # queries per request
 CANDIDATES = 4096  # hits with vectors per request
 KEEP_ALIVE = "2m"
-READ_DENSE = {"vector": {"script": {"source": requests.READ_DENSE}}}
 PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}  # part of the size, by field
 POSTING_FILES = {"doc", "pos", "psm", "tim", "tip", "tmd"}  # suffixes of Lucene's files of posting lists
 GONE = AWAY | {"search_context_missing_exception"}
@@ -51,6 +51,7 @@ class ServerIndex:
         self.generation = generation
         self._transport = transport
         self._strategy, self._layout, self._target = generation.strategy, generation.layout, generation.target
+        self._vectors = generation.vectors
         self._n_terms = int(generation.manifest.codec["n_terms"])
         self._budget = Budget(self._takes, transport.shown)
         self._mixed = all(generation.manifest.items.values())  # whether the index has items of both modalities
@@ -58,7 +59,7 @@ class ServerIndex:
 
     @property
     def exact_vectors(self) -> bool:
-        return self.generation.state.vectors != "bfloat16"
+        return self._vectors.exact
 
     @property
     def unfinished(self) -> bool:
@@ -199,7 +200,7 @@ class ServerIndex:
         stages.candidates += candidates * len(bodies)
         found = []
         for query, hits in zip(queries, answers, strict=True):
-            scores = np.array([hit["_score"] for hit in hits], np.float32) - np.float32(requests.offset(query))
+            scores = self._vectors.products(np.array([hit["_score"] for hit in hits], np.float32), query)
             pairs = zip(hits, scores.tolist(), strict=True)
             best = sorted([Hit(self._item(hit["_source"]), score) for hit, score in pairs], key=_by_score)
             found.append(best[:k])
@@ -209,8 +210,7 @@ class ServerIndex:
     def _reranking(self, body: Json, query: NDArray[np.float32], candidates: int, k: int) -> Json:
         """The search ``body`` for the best k of its candidates by the vector ``query``."""
         shown = {"_source": self._layout.shown, "size": min(k, candidates)}
-        vectors, dtype = self.generation.state.vectors, self.manifest.vector_dtype
-        return requests.rescored({**body, **shown}, query, candidates, vectors, dtype, self._layout)
+        return requests.reranked({**body, **shown}, self._vectors, query, candidates)
 
     def request(
         self,
@@ -239,7 +239,9 @@ class ServerIndex:
             if rescore is None:
                 raise BackendError("the search template re-ranks by vectors; leave out --template")
             vector = rescore.queries.vectors[0]
-            params = search_template.parameters(features, vector, rescore.k, k, modality, filters, self._layout)
+            params = search_template.parameters(
+                features, self._vectors, vector, rescore.k, k, modality, filters, self._layout
+            )
             body = search_template.call(self.generation, params)
             return HttpRequest(engine, address, self._target, body, "_search/template")
         body = requests.search_body(self._strategy.query(features), k, modality, filters, layout=self._layout)
@@ -254,10 +256,7 @@ class ServerIndex:
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
     ) -> list[list[Hit]]:
         """Candidates fetched with their vectors, and re-ranked here."""
-        if self.generation.state.vectors == "binary":
-            shown = {"_source": False, "stored_fields": "_none_", "docvalue_fields": [self._layout.own("vector")]}
-        else:
-            shown = {"_source": False, "script_fields": READ_DENSE}
+        shown = self._vectors.shown
         ranked = []
         begun = perf_counter()
         answers = self._searched([{**body, **shown} for body in bodies], candidates)
@@ -293,14 +292,16 @@ class ServerIndex:
         return found
 
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
-        name = self._layout.own("vector")
-        return self._decoded([{"fields": {name: value}} for value in self._fields(ids, "vector")])
+        return self._decoded(self._hits_of(ids, self._vectors.shown))
 
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
         dtype, width = self.manifest.concept_dtype, self.generation.state.concept_dim or 0
         if dtype is None:
             raise no_concepts(f"the index {self.generation.name}")
-        raw = [requests.decoded(value[0]) if value else b"" for value in self._fields(ids, "concepts")]
+        path = self._layout.own("concepts")
+        hits = self._hits_of(ids, {"_source": False, "docvalue_fields": [path]})
+        values = [hit.get("fields", {}).get(path) for hit in hits]
+        raw = [decoded(value[0]) if value else b"" for value in values]
         scaled = dtype == "int8"
         lengths = [len(row) // (width * np.dtype(dtype).itemsize + 4 * scaled) if width else 0 for row in raw]
         offsets = np.cumsum([0, *lengths], dtype=np.int64)
@@ -376,7 +377,7 @@ class ServerIndex:
             files = answer["_all"]["primaries"]["segments"]["file_sizes"]
             mine = {} if self._layout.prefix else files  # not told apart from those of other fields
             postings = sum(int(entry["size_in_bytes"]) for kind, entry in mine.items() if kind in POSTING_FILES)
-            row = self.manifest.identity.dim * np.dtype(self.manifest.vector_dtype).itemsize
+            row = self._vectors.bytes(self.manifest.identity.dim)
             return {"postings": postings, "vectors": row * sum(self.manifest.items.values())}
         found = dict.fromkeys(PARTS.values(), 0)
         (told,) = (entry["fields"] for index, entry in answer.items() if index != "_shards")
@@ -510,31 +511,27 @@ class ServerIndex:
                 "index"
             ) from None
 
-    def _fields(self, ids: Sequence[str], field: str) -> list[list[Any]]:
-        """The values of a field, in the order of ``ids``; KeyError for an unknown id."""
-        found: dict[str, list[Any]] = {}
+    def _hits_of(self, ids: Sequence[str], shown: Json) -> list[Json]:
+        """The hits of items, with what is ``shown`` of them, in the order of ``ids``; KeyError for an unknown id."""
+        found: dict[str, Json] = {}
         distinct = list(dict.fromkeys(ids))
-        dense = field == "vector" and self.generation.state.vectors != "binary"
-        shown: Json = {"script_fields": READ_DENSE} if dense else {"docvalue_fields": [self._layout.own(field)]}
         for start in range(0, len(distinct), PAGE):
             part = [key for key in distinct[start : start + PAGE] if key]  # servers reject an empty id
             wanted = {"ids": {"values": list(map(self._layout.key, part))}}
-            body = {"query": wanted, "size": len(part), "_source": False, "sort": [self._layout.order], **shown}
+            body = {"query": wanted, "size": len(part), "sort": [self._layout.order], **shown}
             for hit in self._ask(body)["hits"]["hits"]:
-                found[hit["sort"][0]] = hit.get("fields", {}).get(field if dense else self._layout.own(field), [])
+                found[hit["sort"][0]] = hit
         return [found[key] for key in ids]
 
     def _decoded(self, hits: Sequence[Json]) -> NDArray[np.floating[Any]]:
         """The vectors (n, d) of hits that were fetched with them."""
-        dtype, shape = self.manifest.vector_dtype, (len(hits), self.manifest.identity.dim)
-        rows = [hit.get("fields", {}).get(self._layout.own("vector")) for hit in hits]
+        if not hits:
+            return np.empty((0, self.manifest.identity.dim), self.manifest.vector_dtype)
+        rows = [self._vectors.value(hit) for hit in hits]
         if not all(rows):
             where = f"{self._transport.shown}: {self.generation.name}"
             raise BackendError(f"{where} holds a document without a vector; boc verify tells more")
-        if self.generation.state.vectors == "binary":
-            return np.frombuffer(b"".join([requests.decoded(row[0]) for row in rows]), dtype).reshape(shape)
-        flat = [row[0] if isinstance(row[0], list) else row for row in rows]
-        return np.array(flat, np.float32).astype(dtype).reshape(shape)
+        return self._vectors.decoded(rows)
 
 
 def stored_arrays(
@@ -547,7 +544,7 @@ def stored_arrays(
         body = {"query": query, "_source": ["array"], "docvalue_fields": ["block"]}
         answer = _answered(transport, transport.search(f"/{physical}/_search", body, **_lower(WHOLE)))
         for hit in answer["hits"]["hits"]:
-            data.setdefault(hit["_source"]["array"], []).append(requests.decoded(hit["fields"]["block"][0]))
+            data.setdefault(hit["_source"]["array"], []).append(decoded(hit["fields"]["block"][0]))
     arrays = {}
     for name, told in described.items():
         flat = np.frombuffer(b"".join(data[name]), dtype=told["dtype"])

@@ -8,19 +8,19 @@ A document holds one item::
     digits    byte       number of digits of its largest frequency
     first     integer    the term of its largest frequency, if documents are sorted by it
     terms                term frequencies, in the format of a ``Strategy``
-    vector               vector for re-ranking, in a layout of ``VECTORS``
+    vector               vector for re-ranking, in the format of a ``VectorField``
     concepts             binary: base64 of the rows of its concept set
     words     text       what full-text search reads: a sentence, text fields of the metadata
     meta.*               metadata, typed as the manifest declares
     content, group       in _source only
     block     binary     in documents that are no items: a block of the codec's arrays
 
-Codes, vectors and concepts are left out of ``_source``, which would double them.
+Codes, vectors and concepts are left out of ``_source``, which would double them, unless the format of the vectors needs
+it whole.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,11 +34,15 @@ from scipy import sparse
 from boc.manifest import Manifest
 from boc.types import FieldType, Filter, Item, Modality, StoredConcepts, TermMatrix
 
+from .binary import encoded, raw
 from .term_fields import DIGITS, Strategy
 from .transport import Json
+from .vector_fields import Binary, VectorField, offset
 
 ITEM = ["id", "modality", "content", "group", "meta"]
 HIDDEN = ["first", "terms", "vector", "concepts", "block"]
+ALL = {"enabled": True, "includes": [], "excludes": []}
+"""An index that keeps a whole document in ``_source``."""
 LONGEST = 512  # bytes of an _id
 WINDOW = 10_000  # hits that a server ranks without paging (index.max_result_window), or re-ranks
 
@@ -50,44 +54,6 @@ TYPES: dict[FieldType, Json] = {
     "date": {"type": "date", "format": "strict_date_optional_time"},
     "text": {"type": "text", "index": False, "copy_to": "words"},
 }
-
-
-FLOAT16 = """
-List query = params.query; BytesRef vector = doc['vector'].value; byte[] data = vector.bytes; int at = vector.offset;
-double sum = 0; int n = query.size();
-for (int i = 0; i < n; ++i) {
-  int low = data[at]; int bits = data[at + 1] * 256 + (low & 255); at += 2;
-  float value = Float.intBitsToFloat((bits & 32768) << 16 | (bits & 32767) << 13);
-  sum += ((Number) query.get(i)).doubleValue() * value;
-}
-return sum * 5.192296858534828E33 + params.offset;
-"""
-"""The dot product with a float16 vector in a binary field. The bits are shifted to the exponent and fraction of a
-float32, which gives numbers 2**112 times too small, also for subnormal ones; the last line corrects this. There is no
-branch: half of all signs are negative, so that a processor would guess every second one wrong."""
-FLOAT32 = """
-List query = params.query; BytesRef vector = doc['vector'].value; byte[] data = vector.bytes; int at = vector.offset;
-double sum = 0; int n = query.size();
-for (int i = 0; i < n; ++i) {
-  int a = data[at]; int b = data[at + 1]; int c = data[at + 2]; int d = data[at + 3]; at += 4;
-  int bits = (d << 24) | ((c & 255) << 16) | ((b & 255) << 8) | (a & 255);
-  sum += ((Number) query.get(i)).doubleValue() * Float.intBitsToFloat(bits);
-}
-return sum + params.offset;
-"""
-DENSE = "dotProduct(params.query, 'vector') + params.offset"
-READ_DENSE = """
-float[] vector = doc['vector'].vectorValue; List found = new ArrayList();
-for (float value : vector) { found.add(value); }
-return found;
-"""
-"""The components of a dense_vector, as a copy: the server reuses its array for the next document."""
-SLACK = 1.01
-"""A norm that no unit vector reaches. Scores must not be negative, so this times the norm of the query is added."""
-VECTORS = ("binary", "float", "bfloat16")
-"""Layouts of the vectors for re-ranking. binary: the bytes of float16 or float32, exact, on every server. float:
-Elasticsearch's dense_vector, twice the size of float16 but scored by compiled code. bfloat16: the same in 16 bits, 8
-of which are significant."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +116,7 @@ def document_id(id: str) -> str:
 def index_body(
     strategy: Strategy,
     manifest: Manifest,
-    vectors: str,
+    vectors: VectorField,
     state: Json,
     *,
     shards: int,
@@ -171,10 +137,11 @@ def index_body(
             "sort.field": ["first", "id"] if order == "term" else "id",
             **({} if store is None else {"store.type": store}),
             **strategy.settings,
+            **vectors.settings,
         },
         "mappings": {
             "dynamic": False,
-            "_source": kept(HIDDEN),
+            "_source": ALL if vectors.in_source else kept(HIDDEN),
             "_meta": state,
             "properties": {
                 "id": {"type": "keyword", "index": False},
@@ -183,7 +150,7 @@ def index_body(
                 "digits": {"type": "byte", "index": False},
                 **({"first": {"type": "integer", "index": False}} if order == "term" else {}),
                 "terms": strategy.mapping,
-                "vector": vector_mapping(vectors, manifest.identity.dim),
+                "vector": vectors.mapping(manifest.identity.dim),
                 "concepts": {"type": "binary", "doc_values": True},
                 "words": {"type": "text"},
                 "block": {"type": "binary", "doc_values": True},
@@ -204,7 +171,7 @@ def object_mapping(strategy: Strategy, dim: int) -> Json:
             "size": {"type": "integer", "index": False},
             "digits": {"type": "byte", "index": False},
             "terms": strategy.mapping,
-            "vector": vector_mapping("binary", dim),
+            "vector": Binary().mapping(dim),
         },
     }
 
@@ -214,18 +181,14 @@ def kept(without: Sequence[str]) -> Json:
     return {"enabled": True, "includes": ["*"], "excludes": list(without)}
 
 
-def vector_mapping(layout: str, dim: int) -> Json:
-    """The mapping of the field ``vector``."""
-    if layout == "binary":
-        return {"type": "binary", "doc_values": True}
-    return {"type": "dense_vector", "dims": dim, "index": False, "element_type": layout}
-
-
-def documents(strategy: Strategy, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[Any]) -> Iterator[Json]:
-    """The documents of items with their ``vectors`` as they are stored; without metadata."""
+def documents(
+    strategy: Strategy, field: VectorField, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[Any]
+) -> Iterator[Json]:
+    """The documents of items with their ``vectors``, of the dtype of the index; without metadata."""
     sizes = np.diff(terms.indptr).tolist()
     largest = np.maximum.reduceat(np.append(terms.data, 0), terms.indptr[:-1]) * (np.diff(terms.indptr) > 0)
-    for i, (item, features) in enumerate(zip(items, strategy.documents(terms), strict=True)):
+    rows = zip(items, strategy.documents(terms), field.values(vectors), strict=True)
+    for i, (item, features, vector) in enumerate(rows):
         document: Json = {
             "id": item.id,
             "modality": item.modality,
@@ -233,7 +196,7 @@ def documents(strategy: Strategy, items: Sequence[Item], terms: TermMatrix, vect
             "group": item.group,
             "size": sizes[i],
             "digits": strategy.digits(int(largest[i])),
-            "vector": encoded(raw(vectors[i])),
+            "vector": vector,
         }
         if features:
             document["terms"] = strategy.field(features)
@@ -248,11 +211,6 @@ def first_terms(terms: TermMatrix) -> list[int | None]:
     return [next(best) if size else None for size in sizes.tolist()]
 
 
-def is_unit(vectors: NDArray[np.float32]) -> bool:
-    """Whether no vector is longer than 1, roundings apart."""
-    return bool((np.einsum("ij,ij->i", vectors, vectors) < (1 + SLACK) / 2).all())
-
-
 def concepts_of(concepts: StoredConcepts, i: int) -> str:
     """The rows of concept set i as a binary field has them, after their scales if they are int8."""
     rows = slice(concepts.offsets[i], concepts.offsets[i + 1])
@@ -260,27 +218,26 @@ def concepts_of(concepts: StoredConcepts, i: int) -> str:
     return encoded(scales + raw(concepts.values[rows]))
 
 
-def rescored(
-    body: Json, vector: NDArray[np.float32], candidates: int, vectors: str, dtype: str, layout: Layout = OWN
-) -> Json:
-    """The search ``body``, with the best ``candidates`` per shard re-ranked by dot product + ``offset(vector)``.
+def reranked(body: Json, field: VectorField, vector: NDArray[np.float32], candidates: int) -> Json:
+    """The search ``body``, with the best ``candidates`` per shard re-ranked by the products of their vectors.
 
     If ``candidates`` exceeds ``WINDOW``, all documents that share a term with the query are re-ranked.
     """
-    source = DENSE if vectors != "binary" else FLOAT16 if dtype == "float16" else FLOAT32
-    source = source.replace("'vector'", f"'{layout.own('vector')}'")
-    script = {"source": source, "params": {"query": vector, "offset": offset(vector)}}
-    kept = {name: value for name, value in body.items() if name != "sort"}  # a server ignores rescore beside sort
-    if candidates > WINDOW:
-        return {**kept, "query": {"script_score": {"query": body["query"], "script": script}}}
+    if candidates <= WINDOW:
+        return rescored(body, field.script(field.asked(vector), offset(vector)), candidates)
+    return {**_unsorted(body), "query": field.best(body["query"], vector, body["size"])}
+
+
+def rescored(body: Json, script: Json, candidates: Any) -> Json:
+    """The search ``body``, with the best ``candidates`` per shard re-ranked by ``script``."""
     again = {"script_score": {"query": {"match_all": {}}, "script": script}}
     query = {"rescore_query": again, "query_weight": 0, "rescore_query_weight": 1}
-    return {**kept, "rescore": {"window_size": candidates, "query": query}}
+    return {**_unsorted(body), "rescore": {"window_size": candidates, "query": query}}
 
 
-def offset(vector: NDArray[np.float32]) -> float:
-    """The number added to dot products with ``vector`` so that they are not negative."""
-    return SLACK * float(np.linalg.norm(vector))
+def _unsorted(body: Json) -> Json:
+    """``body`` in the order of scores: a server ignores rescore beside sort."""
+    return {name: value for name, value in body.items() if name != "sort"}
 
 
 def search_body(
@@ -349,18 +306,3 @@ def decode_terms(found: Sequence[Mapping[str, float]], base: int, n_terms: int) 
 def dumps(body: Json) -> bytes:
     """JSON bytes. float32 is written with its own digits, half as many as those of a float64."""
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def raw(values: NDArray[Any]) -> bytes:
-    """The bytes of an array, row by row."""
-    return np.ascontiguousarray(values).tobytes()
-
-
-def encoded(data: bytes) -> str:
-    """Base64, the format of binary fields."""
-    return base64.b64encode(data).decode("ascii")
-
-
-def decoded(text: str) -> bytes:
-    """The bytes of a binary field. OpenSearch answers in the URL alphabet without padding."""
-    return base64.b64decode(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4))

@@ -20,6 +20,7 @@ from boc.types import Filter, Modality
 from . import requests
 from .aliases import Generation
 from .transport import Json, RefusedError, Transport
+from .vector_fields import SLACK, VectorField, offset
 
 K = 10  # hits, unless ``k`` is given
 MARK = "@{}@"
@@ -36,18 +37,15 @@ def written(generation: Generation) -> str:
         "_source": layout.shown,
         "track_total_hits": True,
     }
-    vectors, dtype = generation.state.vectors, generation.manifest.vector_dtype
-    body = requests.rescored(body, np.zeros(1, np.float32), 1, vectors, dtype, layout)
-    body["rescore"]["window_size"] = marks["candidates"]
-    script = body["rescore"]["query"]["rescore_query"]["script_score"]["script"]
-    script["params"] = {"query": marks["vector"], "offset": marks["offset"]}
+    script = generation.vectors.script(marks["vector"], marks["offset"])
+    body = requests.rescored(body, script, marks["candidates"])
     most = min(requests.WINDOW, math.ceil(generation.manifest.rm * K))
     modality = requests.dumps({"term": {layout.own("modality"): "{{modality}}"}}).decode()
     values = {
         "query": generation.strategy.template(),
         "k": _or("k", K),
         "vector": "{{#toJson}}vector{{/toJson}}",
-        "offset": _or("offset", requests.SLACK),
+        "offset": _or("offset", SLACK),
         "candidates": _or("candidates", most),
         "filters": "{{#modality}}" + modality + ",{{/modality}}{{#filters}}{{#toJson}}.{{/toJson}},{{/filters}}",
     }
@@ -65,6 +63,7 @@ def _or(name: str, default: float) -> str:
 
 def parameters(
     features: Mapping[str, int],
+    field: VectorField,
     vector: NDArray[np.float32],
     k: int,
     candidates: int,
@@ -80,8 +79,8 @@ def parameters(
         )
     found: Json = {
         "terms": [{"term": feature, "weight": weight} for feature, weight in features.items()],
-        "vector": vector,
-        "offset": requests.offset(vector),
+        "vector": field.asked(vector),
+        "offset": offset(vector),
         "k": k,
         "candidates": candidates,
         "filters": [requests.condition(each, layout) for each in filters],

@@ -31,18 +31,20 @@ from .aliases import (
     published,
     remember,
 )
+from .binary import encoded, raw
 from .bulk import Bulk, Ledger
 from .force_merge import compact, refresh, reopen
 from .index import scan
 from .score_check import self_test
 from .shards import Shards
 from .transport import RefusedError, Transport, UnfinishedError, UnreachableError
+from .vector_fields import VECTOR_FIELDS, Binary, is_unit
 
 BLOCK = 3 << 20  # bytes of a codec array per document
 EVERYTHING = {"query": {"exists": {"field": "modality"}}, "sort": [{"id": "asc"}], "_source": False}
 
 
-OF_VECTORS = ("[vector]", "dense_vector", "element_type")
+OF_VECTORS = ("[vector]", "dense_vector", "element_type", "knn")
 """Words in the error of a server that does not know the mapping of the field ``vector``."""
 FOR_NOW = (UnreachableError, RefusedError, UnfinishedError)
 """Errors after which a load can be continued later."""
@@ -157,16 +159,16 @@ class ServerWriter:
     def _create(self, largest: int) -> Generation:
         """Create an empty generation with the first field type that the server supports. BackendError if it scores
         wrongly."""
-        lacking = []
+        lacking, vectors = [], self._address.vectors
         physical = f"{self._name}-boc-{self._digest}-{self._number}"
         for field in term_fields.preferred(self._order, largest):
-            state = State(self.first_state, field, self._address.vectors)
+            state = State(self.first_state, field, vectors, searched=VECTOR_FIELDS[vectors].searched)
             generation = Generation(physical, self._name, self._digest, self._number, False, self._manifest, state)
             told = meta(self._manifest, state)
             body = requests.index_body(
                 generation.strategy,
                 self._manifest,
-                state.vectors,
+                generation.vectors,
                 told,
                 shards=self._address.shards,
                 replicas=self._address.replicas_while_loading,
@@ -198,10 +200,11 @@ class ServerWriter:
         )
 
     def _check_layout(self, fine: bool) -> None:
-        if not fine and self._address.vectors != "binary":
+        name = self._address.vectors
+        if not fine and name != Binary.name:
             raise BackendError(
-                f"{self._transport.shown} does not store vectors as {self._address.vectors}, which Elasticsearch does "
-                "from 9.3 on; leave out ?vectors= in the address"
+                f"{self._transport.shown} does not store vectors as {name}, which {VECTOR_FIELDS[name].needs} does; "
+                "leave out ?vectors= in the address"
             )
 
     def _audit(self, physical: str, found: int, wanted: int) -> None:
@@ -228,9 +231,10 @@ class Load:
         self, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[np.float32], concepts: StoredConcepts | None
     ) -> None:
         state = self.generation.state
+        self.generation.vectors.check(vectors)
         if concepts is not None:
             state = replace(state, concept_dim=concepts.values.shape[1])
-        if state.unit and not requests.is_unit(vectors):
+        if state.unit and not is_unit(vectors):
             state = replace(state, unit=False)
         if state != self.generation.state:
             self.generation = replace(self.generation, state=state)
@@ -266,8 +270,9 @@ class ServerEditor:
                 f"a term frequency of {terms.data.max()} is more than {self._generation.name} was made for; make it "
                 "again with boc index --replace"
             )
-        if state.unit and not requests.is_unit(vectors):
+        if state.unit and not is_unit(vectors):
             raise BackendError(f"vectors longer than 1, those of {self._generation.name} are not; make it again")
+        self._generation.vectors.check(vectors)
         self._begin()
         self._rows.put(items, terms, vectors, concepts)
 
@@ -319,7 +324,7 @@ class _Rows:
     ) -> None:
         self.bulk = Bulk(transport, target, require_alias=True, patience=patience, shards=shards)
         self._strategy = generation.strategy
-        self._layout = generation.state.vectors
+        self._vectors = generation.vectors
         self._manifest = generation.manifest
         self._texts = [name for name, kind in generation.manifest.fields.items() if kind == "text"]
 
@@ -327,12 +332,9 @@ class _Rows:
         self, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[np.float32], concepts: StoredConcepts | None
     ) -> None:
         stored = vectors.astype(self._manifest.vector_dtype)
-        if self._layout != "binary":
-            stored = stored.astype(">f4")  # the byte order that a dense_vector is read in
         firsts = requests.first_terms(terms)
-        for i, (item, document) in enumerate(
-            zip(items, requests.documents(self._strategy, items, terms, stored), strict=True)
-        ):
+        documents = requests.documents(self._strategy, self._vectors, items, terms, stored)
+        for i, (item, document) in enumerate(zip(items, documents, strict=True)):
             document["first"] = firsts[i]
             if concepts is not None:
                 document["concepts"] = requests.concepts_of(concepts, i)
@@ -347,19 +349,20 @@ def put_arrays(bulk: Bulk, arrays: Mapping[str, NDArray[Any]]) -> int:
     """Store the arrays of a codec as documents of their own; how many."""
     numbers = count()
     for name, array in arrays.items():
-        data = requests.raw(array)
+        data = raw(array)
         for start in range(0, max(1, len(data)), BLOCK):
-            block = {"array": name, "block": requests.encoded(data[start : start + BLOCK])}
+            block = {"array": name, "block": encoded(data[start : start + BLOCK])}
             bulk.index(f"boc:block:{next(numbers)}", orjson.dumps(block))
     return next(numbers)
 
 
 def _takes(transport: Transport, generation: Generation) -> bool:
     """Whether the server stores a vector in the layout of ``generation``."""
-    if generation.state.vectors == "binary":
+    if generation.state.vectors == Binary.name:
         return True
     path = f"/{generation.physical}/_doc/boc:test:vector"
-    value = requests.encoded(requests.raw(np.ones(generation.manifest.identity.dim, ">f4")))
+    dim = generation.manifest.identity.dim
+    (value,) = generation.vectors.values(np.full((1, dim), dim**-0.5, generation.manifest.vector_dtype))
     try:
         transport.request("PUT", path, {"vector": value})
     except RefusedError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 import struct
 from typing import Any
 
@@ -12,12 +11,12 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from boc.types import Filter, TermMatrix
 from indexing.server import requests
-from indexing.server.requests import FLOAT16, FLOAT32
+from indexing.server.binary import decoded, encoded, raw
 from indexing.server.term_fields import STRATEGIES, CountedText, Strategy, Text
+from indexing.server.vector_fields import VECTOR_FIELDS, Binary, VectorField
 from tests.oracles import TEXT, assert_canonical, new_manifest, same_matrix, term_matrices
 
 LARGEST = 2**31 - 1
@@ -120,20 +119,22 @@ class TestStrategy:
             found = {c["term"]["terms"]["value"]: c["term"]["terms"]["boost"] for c in clauses}
         assert found == weights
 
-    @pytest.mark.parametrize("layout", requests.VECTORS)
-    def test_codes_are_in_one_field_and_not_in_source(self, strategy: Strategy, layout: str) -> None:
+    @pytest.mark.parametrize("field", VECTOR_FIELDS.values(), ids=list(VECTOR_FIELDS))
+    def test_codes_are_in_one_field_and_not_in_source(self, strategy: Strategy, field: VectorField) -> None:
         state = {"boc": {"a": 1}}
-        body = requests.index_body(strategy, new_manifest(10, 3), layout, state, shards=3)
+        body = requests.index_body(strategy, new_manifest(10, 3), field, state, shards=3)
         mappings = body["mappings"]
         assert mappings["dynamic"] is False
         assert mappings["_meta"] == state
-        assert {"terms", "vector", "concepts"} <= set(mappings["_source"]["excludes"])
+        hidden = {"terms", "vector", "concepts"}
+        assert hidden & set(mappings["_source"]["excludes"]) == (set() if field.in_source else hidden)
         assert not {"terms", "vector", "concepts"} & set(requests.ITEM)
         assert mappings["properties"]["terms"] == strategy.mapping
         settings = body["settings"]
         assert (settings["number_of_shards"], settings["number_of_replicas"]) == (3, 0)
         assert settings["refresh_interval"] == "-1"
-        assert (mappings["properties"]["vector"]["type"] == "binary") == (layout == "binary")
+        assert mappings["properties"]["vector"] == field.mapping(3)
+        assert field.settings.items() <= settings.items()
 
 
 @given(terms=sparse_terms())
@@ -144,13 +145,13 @@ def test_the_first_term_of_an_item_is_that_of_its_largest_frequency(terms: TermM
 
 
 def test_files_are_read_as_the_address_says() -> None:
-    body = requests.index_body(Text(), new_manifest(10, 3), "binary", {}, shards=1, store="niofs")
+    body = requests.index_body(Text(), new_manifest(10, 3), Binary(), {}, shards=1, store="niofs")
     assert body["settings"]["store.type"] == "niofs"
 
 
 def test_documents_are_sorted_by_a_field_that_they_have() -> None:
     for order, fields in (("id", "id"), ("term", ["first", "id"])):
-        body = requests.index_body(Text(), new_manifest(10, 3), "binary", {}, shards=1, order=order)
+        body = requests.index_body(Text(), new_manifest(10, 3), Binary(), {}, shards=1, order=order)
         assert body["settings"]["sort.field"] == fields
         assert "store.type" not in body["settings"]
         assert {*([fields] if order == "id" else fields)} <= set(body["mappings"]["properties"])
@@ -183,17 +184,17 @@ def test_the_strongest_are_those_of_largest_weight_ties_to_the_earlier(features:
 
 @given(data=st.binary(max_size=200))
 def test_what_was_encoded_is_decoded_in_either_alphabet(data: bytes) -> None:
-    text = requests.encoded(data)
+    text = encoded(data)
     assert base64.b64decode(text, validate=True) == data
-    assert requests.decoded(text) == data
-    assert requests.decoded(base64.urlsafe_b64encode(data).decode().rstrip("=")) == data
+    assert decoded(text) == data
+    assert decoded(base64.urlsafe_b64encode(data).decode().rstrip("=")) == data
 
 
 @given(rows=st.integers(0, 4), dtype=st.sampled_from(["<f2", "<f4", "i1", ">f4"]))
 def test_raw_bytes_are_row_by_row(rows: int, dtype: str) -> None:
     array = np.arange(rows * 6).reshape(6, rows).T.astype(dtype)  # Fortran order
     code = {"<f2": "<e", "<f4": "<f", "i1": "b", ">f4": ">f"}[dtype]
-    assert requests.raw(array) == b"".join(struct.pack(code, value) for row in array.tolist() for value in row)
+    assert raw(array) == b"".join(struct.pack(code, value) for row in array.tolist() for value in row)
 
 
 @given(a=TEXT | st.text("é日a", min_size=150, max_size=300), b=TEXT | st.text("é日a", min_size=150, max_size=300))
@@ -244,87 +245,3 @@ def test_every_condition_is_in_the_query_once_and_none_scores(
             wanted.append(("only", ("range", {name: {side: c.value}})))
     key = orjson.dumps
     assert sorted(map(key, said)) == sorted(map(key, wanted))
-
-
-@given(
-    layout=st.sampled_from(requests.VECTORS), dtype=st.sampled_from(["float16", "float32"]), window=st.integers(1, 99)
-)
-def test_rescoring_takes_the_script_of_the_layout_and_leaves_the_search_as_it_was(
-    layout: str, dtype: str, window: int
-) -> None:
-    vector = np.array([3.0, 4.0], np.float32)
-    body = requests.search_body(STRATEGIES["text"].query({"t1": 1}), 5)
-    before = orjson.dumps(body)
-    found = requests.rescored(body, vector, window, layout, dtype)
-    assert orjson.dumps(body) == before
-    assert "sort" not in found  # a server does not rescore what is sorted
-    assert found["rescore"]["window_size"] == window
-    rescore = found["rescore"]["query"]
-    assert (rescore["query_weight"], rescore["rescore_query_weight"]) == (0, 1)
-    script = rescore["rescore_query"]["script_score"]["script"]
-    wanted = requests.DENSE if layout != "binary" else {"float16": FLOAT16, "float32": FLOAT32}[dtype]
-    assert script["source"] == wanted
-    assert script["params"]["query"] is vector
-    assert 5.0 < script["params"]["offset"] == pytest.approx(5.05)
-
-
-@given(data=st.data(), width=st.integers(1, 8))
-def test_no_score_is_negative_where_vectors_are_no_longer_than_one(data: st.DataObject, width: int) -> None:
-    numbers = st.lists(st.floats(-1, 1, width=32), min_size=width, max_size=width)
-    query, item = (np.array(data.draw(numbers), np.float32) for _ in range(2))
-    item /= max(1.0, float(np.linalg.norm(item)))
-    assert requests.offset(query) + float(query @ item.astype(np.float16)) >= 0
-
-
-def painless(source: str, query: NDArray[np.float32], data: bytes, offset: float) -> float:
-    """What a script of ``requests`` returns, its own expressions evaluated with Java's numbers: bytes and ints are
-    signed, ints have 32 bits, products and sums of floats are rounded to float32."""
-    signed = np.frombuffer(data, np.int8).tolist()
-    step = int(re.findall(r"at \+= (\d)", source)[0])
-    steps = dict(re.findall(r"int (\w+) = ([^;]+);", source.partition("++i")[2]))
-    decoded = re.findall(r"intBitsToFloat\((.+?)\);", source)[0]
-    factor = [float(x) for x in re.findall(r"return sum \* ([0-9.E]+) \+", source)] or [1.0]
-    total = np.float32(0)
-    for i, weight in enumerate(query):
-        known: dict[str, Any] = {"data": signed, "at": i * step}
-        for name, expression in steps.items():
-            known[name] = int32(eval(expression, {}, known))
-        total = np.float32(total + np.float32(weight * as_float(eval(decoded, {}, known))))
-    return float(total) * factor[0] + offset
-
-
-def int32(value: int) -> int:
-    return int(np.uint32(value & 0xFFFFFFFF).view(np.int32))
-
-
-def as_float(bits: int) -> np.float32:
-    return np.uint32(bits & 0xFFFFFFFF).view(np.float32)
-
-
-@pytest.mark.slow
-def test_the_script_decodes_every_float16_there_is() -> None:
-    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    every = every[np.isfinite(every)]
-    assert len(every) == 2 * 31 * 1024
-    one = np.ones(1, np.float32)
-    with np.errstate(under="ignore"):
-        found = [painless(FLOAT16, one, value.tobytes(), 0.0) for value in every]
-    assert found == every.astype(float).tolist()
-
-
-@given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=6))
-def test_the_script_decodes_float32(values: list[float]) -> None:
-    for value in values:
-        assert painless(FLOAT32, np.ones(1, np.float32), np.float32(value).tobytes(), 0.0) == value
-
-
-@pytest.mark.parametrize(("source", "dtype"), [(FLOAT16, "<f2"), (FLOAT32, "<f4")])
-def test_the_script_gives_the_dot_product(source: str, dtype: str) -> None:
-    rng = np.random.default_rng(0)
-    for dim in (1, 2, 7, 384, 1024):
-        query, item = rng.standard_normal((2, dim)).astype(np.float32)
-        query, item = query / np.linalg.norm(query), (item / np.linalg.norm(item)).astype(dtype)
-        expected = float(query.astype(float) @ item.astype(float))
-        bound = dim * 2.0**-24 * float(np.abs(query).astype(float) @ np.abs(item).astype(float)) + dim * 2.0**-37
-        found = painless(source, query, requests.raw(item), requests.offset(query))
-        assert abs(found - requests.offset(query) - expected) <= bound + 1e-12

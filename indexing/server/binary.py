@@ -1,0 +1,24 @@
+"""Arrays as the binary fields of documents hold them."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def raw(values: NDArray[Any]) -> bytes:
+    """The bytes of an array, row by row."""
+    return np.ascontiguousarray(values).tobytes()
+
+
+def encoded(data: bytes) -> str:
+    """Base64, the format of binary fields."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def decoded(text: str) -> bytes:
+    """The bytes of a binary field. OpenSearch answers in the URL alphabet without padding."""
+    return base64.b64decode(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4))

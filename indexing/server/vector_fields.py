@@ -1,0 +1,277 @@
+"""Field types that store vectors on a server for re-ranking, and the searches that rank items by them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.errors import BackendError
+from boc.vectors import unit_rows
+
+from .binary import decoded, encoded, raw
+from .transport import Json
+
+SLACK = 1.01
+"""A norm that no unit vector reaches. Scores must not be negative, so this times the norm of the query is added."""
+
+FLOAT16 = """
+List query = params.query; BytesRef vector = doc['vector'].value; byte[] data = vector.bytes; int at = vector.offset;
+double sum = 0; int n = query.size();
+for (int i = 0; i < n; ++i) {
+  int low = data[at]; int bits = data[at + 1] * 256 + (low & 255); at += 2;
+  float value = Float.intBitsToFloat((bits & 32768) << 16 | (bits & 32767) << 13);
+  sum += ((Number) query.get(i)).doubleValue() * value;
+}
+return sum * 5.192296858534828E33 + params.offset;
+"""
+"""The dot product with a float16 vector in a binary field. The bits are shifted to the exponent and fraction of a
+float32, which gives numbers 2**112 times too small, also for subnormal ones; the last line corrects this. There is no
+branch: half of all signs are negative, so that a processor would guess every second one wrong."""
+FLOAT32 = """
+List query = params.query; BytesRef vector = doc['vector'].value; byte[] data = vector.bytes; int at = vector.offset;
+double sum = 0; int n = query.size();
+for (int i = 0; i < n; ++i) {
+  int a = data[at]; int b = data[at + 1]; int c = data[at + 2]; int d = data[at + 3]; at += 4;
+  int bits = (d << 24) | ((c & 255) << 16) | ((b & 255) << 8) | (a & 255);
+  sum += ((Number) query.get(i)).doubleValue() * Float.intBitsToFloat(bits);
+}
+return sum + params.offset;
+"""
+DENSE = "double x = dotProduct(params.query, 'vector'); return x < 0 ? 1 / (1 - x) : 1 + x;"
+"""The dot product as ``max_inner_product`` turns it into a score that is not negative."""
+READ_DENSE = """
+float[] vector = doc['vector'].vectorValue; List found = new ArrayList();
+for (float value : vector) { found.add(value); }
+return found;
+"""
+"""The components of a dense_vector, as a copy: the server reuses its array for the next document."""
+LARGEST = 127  # the largest component of a byte vector
+
+
+class VectorField(ABC):
+    """A way to store the vectors of items in one field of their documents.
+
+    ``path`` is the name of the field, ``dtype`` that of the vectors as they are given: float16 or float32. ``exact``
+    tells whether they are read back as they were given. ``searched``: the field was mapped so that the server can
+    search it without a script.
+    """
+
+    name: str
+    exact = True
+    path = "vector"
+    dtype = "float16"
+    searched = False
+    unit = False
+    """Whether it stores vectors of length 1 only."""
+    in_source = False
+    """Whether _source has to be whole, since the field is read from there."""
+    needs = ""
+    """What stores it, for errors."""
+
+    def at(self, path: str, dtype: str, searched: bool) -> VectorField:
+        """The same way for a field of another name and its contents."""
+        found = copy(self)
+        found.path, found.dtype, found.searched = path, dtype, searched
+        return found
+
+    @abstractmethod
+    def mapping(self, dim: int) -> Json:
+        """The mapping of the field."""
+
+    @property
+    def settings(self) -> Json:
+        """The index settings that the field needs."""
+        return {}
+
+    def check(self, vectors: NDArray[np.float32]) -> None:
+        """BackendError if the field cannot hold one of ``vectors`` (n, d)."""
+        lengths = np.linalg.norm(vectors, axis=1)
+        if self.unit and (wrong := lengths[np.abs(lengths - 1) > SLACK - 1]).size:
+            raise BackendError(
+                f"?vectors={self.name} stores vectors of length 1, got one of length {wrong[0]:.3g}; leave it out of "
+                "the address"
+            )
+
+    @abstractmethod
+    def values(self, vectors: NDArray[Any]) -> Iterator[Any]:
+        """The value of the field for each of ``vectors`` (n, d) of ``dtype``."""
+
+    def bytes(self, dim: int) -> int:
+        """Bytes of a vector with ``dim`` components on the server."""
+        return dim * np.dtype(self.dtype).itemsize
+
+    def asked(self, query: NDArray[np.float32]) -> NDArray[Any]:
+        """A query (d,) as the server takes it."""
+        return query
+
+    @abstractmethod
+    def script(self, query: Any, offset: Any) -> Json:
+        """The script that scores a document by ``asked`` of the query and ``offset`` of it."""
+
+    def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
+        """The query that ranks all documents of the query ``matching`` by their vectors; the best k of them count."""
+        return {"script_score": {"query": matching, "script": self.script(self.asked(query), offset(query))}}
+
+    def products(self, scores: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The dot products with ``query`` for scores of ``script`` or ``best``."""
+        return scores - np.float32(offset(query))
+
+    @property
+    def shown(self) -> Json:
+        """What a search says so that its hits have the values of the field, and nothing else."""
+        return {"_source": False, "stored_fields": "_none_", "docvalue_fields": [self.path]}
+
+    def value(self, hit: Json) -> list[Any]:
+        """The values of a hit, none if it lacks the field."""
+        found: list[Any] = hit.get("fields", {}).get(self.path, [])
+        return found
+
+    @abstractmethod
+    def decoded(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
+        """The vectors (n, d) of ``dtype`` from the values of n hits."""
+
+    def _source(self, script: str) -> str:
+        return script.replace("'vector'", f"'{self.path}'")
+
+
+class Binary(VectorField):
+    """The bytes of the vectors in binary doc values, scored by a script: exact, on every server."""
+
+    name = "binary"
+
+    def mapping(self, dim: int) -> Json:
+        return {"type": "binary", "doc_values": True}
+
+    def values(self, vectors: NDArray[Any]) -> Iterator[str]:
+        return (encoded(raw(vector)) for vector in vectors)
+
+    def script(self, query: Any, offset: Any) -> Json:
+        source = FLOAT16 if self.dtype == "float16" else FLOAT32
+        return {"source": self._source(source), "params": {"query": query, "offset": offset}}
+
+    def decoded(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
+        return np.frombuffer(b"".join([decoded(row[0]) for row in rows]), self.dtype).reshape(len(rows), -1)
+
+
+class Dense(VectorField):
+    """Elasticsearch's dense_vector, searched without a graph among the documents that share a term with the query."""
+
+    name = "float"
+    needs = "Elasticsearch from 9.3 on"
+    searched = True
+    size = 4  # bytes of a component
+
+    def mapping(self, dim: int) -> Json:
+        similar = {"similarity": "max_inner_product", "index_options": {"type": "flat"}}
+        return {"type": "dense_vector", "dims": dim, "element_type": self.name, "index": True, **similar}
+
+    def values(self, vectors: NDArray[Any]) -> Iterator[str]:
+        return (encoded(raw(vector)) for vector in vectors.astype(">f4"))  # the byte order that the server reads
+
+    def bytes(self, dim: int) -> int:
+        return dim * self.size
+
+    def script(self, query: Any, offset: Any) -> Json:
+        return {"source": self._source(DENSE), "params": {"query": query}}
+
+    def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
+        if not self.searched:
+            return super().best(matching, query, k)
+        return {"knn": {"field": self.path, "query_vector": query, "num_candidates": k, "filter": matching}}
+
+    def products(self, scores: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.where(scores < 1, 1 - 1 / scores, scores - 1)
+
+    @property
+    def shown(self) -> Json:
+        script = {"source": self._source(READ_DENSE)}
+        return {"_source": False, "stored_fields": "_none_", "script_fields": {self.path: {"script": script}}}
+
+    def decoded(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
+        flat = [row[0] if isinstance(row[0], list) else row for row in rows]
+        return np.array(flat, np.float32).astype(self.dtype)
+
+
+class BFloat16(Dense):
+    """The same in half of the bytes: 8 significant bits of each component."""
+
+    name = "bfloat16"
+    exact = False
+    size = 2
+
+
+class Byte(VectorField):
+    """OpenSearch's knn_vector of bytes without a graph: each vector is divided by its largest component, times 127.
+
+    The server compares by the cosine, so the factors need not be kept; that takes vectors of length 1. It gives them
+    back in _source alone, without writing them there; but a _source with exclusions it keeps twice, vectors and all.
+    """
+
+    name = "byte"
+    exact = False
+    unit = True
+    in_source = True
+    needs = "OpenSearch from 3.0 on with its k-NN plug-in"
+
+    def mapping(self, dim: int) -> Json:
+        # The method takes no cosine for bytes. It makes nothing here: a script says by what it compares.
+        method = {"name": "hnsw", "engine": "faiss", "space_type": "innerproduct"}
+        return {"type": "knn_vector", "dimension": dim, "data_type": "byte", "method": method}
+
+    @property
+    def settings(self) -> Json:
+        return {"knn": True, "knn.advanced.approximate_threshold": -1}  # makes no graph
+
+    def values(self, vectors: NDArray[Any]) -> Iterator[list[int]]:
+        return iter(_whole(vectors).tolist())
+
+    def bytes(self, dim: int) -> int:
+        return dim
+
+    def asked(self, query: NDArray[np.float32]) -> NDArray[Any]:
+        found: NDArray[np.int32] = _whole(query[None])[0]
+        return found
+
+    def script(self, query: Any, offset: Any) -> Json:
+        params = {"field": self.path, "query_value": query, "space_type": "cosinesimil"}
+        return {"lang": "knn", "source": "knn_score", "params": params}
+
+    def products(self, scores: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
+        return (scores - 1) * np.float32(np.linalg.norm(query))  # a score is 1 + cosine
+
+    @property
+    def shown(self) -> Json:
+        return {"_source": [self.path]}
+
+    def value(self, hit: Json) -> list[Any]:
+        found: list[Any] = hit.get("_source", {}).get(self.path, [])
+        return found
+
+    def decoded(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
+        return unit_rows(np.array(rows, np.float32)).astype(np.float16 if self.dtype == "float16" else np.float32)
+
+
+def _whole(vectors: NDArray[Any]) -> NDArray[np.int32]:
+    """Vectors (n, d) divided by their largest components, times 127, rounded."""
+    values = vectors.astype(np.float32)
+    largest = np.abs(values).max(axis=1, keepdims=True)
+    whole: NDArray[np.float32] = values * (LARGEST / np.maximum(largest, np.finfo(np.float32).tiny))
+    return np.rint(whole).astype(np.int32)
+
+
+VECTOR_FIELDS: dict[str, VectorField] = {field.name: field for field in (Binary(), Dense(), BFloat16(), Byte())}
+
+
+def offset(vector: NDArray[np.float32]) -> float:
+    """The number added to dot products with ``vector`` so that they are not negative."""
+    return SLACK * float(np.linalg.norm(vector))
+
+
+def is_unit(vectors: NDArray[np.float32]) -> bool:
+    """Whether no vector is longer than 1, roundings apart."""
+    return bool((np.einsum("ij,ij->i", vectors, vectors) < (1 + SLACK) / 2).all())

@@ -1,0 +1,174 @@
+"""How vectors are stored on servers and scored: scripts decode what was stored, scores become products again."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from boc.errors import BackendError
+from boc.vectors import unit_rows
+from indexing.server import requests
+from indexing.server.binary import raw
+from indexing.server.term_fields import STRATEGIES
+from indexing.server.vector_fields import FLOAT16, FLOAT32, LARGEST, VECTOR_FIELDS, Byte, Dense, VectorField, offset
+
+DTYPES = st.sampled_from(["float16", "float32"])
+fields = st.builds(
+    lambda field, dtype, searched: field.at("boc.vector", dtype, searched and field.searched),
+    st.sampled_from(list(VECTOR_FIELDS.values())),
+    DTYPES,
+    st.booleans(),
+)
+
+
+@given(field=fields, window=st.integers(1, 99) | st.integers(requests.WINDOW + 1, 10**6))
+def test_reranking_adds_the_script_of_the_field_and_leaves_the_search_as_it_was(
+    field: VectorField, window: int
+) -> None:
+    vector = np.array([3.0, 4.0], np.float32)
+    body = requests.search_body(STRATEGIES["text"].query({"t1": 1}), 5)
+    before = orjson.dumps(body)
+    found = requests.reranked(body, field, vector, window)
+    assert orjson.dumps(body) == before
+    assert "sort" not in found  # a server does not rescore what is sorted
+    script = field.script(field.asked(vector), offset(vector))
+    assert b"'vector'" not in requests.dumps(found)
+    if window <= requests.WINDOW:
+        assert found["query"] == body["query"]
+        rescore = found["rescore"]["query"]
+        assert (found["rescore"]["window_size"], rescore["query_weight"], rescore["rescore_query_weight"]) == (
+            window,
+            0,
+            1,
+        )
+        asked = rescore["rescore_query"]["script_score"]["script"]
+    elif field.searched:
+        knn = found["query"]["knn"]
+        assert (knn["field"], knn["num_candidates"], knn["filter"]) == ("boc.vector", 5, body["query"])
+        assert knn["query_vector"] is vector
+        return
+    else:
+        assert found["query"]["script_score"]["query"] == body["query"]
+        asked = found["query"]["script_score"]["script"]
+    assert requests.dumps(asked) == requests.dumps(script)
+
+
+def test_the_offset_is_more_than_the_norm() -> None:
+    assert 5.0 < offset(np.array([3.0, 4.0], np.float32)) == pytest.approx(5.05)
+
+
+@given(product=st.floats(-4, 4, width=32))
+def test_a_score_of_dense_vectors_becomes_its_product_again(product: float) -> None:
+    score = np.float32(1 / (1 - product) if product < 0 else 1 + product)  # as the script and max_inner_product say
+    found = Dense().products(np.array([score]), np.ones(2, np.float32))
+    assert found[0] == pytest.approx(product, abs=(1 + abs(product)) ** 2 * 2.0**-22)
+
+
+def vectors_of(seed: int, count: int, dim: int) -> NDArray[np.float32]:
+    found = unit_rows(np.random.default_rng(seed).standard_normal((count, dim)))
+    return found.astype(np.float32)
+
+
+@given(seed=st.integers(0, 99), dim=st.integers(1, 40), dtype=DTYPES)
+def test_byte_vectors_are_off_by_half_a_step(seed: int, dim: int, dtype: str) -> None:
+    field = Byte().at("vector", dtype, False)
+    vectors = vectors_of(seed, 5, dim).astype(dtype)
+    stored = list(field.values(vectors))
+    assert all(max(map(abs, row)) == LARGEST for row in stored)
+    step = np.abs(vectors.astype(np.float32)).max(axis=1, keepdims=True) / LARGEST
+    short = np.array(stored) * step - vectors.astype(np.float32)  # before it is scaled to length 1 again
+    assert (np.abs(short) <= step / 2 + 1e-6).all()
+    read = field.decoded(stored)
+    assert read.dtype == dtype
+    assert (np.abs(read.astype(np.float32) - vectors) <= step / 2 * (1 + dim**0.5) + 2e-3).all()
+
+
+@given(seed=st.integers(0, 99), dim=st.integers(1, 40), length=st.floats(0.1, 10))
+def test_a_cosine_of_bytes_becomes_a_product_within_the_rounding(seed: int, dim: int, length: float) -> None:
+    field = Byte().at("vector", "float32", False)
+    query, *items = vectors_of(seed, 4, dim)
+    query = query * np.float32(length)
+    asked = field.asked(query).astype(float)
+    for item, row in zip(items, field.values(np.array(items)), strict=True):
+        cosine = asked @ np.array(row, float) / np.linalg.norm(asked) / np.linalg.norm(row)
+        found = field.products(np.array([1 + cosine], np.float32), query)[0]
+        assert abs(found - query @ item) <= 2 * length * dim**0.5 / LARGEST + 1e-5 * length
+
+
+@pytest.mark.parametrize("length", [0.0, 0.5, 0.98, 1.02])
+def test_bytes_take_no_vector_of_another_length(length: float) -> None:
+    vectors = vectors_of(0, 3, 4)
+    Byte().check(vectors)
+    vectors[1] *= length
+    with pytest.raises(BackendError, match=r"stores vectors of length 1, got one of length .*leave it out"):
+        Byte().check(vectors)
+    Dense().check(vectors)
+
+
+@given(data=st.data(), width=st.integers(1, 8))
+def test_no_score_is_negative_where_vectors_are_no_longer_than_one(data: st.DataObject, width: int) -> None:
+    numbers = st.lists(st.floats(-1, 1, width=32), min_size=width, max_size=width)
+    query, item = (np.array(data.draw(numbers), np.float32) for _ in range(2))
+    item /= max(1.0, float(np.linalg.norm(item)))
+    assert offset(query) + float(query @ item.astype(np.float16)) >= 0
+
+
+def painless(source: str, query: NDArray[np.float32], data: bytes, offset: float) -> float:
+    """What a script of ``requests`` returns, its own expressions evaluated with Java's numbers: bytes and ints are
+    signed, ints have 32 bits, products and sums of floats are rounded to float32."""
+    signed = np.frombuffer(data, np.int8).tolist()
+    step = int(re.findall(r"at \+= (\d)", source)[0])
+    steps = dict(re.findall(r"int (\w+) = ([^;]+);", source.partition("++i")[2]))
+    decoded = re.findall(r"intBitsToFloat\((.+?)\);", source)[0]
+    factor = [float(x) for x in re.findall(r"return sum \* ([0-9.E]+) \+", source)] or [1.0]
+    total = np.float32(0)
+    for i, weight in enumerate(query):
+        known: dict[str, Any] = {"data": signed, "at": i * step}
+        for name, expression in steps.items():
+            known[name] = int32(eval(expression, {}, known))
+        total = np.float32(total + np.float32(weight * as_float(eval(decoded, {}, known))))
+    return float(total) * factor[0] + offset
+
+
+def int32(value: int) -> int:
+    return int(np.uint32(value & 0xFFFFFFFF).view(np.int32))
+
+
+def as_float(bits: int) -> np.float32:
+    return np.uint32(bits & 0xFFFFFFFF).view(np.float32)
+
+
+@pytest.mark.slow
+def test_the_script_decodes_every_float16_there_is() -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    every = every[np.isfinite(every)]
+    assert len(every) == 2 * 31 * 1024
+    one = np.ones(1, np.float32)
+    with np.errstate(under="ignore"):
+        found = [painless(FLOAT16, one, value.tobytes(), 0.0) for value in every]
+    assert found == every.astype(float).tolist()
+
+
+@given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=6))
+def test_the_script_decodes_float32(values: list[float]) -> None:
+    for value in values:
+        assert painless(FLOAT32, np.ones(1, np.float32), np.float32(value).tobytes(), 0.0) == value
+
+
+@pytest.mark.parametrize(("source", "dtype"), [(FLOAT16, "<f2"), (FLOAT32, "<f4")])
+def test_the_script_gives_the_dot_product(source: str, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    for dim in (1, 2, 7, 384, 1024):
+        query, item = rng.standard_normal((2, dim)).astype(np.float32)
+        query, item = query / np.linalg.norm(query), (item / np.linalg.norm(item)).astype(dtype)
+        expected = float(query.astype(float) @ item.astype(float))
+        bound = dim * 2.0**-24 * float(np.abs(query).astype(float) @ np.abs(item).astype(float)) + dim * 2.0**-37
+        found = painless(source, query, raw(item), offset(query))
+        assert abs(found - offset(query) - expected) <= bound + 1e-12
