@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 
 from bench.report.rows import Rows
-from bench.report.server_views import beyond, planned, server_loads
+from bench.report.server_views import beside, beyond, extrapolated, growing, planned, server_loads
 from bench.report.tables import (
     Row,
     Table,
@@ -350,6 +350,7 @@ VIEWS: dict[str, dict[str, View]] = {
     "ratios.py": {"ratios": ratios},
     "embedded_growth.py": {"growth": growth},
     "server_memory.py": {"memory": beyond, "loads": server_loads, "planned": planned},
+    "server_load.py": {"growing": growing, "beside": beside, "extrapolated": extrapolated},
     "alignment_rerank.py": {"alignment": alignment, "metrics": metrics},
     "encoding_speed.py": {"encoding": encoding},
     "embedded_kernel.py": {"kernel": kernel},

@@ -37,7 +37,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.report.rows import Writer
-from bench.speed.server_load import drawn
 from boc import plugins
 from boc.evaluate.verify import verify
 from boc.inputs.feature_writer import FeatureWriter
@@ -55,6 +54,8 @@ COLUMNS = (
 )
 NAME, K, QUERIES, PAGE, NEAR = "articles", 10, 15, 5000, 1e-3
 OBJECT = "boc"
+DIRECTIONS, SPREAD = 2000, 0.7
+"""What vectors are spread around, and how far, in lengths of these."""
 MAPPING = {
     "dynamic": "strict",
     "properties": {
@@ -171,13 +172,18 @@ class Program:
 
 def features(path: Path, count: int, dim: int) -> NDArray[np.float32]:
     """Write the feature file of the documents; its vectors as they are stored."""
-    vectors = np.concatenate(list(drawn(count, dim, 0)))
+    rng = np.random.default_rng(0)
+    directions = rng.standard_normal((DIRECTIONS, dim)).astype(np.float32) / dim**0.5
+    vectors = directions[rng.integers(DIRECTIONS, size=count)]
+    vectors = vectors + rng.standard_normal((count, dim)).astype(np.float32) * (SPREAD / dim**0.5)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     items = [Item(f"d{i}", "image", f"/pictures/{i}.jpg", f"d{i}") for i in range(count)]
     header = Header("embeddings", "synthetic:vectors", "0" * 64, dim, "float16", Source(items).digest)
     with FeatureWriter(path, header) as writer:
         writer.append(count, [Batch(items, Embeddings("image", vectors))])
         writer.finish()
-    return vectors.astype(np.float16).astype(np.float32)
+    stored: NDArray[np.float32] = vectors.astype(np.float16).astype(np.float32)
+    return stored
 
 
 def run(*arguments: str, until: Callable[[], bool] | None = None) -> float:

@@ -25,8 +25,8 @@ from typing import Any
 
 import click
 
+from bench.race.data import synthetic
 from bench.report.rows import Writer
-from bench.speed.server_load import write
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
@@ -91,8 +91,7 @@ def main(kinds: tuple[str, ...], items: int, dim: int, numbers: tuple[int, ...])
     with Writer(sys.stdout, __file__, settings, COLUMNS, extras=("elasticsearch", "opensearch-py")) as out:
         for kind in kinds:
             with tempfile.TemporaryDirectory() as folder:
-                file = Path(folder) / "items.h5"
-                write(file, items, dim, 0)
+                file, _, _ = synthetic(Path(folder), items, dim, 1, 0)
                 with servers.Server(kind, Path(folder) / kind, optimise=True).start() as server:
                     measured(server, kind, file, items, 1)  # warms it up
                     for number in numbers:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
+from itertools import count
 
 from .transport import RefusedError, Transport
 
 PATIENCE = 24 * 3600.0  # timeout of a merge, in seconds
+RELEASE = 45.0  # seconds to wait for the release of copies, which a server looks at every 30
+PAUSE = 1.0  # seconds between two looks
+PERIOD = "index.soft_deletes.retention_lease.period"
 
 
 def refresh(transport: Transport, index: str) -> None:
@@ -19,21 +24,64 @@ def compact(transport: Transport, index: str, alias: str) -> None:
 
     A server keeps a copy of every document whose _source is incomplete, two thirds of all bytes. It drops the copies in
     the next merge that has something to rewrite, once no replica can need them. So there are two merges, and a dummy
-    document is written and deleted for the second. Closing the index between them releases the copies at once; servers
-    otherwise do so within half a minute. The old segments stay on disk until no search and no commit uses them.
+    document is written to each shard and deleted for the second; written twice, since Elasticsearch 9 and OpenSearch
+    kept all copies of a shard in which nothing was ever replaced. Closing the index between them mostly releases the
+    copies at once, if the load was shorter than the half minute after which a server looks at them first (not on
+    Elasticsearch 8, which keeps them then); otherwise ``_await_release`` does. The old segments stay on disk until no
+    search and no commit uses them.
     Documents are written through ``alias``, because writing by name would create a removed index again.
     """
-    dummy = f"/{alias}/_doc/boc:dummy"
+    dummies = [f"/{alias}/_doc/{id}" for id in _one_per_shard(transport, index)]
     merge(transport, index)
-    transport.request("PUT", dummy, {}, require_alias="true")
+    for dummy in (*dummies, *dummies):
+        transport.request("PUT", dummy, {}, require_alias="true")
     transport.request("POST", f"/{index}/_flush", timeout=PATIENCE)
+    with suppress(RefusedError):  # a managed service may forbid it too
+        _await_release(transport, index)
     with suppress(RefusedError):  # a managed service may forbid closing an index; later merges drop the copies
         transport.request("POST", f"/{index}/_close", timeout=PATIENCE)
     reopen(transport, index)
-    transport.request("DELETE", dummy)
+    for dummy in dummies:
+        transport.request("DELETE", dummy)
     merge(transport, index)
     refresh(transport, index)
     transport.request("POST", f"/{index}/_flush", force="true", timeout=PATIENCE)
+
+
+def _one_per_shard(transport: Transport, index: str) -> list[str]:
+    """Ids of dummy documents, each of which belongs to another shard."""
+    path, found = f"/{index}/_search_shards", dict[int, str]()
+    total = len(transport.request("GET", path)["shards"])
+    for number in count():
+        id = f"boc:dummy:{number}"
+        ((copy, *_),) = transport.request("GET", path, routing=id)["shards"]
+        found.setdefault(copy["shard"], id)
+        if len(found) == total:
+            break
+    return list(found.values())
+
+
+def _await_release(transport: Transport, index: str) -> None:
+    """Wait until no shard of a long load retains operations for a replica. A server advances what it retains every half
+    minute, but if only a tenth was added since, not before half of ``PERIOD`` is over."""
+    if not _retains(transport, index):
+        return
+    transport.request("PUT", f"/{index}/_settings", {PERIOD: "1s"})
+    deadline = time.monotonic() + RELEASE
+    while _retains(transport, index) and time.monotonic() < deadline:
+        time.sleep(PAUSE)
+    transport.request("PUT", f"/{index}/_settings", {PERIOD: None})
+
+
+def _retains(transport: Transport, index: str) -> bool:
+    """Whether a shard retains operations from one that is not its first on."""
+    told = transport.request("GET", f"/{index}/_stats/store", level="shards")["indices"][index]["shards"]
+    for copies in told.values():
+        for copy in copies:
+            leases = copy.get("retention_leases", {}).get("leases", ())
+            if any(0 < lease["retaining_seq_no"] <= copy["seq_no"]["max_seq_no"] for lease in leases):
+                return True
+    return False
 
 
 def reopen(transport: Transport, index: str) -> None:

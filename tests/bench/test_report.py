@@ -144,6 +144,17 @@ def beyond() -> Iterable[dict[str, object]]:
             yield row | {"cached_mb": of(70), "cpu_s": of(40), "disk_mb": of(170), "vectors_mb": of(150)}
 
 
+def loads() -> Iterable[dict[str, object]]:
+    of = Figures(40)
+    for count in (1000, 20000):
+        row = {"items": count, "setting": "z=64 R=100", "recall": 0.957}
+        row |= {name: of() for name in ("learn_s", "seconds", "resume_s", "merge_s", "server_s", "loader_mb")}
+        row |= {f"{name}_each": of() for name in ("postings", "vectors", "other")}
+        row |= {"items_per_s": 5000, "bytes": count * 600} | {f"p{q}_ms": of() for q in (50, 95, 99)}
+        columns = ("learn_s", "seconds", "bytes", "postings_each", "vectors_each", "other_each")
+        yield row | {f"estimated_{name}": row[name] for name in columns}
+
+
 ROWS: dict[str, tuple[str, Callable[[], Iterable[dict[str, object]]]]] = {
     "sparsity-tern": ("sparsity_recall.py", sparsity),
     "race-embedded": ("race.py", race),
@@ -155,6 +166,7 @@ ROWS: dict[str, tuple[str, Callable[[], Iterable[dict[str, object]]]]] = {
     "all-codes": ("all_codes.py", side_by_side),
     "training-curves": ("training_curve.py", curves),
     "server-memory": ("server_memory.py", beyond),
+    "server-load": ("server_load.py", loads),
 }
 
 
@@ -477,6 +489,7 @@ SENTENCES = {  # page: what is told with a unit and is of no rows, and why not
         "at most 8 MB": "a limit", "a heap of 2 GB": "a setting",
     },
     "docs/sizing.md": {
+        "4 GB of heap": "a setting",
         "reads 128 KB ahead": "a setting", "each 30 GB or 10 million": "a rule", "64 GB of memory": "an assumption",
     },
 }  # fmt: skip

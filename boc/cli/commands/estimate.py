@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from boc.evaluate.capacity import Estimate
     from boc.names import Metric
 
+SAMPLE, ON_SERVER = 5000, 50_000
+"""Items to load. A load takes seconds that items do not cause; on a server they vary by what 5000 items take."""
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
@@ -26,7 +28,9 @@ UNITS = ("bytes", "kB", "MB", "GB", "TB")
 @click.option("--items", type=click.IntRange(1), required=True, help="Number of items of the planned index.")
 @options.at
 @click.option(
-    "--sample", type=click.IntRange(2), default=5000, show_default=True, help="Maximum number of items to load."
+    "--sample",
+    type=click.IntRange(2),
+    help=f"Maximum number of items to load.  [default: {SAMPLE}; on a server {ON_SERVER}]",
 )
 @options.coding
 @options.metadata
@@ -35,7 +39,7 @@ def command(
     sources: tuple[Path, ...],
     items: int,
     at: str,
-    sample: int,
+    sample: int | None,
     coding: options.Coding,
     metadata: Path | None,
     as_json: bool,
@@ -72,7 +76,7 @@ def command(
         manifest = new_manifest(
             file, codec, rerank=cast("Metric", coding.rerank), concepts=coding.concepts, metadata=table
         )
-        size = min(sample, size_of(file))
+        size = min(sample or (SAMPLE if at.startswith("file:") else ON_SERVER), size_of(file))
         with options.bar("loading", size + size // 5) as bar:
             part, whole = measure(file, at, codec, manifest, table, size=size, tick=bar.update)
     capacity = extrapolate(

@@ -222,6 +222,28 @@ def test_the_bytes_of_a_whole_index_were_foretold_from_a_sample(many: Path, tmp_
     assert not list((tmp_path / "tried").glob("boc-estimate*"))
 
 
+def test_what_only_a_first_load_takes_is_not_measured(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server compiles its code in its first load: then five times as many items took no longer."""
+    took, loaded = [90.0, 1.0, 3.0], []
+
+    def timed(file: FeatureFiles, at: str, name: str, *rest: object) -> float:
+        loaded.append(size_of(file))
+        for _ in load_index(file, at, name, codec, manifest):
+            pass
+        return took[len(loaded) - 1]
+
+    monkeypatch.setattr("boc.evaluate.capacity._timed", timed)
+    with FeatureFiles([many]) as file:
+        codec = fit_code(file, global_code("scalar", z=8))
+        manifest = new_manifest(file, codec)
+        part, whole = measure(file, f"file:{tmp_path}", codec, manifest, size=100)
+    assert loaded == [20, 20, 100]
+    assert (part.seconds, whole.seconds) == (1.0, 3.0)
+    assert plugins.backend(f"file:{tmp_path}").names() == []
+
+
 @pytest.mark.parametrize("after", [1, 300])
 def test_nothing_is_left_by_an_estimate_that_was_stopped(many: Path, tmp_path: Path, after: int) -> None:
     loaded = 0

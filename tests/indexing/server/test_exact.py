@@ -20,11 +20,13 @@ from boc.plugins import Index
 from boc.types import Embeddings, Filter, Item, Rescore
 from boc.vectors import unit_rows
 from indexing.server.backend import ServerBackend
+from indexing.server.force_merge import _one_per_shard
 from indexing.server.index import ServerIndex
 from indexing.server.requests import WINDOW, dumps
 from indexing.server.term_fields import EXACT, STRATEGIES
 from indexing.server.transport import Json, RefusedError, Transport
 from tests.oracles import new_manifest, picture, random_terms, sentence
+from tests.servers.fixtures import kinds
 
 SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 N, QUERIES, TERMS = 200, 50, 100
@@ -184,6 +186,22 @@ def segments(index: ServerIndex) -> int:
     found = index._transport.request("GET", f"/{index.generation.physical}/_segments")["indices"]
     shards = [shard for each in found.values() for copies in each["shards"].values() for shard in copies]
     return sum(segment["search"] for shard in shards for segment in shard["segments"].values())
+
+
+@pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
+def test_each_shard_gets_a_dummy_document_so_that_each_is_merged(connect: Connect, name: str) -> None:
+    index = build(connect(shards=4), name, drawn(3)[0])
+    transport, physical = index._transport, index.generation.physical
+    ids = _one_per_shard(transport, physical)
+    for id in ids:
+        transport.request("PUT", f"/{physical}/_doc/{id}", {})
+    transport.request("POST", f"/{physical}/_refresh")
+    body = {"query": {"ids": {"values": ids}}, "track_total_hits": True}
+    found = [
+        transport.request("POST", f"/{physical}/_search", body, preference=f"_shards:{shard}")["hits"]["hits"]
+        for shard in range(4)
+    ]
+    assert [len(hits) for hits in found] == [1] * 4
 
 
 @pytest.mark.parametrize("field", STRATEGIES)
