@@ -1,6 +1,6 @@
 """The indexes of a search server that are raced: our codes, and the server's own HNSW types over the same documents.
 
-``elasticsearch-9 dictionary:2``, ``elasticsearch-9 bits:48 sparse_vector bfloat16`` (how the code is stored, and how
+``elasticsearch-9 dictionary:4``, ``elasticsearch-9 bits:48 sparse_vector bfloat16`` (how the code is stored, and how
 the vectors are; then what documents are sorted by, and how files are read), ``elasticsearch-9 int8_hnsw``. Each is
 loaded by our own loader with two requests on their way and merged to one segment; codes are fitted, and items encoded,
 before that clock starts. Ours answer through
@@ -50,9 +50,9 @@ from indexing.server.transport import Json, RefusedError, Transport
 ROOT = Path(__file__).resolve().parents[2]
 ASKED = 100  # queries before memory is looked at
 ALL = 1_000_000  # candidates: every item that shares a term with the query
-CODES = ("dictionary:2", "bits:48", "scalar:48")
+CODES = ("dictionary:4", "bits:48", "scalar:48")
 GRIDS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
-    "dictionary": ((16, 24, 32, 64, 96), (500, ALL)),
+    "dictionary": ((8, 12, 16, 24, 32, 48, 64), (ALL,)),
     "scalar": ((32, 64), (100, 300, 500)),
     "bits": ((32, 64), (100, 300, 500)),
 }
