@@ -473,7 +473,6 @@ TABLES = {  # page: first cells of tables whose figures are measured by nothing,
     "docs/servers.md": {
         "option": "defaults", "server": "versions, tried with `boc info`", "field": "a limit",
         "`vectors=`": "bytes of types, versions", "pitfall": "versions, status codes",
-        "load, merge and publish": "by `bench/speed/server_load.py`, named below it",
     },
 }  # fmt: skip
 SENTENCES = {  # page: what is told with a unit and is of no rows, and why not
