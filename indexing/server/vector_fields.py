@@ -50,6 +50,7 @@ for (float value : vector) { found.add(value); }
 return found;
 """
 """The components of a dense_vector, as a copy: the server reuses its array for the next document."""
+CANDIDATES = 10_000  # the most that a knn query takes
 LARGEST = 127  # the largest component of a byte vector
 
 
@@ -182,7 +183,9 @@ class Dense(VectorField):
     def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
         if not self.searched:
             return super().best(matching, query, k)
-        return {"knn": {"field": self.path, "query_vector": query, "num_candidates": k, "filter": matching}}
+        # Lucene walks through the documents of a filter up to so many candidates, above through all of the index.
+        asked = {"query_vector": query, "k": k, "num_candidates": CANDIDATES}
+        return {"knn": {"field": self.path, **asked, "filter": matching}}
 
     def products(self, scores: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
         return np.where(scores < 1, 1 - 1 / scores, scores - 1)

@@ -51,7 +51,8 @@ def test_reranking_adds_the_script_of_the_field_and_leaves_the_search_as_it_was(
         asked = rescore["rescore_query"]["script_score"]["script"]
     elif field.searched:
         knn = found["query"]["knn"]
-        assert (knn["field"], knn["num_candidates"], knn["filter"]) == ("boc.vector", 5, body["query"])
+        assert (knn["field"], knn["k"], knn["filter"]) == ("boc.vector", 5, body["query"])
+        assert knn["num_candidates"] == requests.WINDOW
         assert knn["query_vector"] is vector
         return
     else:
