@@ -63,13 +63,13 @@ def _one_per_shard(transport: Transport, index: str) -> list[str]:
 
 def _await_release(transport: Transport, index: str) -> None:
     """Wait until no shard of a long load retains operations for a replica. A server advances what it retains every half
-    minute, but if only a tenth was added since, not before half of ``PERIOD`` is over."""
-    if not _retains(transport, index):
-        return
-    transport.request("PUT", f"/{index}/_settings", {PERIOD: "1s"})
-    deadline = time.monotonic() + RELEASE
-    while _retains(transport, index) and time.monotonic() < deadline:
-        time.sleep(PAUSE)
+    minute, but if only a tenth was added since, not before half of ``PERIOD`` is over. That is set back in any case: an
+    earlier load may have been killed while it waited."""
+    if _retains(transport, index):
+        transport.request("PUT", f"/{index}/_settings", {PERIOD: "1s"})
+        deadline = time.monotonic() + RELEASE
+        while _retains(transport, index) and time.monotonic() < deadline:
+            time.sleep(PAUSE)
     transport.request("PUT", f"/{index}/_settings", {PERIOD: None})
 
 
