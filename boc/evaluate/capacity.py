@@ -1,7 +1,7 @@
 """Capacity planning: estimates bytes, time, shards and memory of a large index by loading a sample.
 
 A part of a sample and then the whole sample are loaded into temporary indexes. What both need equally, such as the
-arrays of the code, is fixed; the difference is the cost of the items.
+arrays of the code, is fixed; the difference is the cost of the items. Searches: ``boc/evaluate/search_time.py``.
 """
 
 from __future__ import annotations
@@ -13,18 +13,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
+from itertools import accumulate
+
+import numpy as np
 
 from boc import plugins
 from boc.codecs import SurrogateCodec
 from boc.errors import BackendError, BocError
-from boc.indexes.learn import sampled
+from boc.evaluate.search_time import Searching, search_seconds, time_searches
+from boc.indexes.learn import fit_code, sampled
 from boc.indexes.load import load_index
 from boc.inputs.feature_files import FeatureFiles
 from boc.inputs.features import FeatureFile, LazyBatch
 from boc.inputs.metadata import Metadata
 from boc.manifest import Manifest
 from boc.plugins import Backend
-from boc.types import MODALITIES, Batch, Modality
+from boc.search.searcher import Searcher
+from boc.types import MODALITIES, Batch, Embeddings, Modality, Ragged
 
 BLOCK = 250  # consecutive items per block of a sample
 PART = 5  # the smaller load has one fifth of the sample
@@ -39,12 +45,13 @@ more cautious one."""
 @dataclass(frozen=True)
 class Load:
     """The result of a load: ``items`` loaded in ``seconds``, ``sizes``, bytes by part, and seconds of ``merging`` them
-    once more."""
+    once more; and ``searching`` in them, if it was measured."""
 
     items: int
     seconds: float
     sizes: dict[str, int]
     merging: float = 0.0
+    searching: Searching | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,8 @@ class Estimate:
 
     ``bytes_each`` are the bytes per item by part, ``fixed`` the bytes that do not grow with the number of items. Bytes
     and seconds are for one copy. ``table`` are the bytes of the table of posting lists, which grows with terms and
-    items. ``page_cache`` is memory for what searches read: postings, vectors, concept sets.
+    items. ``page_cache`` is memory for what searches read: postings, vectors, concept sets. ``search`` is the median
+    time of a query in seconds, one at a time on one thread with all in memory; None where it cannot be told.
     """
 
     items: int
@@ -73,6 +81,7 @@ class Estimate:
     seconds: float
     table: int = 0
     learning: Learning = Learning()
+    search: float | None = None
 
     @property
     def bytes(self) -> int:
@@ -96,7 +105,7 @@ class Estimate:
         return GB * (1 + math.ceil(self.shards / SHARDS_PER_HEAP))
 
 
-Growth = Callable[[int, int, int], tuple[int, int]]
+Growth = Callable[[int, int, int], tuple[int, float]]
 """That of a back end, see ``boc.plugins.Backend.growth``."""
 
 
@@ -133,7 +142,10 @@ def extrapolate(
     table, merges = growth(items, size, round(n_terms * learning.terms))
     merging = max(0.0, whole.merging - part.merging) / more or whole.merging / whole.items
     seconds = start + items * (rate + merges * merging)
-    return Estimate(items, (part, whole), each, fixed, seconds, table, learning)
+    search = None
+    if part.searching is not None and whole.searching is not None:
+        search = search_seconds(part.searching, whole.searching, items, learning.terms)
+    return Estimate(items, (part, whole), each, fixed, seconds, table, learning, search)
 
 
 def _without_table(load: Load, growth: Growth, n_terms: int) -> Load:
@@ -143,14 +155,21 @@ def _without_table(load: Load, growth: Growth, n_terms: int) -> Load:
     return replace(load, sizes=sizes)
 
 
+def learn(file: FeatureFiles, codec: SurrogateCodec, items: int) -> tuple[SurrogateCodec, Learning]:
+    """``codec`` fitted to ``file`` for an index of ``items``, and what learning it takes."""
+    import_module("sklearn.utils.validation")  # the first fit would import it, which takes as long as a small one
+    begun = time.perf_counter()
+    codec = fit_code(file, codec, n_items=items)
+    return codec, learning_of(file, codec, items, time.perf_counter() - begun)
+
+
 def learning_of(file: FeatureFiles, codec: SurrogateCodec, items: int, seconds: float) -> Learning:
     """What learning ``codec`` for ``items`` takes, which was fitted in ``seconds`` to what there is of ``file``."""
     counts = [file.count(modality) for modality in MODALITIES]
     here = sum(sampled(codec, count, sum(counts), items) for count in counts if count)
     there = sum(sampled(codec, math.ceil(count * items / sum(counts)), items, items) for count in counts if count)
     terms = codec.terms_at(items) / codec.n_terms
-    done = codec.learning_work(here, items) if terms <= 1 else codec.learning_work(here, size_of(file))
-    work = codec.learning_work(there, items) / max(done, 1)
+    work = codec.learning_work(there, items) / max(codec.learning_work(here, items), 1)
     return Learning(seconds * work, codec.learning_bytes(there, file.header.dim, items), terms)
 
 
@@ -171,18 +190,28 @@ class SampledFiles(FeatureFiles):
         return sum(stop - start for number in range(len(self.files)) for start, stop in self._spans(number, modality))
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
-        """The rows of the sample, at most ``size`` at a time, still to be read."""
+        """The rows of the sample, at most ``size`` of one file at a time, still to be read."""
         for number, file in enumerate(self.files):
-            for first, last in self._spans(number, modality):
-                for start in range(first, last, size):
-                    stop = min(start + size, last)
-                    yield stop - start, partial(self._read, file, modality, start, stop, sets=sets)
+            spans = self._spans(number, modality)
+            ends = list(accumulate((stop - start for start, stop in spans), initial=0))
+            for first in range(0, ends[-1], size):
+                last = min(first + size, ends[-1])
+                pieces = [
+                    (start + max(0, first - before), min(stop, start + last - before))
+                    for (start, stop), before in zip(spans, ends[:-1], strict=True)
+                    if before < last and first < before + stop - start
+                ]
+                yield last - first, partial(self._read, file, modality, pieces, sets=sets)
 
-    def _read(self, file: FeatureFile, modality: Modality, start: int, stop: int, *, sets: bool) -> Batch:
-        rows = file.batch(modality, start, stop, sets=sets)
-        if self._metadata is None:
-            return rows
-        return replace(rows, items=[replace(i, fields={**i.fields, **self._metadata.of(i)}) for i in rows.items])
+    def _read(self, file: FeatureFile, modality: Modality, pieces: list[tuple[int, int]], *, sets: bool) -> Batch:
+        """Rows as one batch: a load takes longer for many small ones."""
+        parts = [file.batch(modality, start, stop, sets=sets) for start, stop in pieces]
+        items = [item for part in parts for item in part.items]
+        if self._metadata is not None:
+            items = [replace(item, fields={**item.fields, **self._metadata.of(item)}) for item in items]
+        concepts = [part.embeddings.concepts for part in parts if part.embeddings.concepts is not None]
+        vectors = np.concatenate([part.embeddings.vectors for part in parts])
+        return Batch(items, Embeddings(modality, vectors, Ragged.concatenate(concepts) if concepts else None))
 
     def _spans(self, number: int, modality: Modality) -> list[tuple[int, int]]:
         """Start and end of each block of one file."""
@@ -204,14 +233,16 @@ def measure(
     manifest: Manifest,
     metadata: Metadata | None = None,
     *,
-    size: int = 5000,
+    size: int = 25_000,
+    searches: bool = False,
     tick: Callable[[int], object] = lambda items: None,
 ) -> tuple[Load, Load]:
     """Load a fifth of a sample of ``size`` items of ``file``, and then all of it, into temporary indexes at ``at``.
 
     The fifth is loaded once before, for what only a first load takes: a server compiles its code while it runs.
     ``codec`` is fitted; ``manifest`` is that of an index of all of ``file``; ``tick`` is called with the number of
-    items loaded. The indexes are removed however this ends. BocError if there are fewer than two items.
+    items loaded; with ``searches`` they are searched too. The indexes are removed however this ends. BocError if there
+    are fewer than two items.
     """
     whole = SampledFiles(file, size, metadata)
     part = SampledFiles(file, max(1, size_of(whole) // PART), metadata)
@@ -223,8 +254,9 @@ def measure(
         loads = []
         for sample, name in ((part, one), (whole, other)):
             seconds = _timed(sample, at, name, codec, manifest, tick)
-            sizes = backend.open(name).sizes()
-            loads.append(Load(size_of(sample), seconds, sizes, _merging(backend, name)))
+            index = backend.open(name)
+            searching = time_searches(Searcher(index), sample) if searches else None
+            loads.append(Load(size_of(sample), seconds, index.sizes(), _merging(backend, name), searching))
     return loads[0], loads[1]
 
 

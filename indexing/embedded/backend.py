@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,9 +58,12 @@ class EmbeddedBackend:
         with self.edit(name) as editor:
             editor.compact()
 
-    def growth(self, items: int, size: int, n_terms: int) -> tuple[int, int]:
-        blocks, segments = max(1, -(-items // BLOCK)), size / WAITING
-        return 4 * n_terms * blocks, 1 + int(math.log(segments, MERGE)) if segments > 1 else 0
+    def growth(self, items: int, size: int, n_terms: int) -> tuple[int, float]:
+        blocks, flushed, written, level = max(1, -(-items // BLOCK)), size // WAITING, 0, 1
+        while level <= flushed:  # merged at the end, and before in groups of each size class
+            written += flushed // level * level
+            level *= MERGE
+        return 4 * n_terms * blocks, written * WAITING / max(1, size)
 
     def names(self) -> list[str]:
         return sorted(path.parent.name for path in self.folder.glob("*/CURRENT"))

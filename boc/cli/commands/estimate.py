@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -18,8 +17,9 @@ if TYPE_CHECKING:
     from boc.evaluate.capacity import Estimate
     from boc.names import Metric
 
-SAMPLE, ON_SERVER = 5000, 50_000
-"""Items to load. A load takes seconds that items do not cause; on a server they vary by what 5000 items take."""
+SAMPLE, ON_SERVER = 25_000, 50_000
+"""Items to load: several batches, and so many that searches read compact codes. A load takes seconds that items do not
+cause; on a server they vary by what 5000 items take."""
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
@@ -44,7 +44,7 @@ def command(
     metadata: Path | None,
     as_json: bool,
 ) -> None:
-    """Estimate bytes, time and shards of an index of many items, from similar items in SOURCE.
+    """Estimate bytes, times and shards of an index of many items, from similar items in SOURCE.
 
     SOURCE is one or more feature files with vectors. A fifth of a sample, and then the whole sample, is loaded into
     temporary indexes at --at (of a folder: into a temporary folder), which are removed. The figures are those of merged
@@ -55,30 +55,28 @@ def command(
               boc estimate photos.h5 --items 1000000 --code "dictionary(terms=16384)"
     """
     from boc import plugins
-    from boc.evaluate.capacity import extrapolate, learning_of, measure, size_of
+    from boc.evaluate.capacity import extrapolate, learn, measure, size_of
     from boc.indexes.build import codec_maker
-    from boc.indexes.learn import fit_code
     from boc.indexes.load import new_manifest
     from boc.inputs.feature_files import FeatureFiles
     from boc.inputs.metadata import Metadata
 
     make = codec_maker(coding.code)
     table = Metadata.read(metadata) if metadata is not None else None
+    on_server = not at.startswith("file:")
     with ExitStack() as stack:
         file = stack.enter_context(FeatureFiles(sources))
         if file.header.kind != "embeddings":
             raise click.UsageError(f"{file.path} holds no vectors; make a file of them with boc extract --encoder")
-        if at.startswith("file:"):
+        if not on_server:
             at = f"file:{stack.enter_context(tempfile.TemporaryDirectory(prefix='boc-estimate-'))}"
-        begun = time.perf_counter()
-        codec = fit_code(file, make(file.header.identity), n_items=items)
-        learning = learning_of(file, codec, items, time.perf_counter() - begun)
+        codec, learning = learn(file, make(file.header.identity), items)
         manifest = new_manifest(
             file, codec, rerank=cast("Metric", coding.rerank), concepts=coding.concepts, metadata=table
         )
-        size = min(sample or (SAMPLE if at.startswith("file:") else ON_SERVER), size_of(file))
+        size = min(sample or (ON_SERVER if on_server else SAMPLE), size_of(file))
         with options.bar("loading", size + size // 5) as bar:
-            part, whole = measure(file, at, codec, manifest, table, size=size, tick=bar.update)
+            part, whole = measure(file, at, codec, manifest, table, size=size, searches=not on_server, tick=bar.update)
     capacity = extrapolate(
         part,
         whole,
@@ -92,7 +90,7 @@ def command(
         derived = {name: getattr(capacity, name) for name in ("bytes", "page_cache", "shards", "heap")}
         click.echo(json.dumps({**asdict(capacity), **derived}))
         return
-    for label, value in _lines(capacity, on_server=not at.startswith("file:")):
+    for label, value in _lines(capacity, on_server=on_server):
         click.echo(f"{label:10s} {value}")
 
 
@@ -109,6 +107,7 @@ def _lines(capacity: Estimate, *, on_server: bool) -> list[tuple[str, str]]:
         ("in all", f"{_bytes(capacity.bytes)}, {capacity.bytes / capacity.items:,.0f} bytes per item"),
         ("learning", f"{_time(capacity.learning.seconds)}, {_bytes(capacity.learning.memory)} of memory"),
         ("load", f"{_time(capacity.seconds)}, {rate:,.0f} items per second, with merging"),
+        *([("search", f"{1000 * capacity.search:.2g} ms per query, alone, in memory")] if capacity.search else []),
         ("page cache", f"{_bytes(capacity.page_cache)}, for searches that do not wait for the disk"),
     ]
     if on_server:

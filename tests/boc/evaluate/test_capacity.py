@@ -10,13 +10,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from boc import plugins
+from boc.clustering.cell_index import kmeans_products
 from boc.codecs import global_code
 from boc.errors import BocError
 from boc.evaluate.capacity import GB, Estimate, Learning, Load, SampledFiles, extrapolate, learning_of, measure, size_of
+from boc.evaluate.search_time import SCATTERED, SPARSE, Searching, search_seconds
 from boc.indexes.learn import fit_code
 from boc.indexes.load import load_index, new_manifest
 from boc.inputs.feature_files import FeatureFiles
@@ -24,6 +26,9 @@ from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.inputs.metadata import Metadata
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality
+from indexing.embedded.merge import MERGE
+from indexing.embedded.postings import BLOCK
+from indexing.embedded.writer import WAITING
 from tests.helpers import boc
 from tests.servers.fixtures import kinds
 
@@ -120,6 +125,69 @@ def test_learning_is_foretold_by_the_work_of_more_items(many: Path, terms: int |
         assert found == Learning(2.0, found.memory, 1.0)
     else:
         assert found.seconds > rows / 10_000
+
+
+@given(points=st.integers(1, 10**7), k=st.integers(1, 1 << 18), more=st.integers(1, 100))
+def test_more_points_are_more_work_to_learn_from(points: int, k: int, more: int) -> None:
+    assert kmeans_products(points, k) < kmeans_products(points + more, k)
+
+
+@given(points=st.integers(1, 10**6), k=st.integers(1, 1 << 18))
+def test_points_that_are_their_own_centroids_are_little_work(points: int, k: int) -> None:
+    """K-means has nothing to do then, whatever the number of centroids that were asked for."""
+    assert kmeans_products(points, max(k, points)) == kmeans_products(points, points)
+    assert kmeans_products(points, points) <= kmeans_products(points + 1, points)
+
+
+@given(segments=st.integers(0, 300), rest=st.integers(1, WAITING - 1), items=st.integers(1, 10**8))
+def test_merges_are_those_of_segments_that_are_joined_as_soon_as_there_are_enough(
+    tmp_path_factory: pytest.TempPathFactory, segments: int, rest: int, items: int
+) -> None:
+    """Each flush is a segment; MERGE of one size become one; at the end all but the last buffer is merged."""
+    sizes: list[int] = []
+    written = 0
+    for _ in range(segments):
+        sizes.append(1)
+        while sizes.count(sizes[-1]) == MERGE:
+            joined = sizes[-1] * MERGE
+            sizes, written = [*sizes[:-MERGE], joined], written + joined
+    written += segments
+    size = segments * WAITING + rest
+    table, merges = plugins.backend(f"file:{tmp_path_factory.getbasetemp()}").growth(items, size, 3)
+    assert table == 4 * 3 * math.ceil(items / BLOCK)
+    assert merges == pytest.approx(written * WAITING / size)
+
+
+terms_and_density = st.tuples(st.integers(1, 500), st.floats(1e-6, 1.0))
+
+
+@given(some=terms_and_density, sizes=st.tuples(st.integers(1, 10**5), st.integers(1, 10**5)),
+       items=st.integers(1, 10**9), start=st.floats(1e-6, 1e-3), each=st.floats(1e-10, 1e-8),
+       terms=st.floats(1, 8))  # fmt: skip
+def test_what_a_search_takes_is_foretold_by_its_postings(
+    some: tuple[int, float], sizes: tuple[int, int], items: int, start: float, each: float, terms: float
+) -> None:
+    """Of long lists by what a posting was measured to take, of short ones by a constant."""
+    query, density = some
+    small = min(sizes)
+    large = small + max(sizes)
+
+    def searching(n: int) -> Searching:
+        return Searching(n, start + each * query * density * n, query, density)
+
+    assume(each * query * density * (large - small) > 1e-3 * start)  # else rounding decides
+    found = search_seconds(searching(small), searching(large), items, terms)
+    of_one = each if density >= SPARSE else SCATTERED
+    more = max(0.0, query * density * (items / terms - large))
+    assert found == pytest.approx(searching(large).seconds + of_one * more, rel=1e-6, abs=1e-6)
+
+
+def test_a_search_that_was_faster_among_more_items_foretells_nothing() -> None:
+    slow, fast = Searching(1000, 2e-4, 64, 0.1), Searching(5000, 1e-4, 64, 0.1)
+    assert search_seconds(slow, fast, 10**6) is None
+    assert search_seconds(fast, Searching(9000, 2e-4, 64, 0.1), 10**6) == pytest.approx(
+        2e-4 + (6_400_000 - 57_600) / 256e6
+    )
 
 
 loads = st.tuples(st.integers(0, 10**9), st.integers(0, 10**9), st.floats(0.001, 1e4))
@@ -300,6 +368,7 @@ def test_the_command_tells_for_people_and_for_machines(many: Path, tmp_path: Pat
     assert "1,000 items in" in people.stdout
     assert "extrapolated: 2e+03 times" in people.stdout
     assert "shards" not in people.stdout  # a folder has none
+    assert found["search"] is None or found["search"] >= found["measured"][1]["searching"]["seconds"]
 
 
 def test_regions_are_refused(library: Path) -> None:
