@@ -281,7 +281,7 @@ class QueryCode:
     """
 
     mean: NDArray[np.float32]
-    centroids: tuple[NDArray[np.generic], ...]
+    centroids: tuple[NDArray[Any], ...]
     z: int
     cells: int
     temperature: float

@@ -1,11 +1,30 @@
-"""Rows of vectors scaled to unit length."""
+"""Rows of vectors: checked, and scaled to unit length."""
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+FLOAT32 = np.dtype(np.float32)
+
+
+def are_plain(rows: Any, width: int) -> bool:
+    """Whether ``rows`` are a float32 array (n, width) of at least one row, contiguous and finite.
+
+    Nearly all queries pass this test; for one query the full validation takes longer than its encoding.
+    """
+    return (
+        type(rows) is np.ndarray
+        and rows.dtype == FLOAT32
+        and rows.flags.c_contiguous
+        and rows.ndim == 2
+        and rows.shape[0] > 0
+        and rows.shape[1] == width
+        and isfinite((values := rows.ravel()).dot(values))
+    )
 
 
 def unit_rows(rows: NDArray[Any]) -> NDArray[np.float32]:

@@ -1,6 +1,6 @@
 """The indexes of a search server that are raced: our codes, and the server's own HNSW types over the same documents.
 
-``elasticsearch-9 dictionary:4``, ``elasticsearch-9 bits:48 sparse_vector bfloat16`` (how the code is stored, and how
+``elasticsearch-9 dictionary:8``, ``elasticsearch-9 bits:48 sparse_vector bfloat16`` (how the code is stored, and how
 the vectors are; then what documents are sorted by, and how files are read), ``elasticsearch-9 int8_hnsw``. Each is
 loaded by our own loader with two requests on their way and merged to one segment; codes are fitted, and items encoded,
 before that clock starts. Ours answer through
@@ -38,6 +38,7 @@ from boc.codecs import parse_code
 from boc.errors import BackendError
 from boc.indexes.load import new_manifest
 from boc.inputs.features import FeatureFile
+from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
 from boc.types import Embeddings
 from indexing.server.backend import ServerBackend
@@ -50,15 +51,15 @@ from indexing.server.transport import Json, RefusedError, Transport
 ROOT = Path(__file__).resolve().parents[2]
 ASKED = 100  # queries before memory is looked at
 ALL = 1_000_000  # candidates: every item that shares a term with the query
-CODES = ("dictionary:4", "bits:48", "scalar:48")
+CODES = ("dictionary:8", "bits:48", "scalar:48")
 GRIDS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
-    "dictionary": ((8, 12, 16, 24, 32, 48, 64), (ALL,)),
+    "dictionary": ((6, 8, 10, 12, 16, 20, 24, 32, 48), (ALL,)),
     "scalar": ((32, 64), (100, 300, 500)),
     "bits": ((32, 64), (100, 300, 500)),
 }
 """Terms of a query, candidates."""
 HNSW = {"elasticsearch": ("hnsw", "int8_hnsw", "int4_hnsw", "bbq_hnsw"), "opensearch": ("fp32", "sq", "byte")}
-EFS = (10, 20, 30, 50, 100, 200)
+EFS = (10, 15, 20, 25, 30, 40, 50, 75, 100, 200)
 STORED = {"byte": np.dtype(np.int8)}  # float32 otherwise
 SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 
@@ -105,9 +106,12 @@ class ServedCode(Served, Coded):
     def vectors_read(self, setting: Setting) -> int | None:
         return None if setting[1] == ALL else setting[1]  # the server does not tell how many share a term
 
+    def choose(self, setting: Setting) -> None:
+        super().choose(setting)
+        self.options = SearchOptions(k=K, rm=self.depth / K, find=self.data.modality)
+
     def ask(self, query: Matrix) -> Any:
-        modality = self.data.modality
-        return self.searcher.search_vectors(Embeddings(modality, query), k=K, rm=self.depth / K, find=modality)[0]
+        return self.searcher.search_vectors(Embeddings(self.data.modality, query), self.options)[0]
 
     def rows(self, answer: Any) -> Sequence[int]:
         return [self.data.rows[hit.item.id] for hit in answer]

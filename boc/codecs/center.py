@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.codecs.base import FLOAT32, Blocks, Step
+from boc.codecs.base import Blocks, Step
 from boc.types import Modality
+from boc.vectors import FLOAT32
 
 ALIKE = 1e-6  # squared distance from the mean, as a share of its squared length, that rounding alone gives
 BLOCK = 1024  # rows compared at a time

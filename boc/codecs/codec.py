@@ -15,7 +15,7 @@ from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment
 from boc.codecs.base import Blocks, Sample, Step, stacked
 from boc.codecs.center import Center
 from boc.codecs.crelu import CReLU
-from boc.codecs.dictionary import Dictionary
+from boc.codecs.dictionary import Dictionary, query_terms
 from boc.codecs.late_interaction import LateInteraction
 from boc.codecs.learned import LearnedTerms
 from boc.codecs.permutation import DeepPermutation
@@ -27,6 +27,7 @@ from boc.codecs.unit_norm import UnitNorm
 from boc.codecs.words import WordTerms
 from boc.errors import BocError
 from boc.types import Embeddings, Modality, QueryCode, Ragged, TermMatrix
+from boc.vectors import are_plain
 
 STEPS: dict[str, type[Step]] = {
     step.__name__: step
@@ -135,6 +136,9 @@ class SurrogateCodec:
 
     def encode_queries(self, embeddings: Embeddings) -> TermMatrix:
         """Term matrix (n, n_terms) of queries."""
+        code = self.query_code(embeddings.modality) if self.n_terms and len(embeddings) == 1 else None
+        if code is not None and are_plain(embeddings.vectors, len(code.mean)):  # each step would check it again
+            return query_terms(code, embeddings.vectors)
         return self._joined(self._parts(embeddings, "encode_queries"))
 
     @property

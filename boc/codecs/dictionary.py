@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.clustering.cell_index import Centroids, Directions, kmeans_products, rounded, spherical_kmeans
-from boc.codecs.base import FLOAT32, Blocks, Step, stacked, terms_of
+from boc.codecs.base import Blocks, Step, stacked, terms_of
 from boc.codecs.center import Center
 from boc.types import Modality, QueryCode
-from boc.vectors import unit_rows
+from boc.vectors import FLOAT32, unit_rows
 
 try:
     from boc.codecs._quantize import quantize as _quantize
@@ -155,9 +155,7 @@ class Dictionary(Step):
 
     def encode_queries(self, X: NDArray[Any], modality: Modality) -> sparse.csr_array:
         """The query side: X (n, d) -> int32 csr (n, V) with ``query_z`` terms per row, none for a zero row."""
-        rows = self._directions(X)
-        numbers, cosines = self._centroids.nearest(rows, self.query_z, max(FEWEST_CELLS, self.query_z))
-        return self._terms(rows, numbers, cosines, cosines, self.temperature)
+        return query_terms(self.query_code(np.zeros(self.n_features_in_, np.float32)), self._directions(X))
 
     def query_code(self, mean: NDArray[np.float32]) -> QueryCode:
         """What ``encode_queries`` does to rows of float32 after ``mean`` was subtracted."""
@@ -178,23 +176,8 @@ class Dictionary(Step):
         )
         order = chosen.argsort(axis=1)
         numbers = np.take_along_axis(candidates, np.take_along_axis(chosen, order, axis=1), axis=1)
-        return self._terms(rows, numbers, cosines, np.take_along_axis(weights, order, axis=1))
-
-    def _terms(
-        self,
-        rows: NDArray[np.float32],
-        numbers: NDArray[np.int64],
-        cosines: NDArray[np.float32],
-        weights: NDArray[np.float32],
-        temperature: float = 0,
-    ) -> sparse.csr_array:
-        """Terms ``numbers`` (n, z), ascending, their ``weights`` (n, z) quantized to integers; none for a zero row."""
-        frequencies = quantized(weights, 2**self.bits - 1, temperature)
-        terms = terms_of(frequencies, numbers.astype(np.int32), len(self.centroids_))
-        if np.count_nonzero(cosines) < cosines.size:  # cheap test for zero rows, whose cosines are all 0
-            terms.data *= np.repeat(rows.any(axis=1), numbers.shape[1])
-            terms.eliminate_zeros()
-        return terms
+        frequencies = quantized(np.take_along_axis(weights, order, axis=1), 2**self.bits - 1)
+        return _of_filled(rows, cosines, terms_of(frequencies, numbers.astype(np.int32), len(centroids)))
 
     @property
     def _centroids(self) -> Centroids:
@@ -218,6 +201,24 @@ def dictionary_steps(
 def vocabulary_size(n: int) -> int:
     """The power of two near 50 sqrt(n), or near n / 4 if that is less; 1 to 262,144."""
     return int(min(MOST_TERMS, 2 ** round(np.log2(max(1, min(50 * n**0.5, n / 4))))))
+
+
+def query_terms(code: QueryCode, X: NDArray[np.float32]) -> sparse.csr_array:
+    """The terms of queries ``X`` float32 (n, d), contiguous and finite: int32 csr (n, V), none for a row that ``mean``
+    leaves nothing of."""
+    heads, head_scales, starts, vectors, scales = code.centroids
+    rows, centroids = X - code.mean, Centroids(vectors, scales, heads, head_scales, starts)
+    numbers, cosines = centroids.nearest(rows, code.z, code.cells)
+    frequencies = quantized(cosines, code.top, code.temperature)
+    return _of_filled(rows, cosines, terms_of(frequencies, numbers.astype(np.int32), len(centroids)))
+
+
+def _of_filled(rows: NDArray[np.float32], cosines: NDArray[np.float32], terms: sparse.csr_array) -> sparse.csr_array:
+    """``terms`` (n, V), as many of each row, without those of ``rows`` (n, d) that are zero; their ``cosines`` are."""
+    if not cosines.all():  # a cheap test
+        terms.data *= np.repeat(rows.any(axis=1), len(terms.data) // len(rows))
+        terms.eliminate_zeros()
+    return terms
 
 
 def quantized(weights: NDArray[np.float32], top: int, temperature: float = 0) -> NDArray[np.int32]:

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from math import isfinite
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boc.types import Embeddings, Filter, Modality, Stages
+from boc.vectors import are_plain
 
 if TYPE_CHECKING:
     from boc.plugins import Answerer
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 BLOCK = 256  # queries per call of the engine
 PLANS = 16  # kinds of queries whose plans are cached
-FLOAT32 = np.dtype(np.float32)
 
 Found: TypeAlias = tuple[NDArray[np.object_], NDArray[np.float32]]
 
@@ -58,17 +57,8 @@ class ArraySearch:
     def _answerer(self, queries: Embeddings, options: SearchOptions, target: Modality) -> Answerer | None:
         """What answers these queries in one call; None where they need checks, or another way."""
         vectors, searcher = queries.vectors, self._searcher
-        plain = (
-            type(vectors) is np.ndarray
-            and vectors.dtype == FLOAT32
-            and vectors.flags.c_contiguous
-            and vectors.shape[0] > 0
-            and vectors.shape[1] == self._dim
-            and options.query_z is None
-            and searcher.metric(options) == "dot"
-            and isfinite((values := vectors.ravel()).dot(values))
-        )
-        if not plain:
+        step_by_step = options.query_z is not None or searcher.metric(options) != "dot"
+        if step_by_step or not are_plain(vectors, self._dim):
             return None
         return self._planned(queries.modality, target, tuple(options.filters), searcher.codec.query_budget)
 

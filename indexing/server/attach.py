@@ -28,9 +28,10 @@ from .address import Address
 from .aliases import Generation, State, digest_of, drop, generations, indices_of, meta, publish, remember
 from .bulk import Bulk, Ledger
 from .force_merge import refresh
-from .index import ServerIndex, scan
+from .index import ServerIndex
 from .probe import EXACT, tried_field
 from .requests import ATTACHED, OBJECT, WINDOW, documents, kept, object_mapping
+from .searches import scan
 from .term_fields import STRATEGIES
 from .transport import Json, Transport
 from .vector_fields import is_unit

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from time import perf_counter, sleep
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from time import perf_counter
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from boc.errors import BackendError
@@ -22,22 +22,15 @@ from .aliases import Generation
 from .binary import decoded
 from .clause_limit import SAFE, Budget
 from .http_request import HttpRequest
+from .searches import PAGE, Searches, scan, stored_arrays
 from .term_fields import EXACT
-from .transport import AWAY, Json, RefusedError, Transport, refusal
+from .transport import Json, RefusedError, Transport
 
-PAGE = 1000  # documents per request, with vectors or concepts
-SCAN = 5000  # documents per request, without vectors and concepts
 BATCH = 64  # queries per request
 CANDIDATES = 4096  # hits with vectors per request
-KEEP_ALIVE = "2m"
 PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}  # part of the size, by field
 POSTING_FILES = {"doc", "pos", "psm", "tim", "tip", "tmd"}  # suffixes of Lucene's files of posting lists
-GONE = AWAY | {"search_context_missing_exception"}
-"""Errors of a search whose node stopped after finding the hits, before they were fetched."""
-PAUSES = (0.0, 0.2, 1.0)
-"""Seconds before a search is asked again after such an error: the cluster needs a moment to turn to another copy."""
-WHOLE = {"allow_partial_search_results": False}
-"""If a shard cannot answer, the request fails, instead of leaving a gap in the hits."""
+BY_ID, BY_SCORE = attrgetter("item.id"), attrgetter("score")
 
 ALL_SHARDS = {"search_type": "dfs_query_then_fetch"}
 """Use word statistics of all shards, so that a score does not depend on the shard."""
@@ -53,6 +46,7 @@ class ServerIndex:
         self._strategy, self._layout, self._target = generation.strategy, generation.layout, generation.target
         self._vectors = generation.vectors
         self._n_terms = int(generation.manifest.codec["n_terms"])
+        self._searches = Searches(transport, self._target, self._layout)
         self._budget = Budget(self._takes, transport.shown)
         self._mixed = all(generation.manifest.items.values())  # whether the index has items of both modalities
         self._scripts = generation.state.unit  # whether the server can re-rank candidates
@@ -119,7 +113,7 @@ class ServerIndex:
                     return self.search(queries, k, modality, filters=filters, rescore=rescore, stages=stages)
                 for i, hits in zip(asked[part], answers, strict=True):
                     found[i] = hits
-        if modality is not None and only is None and any(h.item.modality != modality for hits in found for h in hits):
+        if only is None and self._has_other(found, modality):
             self._mixed = True  # the first items of the other modality were added since this index was opened
             return self.search(queries, k, modality, filters=filters, rescore=rescore, words=words, stages=stages)
         return found
@@ -152,11 +146,11 @@ class ServerIndex:
         if rescore is None:
             shown = [{**body, "_source": self._layout.shown} for body in bodies]
             begun = perf_counter()
-            answers = self._searched(shown, k) if exact else self._searched(shown, k, **ALL_SHARDS)
+            answers = self._searches.hits(shown, k) if exact else self._searches.hits(shown, k, **ALL_SHARDS)
             begun = stages.took("postings_ms", begun)
             if exact:
                 self._check_exact(answers)
-            found = [[Hit(self._item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
+            found = [self._found(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
             stages.took("content_ms", begun)
             return found
         queries = [rescore.queries.vectors[i] for i in numbers]
@@ -194,15 +188,15 @@ class ServerIndex:
         """Candidates re-ranked by the server, which returns only the best."""
         asked = [self._reranking(*pair, candidates, k) for pair in zip(bodies, queries, strict=True)]
         begun = perf_counter()
-        answers = self._searched(asked, k)
+        answers = self._searches.hits(asked, k)
         begun = stages.took("postings_ms", begun)
         stages.rerank_ms = None
         stages.candidates += candidates * len(bodies)
         found = []
         for query, hits in zip(queries, answers, strict=True):
-            scores = self._vectors.products(np.array([hit["_score"] for hit in hits], np.float32), query)
-            pairs = zip(hits, scores.tolist(), strict=True)
-            best = sorted([Hit(self._item(hit["_source"]), score) for hit, score in pairs], key=_by_score)
+            best = self._found(hits, self._vectors.products([hit["_score"] for hit in hits], query))
+            best.sort(key=BY_ID)
+            best.sort(key=BY_SCORE, reverse=True)
             found.append(best[:k])
         stages.took("content_ms", begun)
         return found
@@ -259,7 +253,7 @@ class ServerIndex:
         shown = self._vectors.shown
         ranked = []
         begun = perf_counter()
-        answers = self._searched([{**body, **shown} for body in bodies], candidates)
+        answers = self._searches.hits([{**body, **shown} for body in bodies], candidates)
         begun = stages.took("postings_ms", begun)
         self._check_exact(answers)
         for query, hits in zip(queries, answers, strict=True):
@@ -284,22 +278,22 @@ class ServerIndex:
         only = self._only(modality)
         bodies = [requests.search_body(requests.match_body(text), k, only, filters) for text in texts]
         shown = [{**body, "_source": self._layout.shown} for body in bodies]
-        answers = self._searched(shown, k, **ALL_SHARDS)
-        found = [[Hit(self._item(hit["_source"]), float(hit["_score"])) for hit in hits] for hits in answers]
-        if modality is not None and only is None and any(h.item.modality != modality for hits in found for h in hits):
+        answers = self._searches.hits(shown, k, **ALL_SHARDS)
+        found = [self._found(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
+        if only is None and self._has_other(found, modality):
             self._mixed = True
             return self.match(texts, k, modality, filters)
         return found
 
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
-        return self._decoded(self._hits_of(ids, self._vectors.shown))
+        return self._decoded(self._searches.hits_of(ids, self._vectors.shown))
 
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
         dtype, width = self.manifest.concept_dtype, self.generation.state.concept_dim or 0
         if dtype is None:
             raise no_concepts(f"the index {self.generation.name}")
         path = self._layout.own("concepts")
-        hits = self._hits_of(ids, {"_source": False, "docvalue_fields": [path]})
+        hits = self._searches.hits_of(ids, {"_source": False, "docvalue_fields": [path]})
         values = [hit.get("fields", {}).get(path) for hit in hits]
         raw = [decoded(value[0]) if value else b"" for value in values]
         scaled = dtype == "int8"
@@ -327,7 +321,7 @@ class ServerIndex:
         found: dict[str, Item] = {}
         for start in range(0, len(distinct), PAGE):
             part = distinct[start : start + PAGE]
-            for key, source in zip(part, self._get(list(map(self._layout.key, part))), strict=True):
+            for key, source in zip(part, self._searches.sources(part), strict=True):
                 if source is None:
                     raise KeyError(key)
                 found[key] = self._item(source)
@@ -338,7 +332,7 @@ class ServerIndex:
         query = {"function_score": {"query": {"term": {self._layout.own("modality"): modality}}, "random_score": drawn}}
         size = min(count, requests.WINDOW)
         body = {"query": query, "size": size, "_source": False, "sort": [{"_score": "desc"}, self._layout.order]}
-        return [hit["sort"][1] for hit in self._ask(body)["hits"]["hits"]]
+        return [hit["sort"][1] for hit in self._searches.ask(body)["hits"]["hits"]]
 
     def used_fields(self) -> set[str]:
         names = [name for name, kind in self.manifest.fields.items() if kind != "text"]
@@ -348,7 +342,7 @@ class ServerIndex:
             part = names[start : start + BATCH]
             wanted = [[item, {"exists": {"field": self._layout.meta(name)}}] for name in part]
             bodies = [{"query": {"bool": {"filter": each}}, "size": 1, "terminate_after": 1} for each in wanted]
-            answers = self._searched([{**body, "_source": False} for body in bodies], 1)
+            answers = self._searches.hits([{**body, "_source": False} for body in bodies], 1)
             used |= {name for name, hits in zip(part, answers, strict=True) if hits}
         return used
 
@@ -405,7 +399,7 @@ class ServerIndex:
                 query = {"bool": {"should": clauses, "filter": [{"ids": {"values": wanted}}]}}
                 body = {"query": query, "size": len(wanted), "_source": False}
                 body["sort"] = [{"_score": "desc"}, self._layout.order]
-                answer = self._ask(body, include_named_queries_score=True)
+                answer = self._searches.ask(body, include_named_queries_score="true")
                 for hit in answer["hits"]["hits"]:
                     found[hit["sort"][1]].update(hit.get("matched_queries", {}))
         return requests.decode_terms([found[key] for key in ids], self._strategy.base, self._n_terms)
@@ -417,7 +411,7 @@ class ServerIndex:
             columns = range(start, min(start + SAFE, self._n_terms))
             filters = [self._strategy.query(self._strategy.features([c], [1], digits)) for c in columns]
             body = {"size": 0, "aggs": {"n": {"filters": {"filters": filters}}}}
-            buckets = self._ask(body)["aggregations"]["n"]["buckets"]
+            buckets = self._searches.ask(body)["aggregations"]["n"]["buckets"]
             found[start : start + len(columns)] = [bucket["doc_count"] for bucket in buckets]
         return found
 
@@ -440,7 +434,7 @@ class ServerIndex:
         """Whether the server accepts a query with so many clauses; tried with terms that no item has."""
         unknown = self._strategy.query({f"t{self._n_terms + j}": 1 for j in range(clauses)})
         try:
-            self._ask({"query": unknown, "size": 0})
+            self._searches.ask({"query": unknown, "size": 0})
         except RefusedError as error:
             if "clause" not in str(error).lower():
                 raise
@@ -460,47 +454,17 @@ class ServerIndex:
                 "(--code bits, or fewer terms: --code NAME:Z/QUERY_Z)"
             )
 
-    def _searched(self, bodies: list[Json], k: int, **params: Any) -> list[list[Json]]:
-        """At most k hits for each body; asked again if a node stopped amid the search."""
-        for pause in PAUSES:
-            try:
-                return self._searched_once(bodies, k, **params)
-            except RefusedError as error:
-                if error.kind not in GONE:
-                    raise
-            sleep(pause)
-        return self._searched_once(bodies, k, **params)
+    @staticmethod
+    def _has_other(found: Sequence[Sequence[Hit]], modality: Modality | None) -> bool:
+        """Whether a hit is of another modality than all should be."""
+        return modality is not None and bool({hit.item.modality for hits in found for hit in hits} - {modality})
 
-    def _searched_once(self, bodies: list[Json], k: int, **params: Any) -> list[list[Json]]:
-        if k > requests.WINDOW:
-            return [list(scan(self._transport, self._target, body, k)) for body in bodies]
-        if len(bodies) == 1:
-            return [self._ask(bodies[0], **params)["hits"]["hits"]]
-        head = orjson.dumps({**WHOLE, **params})
-        lines = b"".join(head + b"\n" + requests.dumps(body) + b"\n" for body in bodies)
-        answer = self._transport.search(f"/{self._target}/_msearch", lines)
-        return [self._answered(each)["hits"]["hits"] for each in answer["responses"]]
-
-    def _ask(self, body: Json, **params: Any) -> Json:
-        path = f"/{self._target}/_search"
-        return self._answered(self._transport.search(path, body, **_lower({**WHOLE, **params})))
-
-    def _answered(self, answer: Json) -> Json:
-        return _answered(self._transport, answer)
-
-    def _get(self, keys: Sequence[str]) -> list[Json | None]:
-        """The _source of documents by their _id, None for missing ones."""
-        asked = [key for key in keys if key]  # servers reject an empty id
-        found = {}
-        if asked and self._layout.prefix:  # their routing is not known
-            there = [{"ids": {"values": asked}}, {"exists": {"field": self._layout.own("modality")}}]
-            body = {"query": {"bool": {"filter": there}}, "size": len(asked), "_source": self._layout.shown}
-            found = {hit["_id"]: hit["_source"] for hit in self._ask(body)["hits"]["hits"]}
-        elif asked:
-            path, fields = f"/{self._target}/_mget", ",".join(requests.ITEM)
-            answer = self._transport.search(path, {"ids": asked}, realtime="false", _source_includes=fields)
-            found = {doc["_id"]: doc["_source"] for doc in answer["docs"] if doc.get("found")}
-        return [found.get(key) for key in keys]
+    def _found(self, hits: Sequence[Json], scores: Sequence[float]) -> list[Hit]:
+        """The hits of an answer with their ``scores``."""
+        try:
+            return list(map(Hit, [self._layout.item(hit["_source"]) for hit in hits], scores))
+        except KeyError:
+            return [Hit(self._item(hit["_source"]), score) for hit, score in zip(hits, scores, strict=True)]
 
     def _item(self, source: Json) -> Item:
         try:
@@ -511,18 +475,6 @@ class ServerIndex:
                 "index"
             ) from None
 
-    def _hits_of(self, ids: Sequence[str], shown: Json) -> list[Json]:
-        """The hits of items, with what is ``shown`` of them, in the order of ``ids``; KeyError for an unknown id."""
-        found: dict[str, Json] = {}
-        distinct = list(dict.fromkeys(ids))
-        for start in range(0, len(distinct), PAGE):
-            part = [key for key in distinct[start : start + PAGE] if key]  # servers reject an empty id
-            wanted = {"ids": {"values": list(map(self._layout.key, part))}}
-            body = {"query": wanted, "size": len(part), "sort": [self._layout.order], **shown}
-            for hit in self._ask(body)["hits"]["hits"]:
-                found[hit["sort"][0]] = hit
-        return [found[key] for key in ids]
-
     def _decoded(self, hits: Sequence[Json]) -> NDArray[np.floating[Any]]:
         """The vectors (n, d) of hits that were fetched with them."""
         if not hits:
@@ -532,64 +484,6 @@ class ServerIndex:
             where = f"{self._transport.shown}: {self.generation.name}"
             raise BackendError(f"{where} holds a document without a vector; boc verify tells more")
         return self._vectors.decoded(rows)
-
-
-def stored_arrays(
-    transport: Transport, physical: str, blocks: int, described: Mapping[str, Json]
-) -> dict[str, NDArray[Any]]:
-    """The arrays in the blocks of the index ``physical``, without those that are not as ``described``."""
-    data: dict[str, list[bytes]] = {name: [] for name in described}
-    for number in range(blocks):
-        query = {"ids": {"values": [f"boc:block:{number}"]}}
-        body = {"query": query, "_source": ["array"], "docvalue_fields": ["block"]}
-        answer = _answered(transport, transport.search(f"/{physical}/_search", body, **_lower(WHOLE)))
-        for hit in answer["hits"]["hits"]:
-            data.setdefault(hit["_source"]["array"], []).append(decoded(hit["fields"]["block"][0]))
-    arrays = {}
-    for name, told in described.items():
-        flat = np.frombuffer(b"".join(data[name]), dtype=told["dtype"])
-        if flat.size == np.prod(told["shape"], dtype=np.int64):
-            arrays[name] = flat.reshape(told["shape"])
-    return arrays
-
-
-def _answered(transport: Transport, answer: Json) -> Json:
-    if "error" in answer:  # an error of a single search
-        raise refusal(transport.shown, answer["status"], answer)
-    if answer.get("timed_out"):
-        raise BackendError(f"{transport.shown} took too long; give it more with ?request_timeout=SECONDS")
-    return answer
-
-
-def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> Iterator[Json]:
-    """All hits of ``body``, or the first k, page by page at one point in time, in the order of ``body``."""
-    pit = transport.open_pit(index, KEEP_ALIVE)
-    try:
-        after: Json = {}
-        left = k
-        while left is None or left > 0:
-            size = SCAN if left is None else min(SCAN, left)
-            here = {"pit": {"id": pit, "keep_alive": KEEP_ALIVE}, "size": size, "track_total_hits": False}
-            answer = transport.request("POST", "/_search", {**body, **here, **after}, **_lower(WHOLE))
-            hits = answer["hits"]["hits"]
-            yield from hits
-            if len(hits) < size:
-                return
-            pit = answer.get("pit_id", pit)
-            after = {"search_after": hits[-1]["sort"]}
-            left = None if left is None else left - len(hits)
-    finally:
-        transport.close_pit(pit)
-
-
-def _by_score(hit: Hit) -> tuple[float, str]:
-    """Best first; ties to the smaller id."""
-    return -hit.score, hit.item.id
-
-
-def _lower(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters in the form of a URL."""
-    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in params.items()}
 
 
 def _named(clause: Json, name: str) -> Json:

@@ -18,7 +18,7 @@ from .address import Address
 from .aliases import Generation, check_free, digest_of, drop, generations, remember
 from .bulk import Ledger
 from .force_merge import refresh, reopen
-from .index import scan
+from .searches import scan
 from .shared_code import forget
 from .transport import Json, RefusedError, Transport, UnfinishedError
 from .writer import EVERYTHING, Load, ServerWriter

@@ -23,8 +23,8 @@ from .address import Address
 from .aliases import indices_of
 from .bulk import Bulk
 from .force_merge import refresh
-from .index import stored_arrays
 from .requests import kept
+from .searches import stored_arrays
 from .transport import Json, RefusedError, Transport
 from .writer import put_arrays
 

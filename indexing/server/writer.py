@@ -34,8 +34,8 @@ from .aliases import (
 from .binary import encoded, raw
 from .bulk import Bulk, Ledger
 from .force_merge import compact, refresh, reopen
-from .index import scan
 from .score_check import self_test
+from .searches import scan
 from .shards import Shards
 from .transport import RefusedError, Transport, UnfinishedError, UnreachableError
 from .vector_fields import VECTOR_FIELDS, Binary, is_unit

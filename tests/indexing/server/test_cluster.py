@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from bench.speed.cluster_faults import FAULTS, Case, Result, results
 from boc.errors import BackendError, BocWarning
-from indexing.server import index as index_module
+from indexing.server import requests, searches
 from indexing.server import shards as shards_module
-from indexing.server.index import GONE, ServerIndex
 from indexing.server.shards import Shards
-from indexing.server.transport import Json, RefusedError, UnfinishedError
+from indexing.server.transport import Json, RefusedError, Transport, UnfinishedError
 from tests.servers import Cluster
 from tests.servers.fixtures import kinds
 
@@ -99,24 +99,25 @@ def test_another_error_than_a_missing_shard_is_raised_at_once(quick: None) -> No
 
 
 @pytest.mark.parametrize("times", range(1, 5))
-@pytest.mark.parametrize("kind", [*sorted(GONE), "parsing_exception"])
+@pytest.mark.parametrize("kind", [*sorted(searches.GONE), "parsing_exception"])
 def test_a_search_is_repeated_if_its_node_stopped_amid_it(
     kind: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index, asked = object.__new__(ServerIndex), []
+    asked = []
 
-    def once(bodies: list[Json], k: int) -> list[list[Json]]:
-        asked.append(k)
-        if len(asked) <= times:
-            raise RefusedError("no context", 404, kind)
-        return [[]]
+    class Node:
+        def search(self, path: str, body: Json) -> Json:
+            asked.append(path)
+            if len(asked) <= times:
+                raise RefusedError("no context", 404, kind)
+            return {"hits": {"hits": []}}
 
-    monkeypatch.setattr(index, "_searched_once", once, raising=False)
-    monkeypatch.setattr(index_module, "PAUSES", (0.0,) * len(index_module.PAUSES))
-    if kind in GONE and times < 4:
-        assert index._searched([{}], 3) == [[]]
-        assert asked == [3] * (times + 1)
+    found = searches.Searches(cast("Transport", Node()), "photos", requests.OWN)
+    monkeypatch.setattr(searches, "PAUSES", (0.0,) * len(searches.PAUSES))
+    if kind in searches.GONE and times < 4:
+        assert found.hits([{}], 3) == [[]]
+        assert asked == ["/photos/_search?allow_partial_search_results=false"] * (times + 1)
     else:
         with pytest.raises(RefusedError, match="no context"):
-            index._searched([{}], 3)
-        assert len(asked) == (4 if kind in GONE else 1)
+            found.hits([{}], 3)
+        assert len(asked) == (4 if kind in searches.GONE else 1)

@@ -68,7 +68,7 @@ def test_the_offset_is_more_than_the_norm() -> None:
 @given(product=st.floats(-4, 4, width=32))
 def test_a_score_of_dense_vectors_becomes_its_product_again(product: float) -> None:
     score = np.float32(1 / (1 - product) if product < 0 else 1 + product)  # as the script and max_inner_product say
-    found = Dense().products(np.array([score]), np.ones(2, np.float32))
+    found = Dense().products([float(score)], np.ones(2, np.float32))
     assert found[0] == pytest.approx(product, abs=(1 + abs(product)) ** 2 * 2.0**-22)
 
 
@@ -99,7 +99,7 @@ def test_a_cosine_of_bytes_becomes_a_product_within_the_rounding(seed: int, dim:
     asked = field.asked(query).astype(float)
     for item, row in zip(items, field.values(np.array(items)), strict=True):
         cosine = asked @ np.array(row, float) / np.linalg.norm(asked) / np.linalg.norm(row)
-        found = field.products(np.array([1 + cosine], np.float32), query)[0]
+        found = field.products([1 + cosine], query)[0]
         assert abs(found - query @ item) <= 2 * length * dim**0.5 / LARGEST + 1e-5 * length
 
 

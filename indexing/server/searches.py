@@ -1,0 +1,138 @@
+"""Searches of one index on a server: sent, repeated where a node stopped, and their answers checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from time import sleep
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from boc.errors import BackendError
+
+from .binary import decoded
+from .requests import ITEM, WINDOW, Layout, dumps
+from .transport import AWAY, Json, RefusedError, Transport, refusal
+
+PAGE = 1000  # documents per request, with vectors or concepts
+SCAN = 5000  # documents per request, without vectors and concepts
+KEEP_ALIVE = "2m"
+GONE = AWAY | {"search_context_missing_exception"}
+"""Errors of a search whose node stopped after finding the hits, before they were fetched."""
+PAUSES = (0.0, 0.2, 1.0)
+"""Seconds before a search is repeated after such an error: the cluster needs a moment to turn to another copy."""
+WHOLE = {"allow_partial_search_results": False}
+"""If a shard cannot answer, the request fails, instead of leaving a gap in the hits."""
+SEARCH = "_search?allow_partial_search_results=false"
+
+
+class Searches:
+    """Searches of the index ``target``, whose documents have a ``layout``. Thread-safe."""
+
+    def __init__(self, transport: Transport, target: str, layout: Layout) -> None:
+        self._transport, self._target, self._layout = transport, target, layout
+        self._path = f"/{target}/{SEARCH}"
+
+    def ask(self, body: Json, **params: Any) -> Json:
+        """The answer to one search; ``params`` are further parameters of its URL."""
+        path = "".join([self._path, *(f"&{name}={value}" for name, value in params.items())])
+        return answered(self._transport, self._transport.search(path, body))
+
+    def hits(self, bodies: Sequence[Json], k: int, **params: Any) -> list[list[Json]]:
+        """At most k hits for each body; asked again if a node stopped amid the search."""
+        for pause in PAUSES:
+            try:
+                return self._hits(bodies, k, **params)
+            except RefusedError as error:
+                if error.kind not in GONE:
+                    raise
+            sleep(pause)
+        return self._hits(bodies, k, **params)
+
+    def _hits(self, bodies: Sequence[Json], k: int, **params: Any) -> list[list[Json]]:
+        if k > WINDOW:
+            return [list(scan(self._transport, self._target, body, k)) for body in bodies]
+        if len(bodies) == 1:
+            return [self.ask(bodies[0], **params)["hits"]["hits"]]
+        head = orjson.dumps({**WHOLE, **params})
+        lines = b"".join(head + b"\n" + dumps(body) + b"\n" for body in bodies)
+        answer = self._transport.search(f"/{self._target}/_msearch", lines)
+        return [answered(self._transport, each)["hits"]["hits"] for each in answer["responses"]]
+
+    def sources(self, ids: Sequence[str]) -> list[Json | None]:
+        """The _source of items, None for missing ones; at most ``PAGE`` of them."""
+        keys = list(map(self._layout.key, ids))
+        asked = [key for key in keys if key]  # servers reject an empty id
+        found = {}
+        if asked and self._layout.prefix:  # their routing is not known
+            there = [{"ids": {"values": asked}}, {"exists": {"field": self._layout.own("modality")}}]
+            body = {"query": {"bool": {"filter": there}}, "size": len(asked), "_source": self._layout.shown}
+            found = {hit["_id"]: hit["_source"] for hit in self.ask(body)["hits"]["hits"]}
+        elif asked:
+            path = f"/{self._target}/_mget"
+            answer = self._transport.search(path, {"ids": asked}, realtime="false", _source_includes=",".join(ITEM))
+            found = {doc["_id"]: doc["_source"] for doc in answer["docs"] if doc.get("found")}
+        return [found.get(key) for key in keys]
+
+    def hits_of(self, ids: Sequence[str], shown: Json) -> list[Json]:
+        """The hits of items, with what is ``shown`` of them, in the order of ``ids``; KeyError for an unknown id."""
+        found: dict[str, Json] = {}
+        distinct = list(dict.fromkeys(ids))
+        for start in range(0, len(distinct), PAGE):
+            part = [key for key in distinct[start : start + PAGE] if key]  # servers reject an empty id
+            wanted = {"ids": {"values": list(map(self._layout.key, part))}}
+            body = {"query": wanted, "size": len(part), "sort": [self._layout.order], **shown}
+            for hit in self.ask(body)["hits"]["hits"]:
+                found[hit["sort"][0]] = hit
+        return [found[key] for key in ids]
+
+
+def stored_arrays(
+    transport: Transport, physical: str, blocks: int, described: Mapping[str, Json]
+) -> dict[str, NDArray[Any]]:
+    """The arrays in the blocks of the index ``physical``, without those that are not as ``described``."""
+    searches = Searches(transport, physical, Layout())
+    data: dict[str, list[bytes]] = {name: [] for name in described}
+    for number in range(blocks):
+        query = {"ids": {"values": [f"boc:block:{number}"]}}
+        answer = searches.ask({"query": query, "_source": ["array"], "docvalue_fields": ["block"]})
+        for hit in answer["hits"]["hits"]:
+            data.setdefault(hit["_source"]["array"], []).append(decoded(hit["fields"]["block"][0]))
+    arrays = {}
+    for name, told in described.items():
+        flat = np.frombuffer(b"".join(data[name]), dtype=told["dtype"])
+        if flat.size == np.prod(told["shape"], dtype=np.int64):
+            arrays[name] = flat.reshape(told["shape"])
+    return arrays
+
+
+def scan(transport: Transport, index: str, body: Json, k: int | None = None) -> Iterator[Json]:
+    """All hits of ``body``, or the first k, page by page at one point in time, in the order of ``body``."""
+    pit = transport.open_pit(index, KEEP_ALIVE)
+    try:
+        after: Json = {}
+        left = k
+        while left is None or left > 0:
+            size = SCAN if left is None else min(SCAN, left)
+            here = {"pit": {"id": pit, "keep_alive": KEEP_ALIVE}, "size": size, "track_total_hits": False}
+            answer = transport.request("POST", f"/{SEARCH}", {**body, **here, **after})
+            hits = answer["hits"]["hits"]
+            yield from hits
+            if len(hits) < size:
+                return
+            pit = answer.get("pit_id", pit)
+            after = {"search_after": hits[-1]["sort"]}
+            left = None if left is None else left - len(hits)
+    finally:
+        transport.close_pit(pit)
+
+
+def answered(transport: Transport, answer: Json) -> Json:
+    """``answer``, unless it is an error of one search of several, or of a search that took too long."""
+    if "error" in answer:
+        raise refusal(transport.shown, answer["status"], answer)
+    if answer.get("timed_out"):
+        raise BackendError(f"{transport.shown} took too long; give it more with ?request_timeout=SECONDS")
+    return answer
