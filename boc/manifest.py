@@ -53,7 +53,7 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
         isinstance(value, dict) and isinstance(value.get("steps"), list) and _is_count(value.get("n_terms"))
     ),
     "arrays": lambda value: isinstance(value, dict) and all(isinstance(each, dict) for each in value.values()),
-    "vector_dtype": lambda value: value in ("float16", "float32", "float64"),
+    "vector_dtype": lambda value: value in ("int8", "float16", "float32", "float64"),
     "source": lambda value: isinstance(value, str),
     "rm": lambda value: isinstance(value, (int, float)) and value >= 1,
     "rerank": lambda value: value in METRICS,
@@ -96,6 +96,11 @@ class Manifest:
     format: int = FORMAT
     unreadable: dict[str, list[int]] = field(default_factory=dict)
     table_facts: list[str] = field(default_factory=list)
+
+    @property
+    def vector_floats(self) -> str:
+        """The type that holds the stored vectors without a loss: float32 for those rounded to int8."""
+        return "float32" if self.vector_dtype == "int8" else self.vector_dtype
 
     @property
     def identity(self) -> Identity:

@@ -30,6 +30,10 @@ ConceptDtype: TypeAlias = Literal["float16", "int8"]
 CONCEPT_DTYPES: tuple[ConceptDtype, ...] = get_args(ConceptDtype)
 """Types that concept sets are stored as."""
 
+VectorDtype: TypeAlias = Literal["float16", "int8"]
+VECTOR_DTYPES: tuple[VectorDtype, ...] = get_args(VectorDtype)
+"""Types that vectors are rounded to, if they are not stored as they were given."""
+
 GLOBAL_CODES = ("scalar", "bits", "permutation", "dictionary")
 """Codes of the global vector that need nothing else."""
 

@@ -256,7 +256,10 @@ class Index(Protocol):
         """
 
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
-        """(len(ids), d) in the order of ``ids``, as stored (float16 or float32); KeyError for an unknown id."""
+        """(len(ids), d) in the order of ``ids``, as stored, of the type ``vector_floats`` of the manifest.
+
+        KeyError for an unknown id.
+        """
 
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
         """The concept sets of items, in the order of ``ids``, as stored.

@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 from boc.cli import completers
 from boc.codecs import ARGUMENTS, CODES, Code, parse_code
 from boc.errors import BocError
-from boc.names import CONCEPT_DTYPES, METRICS, MODALITIES
+from boc.names import CONCEPT_DTYPES, METRICS, MODALITIES, VECTOR_DTYPES
 
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
@@ -130,6 +130,11 @@ CODING = (
         help="Default re-ranking of candidates: by dense vectors, or by an alignment of concept sets.",
     ),
     click.option(
+        "--vectors",
+        type=click.Choice(VECTOR_DTYPES),
+        help="Round vectors to this type; int8 has half the bytes of float16 [default: as the feature file has them].",
+    ),
+    click.option(
         "--concepts",
         type=click.Choice(CONCEPT_DTYPES),
         help="Store concept sets with this type [default: float16 if --rerank needs them, else none].",
@@ -139,10 +144,12 @@ CODING = (
 
 @dataclass(frozen=True)
 class Coding:
-    """What the options of ``coding`` say: the code of an index, how it re-ranks, and how it stores concept sets."""
+    """What the options of ``coding`` say: the code of an index, how it re-ranks, and how it stores vectors and
+    concept sets."""
 
     code: Code
     rerank: str
+    vectors: str | None
     concepts: str | None
 
 

@@ -20,6 +20,7 @@ from boc.codecs.topz import heaviest
 from boc.errors import BocError, EncoderError
 from boc.inputs.feature_files import FeatureFiles
 from boc.plugins import Index
+from boc.rerank.storage import kept
 from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, TermMatrix
 
 PAIRS = 1000
@@ -244,7 +245,7 @@ class _Files(_Source):
             raise EncoderError(
                 f"{files.path}: made by {identity.spec}, the index by {expected.spec}; use the same encoder"
             )
-        self._path = files.path
+        self._path, self._dtype = files.path, index.manifest.vector_dtype
         self._place = {
             (modality, key): (file, row)
             for file in files.files
@@ -263,9 +264,10 @@ class _Files(_Source):
             parts.append(file.batch(modality, row, row + 1, sets=self._codec.reads_concepts).embeddings)
         sets = [one.concepts for one in parts if one.concepts is not None]
         words = [one.words[0] for one in parts if one.words is not None]
+        vectors = kept(np.concatenate([one.vectors for one in parts]), self._dtype)
         return Embeddings(
             modality,
-            np.concatenate([one.vectors for one in parts]),
+            vectors.astype(np.float32, copy=False),
             Ragged.concatenate(sets) if sets else None,
             words=words or None,
         )

@@ -27,7 +27,7 @@ from boc.inputs.features import SUFFIXES, is_embeddings
 from boc.inputs.file_facts import State, state_of
 from boc.inputs.metadata import Metadata
 from boc.inputs.sources import Source, open_folders, open_source, shard_of
-from boc.names import ConceptDtype, Metric
+from boc.names import ConceptDtype, Metric, VectorDtype
 from boc.plugins import check_name
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def build_index(
     code: str | Code | SurrogateCodec | None = None,
     rm: float | None = None,
     rerank: Metric | None = None,
+    vectors: VectorDtype | None = None,
     concepts: ConceptDtype | None = None,
     metadata: Metadata | Path | str | None = None,
     ids: Path | None = None,
@@ -99,6 +100,8 @@ def build_index(
         Candidates per hit that a search re-ranks; default: as exported, else 10.
     rerank : str, optional
         How candidates are re-ranked, one of ``boc.names.METRICS``; default: as exported, else "dot".
+    vectors : "float16" or "int8", optional
+        Round vectors to this type; int8 takes half the bytes of float16. Default: as the feature file has them.
     concepts : "float16" or "int8", optional
         Store concept sets with this type; default: "float16" if ``rerank`` needs them.
     metadata : Metadata or path of a CSV, optional
@@ -136,7 +139,7 @@ def build_index(
         name, sources, ids, images, at, encoder, device, keeps_concepts, progress, ocr=ocr
     )
     with FeatureFiles(paths) as file:
-        exported = file.exported if code is None and concepts is None else None
+        exported = file.exported if (code, vectors, concepts) == (None, None, None) else None
         if exported is not None:
             manifest, codec = stored_manifest(exported, rm, rerank, table)
         else:
@@ -146,7 +149,13 @@ def build_index(
             else:
                 codec = _shared_code(backend, name, file, codec, progress)
             manifest = new_manifest(
-                file, codec, DEFAULT_RM if rm is None else rm, rerank=rerank or "dot", concepts=concepts, metadata=table
+                file,
+                codec,
+                DEFAULT_RM if rm is None else rm,
+                rerank=rerank or "dot",
+                vectors=vectors,
+                concepts=concepts,
+                metadata=table,
             )
             unreadable = {key: list(states[key]) for key, _ in file.failed if states.get(key)}
             manifest = replace_in(manifest, unreadable=unreadable)

@@ -77,7 +77,7 @@ def export_index(
 def _header(manifest: Manifest) -> Header:
     """The header of the file, which differs for indexes of different contents, so that two exports never mix."""
     identity = manifest.identity
-    wide = "float32" in (manifest.vector_dtype, {"int8": "float32"}.get(str(manifest.concept_dtype)))
+    wide = "float32" in (manifest.vector_floats, {"int8": "float32"}.get(str(manifest.concept_dtype)))
     return Header(
         "embeddings",
         identity.spec,

@@ -28,7 +28,7 @@ from boc.names import Metric
 from boc.plugins import check_name
 from boc.prefetch import ahead
 from boc.rerank import check_metric
-from boc.rerank.storage import store
+from boc.rerank.storage import kept, store
 from boc.types import (
     MODALITIES,
     Batch,
@@ -56,11 +56,13 @@ def new_manifest(
     rm: float = DEFAULT_RM,
     *,
     rerank: Metric = "dot",
+    vectors: str | None = None,
     concepts: str | None = None,
     metadata: Metadata | None = None,
 ) -> Manifest:
     """The manifest of an index of all items of ``file`` with a fitted ``codec`` and ``metadata``.
 
+    ``vectors`` is the type that vectors are rounded to, float16 or int8; None stores them as ``file`` does.
     ``concepts`` is the type that concept sets are stored as, float16 or int8; None stores none, unless the ``rerank``
     metric needs them. FeatureFileError if ``file`` has none to store.
     """
@@ -79,7 +81,7 @@ def new_manifest(
         codec.config(),
         codec.arrays(),
         rm=rm,
-        dtype=head.dtype,
+        dtype=vectors or head.dtype,
         source=_source(file, metadata, sets=concepts is not None or codec.reads_concepts),
         rerank=rerank,
         concept_dtype=concepts,
@@ -223,10 +225,17 @@ def _encoding(
     """Yield for each batch the number of its items, and their encoding; None if they are ``known``, or if its number is
     not ``chosen``: then it is not even read."""
     fields, words = _Fields(file, manifest, metadata), codec.words
+    rounds = manifest.vector_dtype != file.header.dtype and not as_stored
 
     def encoded(task: tuple[int, Batch | None]) -> tuple[int, _Documents | None]:
         count, batch = task
-        return count, None if batch is None else _documents(batch, codec, manifest, fields, words, as_stored=as_stored)
+        if batch is None:
+            return count, None
+        _check_range(batch, manifest)
+        if rounds:  # first, so that the terms are those of the vectors that the index holds
+            rows = kept(batch.embeddings.vectors, manifest.vector_dtype).astype(np.float32, copy=False)
+            batch = replace(batch, embeddings=replace(batch.embeddings, vectors=rows))
+        return count, _documents(batch, codec, manifest, fields, words, as_stored=as_stored)
 
     def tasks() -> Iterator[tuple[int, Batch | None]]:
         for number, (count, read) in enumerate(_lazy_batches(file, codec, manifest)):
@@ -257,6 +266,17 @@ def _parts(file: FeatureFile | FeatureFiles) -> Sequence[FeatureFile]:
     return file.files if isinstance(file, FeatureFiles) else [file]
 
 
+def _check_range(batch: Batch, manifest: Manifest) -> None:
+    """FeatureFileError if a vector has components that the index cannot store."""
+    largest = np.finfo(manifest.vector_floats).max
+    beyond = (np.abs(batch.embeddings.vectors) > largest).any(axis=1)
+    if beyond.any():
+        raise FeatureFileError(
+            f"the vector of {batch.items[beyond.argmax()].id!r} has numbers too large for {manifest.vector_dtype}, as "
+            "which the index stores vectors; make the features again, with smaller vectors"
+        )
+
+
 def _documents(
     batch: Batch,
     codec: SurrogateCodec,
@@ -267,17 +287,11 @@ def _documents(
     as_stored: bool,
 ) -> _Documents:
     items, found, dtype = batch.items, batch.embeddings, manifest.concept_dtype
-    beyond = (np.abs(found.vectors) > np.finfo(manifest.vector_dtype).max).any(axis=1)
-    if beyond.any():
-        raise FeatureFileError(
-            f"the vector of {items[beyond.argmax()].id!r} has numbers too large for {manifest.vector_dtype}, as which "
-            "the index stores vectors; make the features again, with smaller vectors"
-        )
     if manifest.fields:
         items = [fields.of(item) for item in items]
     if as_stored and batch.stored is not None:
-        kept = None if dtype is None or found.concepts is None else concepts_of(found.concepts, batch.stored)
-        return items, batch.stored.terms, found.vectors, kept
+        sets = None if dtype is None or found.concepts is None else concepts_of(found.concepts, batch.stored)
+        return items, batch.stored.terms, found.vectors, sets
     sets = None if dtype is None or found.concepts is None else store(found.concepts, dtype)
     terms = codec.encode_documents(found)
     return with_words(items, terms, words), terms, found.vectors, sets

@@ -1,5 +1,6 @@
 /* Compact codes of vectors, for Python; compact.h makes and compares them. */
 
+#include "bytes.h"
 #include "compact.h"
 #include <stdlib.h>
 
@@ -23,14 +24,19 @@ enum { VECTORS, WHICH, MEANS, SIGNS, CODES, SCALES, ENCODED };
 
 static void encode_rows(const Array *at, float *row, float *space, int16_t *whole)
 {
-    const int64_t n = at[VECTORS].view.shape[0], d = at[VECTORS].view.shape[1];
+    const int64_t n = at[VECTORS].view.shape[0], d = at[MEANS].view.shape[1];
     const uint8_t *which = at[WHICH].view.buf;
     for (int64_t i = 0; i < n; i++) {
         const float *mean = (const float *)at[MEANS].view.buf + which[i] * d;
         if (at[VECTORS].view.itemsize == 2)
             for (int64_t j = 0; j < d; j++)
                 row[j] = widened(((const uint16_t *)at[VECTORS].view.buf)[i * d + j]) - mean[j];
-        else
+        else if (at[VECTORS].view.itemsize == 1) {
+            const uint8_t *bytes = (const uint8_t *)at[VECTORS].view.buf + i * (d + SCALE);
+            const float scale = scale_of(bytes + d);
+            for (int64_t j = 0; j < d; j++)
+                row[j] = (float)(int8_t)bytes[j] * scale - mean[j];
+        } else
             for (int64_t j = 0; j < d; j++)
                 row[j] = ((const float *)at[VECTORS].view.buf)[i * d + j] - mean[j];
         rotate(row, space, at[SIGNS].view.buf, d);
@@ -41,16 +47,16 @@ static void encode_rows(const Array *at, float *row, float *space, int16_t *whol
 
 static PyObject *encode(PyObject *module, PyObject *const *objects, Py_ssize_t n_objects)
 {
-    Array at[ENCODED] = {{"vectors", "ef", 2}, {"which", "B", 1},    {"means", "f", 2},
+    Array at[ENCODED] = {{"vectors", "efB", 2}, {"which", "B", 1},   {"means", "f", 2},
                          {"signs", "f", 2},    {"codes", "B", 2, 1}, {"scales", "f", 1, 1}};
     PyObject *result = NULL;
     (void)module;
     if (n_objects != ENCODED)
         return PyErr_Format(PyExc_TypeError, "encode takes %d arrays", ENCODED);
     if (!take(at, objects, ENCODED)) {
-        const Py_ssize_t n = at[VECTORS].view.shape[0], d = at[VECTORS].view.shape[1];
+        const Py_ssize_t n = at[VECTORS].view.shape[0], d = at[MEANS].view.shape[1];
         int fits = same_length(at[WHICH].view.shape[0], n, "which for other rows") &&
-                   same_length(at[MEANS].view.shape[1], d, "means of another width") &&
+                   same_length(at[VECTORS].view.shape[1], row_items(d, at[VECTORS].view.itemsize), "vectors of another width") &&
                    same_length(at[SIGNS].view.shape[0], ROUNDS, "rounds of signs") &&
                    same_length(at[SIGNS].view.shape[1], d, "signs of another width") &&
                    same_length(at[CODES].view.shape[0], n, "codes for other rows") &&

@@ -11,32 +11,33 @@ static int fit(int64_t width, const Array *rows, const Array *chosen)
     for (int64_t i = 0; i < n; i++)
         if (numbers[i] < 0 || numbers[i] >= held)
             return PyErr_Format(PyExc_IndexError, "no row %lld among %lld", (long long)numbers[i], (long long)held), 0;
-    return same_length(width, rows->view.shape[1], "query for rows of another width");
+    return same_length(rows->view.shape[1], row_items(width, rows->view.itemsize), "rows for a query of another width");
 }
 
-/* The products of a query with n rows, those ``chosen`` or the first; ``padded`` has room for the query and WIDEST. */
-static void multiply(const float *query, const Array *rows, const int64_t *chosen, int64_t n, float *padded, float *out)
+/* The products of a query (d,) with n rows, those ``chosen`` or the first; ``padded`` has room for d and WIDEST. */
+static void multiply(const float *query, int64_t d, const Array *rows, const int64_t *chosen, int64_t n, float *padded,
+                     float *out)
 {
-    multiply_rows(query, rows->view.buf, rows->view.itemsize == sizeof(half), chosen, n, rows->view.shape[1], padded, out);
+    multiply_rows(query, rows->view.buf, rows->view.itemsize, chosen, n, d, padded, out);
 }
 
 static PyObject *dot(PyObject *module, PyObject *const *objects, Py_ssize_t n_objects)
 {
-    Array arrays[] = {{"query", "f", 1}, {"rows", "ef", 2}, {"out", "f", 1, 1}, {"chosen", "q", 1}};
+    Array arrays[] = {{"query", "f", 1}, {"rows", "efB", 2}, {"out", "f", 1, 1}, {"chosen", "q", 1}};
     PyObject *result = NULL;
     (void)module;
     if (n_objects != 3 && n_objects != 4)
         return PyErr_Format(PyExc_TypeError, "dot takes 3 or 4 arrays");
     if (!take(arrays, objects, (int)n_objects)) {
         const Array *rows = arrays + 1, *out = arrays + 2, *chosen = n_objects == 4 ? arrays + 3 : NULL;
-        const int64_t n = (chosen ? chosen : rows)->view.shape[0], d = rows->view.shape[1];
+        const int64_t n = (chosen ? chosen : rows)->view.shape[0], d = arrays->view.shape[0];
         float *padded = NULL;
         if (same_length(out->view.shape[0], n, "out for another number of rows") &&
-            fit(arrays->view.shape[0], rows, chosen) && !(padded = PyMem_Malloc((size_t)(d + WIDEST) * sizeof *padded)))
+            fit(d, rows, chosen) && !(padded = PyMem_Malloc((size_t)(d + WIDEST) * sizeof *padded)))
             PyErr_NoMemory();
         if (padded) {
             Py_BEGIN_ALLOW_THREADS
-            multiply(arrays->view.buf, rows, chosen ? chosen->view.buf : NULL, n, padded, out->view.buf);
+            multiply(arrays->view.buf, d, rows, chosen ? chosen->view.buf : NULL, n, padded, out->view.buf);
             Py_END_ALLOW_THREADS
             result = Py_NewRef(Py_None);
         }
@@ -121,7 +122,7 @@ static int64_t most_of(const Array *arrays)
 
 static PyObject *best(PyObject *module, PyObject *const *objects, Py_ssize_t n_objects)
 {
-    Array arrays[ARRAYS] = {{"queries", "f", 2}, {"rows", "ef", 2},     {"offsets", "q", 1},
+    Array arrays[ARRAYS] = {{"queries", "f", 2}, {"rows", "efB", 2},    {"offsets", "q", 1},
                             {"chosen", "q", 1},  {"found", "q", 2, 1}, {"scores", "f", 2, 1}};
     PyObject *result = NULL;
     int64_t most;
@@ -137,7 +138,7 @@ static PyObject *best(PyObject *module, PyObject *const *objects, Py_ssize_t n_o
         Py_BEGIN_ALLOW_THREADS
         for (int64_t i = 0; enough && i < q; i++) {
             const int64_t n = offsets[i + 1] - offsets[i], *chosen = (int64_t *)arrays[CHOSEN].view.buf + offsets[i];
-            multiply(queries + i * d, arrays + MATRIX, chosen, n, room.padded, room.products);
+            multiply(queries + i * d, d, arrays + MATRIX, chosen, n, room.padded, room.products);
             if (n && k)
                 rank(&room, chosen, n, k < n ? k : n, (int64_t *)arrays[FOUND].view.buf + i * k,
                      (float *)arrays[SCORES].view.buf + i * k);

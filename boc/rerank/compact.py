@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.names import MODALITIES
+from boc.rerank.storage import restored
 
 try:
     from boc.rerank import _compact
@@ -82,7 +83,7 @@ class CompactCode:
         return -(-len(self.means[0]) // PER_BYTE)
 
     def encode(self, vectors: NDArray[Any], modality: NDArray[np.uint8]) -> CompactRows:
-        """The codes of ``vectors`` (n, d), float16 or float32; ``modality`` (n,) selects their mean."""
+        """The codes of ``vectors`` (n, d), ``boc.rerank.storage.stored``; ``modality`` (n,) selects their mean."""
         codes, scales = np.empty((len(vectors), self.width), np.uint8), np.empty(len(vectors), np.float32)
         if _compact is not None:
             rows, which = np.ascontiguousarray(vectors), np.ascontiguousarray(modality)
@@ -108,7 +109,7 @@ class CompactCode:
         return sums.astype(np.float32) * stored.scales[rows]
 
     def _coded(self, vectors: NDArray[Any], modality: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], Floats]:
-        rows = vectors.astype(np.float32) - self.means[modality]
+        rows = restored(vectors).astype(np.float32, copy=False) - self.means[modality]
         rows[~np.isfinite(rows).all(axis=1)] = 0
         whole, unit = _whole(self._rotated(rows), FINEST)
         squares = np.einsum("ij,ij->i", whole, whole)

@@ -10,6 +10,7 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.rerank.storage import restored
 from boc.topk import topk
 from boc.types import Hit
 
@@ -32,9 +33,10 @@ def dot(
 ) -> NDArray[np.float32]:
     """Dot products (m,) of ``query`` float32 (d,) with the rows ``chosen`` int64 (m,) of ``vectors`` (n, d).
 
-    All rows if ``chosen`` is None. ``vectors`` are float16 or float32, for example a memory map; rows are not copied.
-    The score of a row does not depend on the other rows. Sums are in float32, with an error of at most
-    (d / 4 + 4) * 2**-24 * sum |q_i v_i|. IndexError for a row out of range, ValueError if the widths differ.
+    All rows if ``chosen`` is None. ``vectors`` are float16, float32, or uint8 as ``boc.rerank.storage.stored`` gives
+    them of int8, for example a memory map; rows are not copied. The score of a row does not depend on the other rows.
+    Sums are in float32, with an error of at most (d / 4 + 5) * 2**-24 * sum |q_i v_i|. IndexError for a row out of
+    range, ValueError if the widths differ.
     """
     if _rescore is None or not vectors.flags.c_contiguous:
         return _gathered(query, vectors, chosen)
@@ -78,7 +80,7 @@ def _gathered(
     """The same as ``dot``, from a copy of the rows."""
     if chosen is not None and (chosen < 0).any():
         raise IndexError(f"no row {chosen.min()} among {len(vectors)}")
-    scores: NDArray[np.float32] = products(query[None], vectors if chosen is None else vectors[chosen])[0]
+    scores: NDArray[np.float32] = products(query[None], restored(vectors if chosen is None else vectors[chosen]))[0]
     return scores
 
 

@@ -1,15 +1,18 @@
-/* Dot products of a query with chosen rows of a matrix, float16 or float32, read where they lie.
+/* Dot products of a query with chosen rows of a matrix, float16, float32 or bytes (bytes.h), read where they lie.
 
    A row takes part in nothing but its own sum: its product does not depend on the rows beside it. Sums run in float32 in
    4 accumulators of 16 lanes (AVX-512), 8 (AVX2) or 4 (NEON): their error is at most (d / (4 * lanes) + log2(4 * lanes) + 1) * 2**-24 *
-   sum |q_i r_i|. Conversion from float16 is exact. For other processors there is no such module: numpy stands in. */
+   sum |q_i r_i|, and 2**-24 of the product more for bytes. Conversion from float16 and int8 is exact. For other processors
+   there is no such module: numpy stands in. */
 
 #ifndef BOC_RESCORE_H
 #define BOC_RESCORE_H
 
-#include "../_kernels.h"
+#include "bytes.h"
 
 #define WIDEST 16 /* lanes */
+
+#define NO_SCALE(p) 1.0f
 
 typedef uint16_t half;
 
@@ -17,17 +20,19 @@ typedef uint16_t half;
    the first. */
 typedef void Kernel(const float *query, const void *matrix, const int64_t *chosen, int64_t n, int64_t d, float *out);
 
-#define KERNEL(name, target, type, vector, lanes, zero, widen, floats, multiply_add, add, sum)                        \
+/* ``beside`` are the items of a row behind its components, which ``scale`` reads. */
+#define KERNEL(name, target, type, vector, lanes, zero, widen, floats, multiply_add, add, sum, beside, scale)         \
     target static void name(const float *query, const void *matrix, const int64_t *chosen, int64_t n, int64_t d,      \
                             float *out)                                                                               \
     {                                                                                                                 \
         const type *rows = matrix;                                                                                    \
-        const int64_t whole = d - d % (lanes), fours = d - d % (4 * (lanes)), size = d * (int64_t)sizeof(type);       \
+        const int64_t whole = d - d % (lanes), fours = d - d % (4 * (lanes)), items = d + (beside);                   \
+        const int64_t size = items * (int64_t)sizeof(type);                                                           \
         const int64_t ahead = 1 + AHEAD / (size + 1);                                                                 \
         for (int64_t i = 0; i < n; i++) {                                                                             \
-            const type *row = rows + (chosen ? chosen[i] : i) * d;                                                    \
+            const type *row = rows + (chosen ? chosen[i] : i) * items;                                                \
             if (i + ahead < n) {                                                                                      \
-                const char *later = (const char *)(rows + (chosen ? chosen[i + ahead] : i + ahead) * d);              \
+                const char *later = (const char *)(rows + (chosen ? chosen[i + ahead] : i + ahead) * items);          \
                 for (int64_t byte = 0; byte < size; byte += LINE)                                                     \
                     PREFETCH(later + byte);                                                                           \
             }                                                                                                         \
@@ -46,7 +51,7 @@ typedef void Kernel(const float *query, const void *matrix, const int64_t *chose
                 memcpy(rest, row + j, (size_t)(d - j) * sizeof(type));                                                \
                 s1 = multiply_add(widen(rest), floats(query + j), s1);                                                \
             }                                                                                                         \
-            out[i] = sum(add(add(s0, s1), add(s2, s3)));                                                              \
+            out[i] = sum(add(add(s0, s1), add(s2, s3))) * scale(row + d);                                             \
         }                                                                                                             \
     }
 
@@ -54,6 +59,7 @@ typedef void Kernel(const float *query, const void *matrix, const int64_t *chose
 #include <immintrin.h>
 #define AVX2 __attribute__((target("avx2,fma,f16c")))
 #define WIDEN(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
+#define WIDEN_BYTES(p) _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
 
 AVX2 static inline float sum_of(__m256 v)
 {
@@ -63,41 +69,60 @@ AVX2 static inline float sum_of(__m256 v)
 }
 
 KERNEL(of_halves, AVX2, half, __m256, 8, _mm256_setzero_ps(), WIDEN, _mm256_loadu_ps, _mm256_fmadd_ps, _mm256_add_ps,
-       sum_of)
+       sum_of, 0, NO_SCALE)
 KERNEL(of_floats, AVX2, float, __m256, 8, _mm256_setzero_ps(), _mm256_loadu_ps, _mm256_loadu_ps, _mm256_fmadd_ps,
-       _mm256_add_ps, sum_of)
+       _mm256_add_ps, sum_of, 0, NO_SCALE)
+KERNEL(of_bytes, AVX2, uint8_t, __m256, 8, _mm256_setzero_ps(), WIDEN_BYTES, _mm256_loadu_ps, _mm256_fmadd_ps,
+       _mm256_add_ps, sum_of, SCALE, scale_of)
 #define AVX512 __attribute__((target("avx512f")))
 #define WIDEN512(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
+#define WIDEN_BYTES512(p) _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p))))
 
 KERNEL(of_halves_512, AVX512, half, __m512, 16, _mm512_setzero_ps(), WIDEN512, _mm512_loadu_ps, _mm512_fmadd_ps,
-       _mm512_add_ps, _mm512_reduce_add_ps)
+       _mm512_add_ps, _mm512_reduce_add_ps, 0, NO_SCALE)
 KERNEL(of_floats_512, AVX512, float, __m512, 16, _mm512_setzero_ps(), _mm512_loadu_ps, _mm512_loadu_ps, _mm512_fmadd_ps,
-       _mm512_add_ps, _mm512_reduce_add_ps)
+       _mm512_add_ps, _mm512_reduce_add_ps, 0, NO_SCALE)
+KERNEL(of_bytes_512, AVX512, uint8_t, __m512, 16, _mm512_setzero_ps(), WIDEN_BYTES512, _mm512_loadu_ps,
+       _mm512_fmadd_ps, _mm512_add_ps, _mm512_reduce_add_ps, SCALE, scale_of)
 #define OF_HALVES (__builtin_cpu_supports("avx512f") ? of_halves_512 : of_halves)
 #define OF_FLOATS (__builtin_cpu_supports("avx512f") ? of_floats_512 : of_floats)
+#define OF_BYTES (__builtin_cpu_supports("avx512f") ? of_bytes_512 : of_bytes)
 #define RUNS_HERE (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) /* every such processor has F16C */
 
 #elif defined(__GNUC__) && defined(__aarch64__)
 #include <arm_neon.h>
 #define WIDEN(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
+#define WIDEN_BYTES(p) vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four_of(p)))))))
 #define MULTIPLY_ADD(a, b, sum) vfmaq_f32(sum, a, b)
 
-KERNEL(of_halves, , half, float32x4_t, 4, vdupq_n_f32(0), WIDEN, vld1q_f32, MULTIPLY_ADD, vaddq_f32, vaddvq_f32)
-KERNEL(of_floats, , float, float32x4_t, 4, vdupq_n_f32(0), vld1q_f32, vld1q_f32, MULTIPLY_ADD, vaddq_f32, vaddvq_f32)
+static inline uint32_t four_of(const uint8_t *bytes)
+{
+    uint32_t four;
+    memcpy(&four, bytes, sizeof four);
+    return four;
+}
+
+KERNEL(of_halves, , half, float32x4_t, 4, vdupq_n_f32(0), WIDEN, vld1q_f32, MULTIPLY_ADD, vaddq_f32, vaddvq_f32, 0,
+       NO_SCALE)
+KERNEL(of_floats, , float, float32x4_t, 4, vdupq_n_f32(0), vld1q_f32, vld1q_f32, MULTIPLY_ADD, vaddq_f32, vaddvq_f32, 0,
+       NO_SCALE)
+KERNEL(of_bytes, , uint8_t, float32x4_t, 4, vdupq_n_f32(0), WIDEN_BYTES, vld1q_f32, MULTIPLY_ADD, vaddq_f32, vaddvq_f32,
+       SCALE, scale_of)
 #define OF_HALVES of_halves
 #define OF_FLOATS of_floats
+#define OF_BYTES of_bytes
 #define RUNS_HERE 1
 
 #else
 #error "neither AVX2 nor NEON: numpy stands in"
 #endif
 
-/* Products of ``query`` with n rows, those ``chosen`` or the first, of halves or of floats; ``padded`` has room for d and
-   WIDEST numbers. */
-static void multiply_rows(const float *query, const void *rows, int halves, const int64_t *chosen, int64_t n, int64_t d,
+/* Products of ``query`` with n rows, those ``chosen`` or the first, of items of ``size`` bytes: 1, 2 for halves, or 4 for
+   floats; ``padded`` has room for d and WIDEST numbers. */
+static void multiply_rows(const float *query, const void *rows, int64_t size, const int64_t *chosen, int64_t n, int64_t d,
                           float *padded, float *out)
 {
-    Kernel *const kernel = halves ? OF_HALVES : OF_FLOATS;
+    Kernel *const kernel = size == 1 ? OF_BYTES : size == sizeof(half) ? OF_HALVES : OF_FLOATS;
     memcpy(padded, query, (size_t)d * sizeof *padded);
     memset(padded + d, 0, WIDEST * sizeof *padded);
     kernel(padded, rows, chosen, n, d, out);

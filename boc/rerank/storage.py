@@ -11,22 +11,61 @@ from numpy.typing import NDArray
 from boc.types import Ragged, StoredConcepts
 from boc.vectors import unit_rows
 
+LARGEST = np.float32(127)  # magnitude of an int8 component
+SCALE = 4  # bytes of the scale of a row
+
 
 def store(concepts: Ragged, dtype: str) -> StoredConcepts:
     """Concept sets as an index stores them: rows scaled to unit length, as float16, or as int8 with one scale per row.
 
-    The error of an int8 component is at most half the scale, which is the largest component of the row / 127.
+    The int8 rows are those of ``rounded``.
     """
     rows = unit_rows(concepts.values)
     if dtype == "float16":
         return StoredConcepts(stored(rows, dtype), concepts.offsets)
-    scales = np.abs(rows).max(axis=1, initial=0) / np.float32(127)
-    rows /= np.where(scales > 0, scales, 1)[:, None]
-    return StoredConcepts(np.rint(rows).astype(np.int8), concepts.offsets, scales)
+    whole, scales = rounded(rows)
+    return StoredConcepts(whole, concepts.offsets, scales)
 
 
-def stored(rows: NDArray[np.float32], dtype: str) -> NDArray[np.floating[Any]]:
-    """``rows`` float32 (n, d) as an index stores them: rounded to float16, or unchanged."""
+def stored(rows: NDArray[np.float32], dtype: str) -> NDArray[Any]:
+    """``rows`` float32 (n, d) as an index stores them: float16, float32 or float64 (n, d), or uint8 (n, d + SCALE) for
+    int8: the bytes of the components and of the scale of each row, see ``rounded``."""
+    if dtype == "int8":
+        whole, scales = rounded(rows)
+        return np.concatenate([whole.view(np.uint8), scales.astype("<f4", copy=False)[:, None].view(np.uint8)], axis=1)
     if dtype != "float16" or rows.dtype != np.float32:
         return rows.astype(dtype, copy=False)
     return np.asarray(numkong.astype(np.ascontiguousarray(rows), "float16"))  # numpy takes twice as long
+
+
+def kept(rows: NDArray[np.float32], dtype: str) -> NDArray[np.floating[Any]]:
+    """``rows`` float32 (n, d) as an index that stores them as ``dtype`` gives them back."""
+    return restored(stored(rows, dtype))
+
+
+def restored(rows: NDArray[Any]) -> NDArray[np.floating[Any]]:
+    """The vectors (n, d) of ``stored`` rows: float32 of those in bytes, others as they are. Each is stored as it was
+    again."""
+    if rows.dtype != np.uint8:
+        return rows
+    scales = np.ascontiguousarray(rows[:, -SCALE:]).view("<f4")
+    found: NDArray[np.float32] = rows[:, :-SCALE].view(np.int8).astype(np.float32)
+    found *= scales
+    return found
+
+
+def rounded(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """``rows`` float32 (n, d) as int8 (n, d), to be multiplied by their scales float32 (n,).
+
+    A scale is the largest magnitude of its row / 127; the error of a component is at most half of it, but for float32.
+    Rows that were rounded are rounded to the same again. Rows of components below about 2**-119 become zeros, with
+    scale 0; those with NaN, infinity or the largest float32 become NaN.
+    """
+    scales = np.abs(rows).max(axis=1, initial=0).astype(np.float32) / LARGEST
+    with np.errstate(over="ignore"):
+        scales = scales * LARGEST / LARGEST  # as from the rounded row: a few differ in the last bit
+    scales[scales < np.finfo(np.float32).tiny] = 0
+    scales[np.isinf(scales)] = np.nan
+    sound = (scales > 0)[:, None]
+    whole = np.divide(rows, scales[:, None], out=np.zeros(rows.shape, np.float32), where=sound)
+    return np.rint(whole, out=whole).astype(np.int8), scales

@@ -164,8 +164,8 @@ static void multiply_candidates(const Call *call, Work *w, int64_t i)
     Candidates *found = &w->found;
     for (int64_t first = 0, end = 0; first < found->n; first = end) {
         const Part *part = part_from(call, found, first, &end);
-        fetch_rows(part->vectors, d * (part->halves ? 2 : 4), found->rows + first, end - first);
-        multiply_rows(call->queries + i * d, part->vectors, part->halves, found->rows + first, end - first, d,
+        fetch_rows(part->vectors, row_items(d, part->item) * part->item, found->rows + first, end - first);
+        multiply_rows(call->queries + i * d, part->vectors, part->item, found->rows + first, end - first, d,
                       w->padded, w->products + first);
     }
     for (int64_t j = 0; j < found->n; j++)

@@ -23,6 +23,7 @@ from boc.errors import BackendError, ManifestError
 from boc.plugins import Answerer
 from boc.rerank import dot
 from boc.rerank.alignment import rescored
+from boc.rerank.storage import restored
 from boc.topk import topk, topk_positive
 from boc.types import (
     Filter,
@@ -247,10 +248,10 @@ class EmbeddedIndex:
 
     @_refusing
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
-        dtype, dim = np.dtype(self.manifest.vector_dtype), self.manifest.identity.dim
+        dtype, dim = np.dtype(self.manifest.vector_floats), self.manifest.identity.dim
         out: NDArray[np.floating[Any]] = np.empty((len(ids), dim), dtype)
         for part, places, rows in located(self._parts, ids):
-            out[places] = part.segment.vectors[rows]
+            out[places] = restored(part.segment.vectors[rows])
         return out
 
     @_refusing

@@ -16,7 +16,7 @@ typedef struct {
     Postings postings;
     const uint8_t *mask;
     const void *vectors;
-    int halves; /* float16 instead of float32 */
+    int64_t item; /* bytes of an item of a vector, see rescore.h */
     const uint8_t *compact;
     const float *compact_scales;
 } Part;
@@ -78,7 +78,7 @@ static int take_code(Plan *plan, PyObject *arrays)
 static int take_part(Plan *plan, PyObject *arrays, int64_t i)
 {
     const Array wanted[PART_ARRAYS] = {{"starts", "I", 1},   {"rows", "H", 1},        {"frequencies", "BHi", 1},
-                                       {"peaks", "I", 1, 1}, {"vectors", "ef", 2},    {"ids", "B", 1},
+                                       {"peaks", "I", 1, 1}, {"vectors", "efB", 2},   {"ids", "B", 1},
                                        {"offsets", "q", 1},  {"mask", "B", 1},         {"compact", "B", 2},
                                        {"compact_scales", "f", 1}};
     Array *a = plan->arrays + CODE_ARRAYS + i * PART_ARRAYS;
@@ -91,7 +91,7 @@ static int take_part(Plan *plan, PyObject *arrays, int64_t i)
     const Py_ssize_t n = a[VECTORS].view.shape[0], n_postings = a[ROWS].view.len / 2;
     const Py_ssize_t n_terms = a[PEAKS].view.len / 4, blocks = n > BLOCK ? (n - 1) / BLOCK + 1 : 1;
     plan->parts[i] = (Part){.mask = a[MASK].view.buf, .vectors = a[VECTORS].view.buf,
-                            .halves = a[VECTORS].view.itemsize == 2, .compact = a[COMPACT].view.buf,
+                            .item = a[VECTORS].view.itemsize, .compact = a[COMPACT].view.buf,
                             .compact_scales = a[COMPACT_SCALES].view.buf};
     plan->parts[i].postings = (Postings){.starts = a[LISTS].view.buf, .rows = a[ROWS].view.buf,
                                          .frequencies = a[FREQUENCIES].view.buf, .peaks = a[PEAKS].view.buf,
@@ -102,7 +102,7 @@ static int take_part(Plan *plan, PyObject *arrays, int64_t i)
     int fits = same_length(a[LISTS].view.len / 4, n_terms * blocks + 1, "starts for another number of terms or rows") &&
                same_length(a[FREQUENCIES].view.shape[0], frequencies, "frequencies for another number of rows") &&
                same_length(n_terms, plan->held, "postings of another number of terms") &&
-               same_length(a[VECTORS].view.shape[1], d, "vectors of another width") &&
+               same_length(a[VECTORS].view.shape[1], row_items(d, plan->parts[i].item), "vectors of another width") &&
                same_length(a[ID_OFFSETS].view.shape[0], n + 1, "offsets of ids for another number of rows");
     if (fits && a[MASK].view.obj)
         fits = same_length(a[MASK].view.shape[0], n, "mask for another number of rows");

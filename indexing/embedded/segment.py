@@ -3,7 +3,7 @@
 The folder of a segment has, for n rows sorted by id and V terms::
 
     starts, rows, frequencies .npy   the posting lists, see ``postings.py``
-    vectors.npy          (n, d)      the dense vectors, for re-ranking
+    vectors.npy          (n, d)      the dense vectors, for re-ranking; of int8 uint8 (n, d + 4), the scales beside them
     concepts.npy         (N, d)      concept sets, if the index stores them: float16 or int8 rows,
     concept_offsets.npy  int64 (n + 1,)  their offsets per item,
     concept_scales.npy   float32 (N,)    and the scales of int8 rows

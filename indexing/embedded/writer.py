@@ -39,7 +39,7 @@ class _Buffer:
         self._manifest = manifest
         self._items: list[Item] = []
         self._terms: list[TermMatrix] = []
-        self._vectors: list[NDArray[np.floating[Any]]] = []
+        self._vectors: list[NDArray[Any]] = []
         self._concepts: list[StoredConcepts] = []
         self.place: dict[str, int] = {}
         self.size = 0

@@ -73,7 +73,7 @@ class Generation:
     @property
     def vectors(self) -> VectorField:
         field = VECTOR_FIELDS[self.state.vectors]
-        return field.at(self.layout.own("vector"), self.manifest.vector_dtype, self.state.searched)
+        return field.at(self.layout.own("vector"), self.manifest.vector_floats, self.state.searched)
 
     @property
     def borrowed(self) -> bool:

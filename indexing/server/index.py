@@ -478,7 +478,7 @@ class ServerIndex:
     def _decoded(self, hits: Sequence[Json]) -> NDArray[np.floating[Any]]:
         """The vectors (n, d) of hits that were fetched with them."""
         if not hits:
-            return np.empty((0, self.manifest.identity.dim), self.manifest.vector_dtype)
+            return np.empty((0, self.manifest.identity.dim), self.manifest.vector_floats)
         rows = [self._vectors.value(hit) for hit in hits]
         if not all(rows):
             where = f"{self._transport.shown}: {self.generation.name}"

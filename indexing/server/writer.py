@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from boc.errors import BackendError
 from boc.manifest import Manifest
+from boc.rerank.storage import kept
 from boc.types import MODALITIES, Item, StoredConcepts, TermMatrix
 
 from .._validate import check_rows
@@ -331,7 +332,7 @@ class _Rows:
     def put(
         self, items: Sequence[Item], terms: TermMatrix, vectors: NDArray[np.float32], concepts: StoredConcepts | None
     ) -> None:
-        stored = vectors.astype(self._manifest.vector_dtype)
+        stored = kept(vectors, self._manifest.vector_dtype)
         firsts = requests.first_terms(terms)
         documents = requests.documents(self._strategy, self._vectors, items, terms, stored)
         for i, (item, document) in enumerate(zip(items, documents, strict=True)):
@@ -362,7 +363,7 @@ def _takes(transport: Transport, generation: Generation) -> bool:
         return True
     path = f"/{generation.physical}/_doc/boc:test:vector"
     dim = generation.manifest.identity.dim
-    (value,) = generation.vectors.values(np.full((1, dim), dim**-0.5, generation.manifest.vector_dtype))
+    (value,) = generation.vectors.values(np.full((1, dim), dim**-0.5, generation.manifest.vector_floats))
     try:
         transport.request("PUT", path, {"vector": value})
     except RefusedError as error:

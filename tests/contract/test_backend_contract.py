@@ -24,9 +24,9 @@ from boc.inputs.features import FeatureFile
 from boc.inputs.metadata import holds, parse_filter
 from boc.inputs.sorting import by_field, check_sort
 from boc.inputs.stored_terms import concepts_of
-from boc.names import CONCEPT_DTYPES, METRICS, Metric
+from boc.names import CONCEPT_DTYPES, METRICS, VECTOR_DTYPES, Metric
 from boc.plugins import Backend, Index
-from boc.rerank.storage import store
+from boc.rerank.storage import kept, store
 from boc.types import (
     MODALITIES,
     Embeddings,
@@ -49,6 +49,7 @@ EXACT: dict[str, int] = {"embedded": 2**53, "server": 2**24}
 """Scores below this are exact; a back end that is less than 2**53 refuses larger ones."""
 
 ARRAYS = {"0.means_": np.arange(6, dtype=np.float32).reshape(2, 3), "0.labels_": np.array(["image", "text"])}
+STORED = [("float32", None), ("float16", "int8"), ("float32", "float16"), ("int8", None)]  # vectors, concept sets
 
 
 FIELDS: dict[str, FieldType] = {
@@ -296,7 +297,7 @@ def halves(n: int, seed: int) -> NDArray[np.float32]:
     return (places * rng.choice([-0.5, 0.5], (n, 8))).astype(np.float32)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", ["float32", *VECTOR_DTYPES])
 def test_rescored_hits_are_the_candidates_by_their_vectors(backend: Backend, name: str, dtype: str) -> None:
     items, vectors = with_fields(40), halves(40, 0)
     terms = random_terms(np.random.default_rng(0), (40, 4), 3, 0.6)
@@ -481,14 +482,14 @@ def test_items_come_back_whole_and_in_order_of_their_ids(backend: Backend, name:
     assert {hit.item for hit in hits} <= set(items)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", ["float32", *VECTOR_DTYPES])
 def test_vectors_come_in_the_order_asked(backend: Backend, name: str, dtype: str) -> None:
     items, vectors = mixed_items(20), vectors_for(20, 5)
     index = build(backend, name, items, random_terms(np.random.default_rng(0), (20, 4), 3, 0.5), vectors, dtype=dtype)
     for order in ([3, 0, 19], [7, 7, 2], [], list(range(20))):
         found = index.vectors([items[i].id for i in order])
-        assert found.dtype == dtype
-        assert np.array_equal(found.reshape(-1, 5), vectors[order].astype(dtype))
+        assert found.dtype == index.manifest.vector_floats
+        assert np.array_equal(found.reshape(-1, 5), kept(vectors[order], dtype))
 
 
 @pytest.mark.parametrize("dtype", CONCEPT_DTYPES)
@@ -958,7 +959,7 @@ def test_a_place_says_what_it_is(backend: Backend) -> None:
     assert all(isinstance(key, str) and isinstance(value, str) for key, value in told.items())
 
 
-@pytest.mark.parametrize(("dtype", "concepts"), [("float32", None), ("float16", "int8"), ("float32", "float16")])
+@pytest.mark.parametrize(("dtype", "concepts"), STORED)
 def test_a_copy_there_and_back_is_the_index(
     backend: Backend, address: str, name: str, tmp_path: Path, dtype: str, concepts: str | None
 ) -> None:
@@ -978,7 +979,7 @@ def test_a_copy_there_and_back_is_the_index(
         assert_copied(source, copy, queries)
 
 
-@pytest.mark.parametrize(("dtype", "concepts"), [("float32", None), ("float16", "int8"), ("float32", "float16")])
+@pytest.mark.parametrize(("dtype", "concepts"), STORED)
 def test_an_index_made_of_its_export_is_the_index(
     backend: Backend, address: str, name: str, tmp_path: Path, dtype: str, concepts: str | None
 ) -> None:

@@ -72,7 +72,12 @@ def command(
             at = f"file:{stack.enter_context(tempfile.TemporaryDirectory(prefix='boc-estimate-'))}"
         codec, learning = learn(file, make(file.header.identity), items)
         manifest = new_manifest(
-            file, codec, rerank=cast("Metric", coding.rerank), concepts=coding.concepts, metadata=table
+            file,
+            codec,
+            rerank=cast("Metric", coding.rerank),
+            vectors=coding.vectors,
+            concepts=coding.concepts,
+            metadata=table,
         )
         size = min(sample or (ON_SERVER if on_server else SAMPLE), size_of(file))
         with options.bar("loading", size + size // 5) as bar:

@@ -13,7 +13,7 @@ from boc.cli.commands import sync
 
 if TYPE_CHECKING:
     from boc.indexes.build import LoadReport
-    from boc.names import ConceptDtype, Metric
+    from boc.names import ConceptDtype, Metric, VectorDtype
 
 MAKING = {"rm", "replace", "shard", *(field.name for field in fields(options.Coding))}
 
@@ -105,6 +105,7 @@ def command(
                 code=coding.code if options.chosen("code") else None,
                 rm=rm if options.chosen("rm") else None,
                 rerank=cast("Metric", coding.rerank) if options.chosen("rerank") else None,
+                vectors=cast("VectorDtype | None", coding.vectors),
                 concepts=cast("ConceptDtype | None", coding.concepts),
                 replace=replace,
                 shard=shard,
@@ -145,8 +146,9 @@ def _refuse_other_options(name: str, at: str, coding: options.Coding, rm: float)
     from boc.indexes.build import codec_maker
 
     manifest = plugins.backend(at).open(name).manifest
-    held = {"rm": manifest.rm, "rerank": manifest.rerank, "concepts": manifest.concept_dtype}
-    wanted = {"rm": rm, "rerank": coding.rerank, "concepts": coding.concepts}
+    stored = {"vectors": manifest.vector_dtype, "concepts": manifest.concept_dtype}
+    held = {"rm": manifest.rm, "rerank": manifest.rerank, **stored}
+    wanted = {"rm": rm, "rerank": coding.rerank, "vectors": coding.vectors, "concepts": coding.concepts}
     odd = [f"--{option}" for option, value in held.items() if options.given(option) and wanted[option] != value]
     if options.given("code"):
         code = code_of(codec_maker(coding.code)(manifest.identity).config())

@@ -46,7 +46,8 @@ def assert_same(at: str, one: str, to: str, other: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", [{}, {"code": "dictionary:1/4(terms=8)", "rm": 7}, {"concepts": "int8"}, {"rerank": "mrsw"}]
+    "options",
+    [{}, {"code": "dictionary:1/4(terms=8)", "rm": 7}, {"concepts": "int8"}, {"rerank": "mrsw"}, {"vectors": "int8"}],
 )
 def test_an_index_comes_back_as_it_was(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from boc.names import VECTOR_DTYPES
 from boc.rerank import compact as module
 from boc.rerank.compact import LEVELS, PER_BYTE, ROUNDS, CompactCode, CompactRows
+from boc.rerank.storage import stored
 
 PATHS = ["numpy"] if module._compact is None else ["compiled", "numpy"]
 
@@ -45,12 +47,16 @@ def hadamard(values: list[float]) -> list[float]:
 
 
 @given(
-    n=st.integers(0, 5), d=st.integers(1, 70), seed=st.integers(0, 99), dtype=st.sampled_from(["float16", "float32"])
+    n=st.integers(0, 5),
+    d=st.integers(1, 70),
+    seed=st.integers(0, 99),
+    dtype=st.sampled_from(["float32", *VECTOR_DTYPES]),
 )
 def test_codes_and_estimates_are_those_of_slow_loops(n: int, d: int, seed: int, dtype: str) -> None:
-    code, vectors = code_of(d), rows_of(n, d, seed).astype(dtype)
+    code, rows = code_of(d), rows_of(n, d, seed)
     if n > 2:
-        vectors[1], vectors[2, 0] = 0, np.inf
+        rows[1], rows[2, 0] = 0, np.inf
+    vectors = stored(rows, dtype)
     modality, query = np.arange(n, dtype=np.uint8) % 2, rows_of(1, d, seed + 1)[0]
     chosen = np.arange(n)[::-1].copy()
     found = code.encode(vectors, modality)

@@ -20,18 +20,19 @@ from boc.cli.commands.evaluate import command as evaluate_command
 from boc.cli.commands.index import command as index_command
 from boc.cli.commands.search import command as search_command
 from boc.errors import BocError
-from boc.names import CONCEPT_DTYPES, METRICS
+from boc.names import CONCEPT_DTYPES, METRICS, VECTOR_DTYPES
 from boc.rerank import alignment, check_metric
 from boc.rerank import dot as dot_module
 from boc.rerank.alignment import align, alignments
 from boc.rerank.dot import best, dot, products, reorder
-from boc.rerank.storage import store, stored
+from boc.rerank.storage import kept, restored, rounded, store, stored
 from boc.types import Hit, Ragged, StoredConcepts
 from boc.vectors import unit_rows
 from tests.oracles import picture
 
 ALIGNMENTS = METRICS[1:]
 PATHS = ["numpy"] if dot_module._rescore is None else ["compiled", "numpy"]
+VECTORS = ["float32", *VECTOR_DTYPES]
 FINE = st.floats(-1, 1, width=32).filter(lambda x: x == 0 or abs(x) > 1e-3)
 
 
@@ -173,11 +174,11 @@ def test_products_of_other_widths_are_refused(dtype: str) -> None:
 
 
 @pytest.mark.slow
-@given(data=st.data(), dtype=st.sampled_from(["float16", "float32"]), n=st.integers(0, 9))
+@given(data=st.data(), dtype=st.sampled_from(VECTORS), n=st.integers(0, 9))
 def test_dot_equals_the_slow_sum(data: st.DataObject, dtype: str, n: int) -> None:
-    vectors = data.draw(arrays(np.float32, (n, 6), elements=FINE)).astype(dtype)
+    vectors = stored(data.draw(arrays(np.float32, (n, 6), elements=FINE)), dtype)
     query = data.draw(arrays(np.float32, 6, elements=FINE))
-    expected = [sum(a * b for a, b in zip(query.tolist(), row, strict=True)) for row in vectors.tolist()]
+    expected = [sum(a * b for a, b in zip(query.tolist(), row, strict=True)) for row in restored(vectors).tolist()]
     assert dot(query, vectors).tolist() == pytest.approx(expected, abs=3e-6)
 
 
@@ -191,23 +192,24 @@ def computing_by(path: str) -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("dtype", VECTORS)
 @pytest.mark.parametrize("path", PATHS)
 @given(width=st.integers(1, 70) | st.sampled_from([384, 1000, 1024]), n=st.integers(1, 20), data=st.data())
 def test_chosen_rows_are_scored_within_the_bound_and_as_if_alone(
-    path: str, dtype: type[np.floating[Any]], width: int, n: int, data: st.DataObject
+    path: str, dtype: str, width: int, n: int, data: st.DataObject
 ) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 999)))
-    vectors, query = rng.standard_normal((n, width)).astype(dtype), rng.standard_normal(width).astype(np.float32)
+    vectors = stored(rng.standard_normal((n, width)).astype(np.float32), dtype)
+    query = rng.standard_normal(width).astype(np.float32)
     chosen = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=30)), np.int64)
     with computing_by(path):
         every, some = dot(query, vectors), dot(query, vectors, chosen)
         strided = dot(query, np.repeat(vectors, 2, axis=0)[::2], chosen)
         alone = [dot(query, vectors, np.array([i]))[0] for i in chosen]
-    exact = vectors.astype(np.float64) @ query.astype(np.float64)
-    sums = np.abs(vectors.astype(np.float64)) @ np.abs(query.astype(np.float64))
+    numbers = restored(vectors).astype(np.float64)
+    exact, sums = numbers @ query.astype(np.float64), np.abs(numbers) @ np.abs(query.astype(np.float64))
     assert every.dtype == some.dtype == np.float32
-    tolerance = (width / 4 + 4) * 2.0**-24 if path != "numpy" else 1e-6 * width**0.5
+    tolerance = (width / 4 + 5) * 2.0**-24 if path != "numpy" else 1e-6 * width**0.5
     assert (np.abs(every - exact) <= tolerance * sums).all()
     if path != "numpy":
         assert some.tolist() == every[chosen].tolist() == alone
@@ -228,7 +230,20 @@ def test_every_half_is_widened_exactly(path: str, width: int) -> None:
         np.testing.assert_array_equal(found, halves.astype(np.float32))
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("width", [1, 5, 64, 83])
+@pytest.mark.parametrize("path", PATHS)
+def test_every_byte_is_widened_exactly(path: str, width: int) -> None:
+    whole, scales = np.arange(-128, 128), np.float32([1, 0.5, 0, 3, np.nan, 2.0**-120])
+    for place in {0, width // 2, width - 1}:
+        rows = np.zeros((len(whole) * len(scales), width + 4), np.uint8)
+        rows[:, place] = np.tile(whole, len(scales)).astype(np.uint8)
+        rows[:, width:] = np.repeat(scales, len(whole))[:, None].view(np.uint8)
+        with computing_by(path):
+            found = dot(np.eye(width, dtype=np.float32)[place], rows)
+        np.testing.assert_array_equal(found, np.outer(scales, whole).ravel().astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", VECTORS)
 @pytest.mark.parametrize("path", PATHS)
 @given(
     counts=st.lists(st.integers(0, 60), max_size=4),
@@ -237,10 +252,10 @@ def test_every_half_is_widened_exactly(path: str, width: int) -> None:
     seed=st.integers(0, 99),
 )
 def test_the_best_are_those_of_the_largest_products_and_chosen_first(
-    path: str, dtype: type[np.floating[Any]], counts: list[int], k: int, values: int, seed: int
+    path: str, dtype: str, counts: list[int], k: int, values: int, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    vectors = (rng.integers(-values, values + 1, (90, 7)) / 64).astype(dtype)
+    vectors = stored((rng.integers(-values, values + 1, (90, 7)) / 64).astype(np.float32), dtype)
     queries = rng.integers(-2, 3, (len(counts), 7)).astype(np.float32)
     chosen = [rng.permutation(90)[:n] for n in counts]
     with computing_by(path):
@@ -296,33 +311,74 @@ def test_halves_are_rounded_as_numpy_does(shape: tuple[int, int]) -> None:
     assert found.tobytes() == expected.tobytes()
 
 
+FLOATS = st.floats(-1, 1, width=32) | st.floats(-(2.0**100), 2.0**100, width=32) | st.floats(width=32)
+
+
+@given(rows=arrays(np.float32, st.tuples(st.integers(0, 4), st.integers(1, 9)), elements=FLOATS))
+def test_8_bits_are_those_of_the_slow_loop(rows: NDArray[np.float32]) -> None:
+    whole, scales = rounded(rows)
+    found = kept(rows, "int8")
+    assert (whole.dtype, scales.dtype, found.dtype) == (np.int8, np.float32, np.float32)
+    largest = float(np.finfo(np.float32).max)
+    for row, numbers, scale, again in zip(rows.tolist(), whole.tolist(), scales.tolist(), found.tolist(), strict=True):
+        most = max(abs(x) for x in row)
+        if not all(abs(x) < largest for x in row):  # nor are comparisons with NaN true
+            assert np.isnan(again).all()
+        elif most < 2.0**-119:
+            assert (scale, again) == (0, [0] * len(row)) or most > 2.0**-119 * 127 / 128
+        else:
+            assert scale == pytest.approx(most / 127, rel=2e-7)
+            for x, number, back in zip(row, numbers, again, strict=True):
+                assert abs(number) <= 127
+                assert back == np.float32(number) * np.float32(scale)
+                assert abs(x - number * scale) <= scale / 2 * (1 + 1e-5)
+
+
+@given(rows=arrays(np.float32, (3, 5), elements=FLOATS.filter(lambda x: abs(x) < 1e38)))
+def test_rows_of_8_bits_are_stored_as_they_were_again(rows: NDArray[np.float32]) -> None:
+    once = stored(rows, "int8")
+    assert once.shape == (3, 5 + 4)
+    assert stored(restored(once), "int8").tobytes() == once.tobytes()
+
+
+def test_every_scale_is_found_again() -> None:
+    rng = np.random.default_rng(0)
+    ones = (rng.integers(1 << 23, 1 << 24, 200_000) / 2.0**24).astype(np.float32)[:, None]
+    once = stored(ones, "int8")
+    assert (stored(restored(once), "int8") == once).all()
+
+
 def test_what_is_stored_whole_is_not_copied() -> None:
     rows = np.ones((2, 3), np.float32)
     assert stored(rows, "float32") is rows
 
 
+@pytest.mark.parametrize("dtype", VECTORS)
 @pytest.mark.parametrize("path", PATHS)
-def test_rows_are_read_from_a_memory_map(path: str, tmp_path: Path) -> None:
-    vectors = np.random.default_rng(0).standard_normal((50, 24)).astype(np.float16)
+def test_rows_are_read_from_a_memory_map(path: str, dtype: str, tmp_path: Path) -> None:
+    vectors = stored(np.random.default_rng(0).standard_normal((50, 24)).astype(np.float32), dtype)
     np.save(tmp_path / "v.npy", vectors, allow_pickle=False)
     mapped = np.load(tmp_path / "v.npy", mmap_mode="r", allow_pickle=False)
     with computing_by(path):
         for query in np.eye(24, dtype=np.float32):
             found = dot(query, mapped, np.array([49, 0, 49]))
-            assert found.tolist() == (vectors[[49, 0, 49]].astype(np.float32) @ query).tolist()
+            assert found.tolist() == (restored(vectors[[49, 0, 49]]).astype(np.float32) @ query).tolist()
 
 
+@pytest.mark.parametrize("dtype", VECTORS)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("row", [-1, 4, 2**62, -(2**63)])
-def test_a_row_that_is_not_there_is_refused(path: str, row: int) -> None:
+def test_a_row_that_is_not_there_is_refused(path: str, row: int, dtype: str) -> None:
     with computing_by(path), pytest.raises(IndexError):
-        dot(np.ones(3, np.float32), np.ones((4, 3), np.float16), np.array([0, row]))
+        dot(np.ones(3, np.float32), stored(np.ones((4, 3), np.float32), dtype), np.array([0, row]))
 
 
+@pytest.mark.parametrize("dtype", VECTORS)
 @pytest.mark.parametrize("path", PATHS)
-def test_dot_with_rows_of_another_width_is_refused(path: str) -> None:
-    with computing_by(path), pytest.raises(ValueError, match="width"):
-        dot(np.ones(2, np.float32), np.ones((4, 3), np.float16), np.array([0]))
+def test_dot_with_rows_of_another_width_is_refused(path: str, dtype: str) -> None:
+    for width in (1, 2, 6, 7):
+        with computing_by(path), pytest.raises(ValueError, match="width"):
+            dot(np.ones(width, np.float32), stored(np.ones((4, 3), np.float32), dtype), np.array([0]))
 
 
 @pytest.mark.skipif(dot_module._rescore is None, reason="not built here")

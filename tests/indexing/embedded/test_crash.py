@@ -348,7 +348,7 @@ def make_scenario(name: str) -> tuple[Scenario, Scenario]:
     first, a = loaded(Kind("float16", "int8"), KEYS[:30], 0)
     change, b = edited(a, KEYS[3:12], [*KEYS[8:20], *KEYS[30:38]], 1)
     again, c = edited(b, KEYS[15:30:2], [*KEYS[0:6], *KEYS[38:]], 2)
-    other, d = loaded(Kind("float32", None, fields=False), KEYS[20:], 3)
+    other, d = loaded(Kind("int8", None, fields=False), KEYS[20:], 3)
     return {
         "load": (Scenario([], [None]), Scenario([first], [None, a])),
         "edit": (Scenario([first], [None, a]), Scenario([change, again], [a, b, c])),
@@ -441,7 +441,7 @@ def assert_whole(folder: Path, model: Model) -> None:
 def history(seed: int) -> Iterator[tuple[Step, Model | None]]:
     """Steps without end, each with the state that it leaves; the first leaves no index."""
     rng = random.Random(seed)
-    kind = Kind("float16", "int8")
+    kind = Kind("int8", "int8")
     model: Model | None = None
     yield lambda backend: None, None
     for number in count(1):

@@ -37,7 +37,7 @@ from scipy import sparse
 from boc.errors import BackendError, BocError
 from boc.inputs.metadata import holds
 from boc.manifest import Manifest
-from boc.names import CONCEPT_DTYPES
+from boc.names import CONCEPT_DTYPES, VECTOR_DTYPES
 from boc.rerank.storage import store
 from boc.types import (
     MODALITIES,
@@ -92,7 +92,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Row:
-    """What an index holds of an item; components are exact in float16, and so are their products."""
+    """What an index holds of an item; components are exact in the dtype, and so are their products."""
 
     item: Item
     terms: list[int]
@@ -172,11 +172,17 @@ def _row(kind: Kind, key: str, rng: random.Random, largest: int) -> Row:
     item = Item(key, modality, content, rng.choice(["", "a", key]), fields)
     terms = [rng.choice([0, 0, 1, min(2, largest), largest]) for _ in range(TERMS)]
     concepts = [_halves(rng, WIDTH) for _ in range(rng.randint(0, 2))]
-    return Row(item, terms, _halves(rng, DIM), concepts)
+    return Row(item, terms, _signs(rng, DIM) if kind.dtype == "int8" else _halves(rng, DIM), concepts)
 
 
 def _halves(rng: random.Random, width: int) -> list[float]:
     return rng.choices([-1.0, -0.5, 0.0, 0.5, 1.0], k=width)
+
+
+def _signs(rng: random.Random, width: int) -> list[float]:
+    """Components of one magnitude, which 8 bits hold without a loss."""
+    size = rng.choice([0.5, 1.0])
+    return rng.choices([-size, 0.0, size], k=width)
 
 
 def columns(
@@ -231,7 +237,8 @@ def assert_holds(index: EmbeddedIndex, model: Model) -> None:
     assert same_matrix(index.terms(keys, [3, 1]), sparse.csr_array(terms.toarray() * np.int32([0, 1, 0, 1, 0])))
     assert index.document_frequencies().tolist() == (terms.toarray() > 0).sum(axis=0).tolist()
     stored = index.vectors(keys)
-    assert stored.dtype == model.kind.dtype
+    assert stored.dtype == model.kind.manifest.vector_floats
+    assert index.manifest.vector_dtype == model.kind.dtype
     assert stored.tolist() == vectors.tolist()
     assert {name: array.tolist() for name, array in index.arrays().items()} == {
         name: array.tolist() for name, array in ARRAYS.items()
@@ -278,7 +285,7 @@ POOL = [
 ]  # fmt: skip
 KEYS = st.lists(st.sampled_from(POOL) | TEXT, min_size=1, max_size=9, unique=True)
 KINDS = st.builds(
-    Kind, st.sampled_from(["float16", "float32"]), st.sampled_from([None, *CONCEPT_DTYPES]), st.booleans()
+    Kind, st.sampled_from(["float32", *VECTOR_DTYPES]), st.sampled_from([None, *CONCEPT_DTYPES]), st.booleans()
 )
 ROWS = st.tuples(KEYS, st.integers(0, 99), st.sampled_from([1, 3, 300, 70_000]))
 GONE = st.lists(st.integers(0, 99) | st.sampled_from(POOL), max_size=9)

@@ -86,6 +86,8 @@ CASES = {
     "no centre": (2, "float32", False, 1),
     "shortlist": (1, "float32", True, 1),
     "shortlist of segments": (3, "float16", True, 1),
+    "8 bits": (3, "int8", True, 1 << 30),
+    "shortlist in 8 bits": (2, "int8", True, 1),
 }
 
 

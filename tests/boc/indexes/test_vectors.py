@@ -1,0 +1,71 @@
+"""Indexes of rounded vectors: what they hold, through all that is done with an index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from boc import append, build_index, copy_index, delete, plugins
+from boc.evaluate.verify import verify
+from boc.indexes.export import export_index
+from boc.inputs.features import FeatureFile
+from boc.names import VECTOR_DTYPES
+from boc.plugins import Index
+from boc.rerank.storage import kept
+from tests.helpers import boc
+
+
+def assert_holds(index: Index, features: Path, dtype: str) -> None:
+    """That an index holds the vectors of a file rounded to ``dtype``, and terms of these."""
+    assert index.manifest.vector_dtype == dtype
+    with FeatureFile(features) as file:
+        for modality in ("image", "text"):
+            batch = file.batch(modality, 0, file.count(modality))
+            found = index.vectors([item.id for item in batch.items])
+            np.testing.assert_array_equal(found, kept(batch.embeddings.vectors, dtype))
+    for files, against in (([], "vectors"), ([features], "features")):
+        verified = verify(index, files=files)
+        assert (verified.right, verified.against, verified.rounded) == (True, against, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", ["dictionary:2/8(terms=16)", "bits:4/8"])
+@pytest.mark.parametrize("dtype", VECTOR_DTYPES)
+def test_whatever_is_done_with_an_index_keeps_its_rounding(
+    library: Path, tmp_path: Path, dtype: str, code: str
+) -> None:
+    features, at, to = library / "photos.h5", f"file:{tmp_path / 'here'}", f"file:{tmp_path / 'there'}"
+    backend = plugins.backend(at)
+    build_index("photos", features, at=at, code=code, vectors=dtype)
+    assert_holds(backend.open("photos"), features, dtype)
+    delete("photos", ["003.png", "004.png"], at=at)
+    assert append("photos", features, at=at).replaced == 118
+    assert_holds(backend.open("photos"), features, dtype)
+    backend.compact("photos")
+    assert_holds(backend.open("photos"), features, dtype)
+    copy_index("photos", at=at, to=to)
+    copy_index("photos", "coded", at=at, code="bits:8")
+    export_index("photos", tmp_path / "exported.h5", at=at)
+    build_index("again", tmp_path / "exported.h5", at=to)
+    for place, name in ((to, "photos"), (at, "coded"), (to, "again")):
+        assert_holds(plugins.backend(place).open(name), features, dtype)
+    assert build_index("photos", tmp_path / "exported.h5", at=at).up_to_date
+
+
+def test_8_bits_are_chosen_and_told_by_commands(library: Path, tmp_path: Path) -> None:
+    at, features = f"file:{tmp_path}", library / "photos.h5"
+    made = boc("index", "photos", features, "--at", at, "--vectors", "int8")
+    assert made.exit_code == 0, made.output
+    assert "x int8\n" in boc("info", "photos", "--at", at).stdout
+    assert boc("verify", "photos", "--at", at).exit_code == 0
+    with FeatureFile(features) as file:
+        dim, items = file.header.dim, file.count("image") + file.count("text")
+    (rows,) = tmp_path.glob("photos/segment-*/vectors.npy")
+    assert np.load(rows).shape == (items, dim + 4)
+    again = boc("index", "photos", features, "--at", at, "--vectors", "int8")
+    assert "up to date" in again.stdout
+    other = boc("index", "photos", features, "--at", at, "--vectors", "float16")
+    assert other.exit_code == 1
+    assert "add --replace" in other.stderr
