@@ -1,7 +1,8 @@
 """Engines of the race that answer from codes: ours, scipy and tantivy.
 
 Ours is the whole public path, ``load_index`` and ``Searcher.search_arrays``: query encoding, posting lists, re-ranking
-from float16; ids and scores as arrays, which is what the libraries of vectors give. ``scipy`` (product
+from float16, or from 8 bits (``dictionary:2 int8``); ids and scores as arrays, which is what the libraries of vectors
+give. ``scipy`` (product
 with the transposed term matrix, ``argpartition``) and ``tantivy`` (terms as words of a document, weights of the query
 as boosts; it does not see the frequencies of documents, whose lengths are equal) answer from the same codes and
 re-score in the same way; their bytes count float16 vectors and the arrays of the code.
@@ -12,7 +13,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from boc.search.searcher import Searcher
 from boc.types import Embeddings, TermMatrix
 
 NAME = "bench"
+INT8 = " int8"
 DEPTHS = (50, 100, 150, 200, 300, 500, 1000, 2000)  # candidates
 FEW = (100, 300, 1000)  # of an engine that is slow
 SLOW = ((32, 300), (64, 300), (64, 500), (128, 500))  # settings of one that is slower
@@ -39,6 +40,11 @@ QUERY_Z = {
     "scalar": (32, 64, 128, 256),
     "bits": (32, 64, 96, 128, 256, 512),
 }
+
+
+def code_of(text: str) -> str:
+    """The code of ours, of which ``text`` may also say that vectors are stored in 8 bits: ``dictionary:2 int8``."""
+    return text.removesuffix(INT8)
 
 
 def is_raced(text: str) -> bool:
@@ -81,13 +87,13 @@ class Ours(Coded, Local):
 
     def __init__(self, data: Data, folder: Path, code: str) -> None:
         self.searcher = Searcher.open(NAME, f"file:{folder}")
-        Coded.__init__(self, data, code, self.searcher.codec)
+        Coded.__init__(self, data, code_of(code), self.searcher.codec)
 
     @classmethod
     def build(cls, data: Data, folder: Path, code: str, threads: int) -> Took:
-        codec = fitted(data, code)
+        codec, vectors = fitted(data, code_of(code)), "int8" if code.endswith(INT8) else "float16"
         with FeatureFile(data.gallery) as file:
-            manifest = replace(new_manifest(file, codec), vector_dtype="float16")
+            manifest = new_manifest(file, codec, vectors=vectors)
             begun = time.perf_counter()
             for done in load_index(file, f"file:{folder}", NAME, codec, manifest):
                 told(f"{folder.name}: {done} items")

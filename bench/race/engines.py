@@ -1,6 +1,6 @@
 """The engines of one process that are raced, by name: of the engine, and of the code if it is over one.
 
-``boc bits:32``, ``scipy dictionary:2``, ``hnsw32``. Each is built once, in a folder of its own.
+``boc bits:32``, ``boc bits:32 int8``, ``scipy dictionary:2``, ``hnsw32``. Each is built once, in a folder of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib import import_module
 import click
 import numpy as np
 
-from bench.race.codes import Coded, Ours, Scipy, Tantivy, fit, is_raced
+from bench.race.codes import Coded, Ours, Scipy, Tantivy, code_of, fit, is_raced
 from bench.race.data import Data
 from bench.race.engine import Engine, Facts, Local, Setting, child, folder_of, once, status, use_threads
 from bench.race.vectors import Brute, Flat, Hnsw, Ivf, IvfOpq, IvfPq, IvfRabitq, Scann, Usearch
@@ -38,8 +38,10 @@ def check_name(name: str) -> None:
     """UsageError unless it names an index."""
     engine, _, code = name.partition(" ")
     coded = engine in ENGINES and issubclass(ENGINES[engine], Coded)
-    if engine not in ENGINES or bool(code) != coded or (coded and not is_raced(code)):
-        raise click.UsageError(f"no index {name!r}; known: {', '.join(all_names())}, other terms and scalar:64 too")
+    plain = code_of(code) if engine == Ours.library else code
+    if engine not in ENGINES or bool(code) != coded or (coded and not is_raced(plain)):
+        others = "other terms and scalar:64 too; boc with int8 behind it"
+        raise click.UsageError(f"no index {name!r}; known: {', '.join(all_names())}, {others}")
 
 
 def opened(data: Data, name: str) -> Engine:
@@ -50,7 +52,7 @@ def opened(data: Data, name: str) -> Engine:
 def built(data: Data, name: str, threads: int) -> Facts:
     """Fit and build what is not there yet."""
     engine, _, code = name.partition(" ")
-    folder, kind = folder_of(data, name), parse_code(code).name if code else ""
+    folder, kind = folder_of(data, name), parse_code(code_of(code)).name if code else ""
     fitting = {"build": 0.0, "cpu": 0.0, "peak": 0.0}
     if kind:
         fitting = once(folder_of(data, f"codec {kind}"), threads, fit, data, kind)

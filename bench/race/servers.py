@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -210,7 +210,7 @@ class Server:
         parts = [codec.encode_documents(Embeddings(data.modality, block)) for _, block in data.blocks()]
         encode = time.perf_counter() - begun
         with FeatureFile(data.gallery) as file:
-            manifest, items = replace(new_manifest(file, codec), vector_dtype="float16"), file.items(data.modality)
+            manifest, items = new_manifest(file, codec, vectors="float16"), file.items(data.modality)
         begun, server = time.perf_counter(), self.cpu_seconds()
         with backend.create(name, manifest, codec.arrays()) as writer:
             for (start, block), terms in zip(data.blocks(), parts, strict=True):

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bench.race import engines
-from bench.race.codes import NAME, Ours, encoded
+from bench.race.codes import NAME, Ours, code_of, encoded
 from bench.race.data import Data, K
 from bench.race.engine import Clock, folder_of, use_threads
 from bench.race.options import Given, on_data
@@ -78,7 +78,7 @@ def parts(data: Data, variant: Variant, rounds: int) -> tuple[float, NDArray[np.
     """Mean of the postings that a query reads, and nanoseconds (2, rounds, queries) to encode it, and of our kernel."""
     engine = variant.engine
     assert isinstance(engine, Ours)
-    terms = sparse.vstack(list(encoded(data, variant.name.partition(" ")[2], Clock())), format="csr")
+    terms = sparse.vstack(list(encoded(data, code_of(variant.name.partition(" ")[2]), Clock())), format="csr")
     postings = Postings.from_matrix(terms)
     engine.choose(variant.setting)
     queries = [engine.terms(query[None]) for query in data.asked[0]]

@@ -95,7 +95,7 @@ def test_the_exact_answers_of_the_miniature_are_those_known(
 def test_the_miniature_has_the_rows_that_are_known_beforehand(
     bench: SimpleNamespace, files: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    names = ("boc dictionary:2", "scipy dictionary:2", "flat", "brute", "hnsw32")
+    names = ("boc dictionary:2", "boc dictionary:2 int8", "scipy dictionary:2", "flat", "brute", "hnsw32")
     options = [part for name in names for part in ("--index", name)]
     work = tmp_path / "work"
     found = run(
@@ -104,10 +104,11 @@ def test_the_miniature_has_the_rows_that_are_known_beforehand(
     assert found.columns == bench.race.HEAD
     told = {"gallery": "gallery.h5", "items": 1000, "dim": 100, "queries": 20, "chosen_by": 20, "rounds": 3}
     assert told.items() <= found.head["settings"].items()
-    engines = ("boc dictionary:2", "scipy dictionary:2", "faiss Flat", "numpy brute force", "faiss HNSW32")
+    libraries = ("scipy dictionary:2", "faiss Flat", "numpy brute force", "faiss HNSW32")
+    engines = ("boc dictionary:2", "boc dictionary:2 int8", *libraries)
     by_name = {kind: [r for r in found.table if f"{r['engine']} {r['index']}" == kind] for kind in engines}
     assert sum(map(len, by_name.values())) == len(found.table)
-    ours, scipy, flat, brute, graph = by_name.values()
+    ours, narrow, scipy, flat, brute, graph = by_name.values()
     for exact in (flat, brute):
         (only,) = exact
         assert (only["setting"], only["at"], only["ours"]) == ("-", "0.90 0.95 0.98 0.99", "0")
@@ -119,7 +120,7 @@ def test_the_miniature_has_the_rows_that_are_known_beforehand(
     assert all(float(row["index_mb"]) > 1000 * 64 * 4 / 1e6 for row in graph)  # 64 neighbours of 4 bytes a node
     # Queries are nearest to the centroids of their own group's ten, and 50 candidates hold all of them.
     assert all(row["recall"] == "1.0000" for row in ours + scipy if float(row["validation"]) == 1)
-    assert {row["ours"] for row in ours} == {"1"}
+    assert {row["ours"] for row in ours + narrow} == {"1"}
     assert {row["ours"] for row in scipy} == {"0"}
     for row in ours:
         parts = [float(row[name]) for name in ("index_mb", "vectors_mb", "codec_mb", "rest_mb")]
@@ -127,7 +128,9 @@ def test_the_miniature_has_the_rows_that_are_known_beforehand(
         # 2,000 postings of two bytes and one, 101 starts of four; float16, and compact codes of two bits, with a scale;
         # 100 centroids in bytes, scales, a mean
         assert parts[:3] == [0.007, 0.229, 0.011]
-    assert all(row["vectors_mb"] == "0.200" for row in scipy)
+    # A byte per component, a scale of four, and compact codes.
+    assert {row["vectors_mb"] for row in narrow} == {"0.133"}
+    assert {row["vectors_mb"] for row in scipy} == {"0.200"}
     for row in found.table:
         rounds = [float(part) for part in row["p50_rounds"].split()]
         assert len(rounds) == 3
@@ -135,8 +138,8 @@ def test_the_miniature_has_the_rows_that_are_known_beforehand(
         assert float(row["p50_least"]) <= float(row["p50_ms"]) <= float(row["p50_most"])
         assert bool(row["at"]) == bool(row["qps_1"]) == bool(row["anon_mb"])
     table = run(bench, work, "ratios.py", tmp_path / "rows.csv").table
-    assert {row["ours"] for row in table} == {"boc dictionary:2"}
-    assert {row["theirs"] for row in table} == {*engines} - {"boc dictionary:2"}
+    assert {row["ours"] for row in table} == {"boc dictionary:2", "boc dictionary:2 int8"}
+    assert {row["theirs"] for row in table} == {*libraries}
 
 
 @pytest.mark.slow
@@ -353,7 +356,10 @@ def test_the_first_items_of_a_gallery_are_a_gallery(
     assert list(cut.rows) == [f"{i:04d}" for i in range(30)]
 
 
-@pytest.mark.parametrize("name", ["hnsw", "boc", "boc bits", "boc hard:3", "flat bits:3", "boc bits:x"])
+NONE = ["hnsw", "boc", "boc bits", "boc hard:3", "flat bits:3", "boc bits:x", "boc bits:3 int4", "scipy bits:3 int8"]
+
+
+@pytest.mark.parametrize("name", NONE)
 def test_an_index_that_is_none_is_refused_with_those_there_are(bench: SimpleNamespace, name: str) -> None:
     with pytest.raises(Exception, match=rf"no index '{name}'; known: boc bits:32, "):
         bench.engines.check_name(name)
