@@ -303,7 +303,7 @@ def test_every_engine_is_built_once_and_finds_the_exact_top_ten_at_its_widest_se
 ) -> None:
     for library in ("faiss", "tantivy", "usearch"):  # faiss crashes in index_factory if usearch was there first
         pytest.importorskip(library)
-    there = importlib.util.find_spec("scann") is not None  # not among what the tests install
+    there = importlib.util.find_spec("scann") is not None  # it is not made for every platform
     engines = {name: engine for name, engine in bench.engines.ENGINES.items() if name != "scann" or there}
     data = bench.data.Data(tmp_path, *bench.data.synthetic(tmp_path, 300, 16, 10, 0), None, 0)
     queries, top = data.asked[0], data.top[0]
