@@ -37,6 +37,7 @@ TITLES = {  # file of rows: title, what was measured on; in the order of the pag
     "recall-postings-captions": ("Recall against postings: captions", "100,000 captions of Multi30k, MiniLM"),
     "race-embedded": ("The race in one process", "captions of Multi30k, MiniLM"),
     "race-million": ("The race over a million", "drawn vectors of 1,024 components"),
+    "race-million-int8": ("The same, beside vectors in 8 bits", "drawn vectors of 1,024 components"),
     "race-elasticsearch": ("The race on Elasticsearch", "captions of Multi30k, MiniLM"),
     "race-opensearch": ("The race on OpenSearch", "captions of Multi30k, MiniLM"),
     "kernel": ("Parts of a query, and a cold start", "captions of Multi30k, MiniLM"),
