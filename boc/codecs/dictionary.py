@@ -177,7 +177,7 @@ class Dictionary(Step):
         order = chosen.argsort(axis=1)
         numbers = np.take_along_axis(candidates, np.take_along_axis(chosen, order, axis=1), axis=1)
         frequencies = quantized(np.take_along_axis(weights, order, axis=1), 2**self.bits - 1)
-        return _of_filled(rows, cosines, terms_of(frequencies, numbers.astype(np.int32), len(centroids)))
+        return _without_zeros(rows, cosines, terms_of(frequencies, numbers.astype(np.int32), len(centroids)))
 
     @property
     def _centroids(self) -> Centroids:
@@ -210,12 +210,14 @@ def query_terms(code: QueryCode, X: NDArray[np.float32]) -> sparse.csr_array:
     rows, centroids = X - code.mean, Centroids(vectors, scales, heads, head_scales, starts)
     numbers, cosines = centroids.nearest(rows, code.z, code.cells)
     frequencies = quantized(cosines, code.top, code.temperature)
-    return _of_filled(rows, cosines, terms_of(frequencies, numbers.astype(np.int32), len(centroids)))
+    return _without_zeros(rows, cosines, terms_of(frequencies, numbers.astype(np.int32), len(centroids)))
 
 
-def _of_filled(rows: NDArray[np.float32], cosines: NDArray[np.float32], terms: sparse.csr_array) -> sparse.csr_array:
-    """``terms`` (n, V), as many of each row, without those of ``rows`` (n, d) that are zero; their ``cosines`` are."""
-    if not cosines.all():  # a cheap test
+def _without_zeros(
+    rows: NDArray[np.float32], cosines: NDArray[np.float32], terms: sparse.csr_array
+) -> sparse.csr_array:
+    """``terms`` (n, V) without those of the zero rows of ``rows`` (n, d). Each row has equally many terms."""
+    if not cosines.all():  # a cheap test: those of a zero row are all 0
         terms.data *= np.repeat(rows.any(axis=1), len(terms.data) // len(rows))
         terms.eliminate_zeros()
     return terms

@@ -68,7 +68,7 @@ def search_seconds(part: Searching, whole: Searching, items: int, terms: float =
     them in the cache are too fast to tell. None if the larger index was not the slower one.
     """
     each = SCATTERED
-    if whole.density >= SPARSE:
+    if whole.density >= SPARSE and whole.postings > part.postings:
         each = min(each, (whole.seconds - part.seconds) / (whole.postings - part.postings))
     more = max(0.0, whole.terms * whole.density / terms * items - whole.postings)
     return whole.seconds + more * each if each > 0 else None

@@ -182,6 +182,10 @@ def test_what_a_search_takes_is_foretold_by_its_postings(
     assert found == pytest.approx(searching(large).seconds + of_one * more, rel=1e-6, abs=1e-6)
 
 
+def test_searches_that_read_no_postings_take_as_long_among_more_items() -> None:
+    assert search_seconds(Searching(1000, 1e-4, 0, 0.1), Searching(5000, 2e-4, 0, 0.1), 10**6) == 2e-4
+
+
 def test_a_search_that_was_faster_among_more_items_foretells_nothing() -> None:
     slow, fast = Searching(1000, 2e-4, 64, 0.1), Searching(5000, 1e-4, 64, 0.1)
     assert search_seconds(slow, fast, 10**6) is None
