@@ -285,23 +285,26 @@ def test_patience_is_with_the_server_not_with_the_caller(monkeypatch: pytest.Mon
 
 
 class Slow(Server):
-    """Takes its time over a request until others have come too."""
+    """Answers when as many requests as ``company`` have met, and then leaves time for one more to come too early."""
 
     def __init__(self, company: int) -> None:
         super().__init__()
         self.company = company
-        self.met = threading.Event()
+        self.met, self.crowd = threading.Event(), threading.Event()
 
     def answer(self, fault: str, body: bytes) -> Json:
         if self.parallel >= self.company:
             self.met.set()
-        self.met.wait(0.2)
+        if self.parallel > self.company:
+            self.crowd.set()
+        assert self.met.wait(60)
+        self.crowd.wait(0.2)
         return super().answer(fault, body)
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 3])
 def test_as_many_requests_at_a_time_as_asked(in_flight: int) -> None:
-    server = Slow(in_flight + 1)
+    server = Slow(in_flight)
     with Bulk(server, "photos", max_rows=1, in_flight=in_flight) as bulk:
         for i in range(in_flight + 1):
             bulk.index(str(i), b"1")
@@ -311,7 +314,7 @@ def test_as_many_requests_at_a_time_as_asked(in_flight: int) -> None:
 @pytest.mark.parametrize("between", [[], ["b"], ["b", "c"]])
 def test_operations_on_one_id_do_not_overtake_each_other(between: list[str]) -> None:
     """The first may still be in the request being filled, or on its way."""
-    server = Slow(len(between) + 2)
+    server = Slow(len(between) + 1)
     with Bulk(server, "photos", max_rows=1, in_flight=9) as bulk:
         for key in ("a", *between):
             bulk.index(key, b"1")
