@@ -5,8 +5,9 @@ the vectors are; then what documents are sorted by, and how files are read), ``e
 loaded by our own loader with two requests on their way and merged to one segment; codes are fitted, and items encoded,
 before that clock starts. Ours answer through
 ``Searcher.search_vectors``: the query's encoding is part of their time. All return ten items with their content, over
-our own connection. Vectors to re-score are float16; those of HNSW are what its type keeps. A graph counts as ``rest``
-where the server does not tell its files apart. ``R=1000000`` is every item that shares a term with the query.
+our own connection. HNSW is given vectors and asked in the fastest form that the server reads (hnsw.py). Vectors to
+re-score are float16; those of HNSW are what its type keeps. A graph counts as ``rest`` where the server does not tell
+its files apart. ``R=1000000`` is every item that shares a term with the query.
 
 A server is a kind of tests/servers, started on the machine and stopped in the end, or the address of one that runs;
 there the indexes ``boc-bench-*`` are removed in the end.
@@ -33,6 +34,7 @@ from numpy.typing import NDArray
 from bench.race.codes import Coded, fit, fitted, is_raced
 from bench.race.data import Data, K, Matrix, told
 from bench.race.engine import Engine, Facts, Setting, UnavailableError, folder_of, once, status_of
+from bench.race.hnsw import EFS, HNSW, STORED, base64_form, hnsw_index, hnsw_query, list_form, quantised, scale_of
 from boc import plugins
 from boc.codecs import parse_code
 from boc.errors import BackendError
@@ -42,7 +44,6 @@ from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
 from boc.types import Embeddings
 from indexing.server.backend import ServerBackend
-from indexing.server.binary import encoded
 from indexing.server.bulk import Bulk
 from indexing.server.requests import ITEM
 from indexing.server.term_fields import STRATEGIES
@@ -58,9 +59,6 @@ GRIDS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "bits": ((32, 64), (100, 300, 500)),
 }
 """Terms of a query, candidates."""
-HNSW = {"elasticsearch": ("hnsw", "int8_hnsw", "int4_hnsw", "bbq_hnsw"), "opensearch": ("fp32", "sq", "byte")}
-EFS = (10, 15, 20, 25, 30, 40, 50, 75, 100, 200)
-STORED = {"byte": np.dtype(np.int8)}  # float32 otherwise
 SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 
 
@@ -127,16 +125,27 @@ class ServedGraph(Served):
         self.library, self.kind, self.timed, self.data = server.label, what, server.timed, data
         self.path = f"/{server.name_of(what)}/_search"
         self.scale = scale_of(data) if what == "byte" else None
+        self.choose(self.grid[0])
+        self.form = base64_form
+        if self.scale is not None or not self._answers(data.asked[1][:1]):
+            self.form = list_form
+
+    def _answers(self, query: Matrix) -> bool:
+        try:
+            self.ask(query)
+        except RefusedError:
+            return False
+        return True
 
     def choose(self, setting: Setting) -> None:
         (self.ef,) = setting
 
+    def body(self, query: Matrix) -> Json:
+        vector: NDArray[Any] = query[0] if self.scale is None else quantised(query[0], self.scale)
+        return {**hnsw_query(self.timed.engine, self.form(vector), self.ef), "size": K, "_source": ITEM}
+
     def ask(self, query: Matrix) -> Any:
-        vector: NDArray[Any] = query[0]
-        if self.scale is not None:
-            vector = quantised(vector, self.scale).astype(np.int32)
-        body = {**hnsw_query(self.timed.engine, vector, self.ef), "size": K, "_source": ITEM}
-        return self.timed.search(self.path, body)["hits"]["hits"]
+        return self.timed.search(self.path, self.body(query))["hits"]["hits"]
 
     def rows(self, answer: Any) -> Sequence[int]:
         return [self.data.rows[hit["_source"]["id"]] for hit in answer]
@@ -353,60 +362,6 @@ def launched(kind: str, folder: Path, heap: str, **more: Any) -> Iterator[Any]:
             yield node
     except (servers.UnavailableError, servers.MismatchError, servers.StartError) as error:
         raise click.ClickException(str(error)) from error
-
-
-def hnsw_index(engine: str, kind: str, dim: int) -> Json:
-    """The body that makes an index of documents with an indexed vector."""
-    properties = {
-        "id": {"type": "keyword", "index": False},
-        "modality": {"type": "keyword"},
-        "words": {"type": "text"},
-        "vector": hnsw_field(engine, kind, dim),
-    }
-    settings: Json = {"number_of_shards": 1, "number_of_replicas": 0, "refresh_interval": "-1", "sort.field": "id"}
-    mapping: Json = {"dynamic": False, "properties": properties}
-    if engine == "opensearch":
-        settings["knn"] = True  # its vectors are left out of _source by themselves
-    else:
-        mapping["_source"] = {"excludes": ["vector"]}
-    return {"settings": settings, "mappings": mapping}
-
-
-def hnsw_field(engine: str, kind: str, dim: int) -> Json:
-    """The mapping of a vector that the server indexes by HNSW."""
-    if engine == "elasticsearch":
-        graph = {"type": "dense_vector", "index": True, "similarity": "dot_product", "index_options": {"type": kind}}
-        return {**graph, "dims": dim}
-    encoder = {"parameters": {"encoder": {"name": "sq"}}} if kind == "sq" else {}
-    method = {"name": "hnsw", "engine": "lucene", "space_type": "innerproduct", **encoder}
-    kinds = {"data_type": "byte"} if kind == "byte" else {}
-    return {"type": "knn_vector", "dimension": dim, "method": method, **kinds}
-
-
-def hnsw_query(engine: str, vector: NDArray[Any], ef: int) -> Json:
-    """The K nearest, ``ef`` candidates looked at."""
-    if engine == "elasticsearch":
-        return {"knn": {"field": "vector", "query_vector": vector, "k": K, "num_candidates": ef}}
-    return {"query": {"knn": {"vector": {"vector": vector, "k": K, "method_parameters": {"ef_search": ef}}}}}
-
-
-def scale_of(data: Data) -> float:
-    """One scale for all vectors: that of their largest component."""
-    return 127 / max(float(np.abs(block).max()) for _, block in data.blocks())
-
-
-def quantised(vectors: NDArray[np.float32], scale: float) -> NDArray[np.int8]:
-    """Whole numbers to 127."""
-    whole: NDArray[np.int8] = np.clip(np.rint(vectors * scale), -127, 127).astype(np.int8)
-    return whole
-
-
-def list_form(vector: NDArray[Any]) -> Any:
-    return vector.tolist() if vector.dtype == np.int8 else vector
-
-
-def base64_form(vector: NDArray[Any]) -> str:
-    return encoded(vector.astype(">f4").tobytes())
 
 
 def remove(transport: Any, name: str) -> None:

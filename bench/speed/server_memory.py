@@ -34,12 +34,11 @@ import numpy as np
 
 from bench.race.data import Data, K, Matrix, synthetic, told
 from bench.race.engine import PROCESSORS, Engine, Setting, UnavailableError, use_threads
-from bench.race.servers import SCHEMES, ServedCode, ServedGraph, Server, hnsw_query, launched
+from bench.race.servers import SCHEMES, ServedCode, ServedGraph, Server, launched
 from bench.race.timing import recall_of
 from bench.report.rows import Writer
 from bench.speed.memory_group import ROOM, Group, drop_cache, read_ahead, reads_of
-from indexing.server.requests import ITEM
-from indexing.server.transport import RefusedError
+from indexing.server.transport import Json, RefusedError
 
 INDEXES = (
     "dictionary:2", "dictionary:2 text binary id niofs", "dictionary:2 text binary term",
@@ -65,10 +64,10 @@ class Rescored(ServedGraph):
     def choose(self, setting: Setting) -> None:
         self.ef, self.times = setting
 
-    def ask(self, query: Matrix) -> Any:
-        body = hnsw_query(self.timed.engine, query[0], self.ef)
-        body["knn"]["rescore_vector"] = {"oversample": self.times}
-        return self.timed.search(self.path, {**body, "size": K, "_source": ITEM})["hits"]["hits"]
+    def body(self, query: Matrix) -> Json:
+        found = super().body(query)
+        found["query"]["knn"]["rescore_vector"] = {"oversample": self.times}
+        return found
 
 
 class Place:

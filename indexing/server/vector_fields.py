@@ -45,6 +45,8 @@ return sum + params.offset;
 """
 DENSE = "double x = dotProduct(params.query, 'vector'); return x < 0 ? 1 / (1 - x) : 1 + x;"
 """The dot product as ``max_inner_product`` turns it into a score that is not negative."""
+COSINE = "(1 + cosineSimilarity(params.query, 'vector')) / 2"
+"""The cosine as the similarity ``cosine`` turns it into a score that is not negative."""
 READ_DENSE = """
 float[] vector = doc['vector'].vectorValue; List found = new ArrayList();
 for (float value : vector) { found.add(value); }
@@ -53,6 +55,7 @@ return found;
 """The components of a dense_vector, as a copy: the server reuses its array for the next document."""
 CANDIDATES = 10_000  # the most that a knn query takes
 LARGEST = 127  # the largest component of a byte vector
+BYTE_NEEDS = "Elasticsearch from 8.16 on, or OpenSearch from 3.0 on with its k-NN plug-in,"
 
 
 class VectorField(ABC):
@@ -108,7 +111,7 @@ class VectorField(ABC):
         return dim * np.dtype(self.dtype).itemsize
 
     def asked(self, query: NDArray[np.float32]) -> NDArray[Any]:
-        """A query (d,) as the server takes it."""
+        """A query (d,) as scripts take it."""
         return query
 
     @abstractmethod
@@ -186,8 +189,12 @@ class Dense(VectorField):
         if not self.searched:
             return super().best(matching, query, k)
         # Lucene walks through the documents of a filter up to so many candidates, above through all of the index.
-        asked = {"query_vector": query, "k": k, "num_candidates": CANDIDATES}
+        asked = {"query_vector": self._sought(query), "k": k, "num_candidates": CANDIDATES}
         return {"knn": {"field": self.path, **asked, "filter": matching}}
+
+    def _sought(self, query: NDArray[np.float32]) -> Any:
+        """A query as a search without a script takes it."""
+        return query
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
         return [1 - 1 / score if score < 1 else score - 1 for score in scores]
@@ -210,18 +217,55 @@ class BFloat16(Dense):
     size = 2
 
 
-class Byte(VectorField):
-    """OpenSearch's knn_vector of bytes without a graph: each vector is divided by its largest component, times 127.
+class DenseByte(Dense):
+    """The same in a byte per component: each vector is divided by its largest component, times 127.
 
-    The server compares by the cosine, so the factors need not be kept; that takes vectors of length 1. It gives them
-    back in _source alone, without writing them there; but a _source with exclusions it keeps twice, vectors and all.
+    The server compares by the cosine, so the factors need not be kept; that takes vectors of length 1.
+    """
+
+    name = "byte"
+    exact = False
+    unit = True
+    size = 1
+    needs = BYTE_NEEDS
+
+    def mapping(self, dim: int) -> Json:
+        return {**super().mapping(dim), "similarity": "cosine"}
+
+    def values(self, vectors: NDArray[Any]) -> Iterator[str]:
+        return (row.tobytes().hex() for row in _whole(vectors).astype(np.int8))
+
+    def asked(self, query: NDArray[np.float32]) -> NDArray[np.int32]:
+        found: NDArray[np.int32] = _whole(query[None])[0]
+        return found
+
+    def _sought(self, query: NDArray[np.float32]) -> str:
+        (text,) = self.values(query[None])
+        return text
+
+    def script(self, query: Any, offset: Any) -> Json:
+        return {"source": self._source(COSINE), "params": {"query": query}}
+
+    def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
+        length = _length(query)
+        return [(2 * score - 1) * length for score in scores]
+
+    def decoded(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
+        return unit_rows(super().decoded(rows)).astype(self.dtype)
+
+
+class KnnByte(VectorField):
+    """The same as OpenSearch's knn_vector without a graph.
+
+    The server gives the vectors back in _source alone, without writing them there; but a _source with exclusions it
+    keeps twice, vectors and all.
     """
 
     name = "byte"
     exact = False
     unit = True
     in_source = True
-    needs = "OpenSearch from 3.0 on with its k-NN plug-in"
+    needs = BYTE_NEEDS
 
     def mapping(self, dim: int) -> Json:
         # The method takes no cosine for bytes. It makes nothing here: a script says by what it compares.
@@ -238,7 +282,7 @@ class Byte(VectorField):
     def bytes(self, dim: int) -> int:
         return dim
 
-    def asked(self, query: NDArray[np.float32]) -> NDArray[Any]:
+    def asked(self, query: NDArray[np.float32]) -> NDArray[np.int32]:
         found: NDArray[np.int32] = _whole(query[None])[0]
         return found
 
@@ -259,7 +303,7 @@ class Byte(VectorField):
         return found
 
     def decoded(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
-        return unit_rows(np.array(rows, np.float32)).astype(np.float16 if self.dtype == "float16" else np.float32)
+        return unit_rows(np.array(rows, np.float32)).astype(self.dtype)
 
 
 def _whole(vectors: NDArray[Any]) -> NDArray[np.int32]:
@@ -270,7 +314,16 @@ def _whole(vectors: NDArray[Any]) -> NDArray[np.int32]:
     return np.rint(whole).astype(np.int32)
 
 
-VECTOR_FIELDS: dict[str, VectorField] = {field.name: field for field in (Binary(), Dense(), BFloat16(), Byte())}
+VECTOR_FIELDS: dict[str, VectorField] = {
+    **{field.name: field for field in (Binary(), Dense(), BFloat16(), KnnByte())},
+    "dense_byte": DenseByte(),
+}
+"""By the names that indexes remember."""
+
+
+def chosen_field(vectors: str, engine: str) -> str:
+    """The name in ``VECTOR_FIELDS`` of what ``?vectors=`` means on an engine."""
+    return "dense_byte" if (vectors, engine) == ("byte", "elasticsearch") else vectors
 
 
 def offset(vector: NDArray[np.float32]) -> float:

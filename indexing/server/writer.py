@@ -39,7 +39,7 @@ from .score_check import self_test
 from .searches import scan
 from .shards import Shards
 from .transport import RefusedError, Transport, UnfinishedError, UnreachableError
-from .vector_fields import VECTOR_FIELDS, Binary, is_unit
+from .vector_fields import VECTOR_FIELDS, Binary, chosen_field, is_unit
 
 BLOCK = 3 << 20  # bytes of a codec array per document
 EVERYTHING = {"query": {"exists": {"field": "modality"}}, "sort": [{"id": "asc"}], "_source": False}
@@ -160,7 +160,7 @@ class ServerWriter:
     def _create(self, largest: int) -> Generation:
         """Create an empty generation with the first field type that the server supports. BackendError if it scores
         wrongly."""
-        lacking, vectors = [], self._address.vectors
+        lacking, vectors = [], chosen_field(self._address.vectors, self._transport.engine)
         physical = f"{self._name}-boc-{self._digest}-{self._number}"
         for field in term_fields.preferred(self._order, largest):
             state = State(self.first_state, field, vectors, searched=VECTOR_FIELDS[vectors].searched)

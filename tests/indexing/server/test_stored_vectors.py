@@ -30,7 +30,8 @@ QUERIES = (1.5 * unit_rows(RNG.standard_normal((8, DIM)))).astype(np.float32)
 OFF = {"binary": 0.0, "float": 0.0, "bfloat16": 2.0**-8, "byte": 2.0**-7}
 """Format -> how much a component of a stored vector may be off, in parts of the largest one."""
 FORMATS = {
-    "elasticsearch-9": ("binary", "float", "bfloat16"),
+    "elasticsearch-8": ("binary", "byte"),
+    "elasticsearch-9": ("binary", "float", "bfloat16", "byte"),
     "opensearch-3-knn": ("binary", "byte"),
 }
 CASES = [
@@ -118,7 +119,7 @@ def told_of(index: ServerIndex, queries: Any) -> list[Any]:
     return index.search(queries[:1], WINDOW + 1, rescore=Rescore("dot", Embeddings("text", QUERIES[:1]), K))[0]
 
 
-@pytest.mark.parametrize("server", kinds("opensearch-3-knn"), indirect=True)
+@pytest.mark.parametrize("server", kinds("opensearch-3-knn", "elasticsearch-9"), indirect=True)
 def test_bytes_take_no_other_length_and_nothing_is_changed(server: Any, name: str) -> None:
     backend = connected(server, vectors="byte", replicas=0)
     build(backend, name)
@@ -135,7 +136,6 @@ def test_bytes_take_no_other_length_and_nothing_is_changed(server: Any, name: st
     [
         pytest.param("opensearch-3", "bfloat16", "Elasticsearch from 9.3 on", marks=pytest.mark.slow),
         pytest.param("opensearch-3", "byte", "k-NN plug-in", marks=pytest.mark.slow),
-        pytest.param("elasticsearch-9", "byte", "OpenSearch from 3.0 on", marks=pytest.mark.servers),
         pytest.param("elasticsearch-8", "float", "Elasticsearch from 9.3 on", marks=pytest.mark.servers),
     ],
     indirect=["server"],

@@ -17,7 +17,17 @@ from boc.vectors import unit_rows
 from indexing.server import requests
 from indexing.server.binary import raw
 from indexing.server.term_fields import STRATEGIES
-from indexing.server.vector_fields import FLOAT16, FLOAT32, LARGEST, VECTOR_FIELDS, Byte, Dense, VectorField, offset
+from indexing.server.vector_fields import (
+    FLOAT16,
+    FLOAT32,
+    LARGEST,
+    VECTOR_FIELDS,
+    Dense,
+    DenseByte,
+    KnnByte,
+    VectorField,
+    offset,
+)
 
 DTYPES = st.sampled_from(["float16", "float32"])
 fields = st.builds(
@@ -53,7 +63,7 @@ def test_reranking_adds_the_script_of_the_field_and_leaves_the_search_as_it_was(
         knn = found["query"]["knn"]
         assert (knn["field"], knn["k"], knn["filter"]) == ("boc.vector", 5, body["query"])
         assert knn["num_candidates"] == requests.WINDOW
-        assert knn["query_vector"] is vector
+        assert knn["query_vector"] is vector or knn["query_vector"] == "5f7f"
         return
     else:
         assert found["query"]["script_score"]["query"] == body["query"]
@@ -77,39 +87,60 @@ def vectors_of(seed: int, count: int, dim: int) -> NDArray[np.float32]:
     return found.astype(np.float32)
 
 
+BYTES = pytest.mark.parametrize("kind", [KnnByte, DenseByte])
+
+
+def numbers(stored: Any) -> NDArray[np.float32]:
+    """The components of byte vectors, of which hexadecimal digits stand for signed bytes."""
+    rows = [np.frombuffer(bytes.fromhex(row), np.int8) if isinstance(row, str) else row for row in stored]
+    return np.array(rows, np.float32)
+
+
+@BYTES
 @given(seed=st.integers(0, 99), dim=st.integers(1, 40), dtype=DTYPES)
-def test_byte_vectors_are_off_by_half_a_step(seed: int, dim: int, dtype: str) -> None:
-    field = Byte().at("vector", dtype, False)
+def test_byte_vectors_are_off_by_half_a_step(kind: type[VectorField], seed: int, dim: int, dtype: str) -> None:
+    field = kind().at("vector", dtype, False)
     vectors = vectors_of(seed, 5, dim).astype(dtype)
-    stored = list(field.values(vectors))
-    assert all(max(map(abs, row)) == LARGEST for row in stored)
+    stored = numbers(field.values(vectors))
+    assert (np.abs(stored).max(axis=1) == LARGEST).all()
     step = np.abs(vectors.astype(np.float32)).max(axis=1, keepdims=True) / LARGEST
-    short = np.array(stored) * step - vectors.astype(np.float32)  # before it is scaled to length 1 again
+    short = stored * step - vectors.astype(np.float32)  # before it is scaled to length 1 again
     assert (np.abs(short) <= step / 2 + 1e-6).all()
-    read = field.decoded(stored)
+    read = field.decoded(stored.tolist())
     assert read.dtype == dtype
     assert (np.abs(read.astype(np.float32) - vectors) <= step / 2 * (1 + dim**0.5) + 2e-3).all()
 
 
+@pytest.mark.parametrize(("kind", "scored"), [(KnnByte, lambda x: 1 + x), (DenseByte, lambda x: (1 + x) / 2)])
 @given(seed=st.integers(0, 99), dim=st.integers(1, 40), length=st.floats(0.1, 10))
-def test_a_cosine_of_bytes_becomes_a_product_within_the_rounding(seed: int, dim: int, length: float) -> None:
-    field = Byte().at("vector", "float32", False)
+def test_a_cosine_of_bytes_becomes_a_product_within_the_rounding(
+    kind: type[VectorField], scored: Any, seed: int, dim: int, length: float
+) -> None:
+    field = kind().at("vector", "float32", False)
     query, *items = vectors_of(seed, 4, dim)
     query = query * np.float32(length)
     asked = field.asked(query).astype(float)
-    for item, row in zip(items, field.values(np.array(items)), strict=True):
-        cosine = asked @ np.array(row, float) / np.linalg.norm(asked) / np.linalg.norm(row)
-        found = field.products([1 + cosine], query)[0]
+    for item, row in zip(items, numbers(field.values(np.array(items))), strict=True):
+        cosine = asked @ row / np.linalg.norm(asked) / np.linalg.norm(row)
+        found = field.products([scored(cosine)], query)[0]
         assert abs(found - query @ item) <= 2 * length * dim**0.5 / LARGEST + 1e-5 * length
 
 
+@given(seed=st.integers(0, 99), dim=st.integers(1, 40))
+def test_a_query_of_bytes_is_the_same_with_a_script_and_without(seed: int, dim: int) -> None:
+    query, field = vectors_of(seed, 1, dim)[0], DenseByte().at("vector", "float32", True)
+    sought = field.best({"match_all": {}}, query, 5)["knn"]["query_vector"]
+    assert numbers([sought]).tolist() == [field.asked(query).tolist()]
+
+
+@BYTES
 @pytest.mark.parametrize("length", [0.0, 0.5, 0.98, 1.02])
-def test_bytes_take_no_vector_of_another_length(length: float) -> None:
+def test_bytes_take_no_vector_of_another_length(kind: type[VectorField], length: float) -> None:
     vectors = vectors_of(0, 3, 4)
-    Byte().check(vectors)
+    kind().check(vectors)
     vectors[1] *= length
     with pytest.raises(BackendError, match=r"stores vectors of length 1, got one of length .*leave it out"):
-        Byte().check(vectors)
+        kind().check(vectors)
     Dense().check(vectors)
 
 

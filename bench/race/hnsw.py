@@ -1,0 +1,73 @@
+"""The vector indexes that servers bring along: their types, mappings and queries, as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.race.data import Data, K
+from indexing.server.binary import encoded
+from indexing.server.transport import Json
+
+HNSW = {"elasticsearch": ("hnsw", "int8_hnsw", "int4_hnsw", "bbq_hnsw"), "opensearch": ("fp32", "sq", "byte")}
+EFS = (10, 15, 20, 25, 30, 40, 50, 75, 100, 200)
+STORED = {"byte": np.dtype(np.int8)}  # float32 otherwise
+
+
+def hnsw_index(engine: str, kind: str, dim: int) -> Json:
+    """The body that makes an index of documents with an indexed vector."""
+    properties = {
+        "id": {"type": "keyword", "index": False},
+        "modality": {"type": "keyword"},
+        "words": {"type": "text"},
+        "vector": hnsw_field(engine, kind, dim),
+    }
+    settings: Json = {"number_of_shards": 1, "number_of_replicas": 0, "refresh_interval": "-1", "sort.field": "id"}
+    mapping: Json = {"dynamic": False, "properties": properties}
+    if engine == "opensearch":
+        settings["knn"] = True  # its vectors are left out of _source by themselves
+    else:
+        mapping["_source"] = {"excludes": ["vector"]}
+    return {"settings": settings, "mappings": mapping}
+
+
+def hnsw_field(engine: str, kind: str, dim: int) -> Json:
+    """The mapping of a vector that the server indexes by HNSW."""
+    if engine == "elasticsearch":
+        graph = {"type": "dense_vector", "index": True, "similarity": "dot_product", "index_options": {"type": kind}}
+        return {**graph, "dims": dim}
+    encoder = {"parameters": {"encoder": {"name": "sq"}}} if kind == "sq" else {}
+    method = {"name": "hnsw", "engine": "lucene", "space_type": "innerproduct", **encoder}
+    kinds = {"data_type": "byte"} if kind == "byte" else {}
+    return {"type": "knn_vector", "dimension": dim, "method": method, **kinds}
+
+
+def hnsw_query(engine: str, vector: Any, ef: int) -> Json:
+    """The K nearest, ``ef`` candidates looked at. As a query: Elasticsearch's section ``knn`` is a phase of its own
+    before the query, and takes a tenth longer."""
+    if engine == "elasticsearch":
+        return {"query": {"knn": {"field": "vector", "query_vector": vector, "k": K, "num_candidates": ef}}}
+    return {"query": {"knn": {"vector": {"vector": vector, "k": K, "method_parameters": {"ef_search": ef}}}}}
+
+
+def scale_of(data: Data) -> float:
+    """One scale for all vectors: that of their largest component."""
+    return 127 / max(float(np.abs(block).max()) for _, block in data.blocks())
+
+
+def quantised(vectors: NDArray[np.float32], scale: float) -> NDArray[np.int8]:
+    """Whole numbers to 127."""
+    whole: NDArray[np.int8] = np.clip(np.rint(vectors * scale), -127, 127).astype(np.int8)
+    return whole
+
+
+def list_form(vector: NDArray[Any]) -> Any:
+    """Numbers, for JSON."""
+    return vector.tolist() if vector.dtype == np.int8 else vector
+
+
+def base64_form(vector: NDArray[Any]) -> str:
+    """Text, which a server of a new enough version parses several times faster than numbers."""
+    return encoded(vector.astype(">f4").tobytes())
