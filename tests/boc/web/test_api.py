@@ -522,7 +522,7 @@ def test_an_index_that_is_replaced_or_removed_or_comes_back_is_noticed(library: 
         return told
 
     def wait_for(wanted: Callable[[Any], bool]) -> None:
-        for _ in range(200):
+        for _ in range(1200):
             if wanted(pictures()):
                 return
             time.sleep(0.05)

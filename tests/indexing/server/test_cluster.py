@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -59,10 +61,11 @@ class Nodes:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(shards_module, "PAUSE", 0.0)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = count(0.0, 0.01)
+    clock = SimpleNamespace(monotonic=lambda: next(moments), sleep=lambda seconds: None)
+    monkeypatch.setattr(shards_module, "time", clock)
     monkeypatch.setattr(shards_module, "NOTICE", 0.0)
-    return
 
 
 def test_a_shard_without_a_copy_is_named_with_the_node_that_it_was_on() -> None:

@@ -19,12 +19,12 @@ CONNECT: dict[str, Any] = {"elastic": elastic.connect, "opensearch": opensearch.
 
 
 class Host(ThreadingHTTPServer):
-    """A host that answers every search by its body, waiting first until ``ready`` is set, at most a second."""
+    """A host that answers every search by its body, waiting first until ``ready`` is set, at most ``late`` seconds."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
-        self.ready, self.paths = Event(), list[str]()
+        self.ready, self.late, self.paths = Event(), 1.0, list[str]()
         self.ready.set()
         super().__init__(("127.0.0.1", 0), Answer)
 
@@ -41,7 +41,7 @@ class Answer(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.paths.append(self.path)
-        self.server.ready.wait(1)
+        self.server.ready.wait(self.server.late)
         self._say({"said": body})
 
     def _say(self, answer: Any) -> None:
@@ -111,7 +111,9 @@ def test_where_all_hosts_are_late_a_search_takes_its_time(kind: str, hosts: list
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CONNECT)
 def test_a_write_is_never_sent_twice(kind: str, hosts: list[Host]) -> None:
-    transport = connected(kind, *(host.server_port for host in hosts), options="search_timeout=0.1&request_timeout=0.3")
+    transport = connected(kind, *(host.server_port for host in hosts), options="search_timeout=1&request_timeout=3")
+    for host in hosts:
+        host.late = 60
     hang_all(transport, hosts)
     with pytest.raises(UnreachableError) as raised:
         transport.request("POST", "/a/_bulk", {"write": 1})

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -252,7 +252,7 @@ def test_who_died_or_failed_while_it_learned_is_followed_by_another(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = plugins.backend(place.direct)
-    monkeypatch.setattr(shared_code, "DEAD", 1.0)
+    monkeypatch.setattr(shared_code, "DEAD", 4.0)
     monkeypatch.setattr(shared_code, "BEAT", 0.2)
     assert shared_code._make(backend.transport, f"{place.name}-boc-{KEY}-code")  # and dies
     assert backend.learned(place.name, KEY, lambda: (CODE, arrays()))[0] == CODE
@@ -265,13 +265,16 @@ def test_who_died_or_failed_while_it_learned_is_followed_by_another(
         backend.learned(place.name, KEY, fail)
     assert not indices_of(backend.transport, f"{place.name}-boc-{KEY}-code")
 
+    begun = Event()
+
     def slow() -> Any:
-        time.sleep(3)  # longer than DEAD, with signs of life
+        begun.set()
+        time.sleep(6)  # longer than DEAD, with signs of life
         return CODE, arrays()
 
     first = Thread(target=lambda: backend.learned(place.name, KEY, slow))
     first.start()
-    time.sleep(0.5)
+    assert begun.wait(60)
     assert backend.learned(place.name, KEY, fail)[0] == CODE
     first.join()
     shared_code.forget(backend.transport, place.name)
