@@ -45,7 +45,7 @@ TITLES = {  # file of rows: title, what was measured on; in the order of the pag
     "growth": ("Growth", "synthetic vectors of 256 components"),
     "memory-limit": ("With less memory than the index takes", "a million synthetic vectors of 1,024 components"),
     "memory-limit-ten-million": ("The same, of ten million", "ten million synthetic vectors of 256 components"),
-    "server-memory": ("A server with less memory than its vectors", "200,000 synthetic vectors of 384 components"),
+    "server-memory": ("A server with less memory than its vectors", "1,000,000 synthetic vectors of 384 components"),
     "encoding-speed": ("Encoding", "synthetic vectors"),
     "alignment": ("Re-ranking by alignment", "TERN with alignment, Flickr8k dev"),
     "words": ("Pictures written in words", "TERN, Flickr8k dev"),
