@@ -36,8 +36,8 @@ def tried_field(transport: Transport, field: str) -> str:
 def tried_vectors(transport: Transport) -> str:
     """The formats in which the server can store vectors for re-ranking."""
     found = [f"{Binary.name} (exact, the default)"]
-    for name, field in VECTOR_FIELDS.items():
-        if name == Binary.name:
+    for field in VECTOR_FIELDS.values():
+        if field.name == Binary.name:
             continue
         try:
             with _trial(transport, {"vector": field.mapping(2)}, field.settings) as index:
@@ -45,7 +45,7 @@ def tried_vectors(transport: Transport) -> str:
                 transport.request("PUT", f"/{index}/_doc/boc:test:vector", {"vector": value})
         except RefusedError:
             continue
-        found.append(f"{name} ({'exact' if field.exact else 'rounded'})")
+        found.append(f"{field.name} ({'exact' if field.exact else 'rounded'})")
     return ", ".join(found)
 
 

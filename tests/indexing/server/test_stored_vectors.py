@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -145,3 +146,9 @@ def test_a_server_without_the_format_says_which_has_it(server: Any, name: str, v
     with pytest.raises(BackendError, match=f"does not store vectors as {vectors}, which .*{needs}.*leave out"):
         build(backend, name)
     assert not backend.exists(name)
+
+
+@pytest.mark.parametrize("server", kinds(*FORMATS), indirect=True)
+def test_what_a_server_is_said_to_store_is_what_the_address_takes(server: Any) -> None:
+    said = connected(server).about()["vectors"]
+    assert tuple(re.findall(r"(\w+) \(", said)) == FORMATS[server.kind.name]
