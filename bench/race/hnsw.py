@@ -46,7 +46,7 @@ def hnsw_field(engine: str, kind: str, dim: int) -> Json:
 
 def hnsw_query(engine: str, vector: Any, ef: int) -> Json:
     """The K nearest, ``ef`` candidates looked at. As a query: Elasticsearch's section ``knn`` is a phase of its own
-    before the query, and takes a tenth longer."""
+    before the query, which takes longer."""
     if engine == "elasticsearch":
         return {"query": {"knn": {"field": "vector", "query_vector": vector, "k": K, "num_candidates": ef}}}
     return {"query": {"knn": {"vector": {"vector": vector, "k": K, "method_parameters": {"ef_search": ef}}}}}
@@ -69,5 +69,5 @@ def list_form(vector: NDArray[Any]) -> Any:
 
 
 def base64_form(vector: NDArray[Any]) -> str:
-    """Text, which a server of a new enough version parses several times faster than numbers."""
+    """Text, which new versions of a server parse faster than numbers."""
     return encoded(vector.astype(">f4").tobytes())

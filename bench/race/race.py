@@ -6,14 +6,14 @@
     python -m bench.race.race --synthetic 1000000 --work million
 
 GALLERY and QUERIES are feature files of embeddings, or GALLERY is a file in the layout of ann-benchmarks, whose
-neighbours are then the truth (data_vectors.py); ``--synthetic N`` draws N unit vectors instead (race_data.py). Without
-``--server`` the indexes are those of one process (race_engines.py), built once into folders of ``--work``: what is
-there is not built again. With it they are those of a search server (race_servers.py), started for the race or running
+neighbours are then the truth (data_vectors.py); ``--synthetic N`` draws N unit vectors instead (data.py). Without
+``--server`` the indexes are those of one process (engines.py), built once into folders of ``--work``: what is
+there is not built again. With it they are those of a search server (servers.py), started for the race or running
 at an address: our codes beside the server's own HNSW, over the first ``--limit`` items, loaded one after the other.
 ``--index`` names indexes, of both sides if so wished.
 
 Settings are chosen on the validation queries (without such a file, on every other query) and told of the rest; how, and
-how they are timed, says race_timing.py. Queries per second and memory are those of settings that are compared.
+how they are timed, says timing.py. Queries per second and memory are those of settings that are compared.
 
 Columns: ``ours`` is 1 for our codes on our own path; ``at`` are the recalls (.90, .95, .98, .99) at which this setting
 is the fastest of its index on validation. ``recall`` is of the exact top 10, on queries that chose nothing.
@@ -30,7 +30,7 @@ of its own; of a server, what it maps while no other index is open, beside a hea
 (own and mapped; of a server without its heap), core hours to fit, encode and load. All are in proportion to the items,
 which counts arrays that do not grow with them, such as those of a code, as if they did. No prices: multiply by yours.
 
-``*_rounds`` are the values of each round, from which race_ratios.py compares settings at equal recall.
+``*_rounds`` are the values of each round, from which ratios.py compares settings at equal recall.
 """
 
 from __future__ import annotations
