@@ -11,7 +11,7 @@ from setuptools import Extension, setup
 FLAGS = [] if sys.platform == "win32" else ["-O3", "-funroll-loops", "-ffp-contract=off"]
 MODULES = (
     "boc.clustering._nearest",
-    "boc.codecs._quantize",
+    "boc.codecs._query_terms",
     "boc.rerank._rescore",
     "boc.rerank._compact",
     "indexing.embedded._topk",

@@ -10,7 +10,7 @@ from boc.cli import main
 
 MODULES = (
     "boc.clustering._nearest",
-    "boc.codecs._quantize",
+    "boc.codecs._query_terms",
     "boc.rerank._compact",
     "boc.rerank._rescore",
 )

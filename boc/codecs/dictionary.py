@@ -16,9 +16,9 @@ from boc.types import Modality, QueryCode
 from boc.vectors import FLOAT32, unit_rows
 
 try:
-    from boc.codecs._quantize import quantize as _quantize
+    from boc.codecs._query_terms import query_terms as _query_terms
 except ImportError:  # not built here: numpy stands in
-    _quantize = None  # type: ignore[assignment]
+    _query_terms = None  # type: ignore[assignment]
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
@@ -206,6 +206,18 @@ def vocabulary_size(n: int) -> int:
 def query_terms(code: QueryCode, X: NDArray[np.float32]) -> sparse.csr_array:
     """The terms of queries ``X`` float32 (n, d), contiguous and finite: int32 csr (n, V), none for a row that ``mean``
     leaves nothing of."""
+    if _query_terms is None:
+        return _query_terms_by_numpy(code, X)
+    numbers = np.empty((len(X), code.z), np.int32)
+    frequencies = np.empty((len(X), code.z), np.int32)
+    zeros = _query_terms(X, code.mean, *code.centroids, numbers, frequencies, code.cells, code.temperature, code.top)
+    terms = terms_of(frequencies, numbers, len(code.centroids[3]))
+    if zeros:
+        terms.eliminate_zeros()
+    return terms
+
+
+def _query_terms_by_numpy(code: QueryCode, X: NDArray[np.float32]) -> sparse.csr_array:
     heads, head_scales, starts, vectors, scales = code.centroids
     rows, centroids = X - code.mean, Centroids(vectors, scales, heads, head_scales, starts)
     numbers, cosines = centroids.nearest(rows, code.z, code.cells)
@@ -228,10 +240,6 @@ def quantized(weights: NDArray[np.float32], top: int, temperature: float = 0) ->
 
     With a ``temperature`` the weights are exp((w - the largest of the row) / temperature).
     """
-    if _quantize is not None:
-        frequencies = np.empty(weights.shape, np.int32)
-        _quantize(np.ascontiguousarray(weights), frequencies, temperature, top)
-        return frequencies
     exact = weights.astype(np.float64)
     if temperature:
         exact = np.exp((exact - exact.max(axis=1, keepdims=True)) / temperature)

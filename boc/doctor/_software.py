@@ -26,7 +26,7 @@ C_MODULES = {
     "indexing.embedded._topk": "reading posting lists",
     "indexing.embedded._strings": "words",
     "boc.clustering._nearest": "nearest centroids",
-    "boc.codecs._quantize": "terms of a query",
+    "boc.codecs._query_terms": "terms of a query",
     "boc.rerank._rescore": "dot products",
     "boc.rerank._compact": "compact codes of vectors",
     "indexing.embedded._query": "whole queries in one call",

@@ -72,18 +72,14 @@ static int make(Work *w, const Call *call)
            w->found.rows && w->found.parts && w->found.ranks && w->found.dropped && w->found.ranked;
 }
 
-/* Subtract the mean from all queries, and find their nearest centroids; the fewest centroids that one chose from. */
+/* Find the nearest centroids of all queries; the fewest centroids that one chose from. */
 static int64_t encode(const Call *call, Work *w)
 {
     const Plan *plan = call->plan;
-    const int64_t d = plan->code.d;
     Search s = plan->code;
-    s.z = call->z, s.cells = call->cells;
-    if (!starts_bound(s.starts, s.m, plan->held, s.cells, &s.room))
+    if (!set_budgets(&s, plan->held, call->z, call->cells))
         return 0;
-    for (int64_t i = 0; i < call->n; i++)
-        for (int64_t j = 0; j < d; j++)
-            w->centred[i * d + j] = call->queries[i * d + j] - plan->mean[j];
+    centre(call->queries, plan->mean, call->n, s.d, w->centred);
     return find_nearest(&s, w->centred, call->n, w->numbers, w->cosines);
 }
 
@@ -91,11 +87,8 @@ static int64_t encode(const Call *call, Work *w)
 static Terms terms_of(const Call *call, Work *w, int64_t i)
 {
     const Plan *plan = call->plan;
-    const float *row = w->centred + i * plan->code.d;
-    int64_t length = 0;
-    for (int64_t j = 0; j < plan->code.d && length == 0; j++)
-        length = row[j] != 0 ? call->z : 0;
-    quantize_row(w->cosines + i * call->z, call->z, plan->temperature, plan->top, w->weights);
+    const int64_t d = plan->code.d, length = is_zero(w->centred + i * d, d) ? 0 : call->z;
+    weigh(w->cosines + i * call->z, call->z, plan->temperature, plan->top, w->weights);
     for (int64_t j = 0; j < length; j++)
         w->terms[j] = (int32_t)w->numbers[i * call->z + j];
     return (Terms){w->terms, w->weights, length};

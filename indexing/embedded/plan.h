@@ -3,8 +3,7 @@
 #ifndef BOC_PLAN_H
 #define BOC_PLAN_H
 
-#include "../../boc/clustering/nearest.h"
-#include "../../boc/codecs/quantize.h"
+#include "../../boc/codecs/query_terms.h"
 #include "../../boc/rerank/compact.h"
 #include "../../boc/rerank/rescore.h"
 #include "ranking.h"
@@ -54,24 +53,13 @@ static int take_code(Plan *plan, PyObject *arrays)
         if (array == NULL || ((i != SIGNS || array != Py_None) && take(a + i, &array, 1)))
             return -1;
     }
-    const int64_t d = a[MEAN].view.shape[0], m = a[HEADS].view.shape[0];
-    plan->held = a[CENTROIDS].view.shape[0];
+    const int64_t d = a[MEAN].view.shape[0];
     plan->mean = a[MEAN].view.buf;
     plan->signs = a[SIGNS].view.buf;
-    plan->code = (Search){.starts = a[STARTS].view.buf, .heads = a[HEADS].view.buf, .m = m, .d = d,
-                          .head_scales = a[HEAD_SCALES].view.buf, .vectors = a[CENTROIDS].view.buf,
-                          .scales = a[SCALES].view.buf};
-    const int fits = same_length(a[HEADS].view.shape[1], d, "heads of another width") &&
-                     same_length(a[CENTROIDS].view.shape[1], d, "vectors of another width") &&
-                     same_length(a[HEAD_SCALES].view.shape[0], m, "head_scales for another number of heads") &&
-                     same_length(a[STARTS].view.shape[0], m + 1, "starts for another number of heads") &&
-                     same_length(a[SCALES].view.shape[0], plan->held, "scales for another number of vectors") &&
+    const int fits = take_centroids(&plan->code, a + HEADS, d, &plan->held) &&
                      (plan->signs == NULL || (same_length(a[SIGNS].view.shape[0], ROUNDS, "rounds of signs") &&
                                               same_length(a[SIGNS].view.shape[1], d, "signs of another width")));
-    if (fits && (d > LONGEST || plan->held > INT32_MAX))
-        PyErr_Format(PyExc_ValueError, "%zd centroids of %zd numbers; at most %d of %d", (Py_ssize_t)plan->held,
-                     (Py_ssize_t)d, INT32_MAX, LONGEST);
-    return PyErr_Occurred() ? -1 : 0;
+    return fits ? 0 : -1;
 }
 
 /* Take the arrays of part i; -1 and an error if they do not fit each other. */

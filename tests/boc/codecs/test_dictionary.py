@@ -15,8 +15,16 @@ from numpy.typing import NDArray
 from boc.clustering.cell_index import ONE_CELL_CENTROIDS, rounded
 from boc.codecs import SurrogateCodec, dictionary, global_code
 from boc.codecs.center import Center
-from boc.codecs.dictionary import CHOICE, Dictionary, dictionary_steps, pursuit, quantized, vocabulary_size
-from boc.types import Embeddings
+from boc.codecs.dictionary import (
+    CHOICE,
+    Dictionary,
+    dictionary_steps,
+    pursuit,
+    quantized,
+    query_terms,
+    vocabulary_size,
+)
+from boc.types import Embeddings, QueryCode
 from boc.vectors import unit_rows
 from tests.oracles import assert_canonical, same_matrix
 
@@ -92,36 +100,90 @@ def test_queries_ask_for_their_nearest_centroids(n: int, terms: int, z: int, bit
             assert abs(row[j] - max(weight * top, 1)) <= 0.5 + 1e-3
 
 
-WAYS = ["numpy"] if dictionary._quantize is None else ["compiled", "numpy"]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
 @given(n=st.integers(0, 4), z=st.integers(1, 40), top=st.integers(1, 300), seed=st.integers(0, 99))
-def test_weights_become_whole_numbers(way: str, n: int, z: int, top: int, seed: int) -> None:
+def test_weights_become_whole_numbers(n: int, z: int, top: int, seed: int) -> None:
     values = [0, -1, 0.5 / top, 1.5 / top, 0.3, 1, 2, 1e9]
     weights = np.random.default_rng(seed).choice(np.float32(values), (n, z))
-    with pytest.MonkeyPatch.context() as patch:
-        if way == "numpy":
-            patch.setattr(dictionary, "_quantize", None)
-        found = quantized(weights, top)
+    found = quantized(weights, top)
     assert found.dtype == np.int32
     assert found.tolist() == [[min(max(round(weight * top), 1), top) for weight in row] for row in weights.tolist()]
 
 
-@pytest.mark.parametrize("way", WAYS)
 @given(
     n=st.integers(0, 4), z=st.integers(1, 40), top=st.integers(1, 511), heat=st.floats(0.01, 2), seed=st.integers(0, 99)
 )
-def test_weights_of_a_temperature(way: str, n: int, z: int, top: int, heat: float, seed: int) -> None:
+def test_weights_of_a_temperature(n: int, z: int, top: int, heat: float, seed: int) -> None:
     cosines = np.random.default_rng(seed).uniform(-1, 1, (n, z)).astype(np.float32)
-    with pytest.MonkeyPatch.context() as patch:
-        if way == "numpy":
-            patch.setattr(dictionary, "_quantize", None)
-        found = quantized(cosines, top, heat)
-    for row, frequencies in zip(cosines.tolist(), found.tolist(), strict=True):
+    for row, frequencies in zip(cosines.tolist(), quantized(cosines, top, heat).tolist(), strict=True):
         products = [math.exp((cosine - max(row)) / heat) * top for cosine in row]
         assert frequencies == [max(round(product), 1) for product in products]
+
+
+built = pytest.mark.skipif(dictionary._query_terms is None, reason="not built here")
+
+
+def code_of(seed: int, terms: int, z: int, bits: int, heat: float) -> QueryCode:
+    step = Dictionary(terms, query_z=z, bits=bits, temperature=heat).fit(gaussian(seed, 40))
+    return step.query_code(gaussian(seed + 1, 1)[0])
+
+
+@built
+@given(
+    n=st.integers(0, 5),
+    terms=st.integers(1, 30),
+    z=st.integers(1, 40),
+    bits=st.integers(1, 9),
+    heat=st.floats(0.01, 2),
+    seed=st.integers(0, 99),
+)
+def test_terms_are_the_same_with_and_without_the_module_in_c(
+    n: int, terms: int, z: int, bits: int, heat: float, seed: int
+) -> None:
+    code = code_of(seed, terms, z, bits, heat)
+    X = np.concatenate([gaussian(seed + 2, n), code.mean[None]])  # the last is zero without the mean
+    found = query_terms(code, X)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dictionary, "_query_terms", None)
+        wanted = query_terms(code, X)
+    assert_canonical(found, wanted.shape)
+    assert found.toarray().tolist() == wanted.toarray().tolist()
+    assert not found[[n]].nnz
+
+
+@built
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"mean": np.zeros(4, np.float32)}, "mean of another width"),
+        ({"heads": np.ones((2, 2), np.int8)}, "heads of another width"),
+        ({"starts": np.array([0, 2, 9])}, "do not rise within 5 vectors"),
+        ({"numbers": np.empty((2, 1), np.int32)}, "numbers for another number of queries"),
+        ({"numbers": np.empty((1, 1), np.int64)}, "numbers must have"),
+        ({"frequencies": np.empty((2, 1), np.int32)}, "frequencies for another number of queries"),
+        ({"frequencies": np.empty((1, 2), np.int32)}, "frequencies for another number of terms"),
+        ({"cells": 3}, "cells: 3 of 2"),
+        ({"cells": 1, "numbers": np.empty((1, 4), np.int32), "frequencies": np.empty((1, 4), np.int32)}, "search more"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(wrong: dict[str, Any], message: str) -> None:
+    given = {
+        "queries": np.ones((1, 3), np.float32),
+        "mean": np.zeros(3, np.float32),
+        "heads": np.ones((2, 3), np.int8),
+        "head_scales": np.ones(2, np.float32),
+        "starts": np.array([0, 2, 5]),
+        "vectors": np.ones((5, 3), np.int8),
+        "scales": np.ones(5, np.float32),
+        "numbers": np.empty((1, 1), np.int32),
+        "frequencies": np.empty((1, 1), np.int32),
+        "cells": 2,
+        "temperature": 0.1,
+        "top": 63,
+    } | wrong
+    assert dictionary._query_terms is not None
+    with pytest.raises(ValueError, match=message):
+        dictionary._query_terms(*given.values())
 
 
 def pursued(
