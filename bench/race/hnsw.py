@@ -29,7 +29,7 @@ def hnsw_index(engine: str, kind: str, dim: int) -> Json:
     if engine == "opensearch":
         settings["knn"] = True  # its vectors are left out of _source by themselves
     else:
-        mapping["_source"] = {"excludes": ["vector"]}
+        mapping["_source"] = {"excludes": ["words", "vector"]}
     return {"settings": settings, "mappings": mapping}
 
 

@@ -3,9 +3,9 @@
 ``elasticsearch-9 dictionary:8``, ``elasticsearch-9 bits:48 sparse_vector bfloat16`` (how the code is stored, and how
 the vectors are; then what documents are sorted by, and how files are read), ``elasticsearch-9 int8_hnsw``. Each is
 loaded by our own loader with two requests on their way and merged to one segment; codes are fitted, and items encoded,
-before that clock starts. Ours answer through
-``Searcher.search_vectors``: the query's encoding is part of their time. All return ten items with their content, over
-our own connection. HNSW is given vectors and asked in the fastest form that the server reads (hnsw.py). Vectors to
+before that clock starts. Ours answer through ``Searcher.search_vectors``: the query's encoding is part of their time.
+All return ten items with their content, over our own connection: ours from doc values, HNSW's from ``_source``, as
+programs read documents. HNSW is given vectors and asked in the fastest form that the server reads (hnsw.py). Vectors to
 re-score are float16; those of HNSW are what its type keeps. A graph counts as ``rest`` where the server does not tell
 its files apart. ``R=1000000`` is every item that shares a term with the query.
 

@@ -210,8 +210,22 @@ def query_terms(code: QueryCode, X: NDArray[np.float32]) -> sparse.csr_array:
         return _query_terms_by_numpy(code, X)
     numbers = np.empty((len(X), code.z), np.int32)
     frequencies = np.empty((len(X), code.z), np.int32)
-    zeros = _query_terms(X, code.mean, *code.centroids, numbers, frequencies, code.cells, code.temperature, code.top)
-    terms = terms_of(frequencies, numbers, len(code.centroids[3]))
+    heads, head_scales, starts, vectors, scales = code.centroids
+    zeros = _query_terms(
+        X,
+        code.mean,
+        heads,
+        head_scales,
+        starts,
+        vectors,
+        scales,
+        numbers,
+        frequencies,
+        code.cells,
+        code.temperature,
+        code.top,
+    )
+    terms = terms_of(frequencies, numbers, len(vectors))
     if zeros:
         terms.eliminate_zeros()
     return terms

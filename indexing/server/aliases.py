@@ -39,7 +39,7 @@ class State:
     whether no vector is longer than 1, ``concept_dim`` the width of concept sets, and ``blocks`` the number of
     documents that hold the arrays of the codec. ``attached``: the items are documents of another index, ``name``.
     ``template``: a search template is stored under the name of the generation. ``searched``: the server can search
-    vectors without a script.
+    vectors without a script. ``packed``: documents have the field ``item``.
     """
 
     state: str
@@ -52,6 +52,7 @@ class State:
     attached: bool = False
     template: bool = False
     searched: bool = False
+    packed: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Generation:
 
     @property
     def layout(self) -> Layout:
-        return ATTACHED if self.state.attached else OWN
+        return ATTACHED if self.state.attached else replace(OWN, packed=self.state.packed)
 
 
 def attached_alias(name: str) -> str:
@@ -116,7 +117,9 @@ def meta(manifest: Manifest, state: State) -> Json:
     """The ``_meta`` of the mapping of a generation."""
     return {
         "boc": json.loads(manifest.to_json()),
-        "server": {k: v for k, v in asdict(state).items() if v or k not in ("attached", "template", "searched")},
+        "server": {
+            k: v for k, v in asdict(state).items() if v or k not in ("attached", "template", "searched", "packed")
+        },
     }
 
 
@@ -212,9 +215,10 @@ def check_codes(transport: Transport, generation: Generation) -> None:
     """BackendError if the index has items whose codes are lost, as a server's own copying of documents loses them."""
     if generation.state.attached:
         return
-    layout = generation.layout
-    item, code = ({"exists": {"field": layout.own(field)}} for field in ("modality", "vector"))
-    query = {"bool": {"filter": [item], "must_not": [code]}}
+    there = {"exists": {"field": "modality"}}
+    needed = ("vector", "item") if generation.state.packed else ("vector",)
+    lacking = [{"bool": {"must_not": {"exists": {"field": field}}}} for field in needed]
+    query = {"bool": {"filter": [there, {"bool": {"should": lacking}}]}}
     body = {"query": query, "size": 1, "terminate_after": 1, "_source": False}
     hits = transport.search(f"/{generation.target}/_search", body)["hits"]["hits"]
     if hits:

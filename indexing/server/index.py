@@ -144,7 +144,7 @@ class ServerIndex:
         exact: bool,
     ) -> list[list[Hit]]:
         if rescore is None:
-            shown = [{**body, "_source": self._layout.shown} for body in bodies]
+            shown = [{**body, **self._layout.hits} for body in bodies]
             begun = perf_counter()
             answers = self._searches.hits(shown, k) if exact else self._searches.hits(shown, k, **ALL_SHARDS)
             begun = stages.took("postings_ms", begun)
@@ -186,7 +186,8 @@ class ServerIndex:
         self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
     ) -> list[list[Hit]]:
         """Candidates re-ranked by the server, which returns only the best."""
-        asked = [self._reranking(*pair, candidates, k) for pair in zip(bodies, queries, strict=True)]
+        shown = self._layout.hits
+        asked = [self._reranking(*pair, candidates, k, shown) for pair in zip(bodies, queries, strict=True)]
         begun = perf_counter()
         answers = self._searches.hits(asked, k)
         begun = stages.took("postings_ms", begun)
@@ -201,10 +202,9 @@ class ServerIndex:
         stages.took("content_ms", begun)
         return found
 
-    def _reranking(self, body: Json, query: NDArray[np.float32], candidates: int, k: int) -> Json:
+    def _reranking(self, body: Json, query: NDArray[np.float32], candidates: int, k: int, shown: Json) -> Json:
         """The search ``body`` for the best k of its candidates by the vector ``query``."""
-        shown = {"_source": self._layout.shown, "size": min(k, candidates)}
-        return requests.reranked({**body, **shown}, self._vectors, query, candidates)
+        return requests.reranked({**body, **shown, "size": min(k, candidates)}, self._vectors, query, candidates)
 
     def request(
         self,
@@ -239,10 +239,11 @@ class ServerIndex:
             body = search_template.call(self.generation, params)
             return HttpRequest(engine, address, self._target, body, "_search/template")
         body = requests.search_body(self._strategy.query(features), k, modality, filters, layout=self._layout)
+        shown = {"_source": self._layout.shown}
         body = (
-            {**body, "_source": self._layout.shown}
+            {**body, **shown}
             if rescore is None
-            else self._reranking(body, rescore.queries.vectors[0], k, rescore.k)
+            else self._reranking(body, rescore.queries.vectors[0], k, rescore.k, shown)
         )
         return HttpRequest(engine, address, self.generation.name, body)
 
@@ -277,7 +278,7 @@ class ServerIndex:
             return [[] for _ in texts]
         only = self._only(modality)
         bodies = [requests.search_body(requests.match_body(text), k, only, filters) for text in texts]
-        shown = [{**body, "_source": self._layout.shown} for body in bodies]
+        shown = [{**body, **self._layout.hits} for body in bodies]
         answers = self._searches.hits(shown, k, **ALL_SHARDS)
         found = [self._found(hits, [float(hit["_score"]) for hit in hits]) for hits in answers]
         if only is None and self._has_other(found, modality):
@@ -462,18 +463,23 @@ class ServerIndex:
     def _found(self, hits: Sequence[Json], scores: Sequence[float]) -> list[Hit]:
         """The hits of an answer with their ``scores``."""
         try:
-            return list(map(Hit, [self._layout.item(hit["_source"]) for hit in hits], scores))
-        except KeyError:
-            return [Hit(self._item(hit["_source"]), score) for hit, score in zip(hits, scores, strict=True)]
+            items = list(map(self._layout.of_hit, hits))
+        except KeyError as missing:
+            raise self._foreign("a document", missing) from None
+        long = [item for item in items if isinstance(item, str)]
+        whole = dict(zip(long, self.find(long), strict=True))
+        pairs = zip(items, scores, strict=True)
+        return [Hit(whole[item] if isinstance(item, str) else item, score) for item, score in pairs]
 
     def _item(self, source: Json) -> Item:
         try:
             return self._layout.item(source)
         except KeyError as missing:
-            raise BackendError(
-                f"the document {source.get('id', source)} has no {missing}: boc did not write it; remove it from the "
-                "index"
-            ) from None
+            raise self._foreign(f"the document {source.get('id', source)}", missing) from None
+
+    def _foreign(self, document: str, missing: KeyError) -> BackendError:
+        name = self.generation.name
+        return BackendError(f"{document} of {name} has no {missing}: boc did not write it; remove it from the index")
 
     def _decoded(self, hits: Sequence[Json]) -> NDArray[np.floating[Any]]:
         """The vectors (n, d) of hits that were fetched with them."""

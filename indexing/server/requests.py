@@ -10,13 +10,15 @@ A document holds one item::
     terms                term frequencies, in the format of a ``Strategy``
     vector               vector for re-ranking, in the format of a ``VectorField``
     concepts             binary: base64 of the rows of its concept set
+    item      binary     what a hit shows of it: base64 of JSON, see ``packed``
     words     text       what full-text search reads: a sentence, text fields of the metadata
     meta.*               metadata, typed as the manifest declares
     content, group       in _source only
     block     binary     in documents that are no items: a block of the codec's arrays
 
-Codes, vectors and concepts are left out of ``_source``, which would double them, unless the format of the vectors needs
-it whole.
+What searches and counts alone read is left out of ``_source``, which would double it, unless the format of the vectors
+needs it whole. Hits show the field ``item``: for the ``_source`` of ten hits a server unpacks ten blocks of documents,
+which takes a fifth of a search.
 """
 
 from __future__ import annotations
@@ -34,16 +36,17 @@ from scipy import sparse
 from boc.manifest import Manifest
 from boc.types import FieldType, Filter, Item, Modality, StoredConcepts, TermMatrix
 
-from .binary import encoded, raw
+from .binary import decoded, encoded, raw
 from .term_fields import DIGITS, Strategy
 from .transport import Json
 from .vector_fields import Binary, VectorField, offset
 
 ITEM = ["id", "modality", "content", "group", "meta"]
-HIDDEN = ["first", "terms", "vector", "concepts", "block"]
+HIDDEN = ["size", "digits", "first", "terms", "vector", "concepts", "item", "words", "block"]
 ALL = {"enabled": True, "includes": [], "excludes": []}
 """An index that keeps a whole document in ``_source``."""
 LONGEST = 512  # bytes of an _id
+PACKED = 32_000  # bytes of an item in its own field; Lucene takes 32,766
 WINDOW = 10_000  # hits that a server ranks without paging (index.max_result_window), or re-ranks
 
 TYPES: dict[FieldType, Json] = {
@@ -59,9 +62,11 @@ TYPES: dict[FieldType, Json] = {
 @dataclass(frozen=True)
 class Layout:
     """Where the fields of an item are in a document, those of boc under ``prefix``. Without one the document is boc's
-    and metadata are under ``meta``; with one it belongs to another program, and all its other fields are metadata."""
+    and metadata are under ``meta``; with one it belongs to another program, and all its other fields are metadata.
+    ``packed``: documents have the field ``item``, which those of other programs and of older indexes lack."""
 
     prefix: str = ""
+    packed: bool = False
 
     def own(self, name: str) -> str:
         """The path of a field of boc."""
@@ -73,8 +78,15 @@ class Layout:
 
     @property
     def shown(self) -> Any:
-        """What searches return of a document."""
+        """What ``_source`` of a document shows of an item."""
         return {"excludes": [self.own(name) for name in HIDDEN]} if self.prefix else ITEM
+
+    @property
+    def hits(self) -> Json:
+        """What a search says so that ``of_hit`` finds the items of its hits."""
+        if self.packed:
+            return {"_source": False, "stored_fields": "_none_", "docvalue_fields": ["item"]}
+        return {"_source": self.shown}
 
     @property
     def order(self) -> Json:
@@ -93,6 +105,19 @@ class Layout:
             own, meta = source[OBJECT], flat({name: value for name, value in source.items() if name != OBJECT})
         return Item(own["id"], own["modality"], own["content"], own["group"], meta)
 
+    def of_hit(self, hit: Json) -> Item | str:
+        """The item of a hit, or its id if it is too long to be shown by hits. KeyError for a field that is missing."""
+        if not self.packed:
+            return self.item(hit["_source"])
+        id, *rest = orjson.loads(decoded(hit.get("fields", {})["item"][0]))
+        return Item(id, *rest) if rest else id
+
+
+def packed(item: Item) -> str:
+    """An item as its own field holds it, a list; its id alone if the whole is too long."""
+    whole = orjson.dumps([item.id, item.modality, item.content, item.group, dict(item.fields)])
+    return encoded(whole if len(whole) <= PACKED else orjson.dumps([item.id]))
+
 
 def flat(source: Json, path: str = "") -> Json:
     """The values of nested objects by their paths, as filters name them."""
@@ -103,7 +128,7 @@ def flat(source: Json, path: str = "") -> Json:
 
 
 OBJECT = "boc"
-OWN, ATTACHED = Layout(), Layout(f"{OBJECT}.")
+OWN, ATTACHED = Layout(packed=True), Layout(f"{OBJECT}.")
 
 
 def document_id(id: str) -> str:
@@ -152,6 +177,7 @@ def index_body(
                 "terms": strategy.mapping,
                 "vector": vectors.mapping(manifest.identity.dim),
                 "concepts": {"type": "binary", "doc_values": True},
+                "item": {"type": "binary", "doc_values": True},
                 "words": {"type": "text"},
                 "block": {"type": "binary", "doc_values": True},
                 "meta": {"properties": {name: TYPES[kind] for name, kind in manifest.fields.items()}},

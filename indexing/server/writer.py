@@ -163,7 +163,7 @@ class ServerWriter:
         lacking, vectors = [], chosen_field(self._address.vectors, self._transport.engine)
         physical = f"{self._name}-boc-{self._digest}-{self._number}"
         for field in term_fields.preferred(self._order, largest):
-            state = State(self.first_state, field, vectors, searched=VECTOR_FIELDS[vectors].searched)
+            state = State(self.first_state, field, vectors, searched=VECTOR_FIELDS[vectors].searched, packed=True)
             generation = Generation(physical, self._name, self._digest, self._number, False, self._manifest, state)
             told = meta(self._manifest, state)
             body = requests.index_body(
@@ -327,6 +327,7 @@ class _Rows:
         self._strategy = generation.strategy
         self._vectors = generation.vectors
         self._manifest = generation.manifest
+        self._packed = generation.layout.packed
         self._texts = [name for name, kind in generation.manifest.fields.items() if kind == "text"]
 
     def put(
@@ -343,6 +344,8 @@ class _Rows:
                 document["meta"] = dict(item.fields)
             if item.modality == "text":
                 document["words"] = item.content
+            if self._packed:
+                document["item"] = requests.packed(item)
             self.bulk.index(requests.document_id(item.id), orjson.dumps(document))
 
 

@@ -260,6 +260,19 @@ def test_filters_are_the_plain_predicate_and_fields_come_back(backend: Backend, 
     check()
 
 
+@pytest.mark.parametrize("rescored", [False, True])
+def test_an_item_is_found_whole_however_long_it_is(backend: Backend, name: str, rescored: bool) -> None:
+    long = replace(sentence("long", "été " * 20_000), fields={"title": "a zebra " * 10_000, "year": 2**53 + 1})
+    items = [sentence("none", ""), long, replace(sentence("some", "a dog"), fields={"tag": ["dog", "été"]})]
+    terms = sparse.csr_array(np.array([[1, 0], [3, 0], [2, 0]], np.int32))
+    vectors = np.eye(3, dtype=np.float32)
+    index = build(backend, name, items, terms, vectors, fields=FIELDS)
+    rescore = Rescore("dot", Embeddings("text", np.array([[1, 3, 2]], np.float32)), 3) if rescored else None
+    (hits,) = index.search(sparse.csr_array(np.array([[1, 0]], np.int32)), 3, rescore=rescore)
+    assert [hit.item for hit in hits] == [items[1], items[2], items[0]]
+    assert np.allclose([hit.score for hit in hits], [3, 2, 1], atol=1e-5)
+
+
 @pytest.mark.parametrize("sort", [f"{sign}{name}" for name in FIELDS if name != "title" for sign in ("", "-")])
 def test_hits_are_those_of_the_best_scores_in_the_order_of_a_field(backend: Backend, name: str, sort: str) -> None:
     items = with_fields(20)

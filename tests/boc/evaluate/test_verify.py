@@ -26,7 +26,8 @@ from boc.inputs.features import Header
 from boc.manifest import Manifest
 from boc.names import GLOBAL_CODES
 from boc.plugins import Backend, Index
-from boc.types import Batch, Embeddings, Hit, Identity, Item
+from boc.types import Batch, Embeddings, Hit, Identity, Item, TermMatrix
+from indexing.server.requests import documents, packed
 from tests.helpers import boc
 from tests.oracles import picture, sentence
 
@@ -318,16 +319,17 @@ def test_what_was_changed_behind_our_back_is_found(backend: Any, name: str) -> N
     index: Any = build(backend, name, fitted())
     assert verify(index, pairs=N * N).right
     path, request = index.generation.physical, backend.transport.request
-    strategy = index.generation.strategy
-    before = next(iter(strategy.documents(index.terms(["007.jpg"]))))
-    source = request("GET", f"/{path}/_doc/007.jpg", _source_includes="*")["_source"]
-    (vector,) = index.generation.vectors.values(index.vectors(["007.jpg"]))
+    strategy, field = index.generation.strategy, index.generation.vectors
+    (shown,), before, vector = index.find(["007.jpg"]), index.terms(["007.jpg"]), index.vectors(["007.jpg"])
+    other = before.copy()
+    other.data += 3
 
-    def put(key: str, features: dict[str, int], **other: str) -> None:
-        document = {**source, "vector": vector, "terms": strategy.field(features), **other}
-        request("PUT", f"/{path}/_doc/{key}", document, refresh="true")
+    def put(key: str, terms: TermMatrix, id: str = "007.jpg") -> None:
+        item = replace(shown, id=id)
+        (document,) = documents(strategy, field, [item], terms, vector)
+        request("PUT", f"/{path}/_doc/{key}", {**document, "item": packed(item)}, refresh="true")
 
-    put("007.jpg", {feature: value + 3 for feature, value in before.items()})
+    put("007.jpg", other)
     found = verify(backend.open(name), pairs=N * N)
     assert {mismatch.item for mismatch in found.mismatches} == {"007.jpg"}
     assert all(a == b for a, b in found.counts.values())

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boc.types import Filter, TermMatrix
+from boc.types import MODALITIES, Filter, Item, Modality, TermMatrix
 from indexing.server import requests
 from indexing.server.binary import decoded, encoded, raw
 from indexing.server.term_fields import STRATEGIES, CountedText, Strategy, Text
@@ -142,6 +142,31 @@ def test_the_first_term_of_an_item_is_that_of_its_largest_frequency(terms: TermM
     rows = [row_of(terms, i) for i in range(terms.shape[0])]
     expected = [min(row, key=lambda term: (-row[term], term)) if row else None for row in rows]
     assert requests.first_terms(terms) == expected
+
+
+@given(
+    texts=st.tuples(TEXT, TEXT, TEXT),
+    modality=st.sampled_from(MODALITIES),
+    fields=st.dictionaries(
+        TEXT, st.none() | TEXT | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+    ),
+    length=st.sampled_from([0, 31_000, 32_000, 33_000]),
+)
+def test_a_hit_shows_an_item_as_its_own_field_holds_it(
+    texts: tuple[str, str, str], modality: Modality, fields: dict[str, Any], length: int
+) -> None:
+    item = Item(texts[0], modality, texts[1] + length * "x", texts[2], fields)
+    text = requests.packed(item)
+    assert len(decoded(text)) <= 32_766
+    of_opensearch = text.replace("+", "-").replace("/", "_").rstrip("=")
+    shown = {requests.OWN.of_hit({"fields": {"item": [each]}}) for each in (text, of_opensearch)}
+    assert shown == ({item} if length <= 31_000 else {item.id} if length > 32_000 else shown)
+
+
+@pytest.mark.parametrize("layout", [requests.OWN, requests.Layout(), requests.ATTACHED])
+def test_a_hit_that_lacks_its_item_is_told(layout: requests.Layout) -> None:
+    with pytest.raises(KeyError):
+        layout.of_hit({"_source": {}})
 
 
 def test_files_are_read_as_the_address_says() -> None:

@@ -91,7 +91,7 @@ def test_the_best_by_the_stored_vectors_are_found(server: Any, name: str, vector
     wanted = products(index)
     older = ServerIndex(
         index._transport,
-        replace(index.generation, state=replace(index.generation.state, searched=False)),
+        replace(index.generation, state=replace(index.generation.state, searched=False, packed=False)),
     )
     odd = np.arange(N) % 2 == 1
     for found, filters in ((index, ()), (older, ()), (index, (Filter("tag", "=", "odd"),))):
@@ -100,6 +100,7 @@ def test_the_best_by_the_stored_vectors_are_found(server: Any, name: str, vector
         for i, hits in enumerate(told):
             there = np.flatnonzero(shared[i] & odd if filters else shared[i])
             got = [rows[hit.item.id] for hit in hits]
+            assert [hit.item for hit in hits] == [ITEMS[row] for row in got]
             assert len(set(got)) == min(K, len(there))
             assert set(got) <= set(there.tolist())
             assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
