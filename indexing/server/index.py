@@ -462,14 +462,18 @@ class ServerIndex:
 
     def _found(self, hits: Sequence[Json], scores: Sequence[float]) -> list[Hit]:
         """The hits of an answer with their ``scores``."""
-        try:
-            items = list(map(self._layout.of_hit, hits))
-        except KeyError as missing:
-            raise self._foreign("a document", missing) from None
+        items = list(map(self._of_hit, hits))
         long = [item for item in items if isinstance(item, str)]
         whole = dict(zip(long, self.find(long), strict=True))
         pairs = zip(items, scores, strict=True)
         return [Hit(whole[item] if isinstance(item, str) else item, score) for item, score in pairs]
+
+    def _of_hit(self, hit: Json) -> Item | str:
+        try:
+            return self._layout.of_hit(hit)
+        except KeyError as missing:
+            named = f"the document {hit['_id']}" if "_id" in hit else "a document"
+            raise self._foreign(named, missing) from None
 
     def _item(self, source: Json) -> Item:
         try:

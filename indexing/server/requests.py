@@ -17,8 +17,7 @@ A document holds one item::
     block     binary     in documents that are no items: a block of the codec's arrays
 
 What searches and counts alone read is left out of ``_source``, which would double it, unless the format of the vectors
-needs it whole. Hits show the field ``item``: for the ``_source`` of ten hits a server unpacks ten blocks of documents,
-which takes a fifth of a search.
+needs it whole. Hits show the field ``item``: for the ``_source`` of ten hits a server unpacks ten blocks of documents.
 """
 
 from __future__ import annotations

@@ -160,7 +160,8 @@ def test_a_hit_shows_an_item_as_its_own_field_holds_it(
     assert len(decoded(text)) <= 32_766
     of_opensearch = text.replace("+", "-").replace("/", "_").rstrip("=")
     shown = {requests.OWN.of_hit({"fields": {"item": [each]}}) for each in (text, of_opensearch)}
-    assert shown == ({item} if length <= 31_000 else {item.id} if length > 32_000 else shown)
+    either = [{item}, {item.id}]
+    assert shown in (either[:1] if length <= 31_000 else either[1:] if length > 32_000 else either)
 
 
 @pytest.mark.parametrize("layout", [requests.OWN, requests.Layout(), requests.ATTACHED])
