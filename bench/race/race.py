@@ -20,11 +20,12 @@ is the fastest of its index on validation. ``recall`` is of the exact top 10, on
 Milliseconds are medians over rounds, with minimum and maximum round; ``took_ms`` is what a server says its part was.
 ``vectors_read`` are the stored vectors that a query is compared with at most, after cells, posting lists and codes.
 ``fit_s`` learns the code, ``encode_s`` encodes all items, ``build_s`` is the rest of loading, merging among it (ours in
-a folder encodes while it loads: all of it is ``build_s``); ``cpu_s`` are processor seconds of all three, of the server
-too; ``build_peak_mb`` is the largest memory meanwhile. ``disk_mb`` is the sum of ``index_mb`` (posting lists, graph,
-cells), ``vectors_mb``, ``codec_mb`` (learned arrays) and ``rest_mb`` (ids, sentences, words, which libraries do not
-keep). ``anon_mb`` is memory of its own and ``file_mb`` mapped pages that were touched, after 100 queries in a process
-of its own; of a server, what it maps while no other index is open, beside a heap that all its indexes share.
+a folder encodes while it loads: all of it is ``build_s``; a server has loaded a code and a graph before); ``cpu_s`` are
+processor seconds of all three, of the server too; ``build_peak_mb`` is the largest memory meanwhile. ``disk_mb`` is the
+sum of ``index_mb`` (posting lists, graph, cells), ``vectors_mb``, ``codec_mb`` (learned arrays) and ``rest_mb`` (ids,
+sentences, words, which libraries do not keep). ``anon_mb`` is memory of its own and ``file_mb`` mapped pages that were
+touched, after 100 queries in a process of its own; of a server, what it maps while no other index is open, beside a
+heap that all its indexes share.
 
 ``million_*`` is the cost of a million items on paper: GB on disk, GB of memory so that no search waits for the disk
 (own and mapped; of a server without its heap), core hours to fit, encode and load. All are in proportion to the items,
@@ -115,6 +116,8 @@ def joined(values: NDArray[np.float64], digits: int) -> str:
 
 def built(data: Data, places: Mapping[str, Place], threads: int) -> dict[str, Facts]:
     """All available ones; the others are reported."""
+    for server in {place.label: place for place in places.values() if isinstance(place, Server)}.values():
+        server.warm_up(data, [name for name, place in places.items() if place is server], threads)
     found = {}
     for name, place in places.items():
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import base64
+import binascii
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,9 @@ def raw(values: NDArray[Any]) -> bytes:
 
 def encoded(data: bytes) -> str:
     """Base64, the format of binary fields."""
-    return base64.b64encode(data).decode("ascii")
+    return binascii.b2a_base64(data, newline=False).decode("ascii")
 
 
 def decoded(text: str) -> bytes:
     """The bytes of a binary field. OpenSearch answers in the URL alphabet without padding."""
-    return base64.b64decode(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4))
+    return binascii.a2b_base64(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4))

@@ -23,13 +23,12 @@ from .binary import decoded
 from .clause_limit import SAFE, Budget
 from .http_request import HttpRequest
 from .searches import PAGE, Searches, scan, stored_arrays
+from .sizes import sizes
 from .term_fields import EXACT
 from .transport import Json, RefusedError, Transport
 
 BATCH = 64  # queries per request
 CANDIDATES = 4096  # hits with vectors per request
-PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}  # part of the size, by field
-POSTING_FILES = {"doc", "pos", "psm", "tim", "tip", "tmd"}  # suffixes of Lucene's files of posting lists
 BY_ID, BY_SCORE = attrgetter("item.id"), attrgetter("score")
 
 ALL_SHARDS = {"search_type": "dfs_query_then_fetch"}
@@ -50,6 +49,7 @@ class ServerIndex:
         self._budget = Budget(self._takes, transport.shown)
         self._mixed = all(generation.manifest.items.values())  # whether the index has items of both modalities
         self._scripts = generation.state.unit  # whether the server can re-rank candidates
+        self._base64 = generation.vectors.searched  # whether the server may read queries in base64
 
     @property
     def exact_vectors(self) -> bool:
@@ -103,13 +103,12 @@ class ServerIndex:
         if modality is None or self.manifest.items[modality]:
             size = BATCH if rescore is None or self._scripts else max(1, CANDIDATES // k)
             for start in range(0, len(bodies), size):
-                part = slice(start, start + size)
+                part, way = slice(start, start + size), (self._base64, self._scripts)
                 try:
                     answers = self._hits(bodies[part], k, asked[part], rescore, stages, exact=words is None)
                 except RefusedError as error:
-                    if rescore is None or not self._reranks(rescore) or "script" not in f"{error.kind} {error.reason}":
+                    if rescore is None or not self._simpler(error, way):
                         raise
-                    self._scripts = False  # scripts are missing or forbidden on the server
                     return self.search(queries, k, modality, filters=filters, rescore=rescore, stages=stages)
                 for i, hits in zip(asked[part], answers, strict=True):
                     found[i] = hits
@@ -161,6 +160,17 @@ class ServerIndex:
         """Whether the server re-ranks, and not this process."""
         return self._scripts and rescore.k <= requests.WINDOW
 
+    def _simpler(self, error: RefusedError, way: tuple[bool, bool]) -> bool:
+        """Whether there is a simpler way to ask than ``way``, which was refused; searches take it from now on."""
+        base64, scripts = way
+        if base64 and error.status == 400:
+            self._base64 = False  # Elasticsearch reads it from 9.4 on
+        elif scripts and "script" in f"{error.kind} {error.reason}":
+            self._scripts = False  # scripts are missing or forbidden on the server
+        else:
+            return False
+        return True
+
     def _aligned(
         self,
         queries: TermMatrix,
@@ -187,7 +197,8 @@ class ServerIndex:
     ) -> list[list[Hit]]:
         """Candidates re-ranked by the server, which returns only the best."""
         shown = self._layout.hits
-        asked = [self._reranking(*pair, candidates, k, shown) for pair in zip(bodies, queries, strict=True)]
+        pairs = zip(bodies, queries, strict=True)
+        asked = [self._reranking(*pair, candidates, k, shown, base64=self._base64) for pair in pairs]
         begun = perf_counter()
         answers = self._searches.hits(asked, k)
         begun = stages.took("postings_ms", begun)
@@ -202,9 +213,12 @@ class ServerIndex:
         stages.took("content_ms", begun)
         return found
 
-    def _reranking(self, body: Json, query: NDArray[np.float32], candidates: int, k: int, shown: Json) -> Json:
+    def _reranking(
+        self, body: Json, query: NDArray[np.float32], candidates: int, k: int, shown: Json, *, base64: bool = False
+    ) -> Json:
         """The search ``body`` for the best k of its candidates by the vector ``query``."""
-        return requests.reranked({**body, **shown, "size": min(k, candidates)}, self._vectors, query, candidates)
+        body = {**body, **shown, "size": min(k, candidates)}
+        return requests.reranked(body, self._vectors, query, candidates, base64=base64)
 
     def request(
         self,
@@ -348,41 +362,7 @@ class ServerIndex:
         return used
 
     def sizes(self) -> dict[str, int]:
-        found = dict.fromkeys(("postings", "vectors", "concepts", "other"), 0)
-        if self._layout.prefix:
-            return found | self._disk_usage()
-        # Not from _stats, which servers cache for some seconds.
-        told = self._transport.request("GET", f"/{self.generation.physical}/_segments")
-        copies = [copy for shard in told["indices"][self.generation.physical]["shards"].values() for copy in shard]
-        segments = [s for copy in copies if copy["routing"]["primary"] for s in copy["segments"].values()]
-        stored = sum(int(segment["size_in_bytes"]) for segment in segments if segment["search"])
-        for name, size in self._disk_usage().items():
-            found[name] += size
-        found["other"] = max(0, stored - sum(found.values()))
-        return found
-
-    def _disk_usage(self) -> dict[str, int]:
-        """Bytes by part, from the server's analysis of its fields, or else from its files."""
-        name = self._target
-        try:
-            # OpenSearch has no such analysis, and a user may lack the right to it.
-            answer = self._transport.request("POST", f"/{name}/_disk_usage", run_expensive_tasks="true", timeout=600)
-        except RefusedError:
-            answer = self._transport.request("GET", f"/{name}/_stats/segments", include_segment_file_sizes="true")
-            files = answer["_all"]["primaries"]["segments"]["file_sizes"]
-            mine = {} if self._layout.prefix else files  # not told apart from those of other fields
-            postings = sum(int(entry["size_in_bytes"]) for kind, entry in mine.items() if kind in POSTING_FILES)
-            row = self._vectors.bytes(self.manifest.identity.dim)
-            return {"postings": postings, "vectors": row * sum(self.manifest.items.values())}
-        found = dict.fromkeys(PARTS.values(), 0)
-        (told,) = (entry["fields"] for index, entry in answer.items() if index != "_shards")
-        for name, entry in told.items():
-            if not name.startswith(self._layout.prefix):
-                continue
-            head = name.removeprefix(self._layout.prefix).partition(".")[0]
-            if head in PARTS:
-                found[PARTS[head]] += int(entry["total_in_bytes"])
-        return found
+        return sizes(self._transport, self.generation)
 
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
         """Term frequencies by queries for each term, some hundred at a time."""
@@ -462,17 +442,19 @@ class ServerIndex:
 
     def _found(self, hits: Sequence[Json], scores: Sequence[float]) -> list[Hit]:
         """The hits of an answer with their ``scores``."""
-        items = list(map(self._of_hit, hits))
-        long = [item for item in items if isinstance(item, str)]
-        whole = dict(zip(long, self.find(long), strict=True))
-        pairs = zip(items, scores, strict=True)
-        return [Hit(whole[item] if isinstance(item, str) else item, score) for item, score in pairs]
+        found = self._of_hits(hits)
+        long = [item for item in found if isinstance(item, str)]
+        whole = dict(zip(long, self.find(long), strict=True)) if long else {}
+        items = [whole[item] if isinstance(item, str) else item for item in found]
+        return [Hit(item, score) for item, score in zip(items, scores, strict=True)]
 
-    def _of_hit(self, hit: Json) -> Item | str:
+    def _of_hits(self, hits: Sequence[Json]) -> list[Item | str]:
         try:
-            return self._layout.of_hit(hit)
+            return self._layout.of_hits(hits)
         except KeyError as missing:
-            named = f"the document {hit['_id']}" if "_id" in hit else "a document"
+            if len(hits) > 1:  # one by one, to name the document
+                return [item for hit in hits for item in self._of_hits([hit])]
+            named = f"the document {hits[0]['_id']}" if "_id" in hits[0] else "a document"
             raise self._foreign(named, missing) from None
 
     def _item(self, source: Json) -> Item:

@@ -82,7 +82,7 @@ class Layout:
 
     @property
     def hits(self) -> Json:
-        """What a search says so that ``of_hit`` finds the items of its hits."""
+        """What a search says so that ``of_hits`` finds the items of its hits."""
         if self.packed:
             return {"_source": False, "stored_fields": "_none_", "docvalue_fields": ["item"]}
         return {"_source": self.shown}
@@ -104,12 +104,12 @@ class Layout:
             own, meta = source[OBJECT], flat({name: value for name, value in source.items() if name != OBJECT})
         return Item(own["id"], own["modality"], own["content"], own["group"], meta)
 
-    def of_hit(self, hit: Json) -> Item | str:
-        """The item of a hit, or its id if it is too long to be shown by hits. KeyError for a field that is missing."""
+    def of_hits(self, hits: Sequence[Json]) -> list[Item | str]:
+        """The items of hits, or their ids if they are too long to be shown by hits. KeyError for a missing field."""
         if not self.packed:
-            return self.item(hit["_source"])
-        id, *rest = orjson.loads(decoded(hit.get("fields", {})["item"][0]))
-        return Item(id, *rest) if rest else id
+            return [self.item(hit["_source"]) for hit in hits]
+        rows = b",".join([decoded(hit.get("fields", {})["item"][0]) for hit in hits])
+        return [Item(*row) if len(row) > 1 else row[0] for row in orjson.loads(b"[%b]" % rows)]
 
 
 def packed(item: Item) -> str:
@@ -243,14 +243,17 @@ def concepts_of(concepts: StoredConcepts, i: int) -> str:
     return encoded(scales + raw(concepts.values[rows]))
 
 
-def reranked(body: Json, field: VectorField, vector: NDArray[np.float32], candidates: int) -> Json:
+def reranked(
+    body: Json, field: VectorField, vector: NDArray[np.float32], candidates: int, *, base64: bool = False
+) -> Json:
     """The search ``body``, with the best ``candidates`` per shard re-ranked by the products of their vectors.
 
-    If ``candidates`` exceeds ``WINDOW``, all documents that share a term with the query are re-ranked.
+    If ``candidates`` exceeds ``WINDOW``, all documents that share a term with the query are re-ranked. ``base64``: the
+    vector may be written so, which a server parses sooner than numbers.
     """
     if candidates <= WINDOW:
         return rescored(body, field.script(field.asked(vector), offset(vector)), candidates)
-    return {**_unsorted(body), "query": field.best(body["query"], vector, body["size"])}
+    return {**_unsorted(body), "query": field.best(body["query"], vector, body["size"], base64=base64)}
 
 
 def rescored(body: Json, script: Json, candidates: Any) -> Json:

@@ -118,8 +118,9 @@ class VectorField(ABC):
     def script(self, query: Any, offset: Any) -> Json:
         """The script that scores a document by ``asked`` of the query and ``offset`` of it."""
 
-    def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
-        """The query that ranks all documents of the query ``matching`` by their vectors; the best k of them count."""
+    def best(self, matching: Json, query: NDArray[np.float32], k: int, *, base64: bool = False) -> Json:
+        """The query that ranks all documents of the query ``matching`` by their vectors; the best k of them count.
+        ``base64``: a vector of numbers may be written so, which not all servers read."""
         return {"script_score": {"query": matching, "script": self.script(self.asked(query), offset(query))}}
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
@@ -185,16 +186,16 @@ class Dense(VectorField):
     def script(self, query: Any, offset: Any) -> Json:
         return {"source": self._source(DENSE), "params": {"query": query}}
 
-    def best(self, matching: Json, query: NDArray[np.float32], k: int) -> Json:
+    def best(self, matching: Json, query: NDArray[np.float32], k: int, *, base64: bool = False) -> Json:
         if not self.searched:
             return super().best(matching, query, k)
         # Lucene walks through the documents of a filter up to so many candidates, above through all of the index.
-        asked = {"query_vector": self._sought(query), "k": k, "num_candidates": CANDIDATES}
+        asked = {"query_vector": self._sought(query, base64), "k": k, "num_candidates": CANDIDATES}
         return {"knn": {"field": self.path, **asked, "filter": matching}}
 
-    def _sought(self, query: NDArray[np.float32]) -> Any:
+    def _sought(self, query: NDArray[np.float32], base64: bool) -> Any:
         """A query as a search without a script takes it."""
-        return query
+        return next(self.values(query[None])) if base64 else query
 
     def products(self, scores: Sequence[float], query: NDArray[np.float32]) -> list[float]:
         return [1 - 1 / score if score < 1 else score - 1 for score in scores]
@@ -239,9 +240,8 @@ class DenseByte(Dense):
         found: NDArray[np.int32] = _whole(query[None])[0]
         return found
 
-    def _sought(self, query: NDArray[np.float32]) -> str:
-        (text,) = self.values(query[None])
-        return text
+    def _sought(self, query: NDArray[np.float32], base64: bool) -> Any:
+        return next(self.values(query[None]))  # hexadecimal, which all servers read
 
     def script(self, query: Any, offset: Any) -> Json:
         return {"source": self._source(COSINE), "params": {"query": query}}

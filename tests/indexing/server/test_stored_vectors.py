@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from boc.vectors import unit_rows
 from indexing.server.backend import ServerBackend
 from indexing.server.index import ServerIndex
 from indexing.server.requests import WINDOW
+from indexing.server.transport import Json, RefusedError, Transport
 from tests.oracles import new_manifest, picture, random_terms
 from tests.servers.fixtures import kinds
 
@@ -107,6 +110,7 @@ def test_the_best_by_the_stored_vectors_are_found(server: Any, name: str, vector
             assert np.allclose([hit.score for hit in hits], wanted[i, got], atol=2e-3)
             best = np.sort(wanted[i, there])[::-1][:K]
             assert np.allclose(wanted[i, got], best, atol=2e-3)
+    assert index._base64 == (vectors in ("float", "bfloat16", "byte") and server.kind.engine == "elasticsearch")
     few = index.search(queries, 3 * K, rescore=Rescore("dot", Embeddings("text", QUERIES), K))
     for i, hits in enumerate(few):
         assert np.allclose([hit.score for hit in hits], wanted[i, [rows[hit.item.id] for hit in hits]], atol=2e-3)
@@ -115,6 +119,51 @@ def test_the_best_by_the_stored_vectors_are_found(server: Any, name: str, vector
     assert [hit["_source"]["id"] for hit in answer["hits"]["hits"]][:K] == [
         hit.item.id for hit in told_of(index, queries)
     ]
+
+
+class Refusing:
+    """A transport to a server that refuses scripts, and queries in base64. The first ``threads`` requests are refused
+    at the same time."""
+
+    def __init__(self, transport: Transport, threads: int) -> None:
+        self._transport = transport
+        self._together = Barrier(threads, timeout=60)
+        self.refused = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def search(self, path: str, body: Any, **params: Any) -> Json:
+        query = body.get("query", {})
+        if "script_score" in query or isinstance(query.get("knn", {}).get("query_vector"), str):
+            self.refused += 1
+            self._together.wait()
+            reason = "cannot execute [inline] scripts" if "script_score" in query else "cannot parse [query_vector]"
+            raise RefusedError("refused", 400, "illegal_argument_exception", reason)
+        return self._transport.search(path, body, **params)
+
+
+@pytest.mark.parametrize(
+    ("server", "vectors"),
+    [
+        pytest.param("elasticsearch-9", "bfloat16", marks=pytest.mark.servers),
+        pytest.param("elasticsearch-9", "binary", marks=pytest.mark.servers),
+        pytest.param("opensearch-3", "binary", marks=pytest.mark.slow),
+    ],
+    indirect=["server"],
+)
+def test_threads_ask_in_a_simpler_way_for_what_a_server_refuses(server: Any, name: str, vectors: str) -> None:
+    index = build(connected(server, vectors=vectors, replicas=0), name)
+    refusing = Refusing(index._transport, 4)
+    simpler = ServerIndex(refusing, index.generation)
+    queries = random_terms(np.random.default_rng(1), (len(QUERIES), TERMS), 64, 0.3)
+    with ThreadPoolExecutor(4) as pool:
+        told = list(pool.map(lambda _: told_of(simpler, queries), range(4)))
+    assert refusing.refused == 4
+    told.append(told_of(simpler, queries))
+    assert refusing.refused == 4  # what was refused once is not sent again
+    for hits in told:
+        assert [hit.item for hit in hits] == [hit.item for hit in told_of(index, queries)]
 
 
 def told_of(index: ServerIndex, queries: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.vectors import unit_rows
 from indexing.server import requests
-from indexing.server.binary import raw
+from indexing.server.binary import decoded, raw
 from indexing.server.term_fields import STRATEGIES
 from indexing.server.vector_fields import (
     FLOAT16,
@@ -134,6 +134,14 @@ def test_a_query_of_bytes_is_the_same_with_a_script_and_without(seed: int, dim: 
     query, field = vectors_of(seed, 1, dim)[0], DenseByte().at("vector", "float32", True)
     sought = field.best({"match_all": {}}, query, 5)["knn"]["query_vector"]
     assert numbers([sought]).tolist() == [field.asked(query).tolist()]
+
+
+@given(seed=st.integers(0, 99), dim=st.integers(1, 40))
+def test_a_query_of_floats_is_the_same_in_base64_and_as_numbers(seed: int, dim: int) -> None:
+    query, field = vectors_of(seed, 1, dim)[0], Dense().at("vector", "float32", True)
+    plain, text = (field.best({}, query, 5, base64=given)["knn"]["query_vector"] for given in (False, True))
+    assert plain is query
+    assert np.frombuffer(decoded(text), ">f4").tolist() == query.tolist()
 
 
 @BYTES
