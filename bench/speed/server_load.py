@@ -7,7 +7,8 @@ The data is synthetic (bench/race/data.py). For each size a server of tests/serv
 empty data. First ``boc estimate`` is asked about that many items, and given a file of the first ``--known`` of them;
 the server has just begun, as in a trial of one's own. Then a process loads what ``boc index`` would, from the feature
 file to the published index, with a code that was learned before. At ``--kill-at`` of the items SIGKILL ends it, and
-another process goes on with what is missing. The queries are searched after as many others.
+another process goes on with what is missing. The queries are searched after others, eight times as many, since a
+server that was just started compiles its code meanwhile.
 
 One row per size and ``--rm``: ``learn_s`` with two threads; ``seconds`` by the clock from the first start of the loader
 until the index is published, of which ``resume_s`` from the kill until something new is sent, and ``merge_s`` after the
@@ -128,7 +129,7 @@ def latencies(server: Server, data: Data, place: Place, rms: tuple[float, ...]) 
     engine, found = ServedCode(server, data, CODE), {}
     for number, rm in enumerate(rms):
         engine.choose((min(QUERY_Z, engine.codec.n_terms), round(rm * K)))
-        for _ in range(1 if number else 3):  # at first the server compiles its code
+        for _ in range(2 if number else 8):  # at first the server compiles its code
             recall_of(engine, data.asked[1], data.top[1])
         found[f"z={QUERY_Z} R={rm * K:.0f}"] = searched(engine, data, place.folder)
     use_threads(len(PROCESSORS))

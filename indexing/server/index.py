@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,26 @@ ALL_SHARDS = {"search_type": "dfs_query_then_fetch"}
 """Use word statistics of all shards, so that a score does not depend on the shard."""
 
 
+class Way(NamedTuple):
+    """How a server is asked: ``reranks`` says that it re-ranks candidates, and not this process, and ``base64`` that
+    vectors may be sent so."""
+
+    reranks: bool
+    base64: bool
+
+    def reranks_for(self, rescore: Rescore) -> bool:
+        """Whether the server can rank as many hits as are wanted."""
+        return self.reranks and rescore.k <= requests.WINDOW
+
+    def simpler(self, error: RefusedError) -> Way | None:
+        """The way to ask after this one was refused, None if there is none."""
+        if self.base64 and error.status == 400:
+            return self._replace(base64=False)  # Elasticsearch reads it from 9.4 on
+        if self.reranks and "script" in f"{error.kind} {error.reason}":
+            return self._replace(reranks=False)  # scripts are missing or forbidden on the server
+        return None
+
+
 class ServerIndex:
     """One generation of an index. Thread-safe."""
 
@@ -48,8 +68,7 @@ class ServerIndex:
         self._searches = Searches(transport, self._target, self._layout)
         self._budget = Budget(self._takes, transport.shown)
         self._mixed = all(generation.manifest.items.values())  # whether the index has items of both modalities
-        self._scripts = generation.state.unit  # whether the server can re-rank candidates
-        self._base64 = generation.vectors.searched  # whether the server may read queries in base64
+        self._way = Way(generation.state.unit, generation.vectors.searched)
 
     @property
     def exact_vectors(self) -> bool:
@@ -88,9 +107,9 @@ class ServerIndex:
             if rescore.metric != "dot":
                 return self._aligned(queries, k, modality, filters, rescore, Stages() if stages is None else stages)
         asked, bodies = [], []
-        only = self._only(modality)
+        only, way = self._only(modality), self._way
         # Re-ranking all that match takes no scores of terms.
-        unscored = words is None and k > requests.WINDOW and rescore is not None and self._reranks(rescore)
+        unscored = words is None and k > requests.WINDOW and rescore is not None and way.reranks_for(rescore)
         query_of = self._strategy.matching if unscored else self._strategy.query
         for i in range(queries.shape[0]):
             features = self._features(queries, i, len(filters))
@@ -101,14 +120,16 @@ class ServerIndex:
         stages = Stages() if stages is None else stages
         found: list[list[Hit]] = [[] for _ in range(queries.shape[0])]
         if modality is None or self.manifest.items[modality]:
-            size = BATCH if rescore is None or self._scripts else max(1, CANDIDATES // k)
+            size = BATCH if rescore is None or way.reranks else max(1, CANDIDATES // k)
             for start in range(0, len(bodies), size):
-                part, way = slice(start, start + size), (self._base64, self._scripts)
+                part = slice(start, start + size)
                 try:
-                    answers = self._hits(bodies[part], k, asked[part], rescore, stages, exact=words is None)
+                    answers = self._hits(bodies[part], k, asked[part], rescore, stages, way, exact=words is None)
                 except RefusedError as error:
-                    if rescore is None or not self._simpler(error, way):
+                    simpler = way.simpler(error)
+                    if rescore is None or simpler is None:
                         raise
+                    self._way = simpler
                     return self.search(queries, k, modality, filters=filters, rescore=rescore, stages=stages)
                 for i, hits in zip(asked[part], answers, strict=True):
                     found[i] = hits
@@ -139,6 +160,7 @@ class ServerIndex:
         numbers: list[int],
         rescore: Rescore | None,
         stages: Stages,
+        way: Way,
         *,
         exact: bool,
     ) -> list[list[Hit]]:
@@ -153,23 +175,9 @@ class ServerIndex:
             stages.took("content_ms", begun)
             return found
         queries = [rescore.queries.vectors[i] for i in numbers]
-        answer = self._rescored if self._reranks(rescore) else self._fetched
-        return answer(bodies, k, queries, rescore.k, stages)
-
-    def _reranks(self, rescore: Rescore) -> bool:
-        """Whether the server re-ranks, and not this process."""
-        return self._scripts and rescore.k <= requests.WINDOW
-
-    def _simpler(self, error: RefusedError, way: tuple[bool, bool]) -> bool:
-        """Whether there is a simpler way to ask than ``way``, which was refused; searches take it from now on."""
-        base64, scripts = way
-        if base64 and error.status == 400:
-            self._base64 = False  # Elasticsearch reads it from 9.4 on
-        elif scripts and "script" in f"{error.kind} {error.reason}":
-            self._scripts = False  # scripts are missing or forbidden on the server
-        else:
-            return False
-        return True
+        if way.reranks_for(rescore):
+            return self._rescored(bodies, k, queries, rescore.k, stages, base64=way.base64)
+        return self._fetched(bodies, k, queries, rescore.k, stages)
 
     def _aligned(
         self,
@@ -193,12 +201,19 @@ class ServerIndex:
         return ranked
 
     def _rescored(
-        self, bodies: list[Json], candidates: int, queries: list[NDArray[np.float32]], k: int, stages: Stages
+        self,
+        bodies: list[Json],
+        candidates: int,
+        queries: list[NDArray[np.float32]],
+        k: int,
+        stages: Stages,
+        *,
+        base64: bool,
     ) -> list[list[Hit]]:
         """Candidates re-ranked by the server, which returns only the best."""
         shown = self._layout.hits
         pairs = zip(bodies, queries, strict=True)
-        asked = [self._reranking(*pair, candidates, k, shown, base64=self._base64) for pair in pairs]
+        asked = [self._reranking(*pair, candidates, k, shown, base64=base64) for pair in pairs]
         begun = perf_counter()
         answers = self._searches.hits(asked, k)
         begun = stages.took("postings_ms", begun)
