@@ -213,11 +213,9 @@ class Server:
     def warm_up(self, data: Data, names: Sequence[str], threads: int) -> None:
         """Load the first code and the first graph of ``names``, and remove them. A server that was just started
         compiles during its first loads, which should count for no index."""
-        for coded in (True, False):
-            first = [name for name in names if (":" in name) == coded][:1]
-            for name in first:
-                with suppress(UnavailableError):
-                    self.built(data, name, threads)
+        for name in {":" in name: name for name in reversed(names)}.values():
+            with suppress(UnavailableError):
+                self.built(data, name, threads)
         self.clear()
 
     def _coded(self, data: Data, what: str, threads: int) -> Facts:

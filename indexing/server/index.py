@@ -68,7 +68,7 @@ class ServerIndex:
         self._searches = Searches(transport, self._target, self._layout)
         self._budget = Budget(self._takes, transport.shown)
         self._mixed = all(generation.manifest.items.values())  # whether the index has items of both modalities
-        self._way = Way(generation.state.unit, generation.vectors.searched)
+        self._way = Way(generation.state.unit, self._vectors.searched and self._vectors.base64)
 
     @property
     def exact_vectors(self) -> bool:

@@ -71,6 +71,8 @@ class VectorField(ABC):
     path = "vector"
     dtype = "float16"
     searched = False
+    base64 = False
+    """Whether a server may read the queries of such a search in base64."""
     unit = False
     """Whether it stores vectors of length 1 only."""
     in_source = False
@@ -171,6 +173,7 @@ class Dense(VectorField):
     name = "float"
     needs = "Elasticsearch from 9.3 on"
     searched = True
+    base64 = True
     size = 4  # bytes of a component
 
     def mapping(self, dim: int) -> Json:
@@ -226,6 +229,7 @@ class DenseByte(Dense):
 
     name = "byte"
     exact = False
+    base64 = False
     unit = True
     size = 1
     needs = BYTE_NEEDS
