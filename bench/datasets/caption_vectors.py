@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.types import Batch, Embeddings, Item
+from encoders.runtime.device import fast_bfloat16
 
 BATCH = 256
 
@@ -64,7 +65,7 @@ def vectors_of(texts: Sequence[str]) -> NDArray[np.float32]:
     with torch.inference_mode(), click.progressbar(batches, label="batches", file=sys.stderr) as bar:
         for batch in bar:
             tokens = tokenizer([texts[i] for i in batch], padding=True, truncation=True, return_tensors="pt")
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast("cpu", torch.bfloat16, enabled=fast_bfloat16("cpu")):
                 states = model(**tokens).last_hidden_state.float()
             seen = tokens["attention_mask"].unsqueeze(-1)
             pooled = (states * seen).sum(1) / seen.sum(1)

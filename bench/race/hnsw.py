@@ -65,7 +65,7 @@ def quantised(vectors: NDArray[np.float32], scale: float) -> NDArray[np.int8]:
 
 def list_form(vector: NDArray[Any]) -> Any:
     """Numbers, for JSON."""
-    return vector.tolist() if vector.dtype == np.int8 else vector
+    return vector
 
 
 def base64_form(vector: NDArray[Any]) -> str:

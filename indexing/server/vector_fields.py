@@ -280,8 +280,8 @@ class KnnByte(VectorField):
     def settings(self) -> Json:
         return {"knn": True, "knn.advanced.approximate_threshold": -1}  # makes no graph
 
-    def values(self, vectors: NDArray[Any]) -> Iterator[list[int]]:
-        return iter(_whole(vectors).tolist())
+    def values(self, vectors: NDArray[Any]) -> Iterator[NDArray[np.int32]]:
+        return iter(_whole(vectors))
 
     def bytes(self, dim: int) -> int:
         return dim
@@ -315,7 +315,7 @@ def _whole(vectors: NDArray[Any]) -> NDArray[np.int32]:
     values = vectors.astype(np.float32)
     largest = np.abs(values).max(axis=1, keepdims=True)
     whole: NDArray[np.float32] = values * (LARGEST / np.maximum(largest, np.finfo(np.float32).tiny))
-    return np.rint(whole).astype(np.int32)
+    return np.rint(whole).astype(np.int32, order="C")  # orjson writes no other rows
 
 
 VECTOR_FIELDS: dict[str, VectorField] = {

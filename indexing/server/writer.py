@@ -346,7 +346,7 @@ class _Rows:
                 document["words"] = item.content
             if self._packed:
                 document["item"] = requests.packed(item)
-            self.bulk.index(requests.document_id(item.id), orjson.dumps(document))
+            self.bulk.index(requests.document_id(item.id), requests.dumps(document))
 
 
 def put_arrays(bulk: Bulk, arrays: Mapping[str, NDArray[Any]]) -> int:

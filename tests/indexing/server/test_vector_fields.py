@@ -90,6 +90,14 @@ def vectors_of(seed: int, count: int, dim: int) -> NDArray[np.float32]:
     return found.astype(np.float32)
 
 
+@given(field=fields, seed=st.integers(0, 99), dim=st.integers(1, 40))
+def test_what_is_written_does_not_depend_on_how_rows_lie_in_memory(field: VectorField, seed: int, dim: int) -> None:
+    vectors = vectors_of(seed, 3, dim).astype(field.dtype)
+    written = [requests.dumps({"vector": value}) for value in field.values(vectors)]
+    for same in (np.asfortranarray(vectors), np.repeat(vectors, 2, axis=1)[:, ::2], np.repeat(vectors, 2, axis=0)[::2]):
+        assert [requests.dumps({"vector": value}) for value in field.values(same)] == written
+
+
 BYTES = pytest.mark.parametrize("kind", [KnnByte, DenseByte])
 
 
