@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -11,23 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BackendError
-from boc.manifest import Manifest
 from boc.rerank.alignment import rescored
 from boc.rerank.dot import dot, reorder
-from boc.types import Filter, Hit, Item, Modality, QueryCode, Rescore, Stages, StoredConcepts, TermMatrix, TextScore
+from boc.types import Filter, Hit, Item, Modality, QueryCode, Rescore, Stages, TermMatrix, TextScore
 
-from .._validate import check_rescore, no_concepts
+from .._validate import check_rescore
 from . import requests, search_template
 from .aliases import Generation
-from .binary import decoded
-from .clause_limit import SAFE, Budget
+from .clause_limit import Budget
+from .contents import BATCH, Contents
 from .http_request import HttpRequest
-from .searches import PAGE, Searches, scan, stored_arrays
-from .sizes import sizes
 from .term_fields import EXACT
 from .transport import Json, RefusedError, Transport
 
-BATCH = 64  # queries per request
 CANDIDATES = 4096  # hits with vectors per request
 BY_ID, BY_SCORE = attrgetter("item.id"), attrgetter("score")
 
@@ -55,35 +51,14 @@ class Way(NamedTuple):
         return None
 
 
-class ServerIndex:
+class ServerIndex(Contents):
     """One generation of an index. Thread-safe."""
 
     def __init__(self, transport: Transport, generation: Generation) -> None:
-        self.manifest: Manifest = generation.manifest
-        self.generation = generation
-        self._transport = transport
-        self._strategy, self._layout, self._target = generation.strategy, generation.layout, generation.target
-        self._vectors = generation.vectors
-        self._n_terms = int(generation.manifest.codec["n_terms"])
-        self._searches = Searches(transport, self._target, self._layout)
+        super().__init__(transport, generation)
         self._budget = Budget(self._takes, transport.shown)
         self._mixed = all(generation.manifest.items.values())  # whether the index has items of both modalities
         self._way = Way(generation.state.unit, self._vectors.searched and self._vectors.base64)
-
-    @property
-    def exact_vectors(self) -> bool:
-        return self._vectors.exact
-
-    @property
-    def unfinished(self) -> bool:
-        return self.generation.state.state == "editing"
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays of the codec; ManifestError if they are not those of the manifest."""
-        physical, blocks = self.generation.physical, self.generation.state.blocks
-        arrays = stored_arrays(self._transport, physical, blocks, self.manifest.arrays)
-        self.manifest.check_arrays(arrays, where=f"{self._transport.shown}: {physical}")
-        return arrays
 
     def search(
         self,
@@ -315,106 +290,6 @@ class ServerIndex:
             return self.match(texts, k, modality, filters)
         return found
 
-    def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
-        return self._decoded(self._searches.hits_of(ids, self._vectors.shown))
-
-    def concepts(self, ids: Sequence[str]) -> StoredConcepts:
-        dtype, width = self.manifest.concept_dtype, self.generation.state.concept_dim or 0
-        if dtype is None:
-            raise no_concepts(f"the index {self.generation.name}")
-        path = self._layout.own("concepts")
-        hits = self._searches.hits_of(ids, {"_source": False, "docvalue_fields": [path]})
-        values = [hit.get("fields", {}).get(path) for hit in hits]
-        raw = [decoded(value[0]) if value else b"" for value in values]
-        scaled = dtype == "int8"
-        lengths = [len(row) // (width * np.dtype(dtype).itemsize + 4 * scaled) if width else 0 for row in raw]
-        offsets = np.cumsum([0, *lengths], dtype=np.int64)
-        values = [
-            np.frombuffer(row, dtype, offset=4 * n * scaled).reshape(n, width)
-            for row, n in zip(raw, lengths, strict=True)
-            if n
-        ]
-        scales = [np.frombuffer(row, np.float32, n) for row, n in zip(raw, lengths, strict=True)] if scaled else None
-        return StoredConcepts(
-            np.concatenate([np.empty((0, width), dtype), *values]),
-            offsets,
-            None if scales is None else np.concatenate([np.empty(0, np.float32), *scales]),
-        )
-
-    def items(self) -> Iterator[Item]:
-        there = {"exists": {"field": self._layout.own("modality")}}
-        body = {"query": there, "sort": [self._layout.order], "_source": self._layout.shown}
-        return (self._item(hit["_source"]) for hit in scan(self._transport, self._target, body))
-
-    def find(self, ids: Sequence[str]) -> list[Item]:
-        distinct = list(dict.fromkeys(ids))
-        found: dict[str, Item] = {}
-        for start in range(0, len(distinct), PAGE):
-            part = distinct[start : start + PAGE]
-            for key, source in zip(part, self._searches.sources(part), strict=True):
-                if source is None:
-                    raise KeyError(key)
-                found[key] = self._item(source)
-        return [found[key] for key in ids]
-
-    def sample(self, count: int, modality: Modality) -> list[str]:
-        drawn = {"seed": 0, "field": "_seq_no"}
-        query = {"function_score": {"query": {"term": {self._layout.own("modality"): modality}}, "random_score": drawn}}
-        size = min(count, requests.WINDOW)
-        body = {"query": query, "size": size, "_source": False, "sort": [{"_score": "desc"}, self._layout.order]}
-        return [hit["sort"][1] for hit in self._searches.ask(body)["hits"]["hits"]]
-
-    def used_fields(self) -> set[str]:
-        names = [name for name, kind in self.manifest.fields.items() if kind != "text"]
-        item = {"exists": {"field": self._layout.own("modality")}}
-        used = set()
-        for start in range(0, len(names), BATCH):
-            part = names[start : start + BATCH]
-            wanted = [[item, {"exists": {"field": self._layout.meta(name)}}] for name in part]
-            bodies = [{"query": {"bool": {"filter": each}}, "size": 1, "terminate_after": 1} for each in wanted]
-            answers = self._searches.hits([{**body, "_source": False} for body in bodies], 1)
-            used |= {name for name, hits in zip(part, answers, strict=True) if hits}
-        return used
-
-    def sizes(self) -> dict[str, int]:
-        return sizes(self._transport, self.generation)
-
-    def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
-        """Term frequencies by queries for each term, some hundred at a time."""
-        columns = range(self._n_terms) if among is None else [int(column) for column in among]
-        digits = self.generation.state.digits
-        distinct = list(dict.fromkeys(ids))
-        found: dict[str, dict[str, float]] = {item.id: {} for item in self.find(distinct)}
-        step = SAFE // digits - 1
-        for start in range(0, len(columns), step):
-            part = columns[start : start + step]
-            features = self._strategy.features(part, [1] * len(part), digits)
-            clauses = [_named(self._strategy.clause(feature, 1), feature) for feature in features]
-            for first in range(0, len(distinct), PAGE):
-                wanted = [self._layout.key(key) for key in distinct[first : first + PAGE]]
-                query = {"bool": {"should": clauses, "filter": [{"ids": {"values": wanted}}]}}
-                body = {"query": query, "size": len(wanted), "_source": False}
-                body["sort"] = [{"_score": "desc"}, self._layout.order]
-                answer = self._searches.ask(body, include_named_queries_score="true")
-                for hit in answer["hits"]["hits"]:
-                    found[hit["sort"][1]].update(hit.get("matched_queries", {}))
-        return requests.decode_terms([found[key] for key in ids], self._strategy.base, self._n_terms)
-
-    def document_frequencies(self) -> NDArray[np.int64]:
-        found = np.zeros(self._n_terms, np.int64)
-        digits = self.generation.state.digits
-        for start in range(0, self._n_terms, SAFE):
-            columns = range(start, min(start + SAFE, self._n_terms))
-            filters = [self._strategy.query(self._strategy.features([c], [1], digits)) for c in columns]
-            body = {"size": 0, "aggs": {"n": {"filters": {"filters": filters}}}}
-            buckets = self._searches.ask(body)["aggregations"]["n"]["buckets"]
-            found[start : start + len(columns)] = [bucket["doc_count"] for bucket in buckets]
-        return found
-
-    def damaged(self) -> list[str]:
-        """Always empty: Lucene keeps checksums of its files."""
-        return []
-
     def _check_words(self) -> None:
         if self._layout.prefix:
             raise BackendError(
@@ -471,31 +346,3 @@ class ServerIndex:
                 return [item for hit in hits for item in self._of_hits([hit])]
             named = f"the document {hits[0]['_id']}" if "_id" in hits[0] else "a document"
             raise self._foreign(named, missing) from None
-
-    def _item(self, source: Json) -> Item:
-        try:
-            return self._layout.item(source)
-        except KeyError as missing:
-            raise self._foreign(f"the document {source.get('id', source)}", missing) from None
-
-    def _foreign(self, document: str, missing: KeyError) -> BackendError:
-        name = self.generation.name
-        return BackendError(f"{document} of {name} has no {missing}: boc did not write it; remove it from the index")
-
-    def _decoded(self, hits: Sequence[Json]) -> NDArray[np.floating[Any]]:
-        """The vectors (n, d) of hits that were fetched with them."""
-        if not hits:
-            return np.empty((0, self.manifest.identity.dim), self.manifest.vector_floats)
-        rows = [self._vectors.value(hit) for hit in hits]
-        if not all(rows):
-            where = f"{self._transport.shown}: {self.generation.name}"
-            raise BackendError(f"{where} holds a document without a vector; boc verify tells more")
-        return self._vectors.decoded(rows)
-
-
-def _named(clause: Json, name: str) -> Json:
-    kind, body = next(iter(clause.items()))
-    if kind == "term":
-        ((field, inner),) = body.items()
-        return {"term": {field: {**inner, "_name": name}}}
-    return {kind: {**body, "_name": name}}
