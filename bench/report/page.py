@@ -40,6 +40,7 @@ TITLES = {  # file of rows: title, what was measured on; in the order of the pag
     "race-million-int8": ("The same, beside vectors in 8 bits", "drawn vectors of 1,024 components"),
     "race-elasticsearch": ("The race on Elasticsearch", "captions of Multi30k, MiniLM"),
     "race-opensearch": ("The race on OpenSearch", "captions of Multi30k, MiniLM"),
+    "race-opensearch-rounds": ("Two indexes on OpenSearch, in many rounds", "captions of Multi30k, MiniLM"),
     "kernel": ("Parts of a query, and a cold start", "captions of Multi30k, MiniLM"),
     "learning": ("Learning a dictionary", "synthetic vectors of 1,024 components"),
     "growth": ("Growth", "synthetic vectors of 256 components"),
