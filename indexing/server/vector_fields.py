@@ -315,7 +315,7 @@ def _whole(vectors: NDArray[Any]) -> NDArray[np.int32]:
     values = vectors.astype(np.float32)
     largest = np.abs(values).max(axis=1, keepdims=True)
     whole: NDArray[np.float32] = values * (LARGEST / np.maximum(largest, np.finfo(np.float32).tiny))
-    return np.rint(whole).astype(np.int32, order="C")  # orjson writes no other rows
+    return np.rint(whole).astype(np.int32, order="C")  # orjson writes contiguous rows only
 
 
 VECTOR_FIELDS: dict[str, VectorField] = {
