@@ -42,6 +42,7 @@ from indexing.server.transport import Json, RefusedError
 
 INDEXES = (
     "dictionary:2", "dictionary:2 text binary id niofs", "dictionary:2 text binary term",
+    "dictionary:2 text byte", "dictionary:2 text byte term",
     "hnsw", "int8_hnsw", "bbq_hnsw", "bbq_disk",
 )  # fmt: skip
 CANDIDATES = (50, 100, 150, 200, 300, 400, 500, 700, 1000, 1500, 2000, 3000, 5000)
