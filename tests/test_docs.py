@@ -15,7 +15,6 @@ import pkgutil
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -34,6 +33,7 @@ import boc
 from boc.cli import main
 from tests.helpers import boc as run_boc
 from tests.helpers import draw_pictures, parse
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
@@ -249,9 +249,7 @@ def test_the_tutorials_way_with_a_clip(tmp_path: Path, monkeypatch: pytest.Monke
 @contextmanager
 def serving(name: str) -> Iterator[str]:
     """``boc serve NAME`` in a process of its own, once it answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     words = [sys.executable, "-c", "from boc.cli import main; main()", "serve", name, "--port", str(port)]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         try:

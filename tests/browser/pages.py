@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -17,17 +16,12 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.ports import free_port
 from tests.processes import start
 
 SECRET = "a token with spaces & signs"
 TAG = "<img src=x onerror=\"document.title='owned'\">"
 START = 120  # seconds that a server may take to load its encoder on a busy machine
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.browser.pages import SECRET, TAG, free_port, ids, serving, settle
+from tests.browser.pages import SECRET, TAG, ids, serving, settle
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 NETWORK = "Failed to load resource"

@@ -8,9 +8,11 @@ import time
 import uuid
 from typing import Any
 
+from tests.ports import free_port
+
 from .catalogue import Kind
 from .errors import StartError
-from .server import PATIENCE_S, ask, free_ports, healthy
+from .server import PATIENCE_S, ask, healthy
 
 PLAIN = {
     "elasticsearch": {"xpack.security.enabled": "false", "ES_JAVA_OPTS": "-Xms1g -Xmx1g"},
@@ -37,7 +39,7 @@ class Container:
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.name = f"boc-tests-{uuid.uuid4().hex[:12]}"
-        self.port = free_ports(1)[0]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._watchdog: subprocess.Popen[bytes] | None = None
 

@@ -19,6 +19,8 @@ from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
+from tests.ports import free_port
+
 from . import launch
 from .catalogue import KINDS, Kind
 from .errors import RequestError, StartError
@@ -53,15 +55,6 @@ def healthy(request: Callable[[str, str], Any], nodes: int = 1) -> bool:
     except (OSError, HTTPException, ValueError):  # ValueError: an answer cut short
         time.sleep(0.2)
         return False
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 def _wait_closed(port: int) -> None:
@@ -119,8 +112,8 @@ class Server:
         self.kind: Kind = KINDS[kind]
         self.folder = folder.resolve()
         self.java = launch.options(self.folder, heap, optimise)
-        http, transport = free_ports(2)
-        self.port = port or http
+        self.port = port or free_port()
+        transport = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.transport = f"127.0.0.1:{transport}"
         self.settings = {

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from boc.atomic_files import sha256
+from tests import ports
 from tests.servers import (
     KINDS,
     Cluster,
@@ -191,6 +192,21 @@ def test_an_address_stands_for_the_kind_of_its_version(server: Any, monkeypatch:
     monkeypatch.setenv(f"BOC_TEST_{server.kind.engine.upper()}", "http://127.0.0.1:1")
     with pytest.raises(UnavailableError, match=r"names http://127\.0\.0\.1:1, which does not answer"):
         given(server.kind)
+
+
+def test_no_port_is_given_twice_while_two_processes_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "PORTS", range(19_000, 19_024))
+    code = """
+from tests import ports
+ports.PORTS = range(19_000, 19_024)
+print(*[ports.free_port() for _ in range(10)], flush=True)
+input()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as other:
+        theirs = set(map(int, other.stdout.readline().split()))
+        ours = {ports.free_port() for _ in range(10)}
+        other.communicate("\n")
+    assert len(ours | theirs) == 20
 
 
 @pytest.mark.servers

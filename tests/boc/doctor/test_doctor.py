@@ -26,6 +26,7 @@ from boc import doctor
 from boc.doctor import Finding, _machine, _places, _server, _software
 from boc.doctor._places import place
 from tests.helpers import boc
+from tests.ports import free_port
 
 gpu = _software._gpu  # asking torch takes seconds: all tests but its own go without
 ROOT = Path(__file__).resolve().parents[3]
@@ -384,9 +385,7 @@ def test_the_address_that_would_do_is_written_out() -> None:
 
 
 def test_a_closed_port_and_a_name_of_nobody() -> None:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    port = free_port()
     [found] = place(f"elastic+http://127.0.0.1:{port}")
     assert (found.state, "nothing answers" in found.what) == ("problem", True)
     assert "start the server" in found.todo

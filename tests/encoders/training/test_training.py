@@ -42,7 +42,7 @@ from encoders.training.train import Recipe
 from encoders.training.trainer import RunState, Trainer, cosine, update_average
 from encoders.training.warmstart import cca, latent_semantics, warm_start
 from tests.helpers import boc
-from tests.servers.server import free_ports
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 WORDS = ["dog", "dogs", "runs", "running", "snow", "white", "the", "a", "on", "woman", "bicycle", "red", "stands"]
@@ -466,7 +466,7 @@ def test_two_processes_train_what_one_does(library: Path, tmp_path: Path) -> Non
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", sys.executable]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     done = subprocess.run(
-        [*torchrun, "-c", TWICE, str(free_ports(1)[0]), *map(str, command), str(tmp_path / "two")],
+        [*torchrun, "-c", TWICE, str(free_port()), *map(str, command), str(tmp_path / "two")],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
