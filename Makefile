@@ -84,7 +84,7 @@ test: install browser
 # processes, so that two servers run at a time: most tests wait for theirs.
 test-servers: install
 	$(BIN)/python -m tests.servers fetch
-	BOC_SERVERS_ALL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope -m servers
+	BOC_SERVERS_ALL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m servers
 
 # All faults of clusters of three nodes, amid searches and amid loads: a quarter of an hour.
 test-cluster: install

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
 
 from tests.helpers import SHARED, boc, draw_pictures
 from tests.once import once
-from tests.servers.fixtures import own, server  # noqa: F401
+from tests.servers.fixtures import own, secure, server, shared_server  # noqa: F401
 
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("ci"), max_examples=20)  # of make check
@@ -38,18 +35,12 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-class ByServer(LoadScopeScheduling):
-    """Runs the tests of one kind of server in one process, which starts it once; others anywhere."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        kind = re.search(r"(elasticsearch|opensearch)-[\d.]+", nodeid)
-        return kind.group() if kind else nodeid
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByServer | None:
-    """The scheduler of ``--dist loadscope``."""
-    return ByServer(config, log) if config.getoption("dist") == "loadscope" else None
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """``--dist loadgroup`` runs the tests that share a server in one process, which starts it once; others anywhere."""
+    for item in items:
+        if (shared := shared_server(item)) is not None:
+            item.add_marker(pytest.mark.xdist_group(shared))
 
 
 def pytest_sessionfinish() -> None:

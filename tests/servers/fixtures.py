@@ -22,6 +22,7 @@ from .cluster import Cluster
 from .container import Container
 from .errors import UnavailableError
 from .provide import Given, fetched, provide
+from .security import SecureServer
 from .server import Server
 
 Node = TypeVar("Node", Server, Cluster)
@@ -65,6 +66,24 @@ def server(request: pytest.FixtureRequest) -> Iterator[Given | Container | Serve
         with _or_skip():
             found = stack.enter_context(provide(KINDS[request.param], folder))
         yield found
+
+
+@pytest.fixture(scope="session")
+def secure() -> Iterator[SecureServer]:
+    """An Elasticsearch with TLS and users, shared by all tests of the session: each takes names of its own."""
+    with _folder("secure") as folder, SecureServer(folder) as found:
+        with _or_skip():
+            fetched(found.kind)
+            found.start()
+        yield found
+
+
+def shared_server(item: pytest.Item) -> str | None:
+    """The kind of the shared server that a test asks, ``secure`` for that fixture; None if it asks none."""
+    if "secure" in getattr(item, "fixturenames", ()):
+        return "secure"
+    found: str | None = item.callspec.params.get("server") if hasattr(item, "callspec") else None
+    return found
 
 
 @pytest.fixture

@@ -224,14 +224,13 @@ def test_a_cluster_lives_on_without_one_of_its_nodes(own: Own, tmp_path: Path) -
 
 
 @pytest.mark.servers
-def test_a_secure_server_wants_its_authority_and_a_key_that_fits(own: Own, tmp_path: Path) -> None:
-    server = own(SecureServer(tmp_path))
-    key = server.api_key("photos*")
-    assert put(server, key, "photos-1").startswith("200")
-    assert put(server, key, "other").startswith("403")
-    assert put(server, "bm8gc3VjaDprZXk=", "photos-2").startswith("401")
+def test_a_secure_server_wants_its_authority_and_a_key_that_fits(secure: SecureServer) -> None:
+    key = secure.api_key("drawings*")
+    assert put(secure, key, "drawings-1").startswith("200")
+    assert put(secure, key, "other").startswith("403")
+    assert put(secure, "bm8gc3VjaDprZXk=", "drawings-2").startswith("401")
     with pytest.raises(RequestError, match="index_not_found"):
-        server.request("GET", "nothing")
+        secure.request("GET", "nothing")
 
 
 @pytest.mark.servers

@@ -519,17 +519,14 @@ def test_a_node_of_three_is_killed(
     holds_exactly(at, name, new)
 
 
-def test_a_wrong_password(
-    own: Callable[[Server], Server], tmp_path: Path, name: str, old: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = own(SecureServer(tmp_path))
-    at = f"elastic+https://elastic@127.0.0.1:{server.port}?ca_certs={server.authority}"
+def test_a_wrong_password(secure: SecureServer, name: str, old: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = f"elastic+https://elastic@127.0.0.1:{secure.port}?ca_certs={secure.authority}"
     monkeypatch.setenv("BOC_PASSWORD", "not-the-one")
     for arguments in (("index", name, old.path, "--code", "scalar:6"), ("search", name, "a dog"), ("info", name)):
         said = fails(*arguments, "--at", at)
         assert "does not let you in" in said
         assert "not-the-one" not in said
-    monkeypatch.setenv("BOC_PASSWORD", server.password)
+    monkeypatch.setenv("BOC_PASSWORD", secure.password)
     run("index", name, old.path, "--code", "scalar:6", "--at", at)
     holds_exactly(at, name, old)
 

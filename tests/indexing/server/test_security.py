@@ -8,7 +8,6 @@ import json
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,16 +24,15 @@ def secrets(server: SecureServer, key: str) -> list[str]:
 
 
 def test_every_command_works_with_a_key_of_the_indexs_names_and_tells_no_secret(
-    own: Callable[[SecureServer], SecureServer],
+    secure: SecureServer,
     library: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    server = own(SecureServer(tmp_path / "server"))
-    key = server.api_key("photos", "photos-boc-*")
-    address = server.url.removeprefix("https://")
-    at = ("--at", f"elastic+https://{address}?ca_certs={server.authority}&replicas=0")
+    key = secure.api_key("photos", "photos-boc-*")
+    address = secure.url.removeprefix("https://")
+    at = ("--at", f"elastic+https://{address}?ca_certs={secure.authority}&replicas=0")
     features, model = library / "photos.h5", f"tern:{library / 'model'}"
     table = tmp_path / "metadata.csv"
     table.write_text("id,number:integer,title:text\n000.png,7,a first box\n001.png,8,a second box\n", encoding="utf-8")
@@ -69,26 +67,22 @@ def test_every_command_works_with_a_key_of_the_indexs_names_and_tells_no_secret(
     ok("index", "others", features, status=1)  # a name that the key does not open
     ok("delete", "photos", "--all")
     shown = "".join(said)
-    assert not [secret for secret in secrets(server, key) if secret in shown]
+    assert not [secret for secret in secrets(secure, key) if secret in shown]
 
 
 def test_nothing_of_a_secret_is_stored_or_told_when_it_is_not_trusted(
-    own: Callable[[SecureServer], SecureServer],
-    library: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    secure: SecureServer, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = own(SecureServer(tmp_path / "server"))
-    key = server.api_key("photos*")
-    bare = f"elastic+{server.url}"
-    trusting = f"{bare}?ca_certs={server.authority}"
+    key = secure.api_key("pictures*")
+    bare = f"elastic+{secure.url}"
+    trusting = f"{bare}?ca_certs={secure.authority}"
     commands = [
-        ("index", "photos", library / "photos.h5"),
-        ("search", "photos", "a red box"),
-        ("info", "photos"),
+        ("index", "pictures", library / "photos.h5"),
+        ("search", "pictures", "a red box"),
+        ("info", "pictures"),
         ("info",),
-        ("verify", "photos"),
-        ("delete", "photos", "--all"),
+        ("verify", "pictures"),
+        ("delete", "pictures", "--all"),
     ]
     for given, at, words in (
         (key, bare, "its certificate is not trusted"),
@@ -103,23 +97,22 @@ def test_nothing_of_a_secret_is_stored_or_told_when_it_is_not_trusted(
             result = boc(*command, "--at", at)
             assert result.exit_code == 1, (command, result.output)
             assert words in result.output, (command, result.output)
-            assert not [secret for secret in secrets(server, key) if secret in result.output]
+            assert not [secret for secret in secrets(secure, key) if secret in result.output]
     monkeypatch.setenv("BOC_API_KEY", key)
     assert boc(*commands[0], "--at", trusting).exit_code == 0
-    stored = json.dumps(server.request("GET", "photos*")) + json.dumps(server.request("GET", "photos/_search?size=500"))
-    assert not [secret for secret in secrets(server, key) if secret in stored]
+    stored = [secure.request("GET", path) for path in ("pictures*", "pictures/_search?size=500")]
+    assert not [secret for secret in secrets(secure, key) if secret in json.dumps(stored)]
 
 
 def test_a_fingerprint_stands_for_an_authority(
-    own: Callable[[SecureServer], SecureServer], library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secure: SecureServer, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = own(SecureServer(tmp_path / "server"))
-    certificate = ssl.get_server_certificate(("127.0.0.1", server.port))
+    certificate = ssl.get_server_certificate(("127.0.0.1", secure.port))
     fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).hexdigest()
-    monkeypatch.setenv("BOC_PASSWORD", server.password)
-    at = f"elastic+https://elastic@127.0.0.1:{server.port}?verify_certs=false&ssl_assert_fingerprint="
-    assert boc("index", "photos", library / "photos.h5", "--at", at + fingerprint).exit_code == 0
+    monkeypatch.setenv("BOC_PASSWORD", secure.password)
+    at = f"elastic+https://elastic@127.0.0.1:{secure.port}?verify_certs=false&ssl_assert_fingerprint="
+    assert boc("index", "prints", library / "photos.h5", "--at", at + fingerprint).exit_code == 0
     other = "0" * 64
-    result = boc("info", "photos", "--at", at + other)
+    result = boc("info", "prints", "--at", at + other)
     assert result.exit_code == 1
-    assert server.password not in result.output
+    assert secure.password not in result.output
