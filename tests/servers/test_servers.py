@@ -202,7 +202,9 @@ ports.PORTS = range(19_000, 19_024)
 print(*[ports.free_port() for _ in range(10)], flush=True)
 input()
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
         theirs = set(map(int, other.stdout.readline().split()))
         ours = {ports.free_port() for _ in range(10)}
         other.communicate("\n")

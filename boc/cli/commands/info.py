@@ -40,6 +40,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
         return
     total = sum(manifest.items.values())
     steps = iter(_step(entry["name"], entry["params"]) for entry in manifest.codec["steps"])
+    rounded = "" if index.exact_vectors else ", stored rounded"
     chains = " + ".join(", ".join(islice(steps, count)) for count in manifest.codec["chains"])
     for label, value in (
         ("items", f"{manifest.items['image']} pictures, {manifest.items['text']} captions"),
@@ -47,7 +48,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
         ("steps", chains),
         ("terms", f"{manifest.codec['n_terms']}"),
         ("postings", f"{manifest.postings} ({manifest.postings / max(1, total):.1f} per item)"),
-        ("vectors", f"{manifest.identity.dim} x {manifest.vector_dtype}"),
+        ("vectors", f"{manifest.identity.dim} x {manifest.vector_dtype}{rounded}"),
         ("concepts", manifest.concept_dtype or "none"),
         ("metadata", ", ".join(f"{field}:{kind}" for field, kind in manifest.fields.items()) or "none"),
         ("re-rank", f"{manifest.rerank}, {manifest.rm:g} candidates for each hit"),

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from threading import Barrier
 from typing import Any
 
@@ -22,6 +23,7 @@ from indexing.server.backend import ServerBackend
 from indexing.server.index import ServerIndex
 from indexing.server.requests import WINDOW
 from indexing.server.transport import Json, RefusedError, Transport
+from tests.helpers import boc
 from tests.oracles import new_manifest, picture, random_terms
 from tests.servers.fixtures import kinds
 
@@ -202,3 +204,12 @@ def test_a_server_without_the_format_says_which_has_it(server: Any, name: str, v
 def test_what_a_server_is_said_to_store_is_what_the_address_takes(server: Any) -> None:
     said = connected(server).about()["vectors"]
     assert tuple(re.findall(r"(\w+) \(", said)) == FORMATS[server.kind.name]
+
+
+@pytest.mark.parametrize("server", kinds("elasticsearch-9"), indirect=True)
+def test_it_is_told_whether_stored_vectors_are_rounded(server: Any, name: str, library: Path) -> None:
+    at = f"elastic+{server.url}?replicas=0"
+    for vectors, told in (("binary", "16 x float16"), ("byte", "16 x float16, stored rounded")):
+        made = boc("index", name, library / "photos.h5", "--replace", "--at", f"{at}&vectors={vectors}")
+        assert made.exit_code == 0, made.output
+        assert f"vectors   {told}" in boc("info", name, "--at", at).stdout.splitlines()
