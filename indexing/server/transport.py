@@ -103,7 +103,7 @@ def repeated(send: Callable[[float], Json], waits: Sequence[float]) -> Json:
 
 
 def _cause(body: Any) -> tuple[str, str]:
-    """Type and reason of the innermost error in the body of an answer."""
+    """Type and reason of an error in the body of an answer, with the reasons below it; the type of one in ``AWAY``."""
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         return ("", str(error or "")[:300])
@@ -112,6 +112,8 @@ def _cause(body: Any) -> tuple[str, str]:
     kind, reason = str(causes[0].get("type", "")), str(causes[0].get("reason", ""))
     while isinstance(inner, dict) and inner:
         if inner.get("reason") and str(inner["reason"]) not in reason:
-            reason = f"{reason}: {inner['reason']}"
+            reason = ": ".join(filter(None, (reason, str(inner["reason"]))))
+        if inner.get("type") in AWAY:  # a search may fail between its phases, where the outer error does not tell why
+            kind = inner["type"]
         inner = inner.get("caused_by")
     return kind, reason[:600]

@@ -82,6 +82,11 @@ BODIES = {
                     caused_by={"type": "illegal_argument_exception", "reason": WINDOW,
                                "caused_by": {"type": "illegal_argument_exception", "reason": WINDOW}}),
         "illegal_argument_exception", WINDOW),
+    "a node gone between the phases": (
+        500, {"root_cause": [], "type": "search_phase_execution_exception", "reason": "", "phase": "fetch",
+              "grouped": True, "failed_shards": [],
+              "caused_by": {"type": "node_not_connected_exception", "reason": "[b] Node not connected"}},
+        "node_not_connected_exception", "[b] Node not connected"),
     "disk full": (429, error("cluster_block_exception", FULL), "cluster_block_exception", FULL),
 }  # fmt: skip
 
