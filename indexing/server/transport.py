@@ -103,7 +103,10 @@ def repeated(send: Callable[[float], Json], waits: Sequence[float]) -> Json:
 
 
 def _cause(body: Any) -> tuple[str, str]:
-    """Type and reason of an error in the body of an answer, with the reasons below it; the type of one in ``AWAY``."""
+    """Type and reason of the error in the body of an answer.
+
+    The reasons of its causes follow its own. The type is that of a cause if one is in ``AWAY``.
+    """
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         return ("", str(error or "")[:300])
