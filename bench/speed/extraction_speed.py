@@ -44,6 +44,7 @@ NOMINAL: dict[str, dict[str, float]] = {  # dense TFLOP/s that NVIDIA states, of
     "H100": {"float32": 67, "bfloat16": 989},
     "A100": {"float32": 19.5, "bfloat16": 312},
 }
+PRECISIONS = ("float32", "bfloat16")
 REGIONS = 36
 
 # The loop that the library is measured against: what cannot be left out.
@@ -121,8 +122,13 @@ def cpu(photos: Path, weights: Path, count: int, rounds: int) -> None:
 @click.option("--count", default=4096, show_default=True, help="Pictures of the runs from files.")
 @click.option("--batch", default=256, show_default=True, help="Pictures of the network alone.")
 @click.option("--rounds", default=5, show_default=True)
+@click.option(
+    "--precision", "precisions", type=click.Choice(PRECISIONS), multiple=True, default=PRECISIONS, show_default=True
+)
 @click.option("--small", is_flag=True, help="Tiny networks and few pictures, to try the script.")
-def gpu(device: str, photos: Path | None, count: int, batch: int, rounds: int, small: bool) -> None:
+def gpu(
+    device: str, photos: Path | None, count: int, batch: int, rounds: int, precisions: Sequence[str], small: bool
+) -> None:
     """Networks of published size, as shares of the device's peak."""
     if small:
         count, batch, rounds = 24, 8, 2
@@ -136,7 +142,7 @@ def gpu(device: str, photos: Path | None, count: int, batch: int, rounds: int, s
         files = photos or drawn(folder / "photos", count)
         subjects = [tern(folder, device, batch, small), clip(folder, device, batch, small)]
         region_file = stored_regions(folder, subjects[0], count)
-        for precision in ("float32", "bfloat16"):
+        for precision in precisions:
             best, stated = peak(device, precision, 512 if small else 8192), nominal(device, precision)
             click.echo(f"{precision}: measured peak {best / 1e12:.1f} TFLOP/s, stated {stated or '?'}", err=True)
             for compiled in (False, True) if device == "cuda" else (False,):

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from boc.errors import EncoderError
+
 PATIENCE = timedelta(days=7)  # the others wait while the first process cuts regions
 
 
@@ -73,14 +75,21 @@ class Processes:
 
 @contextmanager
 def joined() -> Iterator[Processes]:
-    """The processes of this ``torchrun``; without it, this process alone."""
+    """The processes of this ``torchrun``; without it, this process alone. EncoderError if this one lacks a GPU where
+    others have one."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield Processes()
         return
     cards = torch.cuda.is_available()
     if cards:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        number, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if number >= found:
+            raise EncoderError(
+                f"process {number + 1} of this machine has no GPU, there are {found}; start at most {found} with "
+                "--nproc-per-node, or hide the GPUs with CUDA_VISIBLE_DEVICES= to train on processors"
+            )
+        torch.cuda.set_device(number)
     dist.init_process_group("cpu:gloo,cuda:nccl" if cards else "gloo", timeout=PATIENCE)
     try:
         yield Processes(dist.get_rank(), count)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from boc import plugins
 from boc.errors import EncoderError, ImageError
 from boc.plugins import Encoder
-from boc.types import Embeddings, ImageRef, Regions
+from boc.types import Embeddings, ImageRef, Regions, Runtime
 from tests.encoders.test_clip import tiny_clip
 from tests.helpers import boc
 from tests.once import once
@@ -179,3 +179,19 @@ def test_a_device_that_is_not_there_is_refused(place: tuple[str, Path]) -> None:
     for device in ("tpu", *(() if torch.cuda.is_available() else ("cuda",))):
         with pytest.raises(EncoderError, match="device"):
             plugins.encoder(f"{place[0]}:{place[1]}", device)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch's own import
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_gpu_gives_what_a_cpu_gives(
+    place: tuple[str, Path], encoder: Encoder, pictures: list[Any], compiled: bool
+) -> None:
+    there = plugins.encoder(f"{place[0]}:{place[1]}", runtime=Runtime("cuda", compile=compiled))
+    half = plugins.encoder(f"{place[0]}:{place[1]}", runtime=Runtime("cuda", "bfloat16", compiled))
+    for name, inputs in (("encode_images", pictures), ("encode_texts", TEXTS)):
+        expected, exact, rough = (getattr(each, name)(inputs) for each in (encoder, there, half))
+        assert np.abs(exact.vectors - expected.vectors).max() <= 1e-4
+        assert np.array_equal(exact.concepts.offsets, expected.concepts.offsets)
+        assert np.abs(exact.concepts.values - expected.concepts.values).max() <= 1e-3
+        assert 0 < np.abs(rough.vectors - expected.vectors).max() <= 0.05

@@ -198,7 +198,8 @@ def test_files_are_at_the_size_for_print(tmp_path: Path) -> None:
 def test_the_command_tells_what_the_figure_shows(library: Path, tmp_path: Path) -> None:
     image, spec, sentence = library / "images" / "003.png", f"tern:{library / 'model'}", "a yellow box at the left"
     figure = tmp_path / "figure.png"
-    told = boc("show-alignment", image, sentence, "--encoder", spec, "-o", figure, "--json")
+    command = ("show-alignment", image, sentence, "--encoder", spec, "--device", "cpu", "-o", figure)
+    told = boc(*command, "--json")
     assert told.exit_code == 0, told.output
     record = json.loads(told.stdout)
     found = show(plugins.encoder(spec, "cpu"), ImageRef("003.png", image), sentence)
@@ -209,7 +210,7 @@ def test_the_command_tells_what_the_figure_shows(library: Path, tmp_path: Path) 
     assert [row["attention"] for row in record["regions"]] == found.scores.tolist()
     with Image.open(figure) as written:
         assert written.tobytes() == draw_figure(read_image(image), found).tobytes()
-    printed = boc("show-alignment", image, sentence, "--encoder", spec, "-o", figure)
+    printed = boc(*command)
     assert [line.split()[0] for line in printed.stdout.splitlines()] == found.words
 
 

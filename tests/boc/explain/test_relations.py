@@ -65,7 +65,7 @@ def test_the_command_tells_and_draws_them(model: Path, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     photo = tmp_path / "photo.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (60, 90, 3), dtype=np.uint8)).save(photo)
-    told = boc("show-relations", photo, "--encoder", f"vsrn:{model}", "-k", 2, "--json")
+    told = boc("show-relations", photo, "--encoder", f"vsrn:{model}", "-k", 2, "--device", "cpu", "--json")
     assert told.exit_code == 0, told.output
     record = json.loads(told.stdout)
     encoder = plugins.encoder(f"vsrn:{model}", "cpu")

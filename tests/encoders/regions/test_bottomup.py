@@ -198,6 +198,8 @@ def test_features_are_those_of_the_boxes_that_are_told(weights: Path, tmp_path: 
     network = read_network(weights)
     with Image.open(tmp_path / "photo.png") as image:
         pixels, _ = prepared(torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1))
+    # torch rounds the factors of convolutions to ten bits on a GPU
+    tolerance = 1e-3 * found.features.max() if torch.cuda.is_available() else 1e-4
     with torch.inference_mode():
         maps = network.get_submodule("backbone.stem.conv1")(pixels[None]).relu()
         maps = torch.nn.functional.max_pool2d(maps, 3, 2, ceil_mode=True)
@@ -218,7 +220,7 @@ def test_features_are_those_of_the_boxes_that_are_told(weights: Path, tmp_path: 
                     )
                     pooled[0, :, i, j] = maps[0, :, rows, columns].amax(dim=(1, 2))
             expected = network.get_submodule("roi_heads.res5")(pooled).mean(dim=(2, 3))[0]
-            assert np.abs(expected.numpy() - feature).max() < 1e-4
+            assert np.abs(expected.numpy() - feature).max() < tolerance
 
 
 def test_options_choose_the_regions(weights: Path, tmp_path: Path) -> None:

@@ -167,8 +167,9 @@ def test_boxes_and_confidences_are_those_of_the_library(
     assert sorted(nearest.tolist()) == list(range(QUERIES))  # equal confidences may be in another order
     np.testing.assert_allclose(found.boxes, expected[nearest], atol=1e-4)
     scores = head(network, found.features)
-    np.testing.assert_allclose(scores, [score for _, score in ranked], atol=1e-5)
-    np.testing.assert_allclose(scores, np.array([score for _, score in ranked])[nearest], atol=1e-5)
+    tolerance = 1e-4 if torch.cuda.is_available() else 1e-5  # torch rounds the factors of convolutions on a GPU
+    np.testing.assert_allclose(scores, [score for _, score in ranked], atol=tolerance)
+    np.testing.assert_allclose(scores, np.array([score for _, score in ranked])[nearest], atol=tolerance)
 
 
 @pytest.mark.slow

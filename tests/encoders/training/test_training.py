@@ -36,7 +36,7 @@ from encoders.training import warmstart
 from encoders.training.caption_tensors import Captions, Chunk, in_order
 from encoders.training.config import TrainConfig
 from encoders.training.data import RegionReader, numbers_of, read_pairs
-from encoders.training.processes import Processes
+from encoders.training.processes import Processes, joined
 from encoders.training.recipes import RECIPES
 from encoders.training.train import Recipe
 from encoders.training.trainer import RunState, Trainer, cosine, update_average
@@ -458,13 +458,18 @@ def test_two_processes_train_what_one_does(library: Path, tmp_path: Path) -> Non
     """As ``torchrun`` of the documentation starts them; they also continue a run that has ended."""
     tiny = [f"--set={name}=8" for name in ("visual_width", "joint_width", "feedforward", "held_out")]
     command = [
-        "train", library / "regions.h5", "--epochs", 3, "--batch-size", 8, *tiny, "--set=heads=2",
+        "train", library / "regions.h5", "--epochs", 3, "--batch-size", 8, *tiny, "--set=heads=2", "--device", "cpu",
         "--set=text_layers=1", "--set=accumulate=3", "-o",
     ]  # fmt: skip
     alone = boc(*command, tmp_path / "one")
     assert alone.exit_code == 0, alone.output
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", sys.executable]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    environment = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+    }
     done = subprocess.run(
         [*torchrun, "-c", TWICE, str(free_port()), *map(str, command), str(tmp_path / "two")],
         env=environment, capture_output=True, text=True, check=False,
@@ -475,6 +480,18 @@ def test_two_processes_train_what_one_does(library: Path, tmp_path: Path) -> Non
     assert (first, second) == (["", ""], [told, told])
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
     assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-6) for name in weights[0])
+
+
+def test_a_process_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with (
+        pytest.raises(EncoderError, match="process 3 of this machine has no GPU, there are 2; start at most 2"),
+        joined(),
+    ):
+        pass
 
 
 def test_processes_without_a_batch_each_are_refused(make: Make) -> None:
@@ -602,8 +619,8 @@ def test_a_setting_that_is_none_is_refused(setting: dict[str, str], words: str) 
 def test_a_global_vector_that_nothing_trains_is_refused(recipe: str, setting: dict[str, str]) -> None:
     with pytest.raises(EncoderError, match="leaves its global vector as chance made it; add matching"):
         Recipe.of(recipe, setting)
-    joined = f"matching+{setting.get('objective', 'alignment')}"
-    assert Recipe.of(recipe, {**setting, "objective": joined}).train.objective == joined
+    objective = f"matching+{setting.get('objective', 'alignment')}"
+    assert Recipe.of(recipe, {**setting, "objective": objective}).train.objective == objective
 
 
 def test_pairs_need_captions(library: Path) -> None:
