@@ -78,20 +78,19 @@ def variants_of(data: Data, name: str, engine: Engine) -> list[Variant]:
     """An index at the settings of its grid that no other clearly beats on the validation queries."""
     queries, top = data.asked[1], data.top[1]
     recalls: dict[Setting, float] = {}
-    fastest_pass: dict[Setting, float] = {}
+    seconds = dict.fromkeys(engine.grid, math.inf)
     for _, setting in product(range(PASSES), engine.grid):
         engine.choose(setting)
         recall_of(engine, queries[:WARM], top[:WARM])
         begun = time.perf_counter()
         recalls[setting] = recall_of(engine, queries, top)
-        fastest_pass[setting] = min(time.perf_counter() - begun, fastest_pass.get(setting, math.inf))
-    found = [(setting, recalls[setting], fastest_pass[setting]) for setting in engine.grid]
+        seconds[setting] = min(seconds[setting], time.perf_counter() - begun)
     kept = [
         Variant(name, engine, setting, recall, vectors_read=engine.vectors_read(setting))
-        for setting, recall, seconds in found
-        if not any(other >= recall and took < CLEAR * seconds for _, other, took in found)
+        for setting, recall in recalls.items()
+        if not any(recalls[other] >= recall and seconds[other] < CLEAR * seconds[setting] for other in recalls)
     ]
-    told(f"{name}: {len(kept)} of {len(found)} settings, recall to {max(v.validation for v in kept):.3f}")
+    told(f"{name}: {len(kept)} of {len(recalls)} settings, recall to {max(v.validation for v in kept):.3f}")
     return kept
 
 

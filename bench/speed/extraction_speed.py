@@ -123,8 +123,9 @@ def cpu(photos: Path, weights: Path, count: int, rounds: int) -> None:
 @click.option("--batch", default=256, show_default=True, help="Pictures of the network alone.")
 @click.option("--rounds", default=5, show_default=True)
 @click.option(
-    "--precision", "precisions", type=click.Choice(PRECISIONS), multiple=True, default=PRECISIONS, show_default=True
-)
+    "--precision", "precisions", type=click.Choice(PRECISIONS), multiple=True, default=PRECISIONS, show_default=True,
+    help="Of the network; repeatable.",
+)  # fmt: skip
 @click.option("--small", is_flag=True, help="Tiny networks and few pictures, to try the script.")
 def gpu(
     device: str, photos: Path | None, count: int, batch: int, rounds: int, precisions: Sequence[str], small: bool

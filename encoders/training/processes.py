@@ -75,8 +75,10 @@ class Processes:
 
 @contextmanager
 def joined() -> Iterator[Processes]:
-    """The processes of this ``torchrun``; without it, this process alone. EncoderError if this one lacks a GPU where
-    others have one."""
+    """The processes of this ``torchrun``; without it, this process alone.
+
+    EncoderError if the machine has GPUs, but fewer than processes.
+    """
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield Processes()
@@ -86,8 +88,8 @@ def joined() -> Iterator[Processes]:
         number, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if number >= found:
             raise EncoderError(
-                f"process {number + 1} of this machine has no GPU, there are {found}; start at most {found} with "
-                "--nproc-per-node, or hide the GPUs with CUDA_VISIBLE_DEVICES= to train on processors"
+                f"this machine has too few GPUs ({found}) for the processes that torchrun started; "
+                f"give --nproc-per-node {found}, or put CUDA_VISIBLE_DEVICES= before the command to train without GPUs"
             )
         torch.cuda.set_device(number)
     dist.init_process_group("cpu:gloo,cuda:nccl" if cards else "gloo", timeout=PATIENCE)

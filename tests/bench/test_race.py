@@ -165,9 +165,11 @@ class Known:
 
     def __init__(self, top: dict[bytes, list[int]]) -> None:
         self.top, self.asked = top, 0
+        self.chosen: list[tuple[int, ...]] = []
 
     def choose(self, setting: tuple[int, ...]) -> None:
         (self.count,) = setting
+        self.chosen.append(setting)
 
     def ask(self, query: NDArray[np.float32]) -> list[int]:
         self.asked += 1
@@ -193,6 +195,7 @@ def test_recall_is_the_share_of_the_exact_ten_and_every_round_asks_all(
     found = bench.timing.variants_of(data, "some graph", engine)
     assert [v.setting for v in found] == [(2,), (5,), (10,)]
     assert [v.validation for v in found] == pytest.approx([0.2, 0.5, 1.0])
+    assert engine.chosen == bench.timing.PASSES * [*engine.grid]  # in turns, so that none pays alone for warming up
     engine.asked = 0
     bench.timing.measure(found, data, 4, seed=0)
     warm = bench.timing.WARM

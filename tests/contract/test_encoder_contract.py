@@ -187,11 +187,12 @@ def test_a_device_that_is_not_there_is_refused(place: tuple[str, Path]) -> None:
 def test_a_gpu_gives_what_a_cpu_gives(
     place: tuple[str, Path], encoder: Encoder, pictures: list[Any], compiled: bool
 ) -> None:
-    there = plugins.encoder(f"{place[0]}:{place[1]}", runtime=Runtime("cuda", compile=compiled))
-    half = plugins.encoder(f"{place[0]}:{place[1]}", runtime=Runtime("cuda", "bfloat16", compiled))
+    spec = f"{place[0]}:{place[1]}"
+    exact = plugins.encoder(spec, runtime=Runtime("cuda", compile=compiled))
+    rounded = plugins.encoder(spec, runtime=Runtime("cuda", "bfloat16", compiled))
     for name, inputs in (("encode_images", pictures), ("encode_texts", TEXTS)):
-        expected, exact, rough = (getattr(each, name)(inputs) for each in (encoder, there, half))
-        assert np.abs(exact.vectors - expected.vectors).max() <= 1e-4
-        assert np.array_equal(exact.concepts.offsets, expected.concepts.offsets)
-        assert np.abs(exact.concepts.values - expected.concepts.values).max() <= 1e-3
+        expected, found, rough = (getattr(each, name)(inputs) for each in (encoder, exact, rounded))
+        assert np.abs(found.vectors - expected.vectors).max() <= 1e-4
+        assert np.array_equal(found.concepts.offsets, expected.concepts.offsets)
+        assert np.abs(found.concepts.values - expected.concepts.values).max() <= 1e-3
         assert 0 < np.abs(rough.vectors - expected.vectors).max() <= 0.05
