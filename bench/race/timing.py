@@ -2,8 +2,9 @@
 
 ``variants_of`` has every setting of an index answer the validation queries three times, in turns, and drops those that
 another of the same index clearly beats, in recall and time. ``measure`` times the rest, one query at a time on one
-thread: in each round every setting answers all queries in a row, settings and queries in a random order, each setting
-after some queries that do not count. ``measure_rates`` has those that are compared answer all queries as a batch.
+thread: in each round the queries are cut into random parts, and the settings, in a random order, answer a part in
+turns, each after some queries that do not count. So what is compared was measured within seconds, and a machine that
+becomes slower does so for all. ``measure_rates`` has those that are compared answer all queries as a batch.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from bench.race.engine import Engine, Setting, use_threads
 
 RECALLS = (0.90, 0.95, 0.98, 0.99)
 WARM = 20  # queries of a setting before its clock starts
+PART = 100  # queries that a setting answers in a row: few, so that its turn is short; many beside those that warm up
 PASSES = 3  # over the validation queries, of which the fastest counts: one may be interrupted, and a server warms up
 CLEAR = 0.85  # what a setting must be faster by to be sure of it
 MILLISECONDS = 1000
@@ -95,7 +97,7 @@ def variants_of(data: Data, name: str, engine: Engine) -> list[Variant]:
 
 
 def measure(variants: Sequence[Variant], data: Data, rounds: int, seed: int) -> None:
-    """Recall and times of all variants: in each round each answers all queries, in another order."""
+    """Recall and times of all variants: in each round all answer the same part of the queries in turns, then the next."""
     rng = np.random.default_rng(seed)
     queries, top = data.asked[0], data.top[0]
     for variant in variants:
@@ -105,19 +107,19 @@ def measure(variants: Sequence[Variant], data: Data, rounds: int, seed: int) -> 
     gc.collect()
     gc.freeze()
     for turn in range(rounds):
-        for j in rng.permutation(len(variants)).tolist():
-            variant, engine = variants[j], variants[j].engine
-            engine.choose(variant.setting)
-            order = rng.permutation(len(queries)).tolist()
-            for i in order[:WARM]:
-                engine.ask(queries[i : i + 1])
-            for i in order:
-                query = queries[i : i + 1]
-                begun = time.perf_counter()
-                engine.ask(query)
-                variant.times[turn, i] = MILLISECONDS * (time.perf_counter() - begun)
-                if engine.took is not None:
-                    server_times.setdefault(j, []).append(engine.took)
+        for part in np.array_split(rng.permutation(len(queries)), math.ceil(len(queries) / PART)):
+            for j in rng.permutation(len(variants)).tolist():
+                variant, engine = variants[j], variants[j].engine
+                engine.choose(variant.setting)
+                for i in rng.permutation(len(queries))[:WARM].tolist():
+                    engine.ask(queries[i : i + 1])
+                for i in part.tolist():
+                    query = queries[i : i + 1]
+                    begun = time.perf_counter()
+                    engine.ask(query)
+                    variant.times[turn, i] = MILLISECONDS * (time.perf_counter() - begun)
+                    if engine.took is not None:
+                        server_times.setdefault(j, []).append(engine.took)
         told(f"round {turn + 1} of {rounds}")
     gc.unfreeze()
     for j, variant in enumerate(variants):

@@ -196,10 +196,14 @@ def test_recall_is_the_share_of_the_exact_ten_and_every_round_asks_all(
     assert [v.setting for v in found] == [(2,), (5,), (10,)]
     assert [v.validation for v in found] == pytest.approx([0.2, 0.5, 1.0])
     assert engine.chosen == bench.timing.PASSES * [*engine.grid]  # in turns, so that none pays alone for warming up
-    engine.asked = 0
+    engine.asked, engine.chosen = 0, []
+    monkeypatch.setattr(bench.timing, "WARM", 5)
+    monkeypatch.setattr(bench.timing, "PART", 8)
     bench.timing.measure(found, data, 4, seed=0)
-    warm = bench.timing.WARM
-    assert engine.asked == 3 * (4 * (20 + min(warm, 20)) + 20)  # each round after some warm ones; once for the recall
+    # In each round all queries, and five before each of three parts; then all for the recall.
+    assert engine.asked == 3 * (4 * (20 + 3 * 5) + 20)
+    turns = [set(engine.chosen[i : i + 3]) for i in range(0, len(engine.chosen), 3)]
+    assert turns == (4 * 3 + 1) * [set(engine.grid)]  # each part is answered at all settings before the next
     assert [v.recall for v in found] == pytest.approx([0.2, 0.5, 1.0])
     assert all(v.times.shape == (4, 20) and (v.times > 0).all() for v in found)
     assert [v.label for v in found] == ["rows=2", "rows=5", "rows=10"]
