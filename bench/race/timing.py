@@ -97,7 +97,7 @@ def variants_of(data: Data, name: str, engine: Engine) -> list[Variant]:
 
 
 def measure(variants: Sequence[Variant], data: Data, rounds: int, seed: int) -> None:
-    """Recall and times of all variants: in each round all answer the same part of the queries in turns, then the next."""
+    """Recall and times of all variants: in each round all answer a part of the queries in turns, then the next part."""
     rng = np.random.default_rng(seed)
     queries, top = data.asked[0], data.top[0]
     for variant in variants:

@@ -20,7 +20,6 @@ torch over one batch. ``--device cpu --small`` tries the script itself.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -37,6 +36,8 @@ from typing import Any, cast
 import click
 import numpy as np
 
+from bench.report.rows import Writer
+
 BOC = [sys.executable, "-c", "from boc.cli import main; main()"]
 TOLD = re.compile(r"([\d.]+) images per second.*?(?:pictures (\d+) % of the time)?$", re.MULTILINE)
 NOMINAL: dict[str, dict[str, float]] = {  # dense TFLOP/s that NVIDIA states, of the SXM boards
@@ -46,6 +47,13 @@ NOMINAL: dict[str, dict[str, float]] = {  # dense TFLOP/s that NVIDIA states, of
 }
 PRECISIONS = ("float32", "bfloat16")
 REGIONS = 36
+ON_CPU = (
+    "setup", "threads", "images/s", "lowest", "highest", "ratio", "ratio lowest", "ratio highest", "/CPU s",
+)  # fmt: skip
+ON_GPU = (
+    "network", "precision", "compiled", "from", "images/s", "lowest", "highest", "TFLOP/s", "of measured peak",
+    "of stated peak", "waiting %",
+)  # fmt: skip
 
 # The loop that the library is measured against: what cannot be left out.
 BARE = """
@@ -105,15 +113,13 @@ def cpu(photos: Path, weights: Path, count: int, rounds: int) -> None:
                 rates[setup].append(len(paths) / (time.perf_counter() - began))
                 thrift[setup].append(len(paths) / (processor_time() - used))
                 click.echo(f"round {number + 1}: {setup[0]}, {rates[setup][-1]:.1f} images per second", err=True)
-    out = csv.writer(sys.stdout)
-    out.writerow(
-        ["setup", "threads", "images/s", "lowest", "highest", "ratio", "ratio lowest", "ratio highest", "/CPU s"]
-    )
-    for (name, threads), found in rates.items():
-        ratios = [rate / floor for rate, floor in zip(found, rates["bare loop", threads], strict=True)]
-        out.writerow(
-            [name, threads, *spread(found, ".1f"), *spread(ratios, ".3f"), f"{median(thrift[name, threads]):.1f}"]
-        )
+    settings = {"photos": photos, "weights": weights, "count": len(paths), "rounds": rounds}
+    with Writer(sys.stdout, __file__, settings, ON_CPU, extras=("ai-edge-litert", "pillow")) as out:
+        for (name, threads), found in rates.items():
+            ratios = [rate / floor for rate, floor in zip(found, rates["bare loop", threads], strict=True)]
+            out.write(
+                name, threads, *spread(found, ".1f"), *spread(ratios, ".3f"), f"{median(thrift[name, threads]):.1f}"
+            )
 
 
 @main.command()
@@ -133,12 +139,14 @@ def gpu(
     """Networks of published size, as shares of the device's peak."""
     if small:
         count, batch, rounds = 24, 8, 2
-    out = csv.writer(sys.stdout)
-    out.writerow(
-        ["network", "precision", "compiled", "from", "images/s", "lowest", "highest", "TFLOP/s", "of measured peak",
-         "of stated peak", "waiting %"]
-    )  # fmt: skip
-    with tempfile.TemporaryDirectory() as name:
+    settings = {
+        "device": device_name(device), "photos": photos, "count": count, "batch": batch, "rounds": rounds,
+        "precisions": precisions, "small": small,
+    }  # fmt: skip
+    with (
+        tempfile.TemporaryDirectory() as name,
+        Writer(sys.stdout, __file__, settings, ON_GPU, extras=("torch", "transformers")) as out,
+    ):
         folder = Path(name)
         files = photos or drawn(folder / "photos", count)
         subjects = [tern(folder, device, batch, small), clip(folder, device, batch, small)]
@@ -153,17 +161,16 @@ def gpu(
                     rate = spread(alone, ".1f")
                     speed = median(alone) * subject.flops
                     shares = [f"{speed / best:.3f}", f"{speed / stated / 1e12:.3f}" if stated else ""]
-                    out.writerow([*label, "the device", *rate, f"{speed / 1e12:.2f}", *shares, ""])
+                    out.write(*label, "the device", *rate, f"{speed / 1e12:.2f}", *shares, "")
                     arrays = list(subject.arrays(precision, compiled, rounds))
-                    out.writerow([*label, "arrays", *spread(arrays, ".1f"), "", "", "", ""])
+                    out.write(*label, "arrays", *spread(arrays, ".1f"), "", "", "", "")
                     sources = {"JPEG files": (files, subject.files_encoder)}
                     if subject.name == "TERN":
                         sources["a regions file"] = (region_file, subject.encoder)
                     for source, (path, encoder) in sources.items():
                         runs = [extracted(folder, path, encoder, device, precision, compiled) for _ in range(2)]
                         rates = spread([rate for rate, _ in runs], ".1f")
-                        out.writerow([*label, source, *rates, "", "", "", median(wait for _, wait in runs)])
-                    sys.stdout.flush()
+                        out.write(*label, source, *rates, "", "", "", median(wait for _, wait in runs))
 
 
 class Subject:
@@ -371,11 +378,15 @@ def peak(device: str, precision: str, size: int) -> float:
     return best
 
 
-def nominal(device: str, precision: str) -> float | None:
+def device_name(device: str) -> str:
     import torch
 
-    name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
-    return next((stated[precision] for key, stated in NOMINAL.items() if key in name), None)
+    return torch.cuda.get_device_name() if device == "cuda" else device
+
+
+def nominal(device: str, precision: str) -> float | None:
+    """TFLOP/s that the maker of the device states, if known."""
+    return next((stated[precision] for key, stated in NOMINAL.items() if key in device_name(device)), None)
 
 
 def processor_time() -> float:
