@@ -86,11 +86,15 @@ def main() -> None:
 def cpu(photos: Path, weights: Path, count: int, rounds: int) -> None:
     """boc extract beside the bare interpreter, on the same photographs."""
     cores = os.cpu_count() or 1
-    with tempfile.TemporaryDirectory() as name:
+    paths = sorted(path for path in photos.iterdir() if path.suffix.lower() == ".jpg")[:count]
+    settings = {"photos": photos, "weights": weights, "count": len(paths), "rounds": rounds}
+    with (
+        tempfile.TemporaryDirectory() as name,
+        Writer(sys.stdout, __file__, settings, ON_CPU, extras=("ai-edge-litert", "pillow")) as out,
+    ):
         folder = Path(name)
         chosen = folder / "photos"
         chosen.mkdir()
-        paths = sorted(path for path in photos.iterdir() if path.suffix.lower() == ".jpg")[:count]
         for path in paths:
             (chosen / path.name).symlink_to(path.resolve())
         bare = [sys.executable, "-c", BARE, str(weights)]
@@ -113,13 +117,9 @@ def cpu(photos: Path, weights: Path, count: int, rounds: int) -> None:
                 rates[setup].append(len(paths) / (time.perf_counter() - began))
                 thrift[setup].append(len(paths) / (processor_time() - used))
                 click.echo(f"round {number + 1}: {setup[0]}, {rates[setup][-1]:.1f} images per second", err=True)
-    settings = {"photos": photos, "weights": weights, "count": len(paths), "rounds": rounds}
-    with Writer(sys.stdout, __file__, settings, ON_CPU, extras=("ai-edge-litert", "pillow")) as out:
-        for (name, threads), found in rates.items():
-            ratios = [rate / floor for rate, floor in zip(found, rates["bare loop", threads], strict=True)]
-            out.write(
-                name, threads, *spread(found, ".1f"), *spread(ratios, ".3f"), f"{median(thrift[name, threads]):.1f}"
-            )
+        for setup, found in rates.items():
+            ratios = [rate / floor for rate, floor in zip(found, rates["bare loop", setup[1]], strict=True)]
+            out.write(*setup, *spread(found, ".1f"), *spread(ratios, ".3f"), f"{median(thrift[setup]):.1f}")
 
 
 @main.command()
@@ -381,7 +381,11 @@ def peak(device: str, precision: str, size: int) -> float:
 def device_name(device: str) -> str:
     import torch
 
-    return torch.cuda.get_device_name() if device == "cuda" else device
+    if device == "cpu":
+        return device
+    if not torch.cuda.is_available():
+        raise click.UsageError("torch finds no GPU; --device cpu --small tries the script")
+    return torch.cuda.get_device_name()
 
 
 def nominal(device: str, precision: str) -> float | None:
