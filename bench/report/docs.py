@@ -1,14 +1,15 @@
-"""Generates the figures of the documentation from docs/rows: ``python -m bench.report.docs``, or ``--check``.
+"""Generates the tables and figures of the pages from docs/rows: ``python -m bench.report.docs``, or ``--check``.
 
-A page has markers, and everything between them is generated:
+README.md and every page below docs/ may have markers, and everything between them is generated:
 
     <!-- rows: NAME VIEW WORD... -->                      a view of docs/rows/NAME.csv (views.py), as a table
     <!-- end -->
 
-    <!-- rows: NAME plot PLOT -->                         a plot (plot.py), as docs/figures/NAME-PLOT.svg
+    <!-- rows: NAME plot PLOT -->                         a plot (figures.py), as docs/figures/NAME-PLOT.svg
     <!-- end -->
 
-A plot has the digest of its rows, which is compared, since pixels depend on the version of matplotlib.
+A plot has the digest of its rows, which is compared, since pixels depend on the version of matplotlib. Below a table
+or plot stands the commit of a script that is not in the tree.
 """
 
 from __future__ import annotations
@@ -17,21 +18,52 @@ import hashlib
 import os
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from bench.report.rows import Rows, read
-from bench.report.tables import ViewError
-from bench.report.views import table
+from bench.report.views import ViewError, table
 
 ROOT = Path(__file__).resolve().parents[2]
 MARKED = re.compile(r"(<!-- rows: (?P<what>[^\n]*?) -->)(?P<old>.*?)(?P<end><!-- end -->)", re.DOTALL)
+SCRIPTS = {path.name for folder in ("bench", "tests/servers") for path in (ROOT / folder).rglob("*.py")}
+LAST_COMMIT = dict.fromkeys(
+    (
+        "alignment_candidates.py", "attach_size.py", "claims.py", "codebook_size.py", "concept_context.py",
+        "concept_variance.py", "embedded_growth.py", "embedded_kernel.py", "encoding_speed.py", "labels.py",
+        "learning.py", "many_loaders.py", "published_sizes.py", "relevances.py", "server_load.py",
+        "server_memory.py", "training_cost.py", "training_curve.py", "vsrnpp_tables.py", "words.py",
+    ),
+    "f214dc2",
+)  # fmt: skip
+"""The last commit that has a script whose rows are shown."""
+
+
+class Marker(NamedTuple):
+    """What is to stand between two markers: a view, or a plot, of a file of rows."""
+
+    name: str
+    view: str
+    words: list[str]
 
 
 def pages(root: Path) -> list[Path]:
-    """The pages that may have figures."""
+    """The pages that may have markers."""
     return [root / "README.md", *sorted((root / "docs").glob("**/*.md"))]
+
+
+def markers(text: str) -> Iterator[Marker]:
+    """The markers of a page."""
+    for match in MARKED.finditer(text):
+        yield marker(match["what"])
+
+
+def marker(what: str) -> Marker:
+    name, view, *words = shlex.split(what)
+    return Marker(name, view, words)
 
 
 def made(text: str, page: Path, root: Path, write: bool = False) -> str:
@@ -39,14 +71,12 @@ def made(text: str, page: Path, root: Path, write: bool = False) -> str:
     marker."""
 
     def replaced(match: re.Match[str]) -> str:
-        name, view, *words = shlex.split(match["what"])
-        path = root / "docs" / "rows" / f"{name}.csv"
-        rows = _rows(path)
-        if view == "plot":
-            body = _plot(rows, f"{name}-{words[0]}", page, root, digest(path), write)
-        else:
-            body = table(rows, view, *words).markdown()
-        return f"{match[1]}\n\n{body}\n\n{match['end']}"
+        what = marker(match["what"])
+        path = root / "docs" / "rows" / f"{what.name}.csv"
+        rows = finished(path)
+        body = figure(rows, what, page, root, digest(path), write) if what.view == "plot" else (
+            table(rows, what.view, what.words).markdown())  # fmt: skip
+        return f"{match[1]}\n\n{body}{origin(rows)}\n\n{match['end']}"
 
     return MARKED.sub(replaced, text)
 
@@ -55,38 +85,50 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def _rows(path: Path) -> Rows:
+def finished(path: Path) -> Rows:
+    """Rows that are whole; ViewError otherwise."""
     if not path.exists():
         raise ViewError(f"no rows {path}; known: {', '.join(sorted(p.stem for p in path.parent.glob('*.csv')))}")
     rows = read(path)
     if not rows.done:
-        raise ViewError(f"{path} has no line '# done', so not all rows; run its stage to its end")
+        raise ViewError(f"{path} has no line '# done', so not all rows; run its script to its end")
     return rows
 
 
-def _plot(rows: Rows, name: str, page: Path, root: Path, of: str, write: bool) -> str:
-    """The link to a plot, drawn if ``write``; otherwise ViewError if it was drawn from other rows."""
-    from bench.report.page import measured_on
-    from bench.report.plot import plots  # matplotlib, for those pages that have plots
+def origin(rows: Rows) -> str:
+    """A line that names the commit of a script that is not in the tree."""
+    script = rows.head["script"]
+    if script in SCRIPTS:
+        return ""
+    if script not in LAST_COMMIT:
+        raise ViewError(f"{rows.name}: {script} is not in the tree; add the last commit that has it to LAST_COMMIT")
+    return f"\n\n*Measured with `{script}` of commit {LAST_COMMIT[script]}.*"
 
-    found = {plot.name: plot for plot in plots(rows, measured_on(rows))}
-    if name not in found:
-        raise ViewError(f"{rows.name}: no plot {name!r}; known: {', '.join(found)}")
+
+def figure(rows: Rows, what: Marker, page: Path, root: Path, of: str, write: bool) -> str:
+    """The link to a plot, drawn if ``write``; otherwise ViewError if it was drawn from other rows."""
+    from bench.report.figures import PLOTS, plot, svg  # matplotlib, for those pages that have plots
+
+    try:
+        drawing = plot(rows, what.words[0])
+    except KeyError as error:
+        raise ViewError(f"{rows.name}: no plot {what.words[0]!r} ({error}); known: {', '.join(PLOTS)}") from error
+    name = f"{rows.name}-{what.words[0]}"
     path = root / "docs" / "figures" / f"{name}.svg"
     mark = f"<!-- drawn of rows {of} -->"
     if write:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(f"{found[name].svg.rstrip()}\n{mark}\n", encoding="utf-8")
+        path.write_text(f"{svg(drawing, name).rstrip()}\n{mark}\n", encoding="utf-8")
     elif not path.exists() or mark not in path.read_text(encoding="utf-8"):
         raise ViewError(f"{path} is not drawn of the rows of {rows.name}; run python -m bench.report.docs")
-    return f"![{found[name].title}]({os.path.relpath(path, page.parent)})"
+    return f"![{drawing.title}]({os.path.relpath(path, page.parent)})"
 
 
 @click.command()
 @click.option("--check", is_flag=True, help="Change nothing; fail if a page differs from its rows.")
 @click.option("--root", default=ROOT, type=click.Path(exists=True, file_okay=False, path_type=Path), hidden=True)
 def main(check: bool, root: Path) -> None:
-    """Generate the figures of the pages of the documentation."""
+    """Generate the tables and figures of the pages of the documentation."""
     differ = []
     for page in pages(root):
         old = page.read_text(encoding="utf-8")

@@ -38,6 +38,7 @@ LIBRARIES = ("boc", "numpy", "scipy", "faiss-cpu")
 MARK = "# "
 DONE = "# done: "
 PLAIN = ("script", "time")  # the rest of the head is JSON
+Row = Mapping[str, str]  # column: cell
 
 
 class Writer:

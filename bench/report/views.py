@@ -1,250 +1,184 @@
-"""Views: what tables show of the rows of each script, with the columns, their order, and the number of digits.
+"""Tables of rows: which columns each shows, under which headings, and with how many digits.
 
-A view takes rows and words that select among them, and gives a heading and lines of cells in Markdown.
+A view takes rows, and words that select among them, and gives a `Table` in Markdown. Most are a mapping of headings to
+templates, whose fields are columns: ``{p50_ms:,.2f}`` is a number as Python formats it, ``{recall:.3s}`` a share as in
+print (.953); what is no number stays as it is. Columns without a single cell are left out.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 
-from bench.report.rows import Rows
-from bench.report.server_views import beside, beyond, extrapolated, growing, planned, server_loads
-from bench.report.tables import (
-    Row,
-    Table,
-    ViewError,
-    cell,
-    everything,
-    joined,
-    listed,
-    loading,
-    number,
-    of,
-    ranged,
-    share,
-    share_of,
-    summed,
-)
+from bench.report.rows import Row, Rows
 
-DIRECTIONS = ("text to image", "image to text")
+DIRECTIONS = {"text to image": "sentence to picture", "image to text": "picture to sentence"}
 CUTOFFS = (1, 5, 10)
+Template = str | Callable[[Row], str]
+
+
+class ViewError(ValueError):
+    """An unknown view of these rows, or a missing row."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A heading, and lines with one cell per column."""
+
+    head: list[str]
+    lines: list[list[str]]
+
+    def markdown(self) -> str:
+        lines = [self.head, ["---"] * len(self.head), *self.lines]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("+-", "±")
+
+
+class Cell(str):
+    """A cell of a row, which formats as a number if it is one."""
+
+    __slots__ = ()
+
+    def __format__(self, form: str) -> str:
+        try:
+            value = float(self)
+        except ValueError:
+            return str(self)
+        if form.endswith("s"):
+            return f"{value:{form[:-1]}f}".replace("0.", ".", 1)
+        return f"{value:{form}}" if form else str(self)
+
+
+class Fields(dict[str, Cell]):
+    """The cells of a row by column; a column that the rows lack is empty."""
+
+    def __missing__(self, column: str) -> Cell:
+        return Cell()
+
+
+def filled(template: Template, row: Row) -> str:
+    """The text of a template for one row; a template that says nothing beside empty cells is empty."""
+    if callable(template):
+        return template(row)
+    cells = Fields({column: Cell(cell) for column, cell in row.items()})
+    text = template.format_map(cells)
+    return "" if text == template.format_map(Fields()) else text
+
+
+def listed(table: Iterable[Row], columns: Mapping[str, Template]) -> Table:
+    """A line per row; ``columns`` maps headings to templates."""
+    lines = [[filled(template, row) for template in columns.values()] for row in table]
+    shown = [i for i in range(len(columns)) if any(line[i] for line in lines)]
+    return Table([list(columns)[i] for i in shown], [[line[i] for i in shown] for line in lines])
+
+
+def only(rows: Rows, **wanted: str) -> Row:
+    """The one row that has these values. ViewError if there are none or several."""
+    matching = [row for row in rows.table if all(row.get(key) == value for key, value in wanted.items())]
+    if len(matching) != 1:
+        raise ViewError(f"{rows.name}: {len(matching)} rows have {wanted}; name columns that leave one")
+    return matching[0]
+
+
+def unique(table: Iterable[Row], *columns: str) -> list[tuple[str, ...]]:
+    """The different cells of these columns, in the order of the rows."""
+    return list(dict.fromkeys(tuple(row[column] for column in columns) for row in table))
+
+
+def loading(row: Row) -> float:
+    """Seconds of encoding and of writing, together."""
+    return sum(float(row.get(column) or 0) for column in ("encode_s", "build_s"))
+
+
+def everything(rows: Rows) -> Table:
+    """All rows as they are."""
+    return Table(list(rows.columns), [list(row.values()) for row in rows.table])
 
 
 def models(rows: Rows) -> Table:
-    """One line per encoder."""
-    head = ["model, ranked by"]
-    for told in ("sentence to picture", "picture to sentence"):
-        head += [f"{told} R@1 / 5 / 10", "+- of R@10", "median rank", "NDCG@25"]
-    lines = []
-    for model, scored in dict.fromkeys((row["model"], row["scored by"]) for row in rows.table):
-        line = [f"{model}, {scored}"]
-        for direction in DIRECTIONS:
-            row = cell(rows, model=model, direction=direction, **{"scored by": scored})
-            line += [
-                joined(row, [f"R@{k}" for k in CUTOFFS]), number(row["R@10 +-"]), number(row["median rank"], 0),
-                share(row["NDCG@25 ROUGE-L"]),
-            ]  # fmt: skip
-        lines.append(line)
+    """A line per encoder and metric, both directions beside each other."""
+    head, lines = ["model, ranked by"], []
+    for side in DIRECTIONS.values():
+        head += [f"{side} R@1 / 5 / 10", "+- of R@10", "median rank", "NDCG@25"]
+    forms = ("{R@1:.1f} / {R@5:.1f} / {R@10:.1f}", "{R@10 +-:.1f}", "{median rank:.0f}", "{NDCG@25 ROUGE-L:.3s}")
+    for model, metric in unique(rows.table, "model", "scored by"):
+        sides = [only(rows, model=model, direction=side, **{"scored by": metric}) for side in DIRECTIONS]
+        lines.append([f"{model}, {metric}", *(filled(form, side) for side in sides for form in forms)])
     return Table(head, lines)
 
 
 def index(rows: Rows) -> Table:
     """R@10 of the vectors, and of the default code with and without re-ranking."""
-    found = {d: cell(rows, code="scalar", chain="default", direction=d) for d in DIRECTIONS}
-    one = found[DIRECTIONS[0]]
-    kept = f"the index, {one['z']} terms per item and {one['query z']} per query"
-    measures = {"dense vectors": "dense", f"{kept}, not re-ranked": "Rm=1"}
-    measures["the same, 10 candidates re-ranked per hit"] = "Rm=10"
-    lines = [[told, *(number(found[d][column]) for d in DIRECTIONS)] for told, column in measures.items()]
-    return Table(["R@10, %", "sentence to picture", "picture to sentence"], lines)
+    sides = [only(rows, code="scalar", chain="default", direction=side) for side in DIRECTIONS]
+    code = filled("the index, {z} terms per item and {query z} per query", sides[0])
+    measures = {"dense vectors": "{dense:.1f}", f"{code}, not re-ranked": "{Rm=1:.1f}"}
+    measures["the same, 10 candidates re-ranked per hit"] = "{Rm=10:.1f}"
+    lines = [[name, *(filled(form, side) for side in sides)] for name, form in measures.items()]
+    return Table(["R@10, %", *DIRECTIONS.values()], lines)
 
 
-def table1(rows: Rows, paper: str = "") -> Table:
-    """Table I; with the word "paper", beside the paper's own figures, which are of other data."""
-    directions = {"image": "image retrieval", "sentence": "sentence retrieval"}
-    head = ["Model", *(f"{told} R@1 / 5 / 10" for told in directions.values()), "sum", "+-"]
-    sets = {"coco": "COCO", "flickr30k": "Flickr30K"} if paper else {}
-    head += [f"paper, {name}: {told}" for name in sets.values() for told in directions.values()]
+def table1(rows: Rows) -> Table:
+    """Table I of the Bag of Concepts paper; sections are lines in bold."""
+    columns: dict[str, Template] = {"Model": "{model}"}
+    for side in ("image", "sentence"):
+        recalls = " / ".join(f"{{{side} R@{k}:.1f}}" for k in CUTOFFS)
+        columns[f"{side} retrieval R@1 / 5 / 10"] = recalls
+    columns |= {"sum": "{sum:.1f}", "+-": "{sum +-:.1f}"}
     lines, section = [], ""
     for row in (row for row in rows.table if not row["minus"]):
         if row["section"] != section:
             section = row["section"]
-            lines.append([f"**{section}**", *[""] * (len(head) - 1)])
-        line = [row["model"], *(joined(row, [f"{d} R@{k}" for k in CUTOFFS]) for d in directions)]
-        line += [number(row["sum"]), number(row["sum +-"])]
-        for name in sets:
-            line += [joined(row, [f"paper {name} {d} R@{k}" for k in CUTOFFS]).strip(" /") for d in directions]
-        lines.append(line)
-    return Table(head, lines)
-
-
-def claims(rows: Rows) -> Table:
-    """Each claim with what decides."""
-    return listed(rows.table, {
-        "the paper's claim": of("claim"),
-        "here": lambda row: f"**{row['verdict']}**",
-        "difference, points": difference,
-        "rows": lambda row: ", ".join(part for part in (row["data"], row["direction"]) if part and part != "both"),
-        "figures": of("figures"),
-        "the paper's own, on other data": of("paper"),
-        "as the codes are read": lambda row: row.get("reading", ""),
-    })  # fmt: skip
-
-
-def difference(row: Row) -> str:
-    """What decides a claim, with its standard error; empty where nothing does."""
-    return f"{float(row['difference']):+.1f} +- {float(row['error']):.1f}" if row["difference"] else ""
+            lines.append([f"**{section}**", *[""] * (len(columns) - 1)])
+        lines.append([filled(template, row) for template in columns.values()])
+    return Table(list(columns), lines)
 
 
 def verdicts(rows: Rows) -> Table:
-    """Each claim in one line: its verdicts, and the differences that decide, in the order of the rows."""
+    """A line per claim of the paper: its verdicts, and the differences that decide."""
     lines = []
-    for claim in dict.fromkeys(row["claim"] for row in rows.table):
-        found = [row for row in rows.table if row["claim"] == claim]
-        counts = Counter(row["verdict"] for row in found)
-        told = ", ".join(f"**{verdict}**" + (f" {n} of {len(found)}" if n < len(found) else "")
-                         for verdict, n in counts.items())  # fmt: skip
-        lines.append([claim, told, "; ".join(filter(None, map(difference, found))), found[0].get("reading", "")])
+    for (claim,) in unique(rows.table, "claim"):
+        mine = [row for row in rows.table if row["claim"] == claim]
+        counts = Counter(row["verdict"] for row in mine)
+        told = ", ".join(f"**{v}**" + (f" {n} of {len(mine)}" if n < len(mine) else "") for v, n in counts.items())
+        differences = filter(None, (filled("{difference:+.1f} +- {error:.1f}", row) for row in mine))
+        lines.append([claim, told, "; ".join(differences), mine[0].get("reading", "")])
     return Table(["the paper's claim", "here", "difference, points +- standard error", "as the codes are read"], lines)
 
 
-def postings(rows: Rows, what: str = "recall", *chosen: str) -> Table:
-    """Recall of the exact top ten (or "right", R@10) by candidates; ``chosen`` are patterns of code and setting."""
-    depths = list(dict.fromkeys(row["R"] for row in rows.table))
+def postings(rows: Rows, what: str = "recall", *patterns: str) -> Table:
+    """Recall of the exact top ten (or "right", R@10) by candidates; ``patterns`` choose codes and settings."""
+    name, form = ("recall", "{recall:.3s}") if what == "recall" else ("R@10", "{right:.1f}")
+    depths = [depth for (depth,) in unique(rows.table, "R")]
     lines = []
-    for code, setting in dict.fromkeys((row["code"], row["setting"]) for row in rows.table):
-        if chosen and not any(fnmatch(f"{code} {setting}", pattern) for pattern in chosen):
-            continue
-        found = {r["R"]: r for r in rows.table if (r["code"], r["setting"]) == (code, setting)}
-        one = next(iter(found.values()))
-        line = [code, setting, number(one["postings"], 0), number(one["bytes"], 0)]
-        for depth in depths:
-            value = found[depth][what] if depth in found else ""
-            line.append(share(value) if what == "recall" else number(value))
-        lines.append(line)
-    told = "recall" if what == "recall" else "R@10"
+    for code, setting in unique(rows.table, "code", "setting"):
+        if not patterns or any(fnmatch(f"{code} {setting}", pattern) for pattern in patterns):
+            mine = {r["R"]: r for r in rows.table if (r["code"], r["setting"]) == (code, setting)}
+            costs = [filled(cost, next(iter(mine.values()))) for cost in ("{postings:,.0f}", "{bytes:,.0f}")]
+            lines.append([code, setting, *costs, *(filled(form, mine.get(depth, {})) for depth in depths)])
     head = ["code", "terms per item / per query", "postings per query", "bytes per item"]
-    return Table([*head, *(f"{told}, R = {depth}" for depth in depths)], lines)
+    return Table([*head, *(f"{name}, R = {depth}" for depth in depths)], lines)
 
 
 def race(rows: Rows, at: str = "0.95") -> Table:
-    """Every index at its fastest setting that reached a recall where settings were chosen."""
+    """Every index at its fastest setting that reached a recall where settings were chosen; ours in bold."""
+    parts = ("index_mb", "vectors_mb", "codec_mb", "rest_mb")
 
-    def index_name(row: Row) -> str:
-        name = f"{row['engine']} {row['index']}"
-        return f"**{name}**" if row["ours"] == "1" else name
+    def sizes(row: Row) -> str:
+        known = [float(row[part] or 0) for part in parts]
+        return f"{sum(known):,.0f}: {' + '.join(f'{size:,.0f}' for size in known)}"
 
-    took = {"of it the server, ms": of("took_ms", 2)} if any(row["took_ms"] for row in rows.table) else {}
-    read = {"vectors read": of("vectors_read", 0)} if any(row.get("vectors_read") for row in rows.table) else {}
     return listed([row for row in rows.table if at in row["at"].split()], {
-        "index": index_name,
-        "setting": of("setting"),
-        **read,
-        "recall@10": share_of("recall"),
-        "p50 ms (least-most round)": lambda row: ranged(row, "p50", "_ms"),
-        **took,
-        "p95": of("p95_ms", 2),
-        "p99": of("p99_ms", 2),
-        "queries/s, 1 / 2 threads": lambda row: joined(row, ["qps_1", "qps_2"], 0),
-        "learning + loading, s": lambda row: f"{number(row['fit_s'], 0)} + {loading(row):,.0f}",
-        "disk MB: index + vectors + code + rest":
-            lambda row: summed(row, "index_mb", "vectors_mb", "codec_mb", "rest_mb"),
-        "memory MB, own / mapped": lambda row: " / ".join(number(row[key], 0) or "-" for key in ("anon_mb", "file_mb")),
-    })  # fmt: skip
-
-
-def growth(rows: Rows) -> Table:
-    """A number of items a line; or, under a limit of memory, a limit."""
-    if "limit_mb" in rows.columns:
-        return limited(rows)
-    columns = {
-        "p50_ms": ("p50 ms", 2), "p95_ms": ("p95", 2), "p99_ms": ("p99", 2), "fit_s": ("learn s", 1),
-        "load_s": ("load s", 1), "cpu_s": ("processor s of both", 1), "build_peak_mb": ("builder MB", 0),
-        "disk_mb": ("disk MB", 0), "anon_mb": ("memory MB", 1), "file_mb": ("mapped MB", 0),
-    }  # fmt: skip
-    known = {name: of(key, digits) for key, (name, digits) in columns.items() if key in (*rows.columns, "load_s")}
-    table = [{**row, "load_s": str(loading(row))} for row in rows.table]
-    return listed(table, {"items": of("n", 0), "setting": of("setting"), "recall": share_of("recall"), **known})
-
-
-def limited(rows: Rows) -> Table:
-    """An index with and without a limit of memory."""
-    building = {"build s": of("build_s", 0), "builder used MB": of("build_used_mb", 0)}
-    return listed(rows.table, {
-        "items": of("n", 0), "index MB": of("index_mb", 0), "limit MB": of("limit_mb", 0),
-        **(building if any(row["build_s"] for row in rows.table) else {}),
-        "recall": of("recall", 3), "p50 ms": of("p50_ms", 2),
-        "p95": of("p95_ms", 2), "p99": of("p99_ms", 2), "reads from the disk (major faults)": of("major_faults", 0),
-        **({"kB read per query": of("read_kb", 0)} if "read_kb" in rows.columns else {}),
-        "search used MB": of("used_mb", 0),
-    })  # fmt: skip
-
-
-def alignment(rows: Rows, metric: str = "mrsw", stored: str = "float16") -> Table:
-    """Re-ranking by an alignment beside that by the dot product."""
-    head = ["Rm"]
-    for told in ("sentence to picture", "picture to sentence"):
-        head += [f"{told}, `dot` R@1 / 10", f"`{metric}`", "added ms"]
-    lines = []
-    for rm in dict.fromkeys(row["Rm"] for row in rows.table):
-        line = [rm]
-        for direction in DIRECTIONS:
-            same = {"direction": direction, "Rm": rm, "stored as": stored}
-            dot, other = (cell(rows, metric=name, **same) for name in ("dot", metric))
-            line += [joined(dot, ["R@1", "R@10"]), joined(other, ["R@1", "R@10"]), number(other["ms"])]
-        lines.append(line)
-    return Table(head, lines)
-
-
-def metrics(rows: Rows, rm: str = "10", stored: str = "float16") -> Table:
-    """One line per metric."""
-    head = ["metric", *(f"{told} R@1 / 10" for told in ("sentence to picture", "picture to sentence"))]
-    lines = []
-    for metric in dict.fromkeys(row["metric"] for row in rows.table if row["metric"] != "none"):
-        found = [cell(rows, metric=metric, direction=d, Rm=rm, **{"stored as": stored}) for d in DIRECTIONS]
-        lines.append([f"`{metric}`", *(joined(row, ["R@1", "R@10"]) for row in found)])
-    return Table(head, lines)
-
-
-def labels(rows: Rows) -> Table:
-    """One line per kind of label."""
-    return listed(rows.table, {
-        "labels": of("labels"), "terms": of("terms"), "with words": of("with words"),
-        "share of top pictures": lambda row: f"{share(row['hits'], 2)} +- {share(row['hits +-'], 2)}",
-        "chance": share_of("chance", 2), "terms above chance": share_of("above chance", 2),
-    })  # fmt: skip
-
-
-def encoding(rows: Rows) -> Table:
-    """One line per code."""
-    return listed(rows.table, {
-        "code": of("code"), "vectors per second": of("rows/s", 0),
-        "of faiss's speed (least-most)": lambda row: f"{row['ratio to faiss']} ({row['lowest']}-{row['highest']})",
-        "learning, s": of("fit s", 1), "peak memory, MB": of("peak MB", 0),
-    })  # fmt: skip
-
-
-def learning(rows: Rows) -> Table:
-    """One line per learner."""
-    depths = (100, 300, 1000)
-    return listed(rows.table, {
-        "learner": lambda row: "boc" if row["learner"].startswith("boc,") else row["learner"],
-        "vectors": of("rows", 0), "centroids": of("terms", 0),
-        "processor s": of("processor_s", 1), "cosine to the nearest": of("cosine", 3),
-        **{f"recall@10, R={depth}": share_of(f"recall_{depth}") for depth in depths},
-        "candidates per query": of("candidates", 0),
-    })  # fmt: skip
-
-
-def kernel(rows: Rows) -> Table:
-    """One line per index."""
-    return listed(rows.table, {
-        "index": of("index"), "setting": of("setting"), "recall@10": share_of("recall"), "p50 ms": of("p50_ms", 3),
-        "of it, terms of the query": of("encode_ms", 3), "posting lists": of("kernel_ms", 3),
-        "postings per query": of("postings", 0), "ns per posting": lambda row: ranged(row, "ns"),
-        "of a bare loop in C": of("scatter_ns", 2), "cold `boc search`, s": lambda row: ranged(row, "cold", "_s"),
+        "index": lambda row: filled("**{engine} {index}**" if row["ours"] == "1" else "{engine} {index}", row),
+        "setting": "{setting}", "vectors read": "{vectors_read:,.0f}", "recall@10": "{recall:.3s}",
+        "p50 ms (least-most round)": "{p50_ms:,.2f} ({p50_least:,.2f}-{p50_most:,.2f})",
+        "of it the server, ms": "{took_ms:,.2f}", "p95": "{p95_ms:,.2f}", "p99": "{p99_ms:,.2f}",
+        "queries/s, 1 / 2 threads": "{qps_1:,.0f} / {qps_2:,.0f}",
+        "learning + loading, s": lambda row: filled("{fit_s:,.0f}", row) + f" + {loading(row):,.0f}",
+        "disk MB: index + vectors + code + rest": sizes,
+        "memory MB, own / mapped": lambda row: " / ".join(filled(f"{{{key}:,.0f}}", row) or "-"
+                                                         for key in ("anon_mb", "file_mb")),
     })  # fmt: skip
 
 
@@ -260,140 +194,209 @@ SEVERAL = 1.05  # times; a smaller factor counts as even
 
 
 def ratios(rows: Rows, at: str = "", race_of: str = "", ours: str = "") -> Table:
-    """Ours beside theirs at equal recall; without columns that neither side of any pair has."""
+    """Ours beside theirs at equal recall."""
     chosen = {key: word for key, word in (("at", at), ("race", race_of), ("ours", ours)) if word}
-    found = [row for row in rows.table if all(row[key] == word for key, word in chosen.items())]
-    measures = {
-        name: lambda row, column=column, words=words: ratio(row, column, words)[0]
-        for name, column, words in MEASURES
-        if any(row[column] for row in found)
-    }
-    return listed(found, {
-        "ours (recall@10)": lambda row: f"{row['ours']} ({share(row['recall'])})",
-        "theirs (recall@10)": lambda row: f"{row['theirs']} ({share(row['their_recall'])})",
-        **measures,
+    return listed([row for row in rows.table if all(row[key] == word for key, word in chosen.items())], {
+        "ours (recall@10)": "{ours} ({recall:.3s})", "theirs (recall@10)": "{theirs} ({their_recall:.3s})",
+        **{name: lambda row, column=column, words=words: ratio(row, column, words) for name, column, words in MEASURES},
     })  # fmt: skip
 
 
-def ratio(row: Row, column: str, words: tuple[str, str]) -> tuple[str, str]:
-    """So many times faster or slower, and the like; and whose it is: ours, theirs, or even."""
+def ratio(row: Row, column: str, words: tuple[str, str]) -> str:
+    """So many times faster or slower, and the like, with the least and the most of the rounds."""
     if not row[column]:
-        return "", ""
+        return ""
     value = float(row[column])
     if value == 0:
-        return f"none, {words[0]}", "ours"
+        return f"none, {words[0]}"
     times, word = (value, words[1]) if value > 1 else (1 / value, words[0])
-    better = value > 1 if column.startswith("qps") else value < 1
-    verdict = row.get(f"{column}_verdict", "") or ("even" if times < SEVERAL else "ours" if better else "theirs")
-    told = f"{times:.{1 if times < 100 else 0}f} x {word}" if times >= SEVERAL else "even"
+    text = f"{times:.{1 if times < 100 else 0}f} x {word}" if times >= SEVERAL else "even"
     if row.get(f"{column}_least"):
         ends = sorted(float(row[column + end]) for end in ("_least", "_most"))
-        told += " ({:.1f}-{:.1f})".format(*(ends if value > 1 else [1 / end for end in reversed(ends)]))
-    return told, verdict
+        text += " ({:.1f}-{:.1f})".format(*(ends if value > 1 else [1 / end for end in reversed(ends)]))
+    return text
+
+
+def growth(rows: Rows) -> Table:
+    """A number of items a line; or, under a limit of memory, a limit."""
+    if "limit_mb" in rows.columns:
+        return listed(rows.table, {
+            "items": "{n:,.0f}", "index MB": "{index_mb:,.0f}", "limit MB": "{limit_mb:,.0f}",
+            "build s": "{build_s:,.0f}", "builder used MB": lambda row: filled("{build_used_mb:,.0f}", row),
+            "recall": "{recall:.3f}", "p50 ms": "{p50_ms:,.2f}", "p95": "{p95_ms:,.2f}", "p99": "{p99_ms:,.2f}",
+            "reads from the disk (major faults)": "{major_faults:,.0f}",
+            "kB read per query": "{read_kb:,.0f}", "search used MB": "{used_mb:,.0f}",
+        })  # fmt: skip
+    return listed(rows.table, {
+        "items": "{n:,.0f}", "setting": "{setting}", "recall": "{recall:.3s}", "p50 ms": "{p50_ms:,.2f}",
+        "p95": "{p95_ms:,.2f}", "p99": "{p99_ms:,.2f}", "learn s": "{fit_s:,.1f}",
+        "load s": lambda row: f"{loading(row):,.1f}" if loading(row) else "", "learn and load s": "{index_s:,.1f}",
+        "processor s of both": "{cpu_s:,.1f}", "processor s of the server": "{server_s:,.1f}",
+        "builder MB": "{build_peak_mb:,.0f}", "disk MB": "{disk_mb:,.0f}", "memory MB": "{anon_mb:,.1f}",
+        "mapped MB": "{file_mb:,.0f}",
+    })  # fmt: skip
+
+
+def alignment(rows: Rows, metric: str = "mrsw", stored: str = "float16") -> Table:
+    """Re-ranking by an alignment beside that by the dot product."""
+    head, lines = ["Rm"], []
+    for side in DIRECTIONS.values():
+        head += [f"{side}, `dot` R@1 / 10", f"`{metric}`", "added ms"]
+    for (rm,) in unique(rows.table, "Rm"):
+        line = [rm]
+        for direction in DIRECTIONS:
+            same = {"direction": direction, "Rm": rm, "stored as": stored}
+            dot, other = (only(rows, metric=name, **same) for name in ("dot", metric))
+            line += [filled("{R@1:.1f} / {R@10:.1f}", row) for row in (dot, other)] + [filled("{ms:.1f}", other)]
+        lines.append(line)
+    return Table(head, lines)
+
+
+def metrics(rows: Rows, rm: str = "10", stored: str = "float16") -> Table:
+    """A line per metric of re-ranking."""
+    lines = []
+    for (metric,) in unique((row for row in rows.table if row["metric"] != "none"), "metric"):
+        sides = [only(rows, metric=metric, direction=d, Rm=rm, **{"stored as": stored}) for d in DIRECTIONS]
+        lines.append([f"`{metric}`", *(filled("{R@1:.1f} / {R@10:.1f}", side) for side in sides)])
+    return Table(["metric", *(f"{side} R@1 / 10" for side in DIRECTIONS.values())], lines)
+
+
+def learning(rows: Rows) -> Table:
+    """A line per learner of a dictionary."""
+    depths = {f"recall@10, R={depth}": f"{{recall_{depth}:.3s}}" for depth in (100, 300, 1000)}
+    return listed(rows.table, {
+        "learner": lambda row: row["learner"].partition(",")[0] if row["learner"][:4] == "boc," else row["learner"],
+        "vectors": "{rows:,.0f}", "centroids": "{terms:,.0f}", "processor s": "{processor_s:,.1f}",
+        "cosine to the nearest": "{cosine:.3f}", **depths, "candidates per query": "{candidates:,.0f}",
+    })  # fmt: skip
 
 
 def truth(rows: Rows) -> Table:
     """A family of sentences and a metric per line, the value of a random order in parentheses."""
     table = [row for row in rows.table if row["measure"] != "pointing"]
-    names = list(dict.fromkeys(row["measure"] for row in table))
+    names = [name for (name,) in unique(table, "measure")]
     lines = []
-    for by, family in dict.fromkeys((row["by"], row["family"]) for row in table):
+    for by, family in unique(table, "by", "family"):
         mine = {row["measure"]: row for row in table if (row["family"], row["by"]) == (family, by)}
-        shares = [with_chance(mine[name]) if name in mine else "" for name in names]
+        shares = [filled("{share:.3s} ({chance:.3s})", mine.get(name, {})) for name in names]
         lines.append([f"{family}, {by}", next(iter(mine.values()))["count"], *shares])
     return Table(["family, ranked by", "sentences", *names], lines)
 
 
 def pointing(rows: Rows) -> Table:
     """The pointing game, by the number of things in a picture."""
-    table = [row for row in rows.table if row["measure"] == "pointing"]
-    lines = [[row["family"], row["by"], row["count"], with_chance(row)] for row in table]
-    return Table(["pictures with", "region by", "things", "on the thing"], lines)
-
-
-def cutoff(rows: Rows) -> Table:
-    """A family of sentences and a metric per line: what is above the line."""
-    return listed(rows.table, {
-        "sentences, ranked by": lambda row: f"{row['family']}, {row['by']}", "number": of("count"),
-        "precision": share_of("precision"), "recall": share_of("recall"), "pictures above the line": of("shown", 1),
-        "empty answers": share_of("empty"),
+    return listed([row for row in rows.table if row["measure"] == "pointing"], {
+        "pictures with": "{family}", "region by": "{by}", "things": "{count}",
+        "on the thing": "{share:.3s} ({chance:.3s})",
     })  # fmt: skip
 
 
 def ablations(rows: Rows, number: str, digits: int = 1) -> Table:
-    """A line per line of Table 4, 5 or 6 of VSRN++: what was found, beside what the paper prints."""
+    """A line per line of Table 4, 5 or 6 of VSRN++: the value here, and in parentheses the printed one."""
     lines: dict[str, dict[str, str]] = {}
     for row in rows.table:
         if row["table"] == number:
-            lines.setdefault(row["line"], {})[row["measure"]] = f"{float(row['found']):.{digits}f} ({row['printed']})"
+            lines.setdefault(row["line"], {})[row["measure"]] = filled(f"{{found:.{digits}f}} ({{printed}})", row)
     measures = list(next(iter(lines.values()), {}))
-    return Table(["line", *measures], [[line, *(found[m] for m in measures)] for line, found in lines.items()])
+    return Table(["line", *measures], [[line, *(cells[m] for m in measures)] for line, cells in lines.items()])
 
 
-def times(rows: Rows) -> Table:
-    """The seconds of Table 4 of VSRN++."""
-    return ablations(rows, "4", digits=2)
+def memory(rows: Rows, state: str) -> Table:
+    """A server's indexes with less and less memory, cold or warm."""
+    return listed([row for row in rows.table if row["state"] == state], {
+        "index": "{index}", "memory": "{memory}", "setting": "{setting}", "recall": "{recall:.3f}",
+        "p50 ms": "{p50_ms:,.1f}", "p95": "{p95_ms:,.1f}", "p99": "{p99_ms:,.1f}", "disk reads": "{reads:,.1f}",
+        "kB read": "{read_kb:,.0f}", "files in memory, MB": "{cached_mb:,.0f}",
+    })  # fmt: skip
 
 
-def with_chance(row: Row) -> str:
-    return f"{share(row['share'])} ({share(row['chance'])})"
+def loads(rows: Rows) -> Table:
+    """The cost of loading each index of a server."""
+    return listed({row["index"]: row for row in rows.table}.values(), {
+        "index": "{index}", "processor s to learn, load and merge": "{cpu_s:,.0f}", "disk MB": "{disk_mb:,.0f}",
+        "vectors among it": "{vectors_mb:,.0f}",
+    })  # fmt: skip
 
 
+def growing(rows: Rows) -> Table:
+    """Loads of more and more items into a server, and searches in them."""
+    return listed(rows.table, {
+        "items": "{items:,.0f}", "load s, with a kill": "{seconds:,.0f}", "of it resuming": "{resume_s:,.0f}",
+        "of it after the last item": "{merge_s:,.0f}", "items per s": "{items_per_s:,.0f}",
+        "processor s of the server": "{server_s:,.0f}", "loader MB": "{loader_mb:,.0f}", "setting": "{setting}",
+        "recall": "{recall:.3f}", "p50 ms": "{p50_ms:,.1f}", "p95": "{p95_ms:,.1f}", "p99": "{p99_ms:,.1f}",
+    })  # fmt: skip
+
+
+PLANNED = (10_000_000, 100_000_000, 1_000_000_000)
+SHARD_GB, SHARD_ITEMS = 30, 10_000_000  # at most, per shard
+NODE_GB = 48  # page cache of a node with 64 GB of memory, beside its heap and the system
+PLAN = ["items", "GB on disk, one copy", "shards", f"nodes with {NODE_GB} GB for all files", "for a quarter of the vectors"]  # fmt: skip  # noqa: E501
+
+
+def plan(items: int, size: float, dim: float) -> list[str]:
+    """The cells of ``PLAN`` for so many items of ``size`` GB."""
+    shards = max(math.ceil(size / SHARD_GB), math.ceil(items / SHARD_ITEMS))
+    nodes = [str(math.ceil(memory / NODE_GB)) for memory in (size, items * dim / 1e9)]
+    return [f"{items:,}", f"{size:,.0f}", str(shards), *nodes]
+
+
+def planned(rows: Rows) -> Table:
+    """By formula: an index of many items, in proportion to the one that was measured."""
+    n, dim = (float(rows.head["settings"][name]) for name in ("n", "dim"))
+    sizes = {row["index"]: float(row["disk_mb"]) / 1e3 for row in rows.table}
+    return Table(["index", *PLAN], [[name, *plan(items, size * items / n, dim)]
+                                    for name, size in sizes.items() for items in PLANNED])  # fmt: skip
+
+
+def extrapolated(rows: Rows) -> Table:
+    """By formula: more items, by the bytes and the rate of the largest load."""
+    row = max(rows.table, key=lambda row: float(row["items"]))
+    each, dim = float(row["bytes"]) / float(row["items"]), float(rows.head["settings"]["dim"])
+    lines = [[*plan(items, each * items / 1e9, dim), f"{items / float(row['items_per_s']) / 3600:,.0f}"]
+             for items in PLANNED[1:]]  # fmt: skip
+    return Table([*PLAN, "hours to load, on one such node"], lines)
+
+
+LISTED: dict[str, dict[str, Template]] = {
+    "labels": {
+        "labels": "{labels}", "terms": "{terms}", "with words": "{with words}",
+        "share of top pictures": "{hits:.2s} +- {hits +-:.2s}", "chance": "{chance:.2s}",
+        "terms above chance": "{above chance:.2s}",
+    },
+    "encoding": {
+        "code": "{code}", "vectors per second": "{rows/s:,.0f}",
+        "of faiss's speed (least-most)": "{ratio to faiss} ({lowest}-{highest})",
+        "learning, s": "{fit s:,.1f}", "peak memory, MB": "{peak MB:,.0f}",
+    },
+    "kernel": {
+        "index": "{index}", "setting": "{setting}", "recall@10": "{recall:.3s}", "p50 ms": "{p50_ms:,.3f}",
+        "of it, terms of the query": "{encode_ms:,.3f}", "posting lists": "{kernel_ms:,.3f}",
+        "postings per query": "{postings:,.0f}", "ns per posting": "{ns:,.2f} ({ns_least:,.2f}-{ns_most:,.2f})",
+        "of a bare loop in C": "{scatter_ns:,.2f}",
+        "cold `boc search`, s": "{cold_s:,.2f} ({cold_least:,.2f}-{cold_most:,.2f})",
+    },
+    "cutoff": {
+        "sentences, ranked by": "{family}, {by}", "number": "{count}", "precision": "{precision:.3s}",
+        "recall": "{recall:.3s}", "pictures above the line": "{shown:,.1f}", "empty answers": "{empty:.3s}",
+    },
+}  # fmt: skip
 View = Callable[..., Table]
-VIEWS: dict[str, dict[str, View]] = {
-    "models.py": {"models": models},
-    "sparsity_recall.py": {"index": index},
-    "table1.py": {"table1": table1},
-    "claims.py": {"claims": claims, "verdicts": verdicts},
-    "recall_postings.py": {"postings": postings},
-    "race.py": {"at": race},
-    "ratios.py": {"ratios": ratios},
-    "embedded_growth.py": {"growth": growth},
-    "server_memory.py": {"memory": beyond, "loads": server_loads, "planned": planned},
-    "server_load.py": {"growing": growing, "beside": beside, "extrapolated": extrapolated},
-    "alignment_rerank.py": {"alignment": alignment, "metrics": metrics},
-    "encoding_speed.py": {"encoding": encoding},
-    "embedded_kernel.py": {"kernel": kernel},
-    "learning.py": {"learning": learning},
-    "labels.py": {"labels": labels},
-    "cutoff.py": {"cutoff": cutoff},
-    "vsrnpp_tables.py": {"ablations": ablations, "times": times},
-    "scene_truth.py": {"truth": truth, "pointing": pointing},
-}
+VIEWS: dict[str, View] = {
+    "all": everything, "models": models, "index": index, "table1": table1, "verdicts": verdicts, "postings": postings,
+    "at": race, "ratios": ratios, "growth": growth, "alignment": alignment, "metrics": metrics, "learning": learning,
+    "truth": truth, "pointing": pointing, "ablations": ablations, "memory": memory, "loads": loads,
+    "growing": growing, "planned": planned, "extrapolated": extrapolated,
+    "times": lambda rows: ablations(rows, "4", digits=2),
+    **{name: lambda rows, columns=columns: listed(rows.table, columns) for name, columns in LISTED.items()},
+}  # fmt: skip
 
 
-PLOTTED = ("sparsity_recall.py", "codebook_size.py")  # a report's plots say it all
-
-
-def table(rows: Rows, name: str, *words: str) -> Table:
-    """A view of rows by its name; "all" has every column."""
-    known = {"all": everything, **VIEWS.get(rows.head["script"], {})}
-    if name not in known:
-        raise ViewError(f"{rows.name}: no view {name!r}; known: {', '.join(known)}")
-    return known[name](rows, *words)
-
-
-def shown(rows: Rows) -> Iterator[tuple[str, Table]]:
-    """The views that a report has, each with a title."""
-    script = rows.head["script"]
-    if script == "race.py":
-        for at in sorted({at for row in rows.table for at in row["at"].split()}):
-            yield f"At recall {at} (of the settings chosen on other queries)", race(rows, at)
-    elif script == "table1.py":
-        yield "Table I, beside the paper's figures on its own data", table1(rows, "paper")
-    elif script == "recall_postings.py":
-        yield "Recall of the exact top ten", postings(rows)
-        yield "R@10 of the right item, %", postings(rows, "right")
-    elif script == "vsrnpp_tables.py":
-        yield "Ablations, Table 5 (printed for Flickr30K)", ablations(rows, "5")
-        yield "Orders of regions, Table 6 (printed for MS-COCO)", ablations(rows, "6")
-        yield "Times, Table 4 (printed for Flickr30K)", times(rows)
-    elif script == "server_memory.py":
-        yield "After as many other queries", beyond(rows, "warm")
-        yield "First pass, nothing in memory", beyond(rows, "cold")
-    elif script in PLOTTED:
-        return
-    elif script in VIEWS:
-        yield "", next(iter(VIEWS[script].values()))(rows)
-    else:
-        yield "", everything(rows)
+def table(rows: Rows, name: str, words: Sequence[str] = ()) -> Table:
+    """A view of rows by its name. ViewError if there is no such view, or the rows lack a column of it."""
+    if name not in VIEWS:
+        raise ViewError(f"{rows.name}: no view {name!r}; known: {', '.join(sorted(VIEWS))}")
+    try:
+        return VIEWS[name](rows, *words)
+    except (KeyError, TypeError) as error:
+        raise ViewError(f"{rows.name}: these rows have no view {name!r} with {list(words)} ({error})") from error

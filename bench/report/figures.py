@@ -1,0 +1,381 @@
+"""Figures of rows as SVG, by matplotlib. Each can be read without its caption: titles, units, names of lines.
+
+A figure is panels side by side, a panel is named lines. Colours are those of Okabe and Ito; each has a marker.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+from bench.report.rows import Row, Rows
+from bench.report.views import DIRECTIONS, loading
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A6A00")
+MARKERS = "os^DvPX*"
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none", "font.family": ["DejaVu Sans"], "font.size": 10, "axes.titlesize": 10.5,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e4e4e4",
+    "lines.markersize": 4.5, "lines.linewidth": 1.6, "legend.frameon": False, "legend.fontsize": 9,
+}  # fmt: skip
+SPARSITIES = (0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
+RMS = (1, 2, 5, 10, 20, 50)
+RECALLS = (0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1)
+NEAREST = 1.003  # recall 1 has a place on an axis that spreads what is near to it
+PARETO_LEAST = 0.7  # recall that is drawn at least
+MEASURED_ON = {
+    "sparsity-tern": "TERN, Flickr8k dev", "codebook-size": "TERN, Flickr8k dev", "all-codes": "TERN, Flickr8k dev",
+    "race-embedded": "100,000 captions of Multi30k, MiniLM",
+    "race-elasticsearch": "100,000 captions of Multi30k, MiniLM",
+    "growth": "synthetic vectors of 256 components", "server-memory": "1,000,000 synthetic vectors of 384 components",
+    "training-curves": "3,000 pictures of Flickr8k, 500 of them held out",
+}  # fmt: skip
+
+
+@dataclass
+class Line:
+    """A named line; ``style`` is its place among the colours and markers."""
+
+    name: str
+    x: list[float]
+    y: list[float]
+    style: int
+    dashed: bool = False
+    error: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Panel:
+    """Lines under a title, with names and units of the axes; ``scale`` is for axes that are not linear, ``level`` a
+    dotted line to compare with."""
+
+    title: str
+    x: str
+    y: str
+    lines: list[Line]
+    scale: Callable[[Axes], object] = lambda ax: None
+    level: float | None = None
+
+
+@dataclass
+class Plot:
+    """Panels under a title; ``numbered`` marks each point by the number of its line."""
+
+    title: str
+    panels: list[Panel]
+    numbered: bool = False
+    size: tuple[float, float] = (12.5, 4.3)
+
+
+def log_x(ticks: Sequence[float], text: Callable[[float], str] | None = None) -> Callable[[Axes], None]:
+    """A logarithmic horizontal axis with these ticks."""
+
+    def scale(ax: Axes) -> None:
+        ax.set_xscale("log")
+        marks(ax.xaxis, ticks, text)
+
+    return scale
+
+
+def log_both(ticks: Sequence[float]) -> Callable[[Axes], None]:
+    """Two logarithmic axes, the horizontal one with these ticks."""
+
+    def scale(ax: Axes) -> None:
+        log_x(ticks)(ax)
+        log_y(ax)
+
+    return scale
+
+
+def log_y(ax: Axes) -> None:
+    ax.set_yscale("log")
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+
+
+def marks(axis: Any, ticks: Sequence[float], text: Callable[[float], str] | None = None) -> None:
+    """These ticks only."""
+    axis.set_major_locator(FixedLocator(sorted(set(ticks))))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: (text or short)(value)))
+
+
+def short(value: float) -> str:
+    """10,000 as 10k, 3,000,000 as 3M, less as it is."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size and value >= 10_000:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+def drawn(plot: Plot) -> Figure:
+    """The figure of a plot. One legend stands for all panels if they have the same lines."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=plot.size, layout="constrained")
+        figure.suptitle(plot.title, fontsize=12, x=0.01, ha="left")
+        axes: list[Axes] = list(np.ravel(figure.subplots(1, len(plot.panels))))
+        for ax, panel in zip(axes, plot.panels, strict=True):
+            panel.scale(ax)
+            for number, line in enumerate(panel.lines, 1):
+                colour = COLOURS[line.style % len(COLOURS)]
+                mark = MARKERS[(line.style + line.style // len(COLOURS)) % len(MARKERS)]  # another where colours repeat
+                style = {"color": colour, "marker": mark, "linestyle": "--" if line.dashed else "-"}
+                label = f"{number}  {line.name}" if plot.numbered else line.name
+                ax.errorbar(line.x, line.y, line.error or None, label=label, elinewidth=0.8, **style)
+                if plot.numbered:
+                    ax.annotate(str(number), (line.x[0], line.y[0]), (5, 3), textcoords="offset points", fontsize=8)
+            if panel.level is not None:
+                ax.axhline(panel.level, color="#666666", linestyle=":", linewidth=1.4, label="dense vectors")
+            ax.set_title(panel.title, loc="left", fontweight="bold")
+            ax.set_xlabel(panel.x)
+            ax.set_ylabel(panel.y)
+        names = [ax.get_legend_handles_labels()[1] for ax in axes]
+        if all(each == names[0] for each in names):
+            figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
+        else:
+            for ax in axes:
+                ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+        return figure
+
+
+def svg(plot: Plot, name: str) -> str:
+    """The figure as an SVG element that may stand in a page beside others."""
+    file = io.StringIO()
+    figure = drawn(plot)
+    with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    text = file.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
+    return re.sub(r'<g id="[^"]*"', "<g", text)
+
+
+def numbers(rows: Sequence[Row], column: str) -> list[float]:
+    return [float(row[column]) for row in rows]
+
+
+CURVES = {  # line: code, chain ("" for any), style, dashed
+    "scalar quantisation": ("scalar", "plain", 0, False),
+    "deep permutation": ("permutation", "plain", 1, False),
+    "scalar, rotated (ours)": ("scalar", "centred, rotated", 0, True),
+    "permutation, rotated (ours)": ("permutation", "centred, rotated", 1, True),
+    "soft sum, context": ("soft sum", "with context", 2, False),
+    "soft max, context": ("soft max", "with context", 3, True),
+    "soft sum, no context": ("soft sum", "no context", 4, False),
+    "soft max, no context": ("soft max", "no context", 5, True),
+    "dictionary (ours)": ("dictionary", "", 6, False),
+}
+
+
+def curve(rows: Rows, name: str, direction: str) -> list[Row]:
+    """The rows of ``sparsity_recall.py`` that make a line, the least sparse first."""
+    code, chain, *_ = CURVES[name]
+    mine = [r for r in rows.table if (r["code"], r["direction"]) == (code, direction) and chain in ("", r["chain"])]
+    return sorted(mine, key=lambda row: (float(row["sparsity"]), -float(row.get("query z") or 0)))
+
+
+def by_sparsity(rows: Rows, what: str, names: Sequence[str]) -> Plot:
+    """R@10 against sparsity, not re-ranked (Fig. 3a and 3b)."""
+    panels = []
+    ticks = log_x([1 - s for s in SPARSITIES], lambda kept: f"{1 - kept:.2g}")
+    for direction, side in DIRECTIONS.items():
+        found = {name: curve(rows, name, direction) for name in names}
+        lines = [
+            Line(name, [max(1 - s, 1e-3) for s in numbers(mine, "sparsity")], numbers(mine, "Rm=1"), *CURVES[name][2:],
+                 numbers(mine, "Rm=1 +-"))
+            for name, mine in found.items() if mine
+        ]  # fmt: skip
+        dense = next((float(mine[0]["dense"]) for mine in found.values() if mine), None)
+        panels.append(Panel(side, "sparsity (share of components that are zero)", "R@10, %, not re-ranked", lines,
+                            lambda ax: (ticks(ax), ax.invert_xaxis()), dense))  # fmt: skip
+    return Plot(f"R@10 against sparsity: {what}", panels)
+
+
+def by_candidates(rows: Rows) -> Plot:
+    """R@10 against Rm where codes are sparsest (Fig. 3c)."""
+    panels = []
+    for direction, side in DIRECTIONS.items():
+        sparse = {n: [r for r in curve(rows, n, direction) if float(r["sparsity"]) > 0.98] for n in CURVES}
+        lines = [
+            Line(name, list(RMS), [float(mine[0][f"Rm={rm}"]) for rm in RMS], *CURVES[name][2:],
+                 [float(mine[0][f"Rm={rm} +-"]) for rm in RMS])
+            for name, mine in sparse.items() if mine and "rotated" not in name
+        ]  # fmt: skip
+        dense = next((float(mine[0]["dense"]) for mine in sparse.values() if mine), None)
+        panels.append(Panel(side, "Rm (candidates re-ranked for each hit)", "R@10, %", lines, log_x(RMS), dense))
+    return Plot("R@10 after re-ranking, sparsity 0.99 (the paper's Fig. 3c)", panels)
+
+
+def codebook_size(rows: Rows) -> Plot:
+    """R@10 against the number of centroids, learned from the largest sample."""
+    largest = max(numbers(rows.table, "sample"))
+    panels = []
+    for direction, side in DIRECTIONS.items():
+        mine = [r for r in rows.table if r["direction"] == direction and float(r["sample"]) == largest]
+        kinds: dict[str, list[Row]] = {}
+        for row in sorted(mine, key=lambda row: int(row["clusters"])):
+            kept = "" if row["assignment"] == "hard" else ", 8 kept" if row["z"] == "8" else ", 1 % kept"
+            kinds.setdefault(row["assignment"] + kept, []).append(row)
+        lines = [
+            Line(kind, numbers(found, "clusters"), numbers(found, "R@10"), i, error=numbers(found, "R@10 +-"))
+            for i, (kind, found) in enumerate(sorted(kinds.items()))
+        ]
+        panels.append(Panel(side, "centroids of the codebook (log)", "R@10, %, not re-ranked", lines,
+                            log_x(numbers(mine, "clusters")), float(mine[0]["dense"])))  # fmt: skip
+    return Plot("R@10 against centroids of the codebook", panels)
+
+
+def pareto(rows: Rows) -> Plot:
+    """Latency and throughput against recall, of settings that no other of the same index beats."""
+    ours = {(row["engine"], row["index"]): row["ours"] == "1" for row in rows.table}
+    order = sorted(ours, key=lambda name: not ours[name])
+    panels = []
+    for column, title, unit in (
+        ("p50_ms", "down and right is better", "milliseconds per query, median (log)"),
+        ("qps_1", "up and right is better", "queries per second in batches, one thread (log)"),
+    ):
+        lines = []
+        for style, name in enumerate(order):
+            mine = [r for r in rows.table if (r["engine"], r["index"]) == name and float(r[column] or 0) > 0]
+            best = unbeaten(mine, column, -1 if column == "p50_ms" else 1)
+            if best:
+                label = " ".join(filter(None, name))
+                lines.append(Line(label, numbers(best, "recall"), numbers(best, column), style, not ours[name]))
+        if lines:
+            panels.append(Panel(title, "recall of the exact top ten (share)", unit, lines, near_one))
+    return Plot("Speed at equal recall; solid: ours, dashed: others", panels, size=(14, 5.6))
+
+
+def near_one(ax: Axes) -> None:
+    """Recall on an axis that spreads what is near to 1, beside a logarithmic one."""
+    log_y(ax)
+    ax.set_xscale("function", functions=(lambda r: -np.log10(NEAREST - r), lambda t: NEAREST - 10.0**-t))
+    ax.set_xlim(PARETO_LEAST, 1.0002)
+    marks(ax.xaxis, RECALLS, str)
+
+
+def unbeaten(rows: Sequence[Row], column: str, sign: int) -> list[Row]:
+    """Those that no other beats in recall and in the column, where ``sign`` 1 means that more is better."""
+    kept: list[Row] = []
+    for row in sorted(rows, key=lambda r: (-float(r["recall"]), -sign * float(r[column]))):
+        if not kept or sign * float(row[column]) > sign * float(kept[-1][column]):
+            kept.append(row)
+    return [row for row in kept[::-1] if float(row["recall"]) >= PARETO_LEAST]
+
+
+def growth(rows: Rows) -> Plot:
+    """Time, bytes and memory against the number of items, with exponents of power laws."""
+    table = [{**row, "load_s": str(loading(row))} for row in rows.table]
+    panels = []
+    for title, unit, columns in (
+        ("a query", "milliseconds (log)", {"p50_ms": "median", "p95_ms": "95th percentile", "p99_ms": "99th"}),
+        (
+            "loading",
+            "seconds (log)",
+            {"fit_s": "learn", "load_s": "load", "index_s": "learn and load", "cpu_s": "processor, both"},
+        ),
+        ("bytes and memory", "MB (log)", {"disk_mb": "disk", "build_peak_mb": "builder", "file_mb": "mapped"}),
+    ):  # fmt: skip
+        lines = []
+        for style, (column, name) in enumerate(columns.items()):
+            seen = [row for row in table if float(row.get(column) or 0) > 0]
+            if seen:
+                n, y = numbers(seen, "n"), numbers(seen, column)
+                lines.append(Line(f"{name}: n^{exponent(n, y):.2f}" if len(n) > 1 else name, n, y, style))
+        panels.append(Panel(title, "items (log)", unit, lines, log_both(numbers(table, "n"))))
+    return Plot("Growth of the embedded engine", panels, size=(14, 4.8))
+
+
+def exponent(n: Sequence[float], y: Sequence[float]) -> float:
+    """Of the power law through the points, by least squares of logarithms."""
+    return float(np.polyfit(np.log(n), np.log(y), 1)[0])
+
+
+def memory(rows: Rows) -> Plot:
+    """A server's indexes against the memory that is left for their files."""
+    names = list(dict.fromkeys(row["index"] for row in rows.table))
+    panels = []
+    for title, state, column, unit in (
+        ("first pass, nothing in memory", "cold", "p95_ms", "95th percentile, milliseconds (log)"),
+        ("after as many other queries", "warm", "p95_ms", "95th percentile, milliseconds (log)"),
+        ("after as many other queries", "warm", "read_kb", "kB read per query (log)"),
+    ):
+        lines, shares = [], {1.0}
+        for style, name in enumerate(names):
+            mine = [r for r in rows.table if (r["index"], r["state"]) == (name, state) and float(r[column] or 0) > 0]
+            points = sorted((1.0 if r["memory"] == "all" else float(r["memory"]), float(r[column])) for r in mine)
+            if points:
+                x, y = ([point[i] for point in points] for i in (0, 1))
+                shares.update(x)
+                lines.append(Line(name, x, y, style, dashed=":" not in name))
+
+        def scale(ax: Axes, ticks: Sequence[float] = tuple(shares)) -> None:
+            log_both([])(ax)
+            marks(ax.xaxis, ticks, lambda share: "all" if share == 1 else f"{share:g}")
+            ax.invert_xaxis()
+
+        panels.append(Panel(title, "memory for files, of the bytes of the vectors", unit, lines, scale))
+    title = "A server with less memory than its vectors; solid: ours, dashed: the server's own"
+    return Plot(title, panels, size=(15, 5.2))
+
+
+def training(rows: Rows) -> Plot:
+    """Recall and NDCG on the pictures held out, after each epoch (TERAN, Fig. 3 and 6)."""
+    names = list(dict.fromkeys(row["model"] for row in rows.table))
+    panels = []
+    for what, unit in (("R@10", "R@10, %"), ("NDCG", "NDCG@25")):
+        lines = []
+        for style, name in enumerate(names):
+            for side in DIRECTIONS.values():
+                mine = [row for row in rows.table if row["model"] == name and row[f"{side} {what}"]]
+                if mine:
+                    line = Line(f"{name}, {side}", numbers(mine, "step"), numbers(mine, f"{side} {what}"), style)
+                    line.dashed = side == "picture to sentence"
+                    lines.append(line)
+        panels.append(Panel(f"{what} on pictures held out", "steps", unit, lines))
+    return Plot("Validation while training", panels)
+
+
+def all_codes(rows: Rows) -> Plot:
+    """Recall of each code against the postings that it reads."""
+    costs = numbers(rows.table, "postings")
+    ticks = [t for t in (10.0**p for p in range(8)) if min(costs) / 10 < t < max(costs) * 10]
+    panels = [
+        Panel(how, "postings read per query (log)", unit,
+              [Line(brief(row["code"]), [cost], [float(row[column])], i)
+               for i, (row, cost) in enumerate(zip(rows.table, costs, strict=True))], log_x(ticks))
+        for column, how, unit in (
+            ("R@10 code", "by the code alone", "R@10, %"), ("NDCG@25", "10 candidates re-ranked per hit", "NDCG@25"),
+        )
+    ]  # fmt: skip
+    return Plot("Codes by the postings that they read", panels, numbered=True, size=(15, 7.5))
+
+
+def brief(code: str) -> str:
+    """A code in few letters: soft(codebook=many, z=8, query_z=64, similarity=excess) is "soft many 8/64"."""
+    name = re.sub(r"z=(\d+), query_z=(\d+)", r"\1/\2", code)
+    return re.sub(r"[(), ]+", " ", re.sub(r"similarity=excess|\w+=|:64/128", "", name)).strip()
+
+
+PLOTS: dict[str, Callable[[Rows], Plot]] = {
+    "fig3a": lambda rows: by_sparsity(rows, "codes of the global vector (the paper's Fig. 3a)", list(CURVES)[:4]),
+    "fig3b": lambda rows: by_sparsity(rows, "soft Bag of Concepts (the paper's Fig. 3b)", list(CURVES)[4:8]),
+    "fig3c": by_candidates, "clusters": codebook_size, "pareto": pareto, "growth": growth, "memory": memory,
+    "training": training, "codes": all_codes,
+}  # fmt: skip
+
+
+def plot(rows: Rows, name: str) -> Plot:
+    """A plot of rows by its name; KeyError if there is none, or the rows lack a column of it."""
+    made = PLOTS[name](rows)
+    made.title += f". {MEASURED_ON.get(rows.name, rows.name)}"
+    return made
