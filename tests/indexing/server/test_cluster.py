@@ -11,13 +11,13 @@ from typing import cast
 
 import pytest
 
-from bench.speed.cluster_faults import FAULTS, Case, Result, results
 from boc.errors import BackendError, BocWarning
 from indexing.server import requests, searches
 from indexing.server import shards as shards_module
 from indexing.server.shards import Shards
 from indexing.server.transport import Json, RefusedError, Transport, UnfinishedError
 from tests.servers import Cluster
+from tests.servers.cluster_faults import FAULTS, Case, Result, results
 from tests.servers.fixtures import kinds
 
 ALL = bool(os.environ.get("BOC_CLUSTER_FAULTS"))

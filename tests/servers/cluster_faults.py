@@ -1,6 +1,6 @@
 """What faults of a cluster of three nodes do to searches and loads: nothing may be lost, doubled or wrong.
 
-    python -m bench.speed.cluster_faults --server elasticsearch-9 --server opensearch-3 > cluster-faults.csv
+    python -m tests.servers.cluster_faults --server elasticsearch-9 --server opensearch-3 > cluster-faults.csv
 
 Starts the nodes on this machine (a kind of tests/servers), with 3 shards and a replica of each, and does one fault
 after the other, in the middle of a stream of searches and in the middle of a load. Clients know all three nodes.
@@ -32,7 +32,6 @@ import click
 
 from bench.race.data import read, synthetic
 from bench.report.rows import Writer
-from bench.speed.small_disk import NoDiskError, fill, small_disk, until
 from boc.codecs import Code, SurrogateCodec
 from boc.errors import BackendError
 from boc.indexes.learn import fit_code
@@ -41,6 +40,7 @@ from boc.inputs.features import FeatureFile
 from boc.manifest import Manifest
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Hit
+from tests.servers.small_disk import NoDiskError, fill, small_disk, until
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}

@@ -1,7 +1,7 @@
 """Hours of mixed traffic at `boc serve`, whose index changes: errors, latency, memory, open files.
 
-    python -m bench.speed.soak captions.csv --encoder tern:model --minutes 60
-    python -m bench.speed.soak captions.csv --encoder tern:model --minutes 20 --server opensearch-3
+    python -m tests.servers.soak captions.csv --encoder tern:model --minutes 60
+    python -m tests.servers.soak captions.csv --encoder tern:model --minutes 20 --server opensearch-3
 
 The pictures are in ``images/`` beside the table of captions. Their index is in a temporary folder, or on a search
 server that is started for it. Clients search, look at hits and ask why at a steady rate; some send pictures, and some
