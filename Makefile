@@ -37,6 +37,7 @@ demo: install
 AT ?= file:flickr8k/index
 DATA ?= ../shared/data/flickr8k
 EYES ?= efficientnet:lite2?cells=3&crops=2
+export EYES SCENE_EYES
 flickr8k: install
 	$(BIN)/boc extract $(DATA)/captions.csv -o flickr8k/regions.h5 --regions '$(EYES)'
 	$(BIN)/boc train flickr8k/regions.h5 --ids $(DATA)/train.ids.txt -o flickr8k/model \
@@ -46,22 +47,9 @@ flickr8k: install
 	$(BIN)/boc index flickr8k flickr8k/dev.h5 --at '$(AT)'
 	$(BIN)/boc evaluate flickr8k/dev.h5 --name flickr8k --at '$(AT)'
 
-# All encoders on the same photographs, side by side: see docs/encoders.md.
+# All encoders on the same photographs, side by side: flickr8k/models.csv. See docs/encoders.md.
 encoders: install
-	test -f flickr8k/regions.h5 || \
-		$(BIN)/boc extract $(DATA)/captions.csv -o flickr8k/regions.h5 --regions '$(EYES)'
-	for name in photos photos-teran photos-align photos-vsrn photos-vsrnpp; do \
-		case $$name in *teran) kind=teran;; *vsrn) kind=vsrn;; *vsrnpp) kind=vsrnpp;; *) kind=tern;; esac; \
-		$(BIN)/boc train flickr8k/regions.h5 --ids $(DATA)/train.ids.txt -o flickr8k/$$name \
-			--recipe $$name --regions '$(EYES)' && \
-		$(BIN)/boc extract flickr8k/regions.h5 --ids $(DATA)/dev.ids.txt -o flickr8k/$$name.h5 \
-			--encoder $$kind:flickr8k/$$name || exit 1; \
-	done
-	$(BIN)/python -m bench.paper.models TERN=flickr8k/photos.h5 TERAN=flickr8k/photos-teran.h5,mrsw \
-		"TERN with alignment=flickr8k/photos-align.h5" "TERN with alignment=flickr8k/photos-align.h5,mrsw" \
-		VSRN=flickr8k/photos-vsrn.h5 VSRN++=flickr8k/photos-vsrnpp.h5 \
-		"TERN + VSRN++=flickr8k/photos.h5+flickr8k/photos-vsrnpp.h5" \
-		--floor flickr8k/regions.h5 --train $(DATA)/train.ids.txt
+	$(MAKE) -f bench/rows.mk PHOTOS=$(DATA) OUT=flickr8k F=flickr8k ROWS=models
 
 # Tests run in one process more than there are cores, since some wait for servers and other processes, with one thread
 # each; an idle process steals tests from the others. Compiled tests are kept, also where PYTHONDONTWRITEBYTECODE is set;
@@ -104,11 +92,11 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-# From data to rows, then from rows to a page: see docs/benchmarks.md. Stopped, the same command goes on.
+# From data to rows (bench/rows.mk), then from rows to a page: see docs/benchmarks.md. Stopped, the same command goes on.
 OUT ?= bench-out
 bench: DATA := ../shared/data
 bench: install
-	$(BIN)/python -m bench.run $(DATA) --out $(OUT)
+	$(MAKE) -k -f bench/rows.mk DATA=$(DATA) OUT=$(OUT)
 
 report: install
 	$(BIN)/python -m bench.report.page $(OUT) -o $(OUT)/report.html
@@ -116,7 +104,7 @@ report: install
 # All benchmarks and the report on tiny data that they draw: they run, that is all.
 bench-smoke: install
 	rm -rf build/bench-smoke
-	$(BIN)/python -m bench.run --tiny --out build/bench-smoke
+	OMP_NUM_THREADS=1 $(MAKE) -j 2 -k -f bench/rows.mk TINY=1 OUT=build/bench-smoke
 	$(BIN)/python -m bench.report.page build/bench-smoke -o build/bench-smoke/report.html
 
 # The documentation as a site, in build/docs.

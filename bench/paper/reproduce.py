@@ -1,69 +1,94 @@
 """The tables of a paper from the files that its authors published: every printed number beside the one found here.
 
     python -m bench.paper.reproduce PAPER DATA --out OUT            # tern, teran, vsrn, vsrnpp or boc
-    python -m bench.paper.reproduce PAPER DATA --needs              # what DATA has to hold, and what of it is there
-    python -m bench.paper.reproduce PAPER DATA --out OUT --device cuda
+    python -m bench.paper.reproduce PAPER DATA --needs              # the files that DATA has to hold
 
 Published checkpoints are converted, the features of the test pictures encoded and evaluated; of VSRN++, which has no
-published checkpoint, two models are trained. What needs a file that is not in DATA is left out. After a kill the same
-command continues: a stage is repeated only if its command or its inputs have changed. Records and logs of the stages
-are in OUT/stages.
+published checkpoint, two models are trained. Steps whose files are not in DATA are left out. A step whose result is in
+OUT is not repeated, so that after a kill the same command continues; its log is OUT/logs/STEP.log.
 
 A row holds the test set, the model, the measure, the printed number, the one found, their difference, and a verdict:
-``reproduced`` (the printed digits), ``near`` (what a seed moves), ``differs``, or ``not run``. Recalls are in percent,
-"image" is image retrieval. The rows of BoC are those of its Table I on MS-COCO 5K; its figures have no printed numbers,
-OUT/boc-sparsity.csv has their points and OUT/boc-claims.csv what the paper says of them.
+``reproduced`` (the printed digits), ``near`` (within the effect of a seed), ``differs``, or ``not run``. Recalls are in
+percent, "image" is image retrieval. The rows of BoC are those of its Table I on MS-COCO 5K; its figures have no printed
+numbers, OUT/boc-sparsity.csv has their points.
 """
 
 from __future__ import annotations
 
-import csv
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from fnmatch import fnmatch
 from pathlib import Path
 
 import click
 
-from bench.paper.needs import TERN, VOCABULARY, placed, show_needs
 from bench.paper.printed import GRADED, MEASURES, PRINTED, verdict
 from bench.paper.table1 import PAPER as TABLE1
-from bench.report.rows import Writer
-from bench.run import Runner, listing, locked, told
-from bench.stages import BOC, PYTHON, Stage
+from bench.report.rows import Writer, read
 from boc import plugins
 from boc.errors import BocError
 
-PICTURES = {"coco": {"test": 5000, "val": 5000, "train": 113_287}, "f30k": {"test": 1000, "val": 1014, "train": 29_000}}
-SECONDS = {"encode": 0.07, "regions": 0.02, "train": 0.33, "evaluate": 0.01, "align": 0.3, "table": 3600.0}
-"""Seconds per picture with its five captions (``train``: and epoch; ``table``: for all), on two cores without a GPU,
-until a stage of that kind is done. They were measured with drawn weights and arrays of the published sizes, but for
-``regions`` and ``table``, which are guesses."""
-EPOCHS = 80  # of the recipe vsrnpp
+BOC = (sys.executable, "-c", "from boc.cli import main; main()")
 COLUMNS = ("set", "model", "measure", "printed", "found", "difference", "verdict")
 SIDES = {"image": "text_to_image", "sentence": "image_to_text"}
 KEYS = {"R@1": "r1", "R@5": "r5", "R@10": "r10"}
+TERN, VOCABULARY = "model_best_ndcg.pth", "bert/vocab.txt"
+KINDS = {  # of files in DATA: pattern of the path there, and where it is published
+    "*/dataset_*.json": "Karpathy's splits (caption_datasets.zip)",
+    "*/val2014": "pictures of COCO val2014, whose sizes the boxes need; to train, coco/train2014 too",
+    "*/train2014": "pictures of COCO train2014",
+    "*/flickr30k-images": "pictures of Flickr30k",
+    "*/features_36": "TERN's and TERAN's archives features_36_*.tgz: cocobu_att/ID.npz, cocobu_box/ID.npy (or bu_att, "
+                     "bu_box); 0.3 MB per picture",
+    "*/relevances/*.npy": "SPICE of the test set, for that column only; float32, no header",
+    "bert/vocab.txt": "word-pieces of bert-base-uncased; 30,522 lines",
+    "bert": "folder of bert-base-uncased: config.json, vocab.txt, weights; 0.4 GB",
+    TERN: "from TERN_model_best_ndcg.pth.tgz; 0.8 GB and more",
+    "teran/*.pth": "the MrSw model of this data set from TERAN_pretrained_models.tgz, under this name; 0.9 GB",
+    "*_ims.npy": "SCAN's arrays, with the captions beside it; 0.3 to 1.5 GB",
+    "vocab/*.pkl": "the vocabulary in VSRN's repository",
+    "pretrain_model/*": "from VSRN's pretrain_model; 0.4 GB",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command that makes a file; if it ``prints``, that of its stdout."""
+
+    name: str
+    command: tuple[str, ...]
+    needs: tuple[Path, ...]
+    makes: Path
+    prints: bool = False
+
+    def run(self, log: Path) -> None:
+        """Run the command; CalledProcessError if it fails."""
+        printed = self.makes.with_name(self.makes.name + ".part") if self.prints else log.with_suffix(".out")
+        with log.open("wb") as stderr, printed.open("wb") as stdout:
+            subprocess.run(self.command, check=True, stdout=stdout, stderr=stderr)
+        if self.prints:
+            printed.replace(self.makes)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A model on a test set: ``found`` by relevance, the files that ``boc evaluate --json`` wrote; ``folds`` if the
-    set is their mean."""
+    """A model on a test set: the files of `boc evaluate --json` by relevance; ``folds`` if the set is their mean."""
 
     set: str
     model: str
-    found: dict[str, Path]
+    files: dict[str, Path]
     folds: bool = False
 
 
 @dataclass
 class Plan:
-    """The stages and lines of one paper over DATA, for results in OUT.
+    """The steps and lines of one paper over DATA, for results in OUT.
 
-    ``settings`` are for ``boc train --set``. Of BoC, ``sample`` is the part of the training pictures that codebooks are
-    made of, more than 100,000 concepts, ``alone`` that encoded without context, ``points`` options of its figures.
+    ``settings`` are for the training of VSRN++. Of BoC, ``sample`` is the part of the training pictures that codebooks
+    are made of, more than 100,000 concepts, ``alone`` that encoded without context, ``points`` options of its figures.
     """
 
     data: Path
@@ -75,18 +100,18 @@ class Plan:
     sample: str = "1/20"
     alone: str = "1/75"
     points: tuple[object, ...] = ()
-    stages: list[Stage] = field(default_factory=list)
+    steps: dict[str, Step] = field(default_factory=dict)
     lines: list[Line] = field(default_factory=list)
+    matrices: list[Path] = field(default_factory=list)
 
     def tern(self) -> None:
         """Table I of TERN, with the sentence retrieval that the paper of TERAN prints."""
-        self._measured("TERN", "coco", "dot", [self._encoded("tern", "tern", TERN.path, "coco")])
+        self.measure("TERN", "coco", "dot", [self.encode("tern", "tern", TERN, "coco")])
 
     def teran(self) -> None:
         """The rows TERAN MrSw of Tables 1-3 of TERAN."""
         for data in ("coco", "f30k"):
-            file = self._encoded(f"teran-{data}", "teran", f"teran/{data}.pth", data)
-            self._measured("TERAN MrSw", data, "mrsw", [file])
+            self.measure("TERAN MrSw", data, "mrsw", [self.encode(f"teran-{data}", "teran", f"teran/{data}.pth", data)])
 
     def vsrn(self) -> None:
         """The rows VSRN of Tables 1-3 of VSRN++: two models of each data set, and the mean of their scores."""
@@ -95,92 +120,85 @@ class Plan:
             files = []
             for number in (1, 2):
                 label, checkpoint = f"vsrn-{data}-{number}", f"pretrain_model/{folder}/model_{name}_{number}.pth.tar"
-                model = self._converted(label, checkpoint, tokens, f"scan:{array.parent}", array)
-                files.append(self._extracted(label, "vsrn", model, array, (array,), count=PICTURES[data]["test"]))
-            self._measured("VSRN (two models)", data, "dot", files, graded=False)
+                model = self.convert(label, checkpoint, tokens, f"scan:{array.parent}", array)
+                files.append(self.extract(label, "vsrn", model, array, (array,)))
+            self.measure("VSRN (two models)", data, "dot", files, graded=False)
 
     def vsrnpp(self) -> None:
         """The rows VSRN++ of its Tables 1-3, by two trainings that differ in their seeds."""
         for data in ("coco", "f30k"):
-            table, features = self._table(data), self._regions(data)
-            regions, arguments = self.out / f"{data}-regions.h5", ("--regions", features)
-            folder = self.data / data / "features_36"
-            pictures = PICTURES[data]
-            self._boc(f"{data}-regions", ("extract", table, *self._pictures(data), "-o", regions, *arguments),
-                      (table, folder), regions, cost=("regions", sum(pictures.values())))  # fmt: skip
-            ids = {split: self.out / data / f"{split}.ids.txt" for split in ("train", "val", "test")}
+            table, source, regions = self.captions(data), self.regions(data), self.out / f"{data}-regions.h5"
+            words = ("extract", table, *self.images(data), "-o", regions, "--regions", source)
+            self.boc_step(f"{data}-regions", words, (table, self.data / data / "features_36"), regions)
+            train, validate, test = (self.out / data / f"{split}.ids.txt" for split in ("train", "val", "test"))
             files = []
             for seed in (0, 1):
                 label, bert = f"vsrnpp-{data}-{seed}", self.data / "bert"
-                model = self.out / label
-                learn = ("train", regions, "--ids", ids["train"], "--validate", ids["val"], "-o", model, "--recipe",
-                         "vsrnpp", "--text", bert, "--seed", seed, *arguments, "--device", self.device)  # fmt: skip
-                more = [word for setting in self.settings for word in ("--set", setting)]
-                self._boc(label, (*learn, *more), (regions, bert), model, cost=("train", EPOCHS * pictures["train"]))
-                test = ("--ids", ids["test"])
-                files.append(
-                    self._extracted(label, "vsrnpp", model, regions, (regions, model), test, count=pictures["test"])
-                )
-            self._measured("VSRN++ (two models)", data, "dot", files, graded=False)
+                settings = (f"text={bert}", f"seed={seed}", *self.settings)
+                learn = ("train", regions, "--ids", train, "--validate", validate, "-o", self.out / label, "--recipe",
+                         "vsrnpp", "--regions", source, "--device", self.device,
+                         *(word for setting in settings for word in ("--set", setting)))  # fmt: skip
+                history = self.out / label / "history.json"
+                self.boc_step(label, learn, (regions, bert), history)
+                reads = (regions, history)
+                files.append(self.extract(label, "vsrnpp", self.out / label, regions, reads, ("--ids", test)))
+            self.measure("VSRN++ (two models)", data, "dot", files, graded=False)
 
     def boc(self) -> None:
-        """Table I of the Bag of Concepts paper on COCO, the points of its Fig. 3, and its claims."""
-        dev = self._encoded("tern", "tern", TERN.path, "coco")
-        train = self._encoded("tern-train", "tern", TERN.path, "coco", "train", ("--shard", self.sample))
-        alone = self._encoded("tern-alone", "tern", TERN.path, "coco", "train", ("--shard", self.alone), "?alone")
-        books = self.out / "codebooks"
-        size = ("--clusters", self.clusters, "--codebooks", books)
-        table, sparsity = self.out / "boc-table1.csv", self.out / "boc-sparsity.csv"
-        self._rows("boc-table1", "table1", (dev, "--fit", train, "--alone-train", alone, *size), (dev, train, alone))
-        self._rows("boc-sparsity", "sparsity_recall", (dev, "--fit", train, "--alone", alone, *size, *self.points),
-                   (dev, train, alone, table))  # fmt: skip
-        self._rows("boc-claims", "claims", (table, sparsity), (table, sparsity))
+        """Table I of the Bag of Concepts paper on COCO, and the points of its Fig. 3."""
+        dev = self.encode("tern", "tern", TERN, "coco")
+        train = self.encode("tern-train", "tern", TERN, "coco", "train", ("--shard", self.sample))
+        alone = self.encode("tern-alone", "tern", TERN, "coco", "train", ("--shard", self.alone), "?alone")
+        size = ("--clusters", self.clusters, "--codebooks", self.out / "codebooks")
+        reads = (dev, train, alone)
+        self.rows_step("boc-table1", "table1", (dev, "--fit", train, "--alone-train", alone, *size), reads)
+        self.rows_step("boc-sparsity", "sparsity_recall", (dev, "--fit", train, "--alone", alone, *size, *self.points),
+                       (*reads, self.out / "boc-table1.csv"))  # fmt: skip
 
     def cells(self) -> Iterator[tuple[str, str, str, float, float | None]]:
         """(set, model, measure, printed, found) of every printed number; None where it was not run."""
         for line in self.lines:
-            tables = {relevance: _table(path, folds=line.folds) for relevance, path in line.found.items()}
+            tables = {relevance: evaluated(path, folds=line.folds) for relevance, path in line.files.items()}
             for measure in (*MEASURES, *GRADED):
                 printed = PRINTED[line.model, line.set].get(measure)
-                if printed is None:
-                    continue
-                side, name = measure.split(" ")
-                table = tables.get("ROUGE-L" if name in KEYS else name)
-                found = None if table is None else table[SIDES[side]].get(KEYS.get(name, "ndcg"))
-                yield line.set, line.model, measure, printed, found
-        if any(stage.name == "boc-table1" for stage in self.stages):
-            yield from self._table1()
+                if printed is not None:
+                    side, name = measure.split(" ")
+                    table = tables.get("ROUGE-L" if name in KEYS else name)
+                    value = None if table is None else table[SIDES[side]].get(KEYS.get(name, "ndcg"))
+                    yield line.set, line.model, measure, printed, value
+        if "boc-table1" in self.steps:
+            path = self.out / "boc-table1.csv"
+            rows = {row["model"]: row for row in read(path).table if not row["minus"]} if path.is_file() else {}
+            for model, numbers in TABLE1.items():
+                for measure, printed in zip(MEASURES, numbers, strict=False):
+                    cell = rows.get(model, {}).get(measure)
+                    yield "MS-COCO 5K", model, measure, printed, None if cell is None else float(cell)
 
-    def _table1(self) -> Iterator[tuple[str, str, str, float, float | None]]:
-        found: dict[str, dict[str, str]] = {}
-        path = self.out / "boc-table1.csv"
-        if path.is_file():
-            rows = csv.DictReader(line for line in path.read_text("utf-8").splitlines() if not line.startswith("# "))
-            found = {row["model"]: row for row in rows if not row["minus"]}
-        for model, numbers in TABLE1.items():
-            for measure, printed in zip(MEASURES, numbers, strict=False):
-                cell = found.get(model, {}).get(measure)
-                yield "MS-COCO 5K", model, measure, printed, None if cell is None else float(cell)
-
-    def _pictures(self, data: str) -> tuple[object, ...]:
+    def images(self, data: str) -> tuple[object, ...]:
         return "--images", self.data / "coco" if data == "coco" else self.data / "f30k" / "flickr30k-images"
 
-    def _regions(self, data: str) -> str:
-        """The region source of the published features."""
-        folder = self.data / data / "features_36"
-        index = placed(self.data, "f30k/dataset_flickr30k.json")
-        return f"files:{folder}" + ("" if data == "coco" else f"?index={index}")
+    def splits(self, data: str) -> Path:
+        """Karpathy's file: where the tables of the paper are, or in ``annotations``, where TERAN's data.tar has it."""
+        plain = self.data / data / f"dataset_{'coco' if data == 'coco' else 'flickr30k'}.json"
+        other = plain.parent / "annotations" / plain.name
+        return other if other.exists() and not plain.exists() else plain
 
-    def _table(self, data: str) -> Path:
+    def regions(self, data: str) -> str:
+        """The region source of the published features."""
+        source = f"files:{self.data / data / 'features_36'}"
+        return source if data == "coco" else f"{source}?index={self.splits(data)}"
+
+    def captions(self, data: str) -> Path:
         """The table of captions, and beside it the lists of splits."""
-        corpus = {"coco": "coco", "f30k": "flickr30k"}[data]
-        path, table = placed(self.data, f"{data}/dataset_{corpus}.json"), self.out / data / "captions.csv"
-        joined = ("--restval",) if data == "coco" else ()
-        words = ("bench.datasets.make", corpus, path, *self._pictures(data), "-o", table.parent, *joined)
-        self._stage(Stage(f"{data}-captions", (*PYTHON, *map(str, words)), (path,), table))
+        path, table = self.splits(data), self.out / data / "captions.csv"
+        corpus, joined = ("coco", ("--restval",)) if data == "coco" else ("flickr30k", ())
+        words = (corpus, path, *self.images(data), "-o", table.parent, *joined)
+        command = (sys.executable, "-m", "bench.datasets.make", *map(str, words))
+        pictures = self.data / ("coco/val2014" if data == "coco" else "f30k/flickr30k-images")
+        self.add(Step(f"{data}-captions", command, (path, pictures), table))
         return table
 
-    def _encoded(
+    def encode(
         self,
         label: str,
         kind: str,
@@ -191,22 +209,20 @@ class Plan:
         context: str = "",
     ) -> Path:
         """The pictures and captions of a split by a published TERN or TERAN."""
-        table, folder = self._table(data), self.data / data / "features_36"
+        table, features = self.captions(data), self.data / data / "features_36"
         name = label if kind == "teran" else kind
-        model = self._converted(name, checkpoint, VOCABULARY.path, self._regions(data), folder)
-        ids = ("--ids", table.with_name(f"{split}.ids.txt"), *self._pictures(data), *more)
-        part, _, parts = str(more[1]).partition("/") if more else ("1", "", "1")
-        count = PICTURES[data][split] * int(part) / int(parts)
-        return self._extracted(label, kind, model, table, (table, folder), ids, context, count)
+        model = self.convert(name, checkpoint, VOCABULARY, self.regions(data), features)
+        ids = ("--ids", table.with_name(f"{split}.ids.txt"), *self.images(data), *more)
+        return self.extract(label, kind, model, table, (table, features), ids, context)
 
-    def _converted(self, name: str, checkpoint: str, tokens: str, regions: str, features: Path) -> Path:
+    def convert(self, name: str, checkpoint: str, tokens: str, regions: str, features: Path) -> Path:
         """The model folder of a published checkpoint."""
         paths, model = (self.data / checkpoint, self.data / tokens), self.out / name
-        words = ("convert", paths[0], "-o", model, "--tokens", paths[1], "--regions", regions, "--replace")
-        self._boc(f"{name}-model", words, (*paths, features), model / "config.json")
+        words = ("convert", paths[0], "-o", model, "--tokens", paths[1], "--regions", regions)
+        self.boc_step(f"{name}-model", words, (*paths, features), model / "config.json")
         return model
 
-    def _extracted(
+    def extract(
         self,
         label: str,
         kind: str,
@@ -215,54 +231,70 @@ class Plan:
         reads: tuple[Path, ...],
         more: tuple[object, ...] = (),
         context: str = "",
-        count: float = 0,
     ) -> Path:
-        made = self.out / f"{label}.h5"
-        words = ("extract", source, "-o", made, "--encoder", f"{kind}:{model}{context}", "--device", self.device, *more)
-        note = model if kind == "vsrnpp" else model / "config.json"
-        self._boc(label + "-vectors", words, (*reads, note), made, cost=("encode", count))
-        return made
+        """The vectors of a source by a model."""
+        file = self.out / f"{label}.h5"
+        words = ("extract", source, "-o", file, "--encoder", f"{kind}:{model}{context}", "--device", self.device, *more)
+        config = () if kind == "vsrnpp" else (model / "config.json",)
+        self.boc_step(f"{label}-vectors", words, (*reads, *config), file)
+        return file
 
-    def _measured(self, model: str, data: str, score: str, files: list[Path], *, graded: bool = True) -> None:
+    def measure(self, model: str, data: str, score: str, files: list[Path], *, graded: bool = True) -> None:
         """The lines of a model, an ensemble if there are several ``files``."""
         name = files[0].stem.removesuffix("-1").removesuffix("-0")
-        found: dict[str, Path] = {}
-        for relevance in ("ROUGE-L", "SPICE") if graded else ("ROUGE-L",):
-            matrix = self.data / data / "relevances" / f"{data}-test-spice.npy"
-            if relevance == "SPICE" and not matrix.exists():
-                continue
-            label = f"{name}-{relevance.lower()}"
-            given: tuple[object, ...] = ("--ndcg",) if graded else ()
-            given += ("--relevance", matrix) if relevance == "SPICE" else ()
-            given += ("--device", self.device) if self.device == "cuda" and score != "dot" else ()
-            words = ("evaluate", *files, "--score", score, "--fold", self.fold, "--json", *given)
-            made = found[relevance] = self.out / f"{label}.json"
-            reads = (*files, matrix) if relevance == "SPICE" else tuple(files)
-            kind = "evaluate" if score == "dot" else "align"
-            self._boc(label, words, reads, made, prints=True, cost=(kind, PICTURES[data]["test"]))
+        spice = self.data / data / "relevances" / f"{data}-test-spice.npy"
+        relevances: dict[str, tuple[object, ...]] = {"ROUGE-L": ("--ndcg", "rouge-l") if graded else ()}
+        if graded:
+            self.matrices.append(spice)
+        if graded and spice.exists():
+            relevances["SPICE"] = ("--ndcg", spice)
+        results = {}
+        for relevance, ndcg in relevances.items():
+            words = ("evaluate", *files, "--score", score, "--fold", self.fold, "--json", *ndcg)
+            results[relevance] = self.out / f"{name}-{relevance.lower()}.json"
+            self.boc_step(results[relevance].stem, words, tuple(files), results[relevance], prints=True)
         if data == "coco":
-            self.lines.append(Line("MS-COCO 1K", model, found, folds=True))
-        self.lines.append(Line("MS-COCO 5K" if data == "coco" else "Flickr30K 1K", model, found))
+            self.lines.append(Line("MS-COCO 1K", model, results, folds=True))
+        self.lines.append(Line("MS-COCO 5K" if data == "coco" else "Flickr30K 1K", model, results))
 
-    def _boc(
-        self,
-        name: str,
-        words: tuple[object, ...],
-        reads: tuple[Path, ...],
-        made: Path,
-        *,
-        prints: bool = False,
-        cost: tuple[str, float] = ("", 0.0),
+    def boc_step(
+        self, name: str, words: tuple[object, ...], needs: tuple[Path, ...], makes: Path, prints: bool = False
     ) -> None:
-        self._stage(Stage(name, (*BOC, *map(str, words)), reads, made, prints, cost=cost))
+        self.add(Step(name, (*BOC, *map(str, words)), needs, makes, prints))
 
-    def _rows(self, name: str, script: str, words: tuple[object, ...], reads: tuple[Path, ...]) -> None:
-        command = (*PYTHON, f"bench.paper.{script}", *map(str, words))
-        self._stage(Stage(name, command, reads, self.out / f"{name}.csv", prints=True, cost=("table", 1)))
+    def rows_step(self, name: str, script: str, words: tuple[object, ...], needs: tuple[Path, ...]) -> None:
+        command = (sys.executable, "-m", f"bench.paper.{script}", *map(str, words))
+        self.add(Step(name, command, needs, self.out / f"{name}.csv", prints=True))
 
-    def _stage(self, stage: Stage) -> None:
-        if stage.name not in {known.name for known in self.stages}:
-            self.stages.append(stage)
+    def add(self, step: Step) -> None:
+        self.steps.setdefault(step.name, step)
+
+    def sources(self) -> list[Path]:
+        """The files and folders of DATA that the steps need, and the matrices of SPICE."""
+        needs = dict.fromkeys(path for step in self.steps.values() for path in step.needs)
+        made = {step.makes for step in self.steps.values()}
+        return [path for path in (*needs, *self.matrices) if path not in made]
+
+    def run(self) -> bool:
+        """Run the steps that can be run and are not done; whether none failed."""
+        fine = True
+        (self.out / "logs").mkdir(parents=True, exist_ok=True)
+        for step in self.steps.values():
+            if step.makes.exists():
+                continue
+            lacking = [path for path in step.needs if not path.exists()]
+            if lacking:
+                click.echo(f"{step.name}: left out: needs {lacking[0]}", err=True)
+                continue
+            click.echo(f"{step.name}: running", err=True)
+            log = self.out / "logs" / f"{step.name}.log"
+            try:
+                step.run(log)
+            except subprocess.CalledProcessError:
+                fine = False
+                said = log.read_text(encoding="utf-8", errors="replace").strip()
+                click.echo(f"{step.name}: failed: {said.rpartition(chr(10))[2]} ({log})", err=True)
+        return fine
 
 
 PAPERS: dict[str, Callable[[Plan], None]] = {
@@ -270,7 +302,7 @@ PAPERS: dict[str, Callable[[Plan], None]] = {
 }  # fmt: skip
 
 
-def _table(path: Path, *, folds: bool) -> dict[str, dict[str, float]] | None:
+def evaluated(path: Path, *, folds: bool) -> dict[str, dict[str, float]] | None:
     """The figures by direction; None if they were not measured."""
     if not path.is_file():
         return None
@@ -278,52 +310,33 @@ def _table(path: Path, *, folds: bool) -> dict[str, dict[str, float]] | None:
     return next((table for label, table in tables.items() if label.startswith("mean") == folds), None)
 
 
-def tell_time(runner: Runner) -> None:
-    """The time left, on stderr."""
-    seconds = runner.seconds_left(SECONDS)
-    if seconds >= 60:
-        told(f"about {seconds / 3600:.1f} hours left, as far as known")
-
-
-def write_cells(plan: Plan, paper: str) -> None:
-    """The rows, on stdout."""
-    with Writer(sys.stdout, __file__, {"paper": paper, "fold": plan.fold, "settings": plan.settings}, COLUMNS) as out:
-        for group, model, measure, printed, found in plan.cells():
-            digits = 1 if "R@" in measure else 3
-            numbers = (None, None) if found is None else (f"{found:.{digits}f}", f"{found - printed:+.{digits}f}")
-            out.write(group, model, measure, f"{printed:.{digits}f}", *numbers, verdict(measure, printed, found))
+def show_needs(plan: Plan) -> None:
+    """The files that DATA has to hold, a line each, on stderr."""
+    for path in plan.sources():
+        name = path.relative_to(plan.data).as_posix()
+        what = next(what for pattern, what in KINDS.items() if fnmatch(name, pattern))
+        click.echo(f"{'there  ' if path.exists() else 'missing'} {path}: {what}", err=True)
 
 
 def check_settings(paper: str, settings: tuple[str, ...]) -> None:
     """UsageError for settings that the training of the paper does not take, before regions are cut for hours."""
     if settings and paper != "vsrnpp":
-        raise click.UsageError(
-            f"--set is for the training of vsrnpp; the models of {paper} are published, leave it out"
-        )
-    pairs = [setting.partition("=") for setting in settings]
-    wrong = next((name for name, equals, _ in pairs if not equals), None)
-    if wrong is not None:
-        raise click.UsageError(f"--set takes NAME=VALUE, got {wrong!r}")
-    if pairs:
-        try:
-            plugins.trainer().Recipe.of("vsrnpp", {name: value for name, _, value in pairs})
-        except BocError as error:
-            raise click.UsageError(f"--set: {error}") from error
+        raise click.UsageError(f"--set is for the training of vsrnpp; the models of {paper} are published")
+    try:
+        plugins.trainer().Recipe.of("vsrnpp", dict(setting.split("=", 1) for setting in settings))
+    except (BocError, ValueError) as error:
+        raise click.UsageError(f"--set takes NAME=VALUE of a training: {error}") from error
 
 
 @click.command()
 @click.argument("paper", type=click.Choice(list(PAPERS)))
 @click.argument("data", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--out", default="reproduced", show_default=True, type=click.Path(file_okay=False, path_type=Path))
-@click.option(
-    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Device of torch."
-)
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--fold", type=click.IntRange(1), default=1000, show_default=True, help="Number of pictures per fold.")
-@click.option(
-    "--clusters", type=click.IntRange(2), default=1000, show_default=True, help="Size of the codebooks of BoC."
-)
+@click.option("--clusters", type=click.IntRange(2), default=1000, show_default=True, help="Size of BoC's codebooks.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the training of VSRN++.")
-@click.option("--needs", is_flag=True, help="Tell what DATA has to hold and how the stages stand; run nothing.")
+@click.option("--needs", is_flag=True, help="Name the files that DATA has to hold; run nothing.")
 def main(
     paper: str, data: Path, out: Path, device: str, fold: int, clusters: int, settings: tuple[str, ...], needs: bool
 ) -> None:
@@ -331,26 +344,19 @@ def main(
     check_settings(paper, settings)
     plan = Plan(data.resolve(), out.resolve(), device, fold, clusters, settings)
     PAPERS[paper](plan)
-    runner = Runner(plan.out, plan.stages)
-    runner.after = partial(tell_time, runner)
-    show_needs(paper, data)
-    needed = runner.needed([stage.name for stage in plan.stages])
-    if needs:
-        listing(runner, needed)
-    tell_time(runner)
+    show_needs(plan)
     if needs:
         return
-    (plan.out / "stages").mkdir(parents=True, exist_ok=True)
-    with locked(plan.out):
-        fine = runner.run(needed)
-    write_cells(plan, paper)
-    failed = [stage.name for stage in plan.stages if runner.state[stage.name] == "failed"]
+    fine = plan.run()
+    with Writer(sys.stdout, __file__, {"paper": paper, "fold": fold, "settings": settings}, COLUMNS) as rows:
+        for group, model, measure, printed, value in plan.cells():
+            digits = 1 if "R@" in measure else 3
+            numbers = (None, None) if value is None else (f"{value:.{digits}f}", f"{value - printed:+.{digits}f}")
+            rows.write(group, model, measure, f"{printed:.{digits}f}", *numbers, verdict(measure, printed, value))
     if not fine:
-        told(f"failed: {', '.join(failed)}; see above, mend it and repeat the command")
-        sys.exit(1)
-    if all(found is None for *_, found in plan.cells()):
-        told(f"no number of the paper was found, since {data} lacks what is named as missing above")
-        sys.exit(1)
+        raise click.ClickException("some steps failed; mend what is named above and repeat the command")
+    if all(value is None for *_, value in plan.cells()):
+        raise click.ClickException(f"no number of the paper was found: {data} lacks the files named as missing above")
 
 
 if __name__ == "__main__":

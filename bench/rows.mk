@@ -1,0 +1,175 @@
+# From data to rows: `make bench`, or the rows of some scripts, `make bench ROWS="table1 race-elasticsearch"`.
+#
+# DATA holds flickr8k/ (images/, captions.csv, train.ids.txt, dev.ids.txt) and multi30k/captions.en.tsv.gz; what lacks
+# some of it is left out, and named. What is there and newer than its sources is not made again, so that a stopped run
+# goes on. Rows are written to NAME.csv.part and renamed. TINY=1 draws its own data and takes the smallest settings: it
+# shows that all scripts run. The races on servers and over a million vectors are made by name only.
+BIN ?= .venv/bin
+PY := $(BIN)/python -m
+BOC := $(BIN)/boc
+PAINT := $(PY) demo.gallery
+DATA ?= ../shared/data
+OUT ?= bench-out
+F ?= $(OUT)/flickr8k
+S := $(OUT)/scenes
+M := $(OUT)/multi30k
+RECIPES := photos photos-teran photos-align photos-vsrn photos-vsrnpp
+SCENES := 3000 500
+# Training pictures that are encoded without context, where each region is a picture of its own.
+ALONE := 1500
+SHARD := --shard 1/6
+CLUSTERS := 1000
+ALL := models table1 sparsity-tern sparsity-teran recall-postings-tern all-codes alignment cutoff scene-truth \
+	recall-postings-captions race-embedded race-ratios growth
+ROWS ?= $(ALL)
+RATIOS := race-embedded
+COUNTS := 10000 30000 100000 300000
+CODEBOOKS := centred rescaled words learned
+centred := --kind centered --clusters 384
+rescaled := --kind rescaled --clusters 1000
+words := --kind words
+learned := --kind learned --clusters 1024
+ALIGNED := photos-align
+
+ifdef TINY
+DATA := $(OUT)/data
+RECIPES := photos photos-teran
+EYES := grid
+SCENE_EYES := grid
+SCENES := 40 20
+SHARD :=
+CLUSTERS := 9
+COUNTS := 300 600
+centred := --kind centered --clusters 9
+rescaled := --kind rescaled --clusters 9
+words := --kind words --clusters 9
+learned := --kind learned --clusters 40
+ALIGNED := photos
+SMALL := $(addprefix --set ,visual_width=16 joint_width=16 feedforward=16 heads=2 text=small text_layers=1 text_lr=1 \
+	epochs=1 batch_size=8 held_out=8)
+FEW_SPARSITIES := --terms 32 --sparsity 0.5 --sparsity 0.99
+FEW_CODES := --code dictionary:2/8 --code 'late(terms=9)'
+FEW_RM := --rm 1 --rm 4
+FEW_QUERIES := --queries 5 --explained 2
+FEW_KINDS := --queries 5 --kinds 1
+FEW_CAPTIONS := --gallery 200 --queries 20
+FEW_INDEXES := --index 'boc bits:16' --index flat --index hnsw32 --rounds 2
+FEW_DIMENSIONS := --dim 16 --asked 20
+FEW_TERMS := --terms 32
+ONE_CODE := --only dictionary --terms 32
+else
+FEW_TERMS := --terms 2048 --terms 4096
+endif
+
+PHOTOS ?= $(DATA)/flickr8k
+TRAIN := $(PHOTOS)/train.ids.txt
+DEV := $(PHOTOS)/dev.ids.txt
+rows = $(PY) bench.$(1) > $@.part && mv $@.part $@
+
+.PHONY: rows
+.SECONDARY:
+.DELETE_ON_ERROR:
+rows: $(ROWS:%=$(OUT)/%.csv)
+
+ifdef TINY
+# Scenes in the place of photographs, and their captions in that of Multi30k.
+$(PHOTOS)/captions.csv:
+	$(PAINT) $(PHOTOS) --count 60
+$(TRAIN): $(PHOTOS)/captions.csv
+	tail -n +2 $< | cut -d, -f1 | uniq | head -n 40 > $@
+$(DEV): $(PHOTOS)/captions.csv
+	tail -n +2 $< | cut -d, -f1 | uniq | tail -n 20 > $@
+$(DATA)/multi30k/captions.en.tsv.gz: $(PHOTOS)/captions.csv
+	mkdir -p $(@D)
+	tail -n +2 $< | tr -d '"' | awk -F, '{print $$1 "\t" n[$$1]++ + 0 "\t" $$2}' | gzip > $@
+endif
+
+# Encoders of photographs, and the vectors that they make of the pictures held out.
+kind = $(if $(findstring teran,$(1)),teran,$(if $(findstring vsrnpp,$(1)),vsrnpp,$(if $(findstring vsrn,$(1)),vsrn,tern)))
+spec = $(call kind,$(1)):$(F)/$(1)
+$(F)/regions.h5: $(PHOTOS)/captions.csv
+	mkdir -p $(F)
+	$(BOC) extract $< -o $@ --regions '$(EYES)'
+$(F)/%/history.json: $(F)/regions.h5 $(TRAIN)
+	$(BOC) train $< --ids $(TRAIN) -o $(@D) --recipe $* --regions '$(EYES)' $(SMALL)
+$(F)/alone.ids.txt: $(TRAIN)
+	mkdir -p $(F)
+	head -n $(ALONE) $< > $@
+extract = $(BOC) extract $(F)/regions.h5 --ids $(1) -o $@ --encoder '$(2)'
+$(RECIPES:%=$(F)/%.h5): $(F)/%.h5: $(F)/%/history.json $(DEV)
+	$(call extract,$(DEV),$(call spec,$*))
+$(F)/train-photos.h5: $(F)/photos/history.json
+	$(call extract,$(TRAIN),$(call spec,photos))
+$(F)/train-%.h5: $(F)/%/history.json
+	$(call extract,$(TRAIN),$(call spec,$*)) $(SHARD)
+$(F)/alone-train.h5: $(F)/photos/history.json $(F)/alone.ids.txt
+	$(call extract,$(F)/alone.ids.txt,$(call spec,photos)?alone)
+$(F)/alone-dev.h5: $(F)/photos/history.json $(DEV)
+	$(call extract,$(DEV),$(call spec,photos)?alone)
+
+# Rows about encoders, and about the codes of their vectors.
+T := $(F)/photos.h5
+FIT := --fit $(F)/train-photos.h5
+LEARNED := $(T) $(F)/train-photos.h5
+ALONES := $(F)/alone-train.h5 $(F)/alone-dev.h5
+BOOKS := $(F)/codebooks
+MODELS := TERN=$(F)/photos.h5 TERAN=$(F)/photos-teran.h5,mrsw
+ifndef TINY
+MODELS += 'TERN with alignment=$(F)/photos-align.h5' 'TERN with alignment=$(F)/photos-align.h5,mrsw' \
+	VSRN=$(F)/photos-vsrn.h5 VSRN++=$(F)/photos-vsrnpp.h5 'TERN + VSRN++=$(F)/photos.h5+$(F)/photos-vsrnpp.h5'
+endif
+$(OUT)/models.csv: $(RECIPES:%=$(F)/%.h5)
+	$(call rows,paper.models $(MODELS) --floor $(F)/regions.h5 --train $(TRAIN))
+$(OUT)/table1.csv: $(LEARNED) $(ALONES)
+	$(call rows,paper.table1 $(T) $(FIT) --alone-train $(F)/alone-train.h5 --alone-dev $(F)/alone-dev.h5 \
+		--clusters $(CLUSTERS) --codebooks $(BOOKS))
+$(OUT)/sparsity-tern.csv: $(LEARNED) $(OUT)/table1.csv
+	$(call rows,paper.sparsity_recall $(T) $(FIT) --alone $(F)/alone-train.h5 --codebooks $(BOOKS) \
+		--clusters $(CLUSTERS) $(FEW_SPARSITIES))
+$(OUT)/sparsity-teran.csv: $(F)/photos-teran.h5 $(F)/train-photos-teran.h5
+	$(call rows,paper.sparsity_recall $< --fit $(F)/train-photos-teran.h5 --clusters $(CLUSTERS) $(FEW_SPARSITIES))
+$(OUT)/recall-postings-tern.csv: $(LEARNED) $(OUT)/table1.csv
+	$(call rows,paper.recall_postings $(T) $(FIT) $(FEW_TERMS) --codebook $(BOOKS)/with.npz)
+$(CODEBOOKS:%=$(F)/%.npz): $(F)/%.npz: $(F)/train-photos.h5
+	$(BOC) build-codebook $< -o $@ $($*)
+$(OUT)/all-codes.csv: $(T) $(CODEBOOKS:%=$(F)/%.npz) $(OUT)/table1.csv
+	$(call rows,paper.all_codes $(T) $(FIT) --codebook $(BOOKS)/with.npz $(foreach b,$(CODEBOOKS),--$(b) $(F)/$(b).npz) \
+		$(FEW_CODES))
+$(OUT)/alignment.csv: $(F)/$(ALIGNED).h5 $(F)/train-$(ALIGNED).h5
+	$(call rows,paper.alignment_rerank $< --fit $(F)/train-$(ALIGNED).h5 $(FEW_RM))
+
+# Rows about painted scenes, whose contents are known: the steps of make demo.
+$(S)/train/captions.csv:
+	$(PAINT) $(@D) --count $(word 1,$(SCENES)) --seed 1
+$(S)/photos/captions.csv:
+	$(PAINT) $(@D) --count $(word 2,$(SCENES)) --seed 2
+$(S)/model/history.json: $(S)/train/captions.csv
+	$(BOC) train $< -o $(@D) --recipe scenes --regions '$(SCENE_EYES)' $(SMALL)
+$(S)/photos.h5: $(S)/photos/captions.csv $(S)/model/history.json
+	$(BOC) extract $< -o $@ --encoder teran:$(S)/model
+$(OUT)/scene-truth.csv: $(S)/photos.h5
+	$(call rows,paper.scene_truth $(S)/photos $< --rerank mrsw --rerank dot $(FEW_QUERIES))
+$(OUT)/cutoff.csv: $(S)/photos.h5
+	$(call rows,paper.cutoff $< --gallery $(S)/photos $(FEW_KINDS))
+
+# Rows about engines: over real captions, and as they grow over drawn vectors.
+ASKED := $(M)/captions.h5 $(M)/captions-queries.h5 --validation $(M)/captions-validation.h5
+$(M)/captions.h5: $(DATA)/multi30k/captions.en.tsv.gz
+	mkdir -p $(M)
+	$(PY) bench.datasets.caption_vectors $< $@ $(FEW_CAPTIONS)
+$(OUT)/recall-postings-captions.csv: $(M)/captions.h5
+	$(call rows,paper.recall_postings $< --queries $(M)/captions-queries.h5 $(ONE_CODE))
+$(OUT)/race-embedded.csv: $(M)/captions.h5
+	$(call rows,race.race $(ASKED) --work $(OUT)/work/embedded $(FEW_INDEXES))
+$(OUT)/race-elasticsearch.csv: $(M)/captions.h5
+	$(call rows,race.race $(ASKED) --work $(OUT)/work/elasticsearch --server elasticsearch-9 --limit 30000 --rounds 3)
+$(OUT)/race-opensearch.csv: $(M)/captions.h5
+	$(call rows,race.race $(ASKED) --work $(OUT)/work/opensearch --server opensearch-3-knn --limit 30000 --rounds 3)
+$(OUT)/race-million.csv:
+	$(call rows,race.race --synthetic 1000000 --work $(OUT)/work/million --rounds 2 --index 'boc dictionary:2' \
+		--index 'boc dictionary:2 int8' --index 'boc bits:32' --index hnsw32 --index ivf-sq8 --index flat)
+$(OUT)/race-ratios.csv: $(RATIOS:%=$(OUT)/%.csv)
+	$(call rows,race.ratios $^)
+$(OUT)/growth.csv:
+	mkdir -p $(OUT)
+	$(call rows,speed.growth --work $(OUT)/work/growth --rounds 3 $(COUNTS:%=--n %) $(FEW_DIMENSIONS))

@@ -1,0 +1,152 @@
+"""The cost of more items, on the way that a user goes: `boc index`, then searches by `boc.search.Searcher`.
+
+    python -m bench.speed.growth --work growth > growth.csv
+    python -m bench.speed.growth --work growth --server elasticsearch-9 --n 100000 --n 1000000 > growth-server.csv
+
+The items are synthetic (bench/race/data.py); the index is a folder, or on a server of tests/servers that is started
+for it. Recall is held by the candidates: the fewest that reach ``--recall`` on the validation queries. Other queries
+are reported. A row has the items; ``setting``, candidates per query; recall of the exact top ten; milliseconds of a
+search from the query's vector to its hits, one at a time, on one thread; ``index_s`` seconds of `boc index`, learning
+included, ``cpu_s`` its processor seconds and ``build_peak_mb`` its largest memory, ``server_s`` processor seconds of
+the server meanwhile; ``disk_mb``; and the memory of a fresh process after 100 queries, its own (``anon_mb``) and
+mapped (``file_mb``).
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.race.data import Data, K, synthetic, told
+from bench.race.engine import status, use_threads
+from bench.race.servers import SCHEMES, launched
+from bench.report.rows import Writer
+from boc.search.searcher import Searcher
+from boc.types import Embeddings
+
+NAME = "growth"
+COUNTS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
+MOST = 5000  # candidates
+COLUMNS = (
+    "n", "setting", "recall", "p50_ms", "p95_ms", "p99_ms", "index_s", "cpu_s", "build_peak_mb", "server_s", "disk_mb",
+    "anon_mb", "file_mb",
+)  # fmt: skip
+
+
+@contextmanager
+def place(kind: str | None, folder: Path) -> Iterator[tuple[str, Callable[[], float]]]:
+    """The address of an empty place for an index, and what tells the processor seconds of its server."""
+    if kind is None:
+        yield f"file:{folder / 'index'}", lambda: 0.0
+        return
+    with launched(kind, folder / kind, "4g") as node:
+
+        def seconds() -> float:
+            nodes = node.request("GET", "_nodes/stats/process")["nodes"].values()
+            return float(sum(each["process"]["cpu"]["total_in_millis"] for each in nodes)) / 1000
+
+        yield f"{SCHEMES[node.kind.engine]}+{node.url}?replicas=0", seconds
+
+
+def indexed(gallery: Path, at: str, code: str) -> tuple[float, float, float]:
+    """Seconds, processor seconds and largest MB of `boc index`, which replaces an index that is there."""
+    command = [sys.executable, "-c", "from boc.cli import main; main()", "index", NAME, str(gallery), "--at", at]
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run([*command, "--code", code, "--replace"], check=True, stdout=subprocess.DEVNULL)
+    seconds, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, cpu, after.ru_maxrss / 1e3
+
+
+def searched(searcher: Searcher, queries: NDArray[np.float32], candidates: int) -> Iterator[tuple[float, set[int]]]:
+    """Milliseconds and rows of the ten hits of each query."""
+    for query in queries:
+        begun = time.perf_counter()
+        hits = searcher.search_vectors(Embeddings("image", query[None]), k=K, rm=candidates / K, find="image")[0]
+        yield 1000 * (time.perf_counter() - begun), {int(hit.item.id[:8]) for hit in hits}
+
+
+def recall_of(searcher: Searcher, data: Data, part: int, candidates: int) -> float:
+    """The share of the exact top ten of a part of the queries: 0 those reported, 1 those that choose."""
+    answers = searched(searcher, data.asked[part], candidates)
+    return float(np.mean([len(best & rows) / K for best, (_, rows) in zip(data.top[part], answers, strict=True)]))
+
+
+def fewest(recall: Callable[[int], float], wanted: float, most: int) -> int:
+    """The fewest candidates, to a twentieth, that reach a recall which grows with them; ``most`` if none do."""
+    low, high = K - 1, most
+    while high - low > max(1, low // 20):
+        middle = (low + high) // 2
+        low, high = (low, middle) if recall(middle) >= wanted else (middle, high)
+    return high
+
+
+def memory(at: str, queries: NDArray[np.float32], candidates: int) -> tuple[float, float]:
+    """In a fresh process: MB of its own and mapped, after these queries."""
+    before = status("RssAnon")
+    list(searched(Searcher.open(NAME, at), queries, candidates))
+    return (status("RssAnon") - before) / 1e6, status("RssFile") / 1e6
+
+
+def row(data: Data, kind: str | None, code: str, wanted: float, rounds: int, threads: int) -> list[Any]:
+    """The row of one number of items."""
+    with place(kind, data.work) as (at, server_seconds):
+        use_threads(threads)
+        before = server_seconds()
+        took = indexed(data.gallery, at, code)
+        server = server_seconds() - before
+        use_threads(1)
+        searcher = Searcher.open(NAME, at)
+        candidates = fewest(partial(recall_of, searcher, data, 1), wanted, min(MOST, data.shape[0]))
+        told(f"{candidates} candidates")
+        times = [ms for _ in range(rounds) for ms, _ in searched(searcher, data.asked[0], candidates)]
+        sizes = sum(searcher.index.sizes().values()) / 1e6
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            held = pool.submit(memory, at, data.asked[0][:100], candidates).result()
+        points = [f"{point:.3f}" for point in np.percentile(times, (50, 95, 99))]
+        figures = [f"{value:.2f}" for value in (*took, server, sizes, *held)]
+        if kind is None:
+            figures[3] = ""
+        return [data.shape[0], f"R={candidates}", f"{recall_of(searcher, data, 0, candidates):.4f}", *points, *figures]
+
+
+@click.command()
+@click.option("--work", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of all it makes.")
+@click.option("--server", "kind", help="A kind of tests/servers [default: an index in a folder].")
+@click.option("--n", "counts", multiple=True, type=int, default=COUNTS, show_default=True)
+@click.option("--dim", default=256, show_default=True)
+@click.option("--asked", default=300, show_default=True, help="Queries, and as many to choose candidates by.")
+@click.option("--code", default="dictionary:2", show_default=True)
+@click.option("--recall", default=0.95, show_default=True)
+@click.option("--threads", default=2, show_default=True, help="Processors that the index is made with.")
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+def main(
+    work: Path, kind: str | None, counts: tuple[int, ...], dim: int, asked: int, code: str, recall: float,
+    threads: int, rounds: int, seed: int,
+) -> None:  # fmt: skip
+    """Index and search synthetic items of several numbers."""
+    settings = click.get_current_context().params
+    with Writer(sys.stdout, __file__, settings, COLUMNS, seed=seed, extras=("elasticsearch", "opensearch-py")) as out:
+        for n in sorted(counts):
+            folder = work / f"{n}x{dim}"
+            folder.mkdir(parents=True, exist_ok=True)
+            data = Data(folder, *synthetic(folder, n, dim, asked, seed), None, seed)
+            out.write(*row(data, kind, code, recall, rounds, threads))
+
+
+if __name__ == "__main__":
+    main()
