@@ -10,7 +10,7 @@
 | ``captions.LANGUAGE.tsv``, ``.tsv.gz`` | ours, of Multi30k: ``image<TAB>number<TAB>caption`` |
 | ``raw/SPLIT.en.gz``, ``raw/SPLIT.1.en.gz``, ... with ``image_splits/SPLIT.txt`` | Multi30k, as in its repository |
 
-Files are read a piece at a time. A DataError names the file, the place and the next step.
+A DataError names the file, the place and the next step.
 """
 
 from __future__ import annotations
@@ -27,11 +27,7 @@ from typing import Any, TextIO
 
 import click
 
-CHUNK = 1 << 16  # characters read at a time
-LONGEST = 1 << 24  # characters that one element of a list may have
 FIRST = 5  # sentences of a picture in a Karpathy file that the papers use; some of COCO have six or seven
-ENDS = frozenset(",:]} \t\r\n")  # behind a value
-SPACE = re.compile(r"\s*")
 
 
 class DataError(click.ClickException):
@@ -75,74 +71,15 @@ def opened(path: Path) -> Iterator[TextIO]:
         raise DataError(f"{path}: not a readable UTF-8 text ({error}); fetch it again") from error
 
 
-class Json:
-    """Elements of the lists in a JSON object, one at a time, so that a large file needs little memory."""
-
-    def __init__(self, path: Path, file: TextIO) -> None:
-        self.path, self.file = path, file
-        self.text, self.at, self.decoder = "", 0, json.JSONDecoder()
-
-    def lists(self) -> Iterator[tuple[str, Iterator[Any]]]:
-        """(key, elements) of each list of the object, in the order of the file; other values are passed over. The
-        elements must be taken before the next key is asked for."""
-        self._expect("{")
-        while self._peek() != "}":
-            key = self._value()
-            self._expect(":")
-            if self._peek() == "[":
-                yield key, self._elements()
-            else:
-                self._value()
-            self._separator("}")
-
-    def _elements(self) -> Iterator[Any]:
-        self._expect("[")
-        while self._peek() != "]":
-            yield self._value()
-            self._separator("]")
-        self._expect("]")
-
-    def _separator(self, end: str) -> None:
-        if self._peek() != end:
-            self._expect(",")
-
-    def _expect(self, character: str) -> None:
-        if self._peek() != character:
-            raise self._broken(f"{character!r} expected")
-        self.at += 1
-
-    def _peek(self) -> str:
-        """The next character that is no space."""
-        while True:
-            self.at = SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
-            if self.at < len(self.text):
-                return self.text[self.at]
-            if not self._more():
-                raise self._broken("it ends too early")
-
-    def _value(self) -> Any:
-        self._peek()
-        while True:
-            try:
-                value, end = self.decoder.raw_decode(self.text, self.at)
-            except json.JSONDecodeError as error:
-                if len(self.text) - self.at < LONGEST and self._more():
-                    continue
-                raise self._broken(error.msg) from error
-            if self.text[end : end + 1] not in ENDS and len(self.text) - self.at < LONGEST and self._more():
-                continue  # a number may continue
-            self.at = end
-            return value
-
-    def _more(self) -> bool:
-        """Read on, and forget what was decoded."""
-        piece = self.file.read(max(CHUNK, len(self.text) - self.at))
-        self.text, self.at = self.text[self.at :] + piece, 0
-        return bool(piece)
-
-    def _broken(self, what: str) -> DataError:
-        near = self.text[self.at : self.at + 40]
-        return DataError(f"{self.path}: broken JSON near {near!r} ({what}); fetch it again")
+def read_json(path: Path, *keys: str) -> list[list[Any]]:
+    """The lists of a JSON object under these keys, empty where there is none. COCO takes about 1 GB of memory."""
+    with opened(path) as file:
+        try:
+            content = json.load(file)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path}: broken JSON ({error}); fetch it again") from error
+    found = [content.get(key, []) if isinstance(content, dict) else [] for key in keys]
+    return [each if isinstance(each, list) else [] for each in found]
 
 
 def coco(paths: Sequence[Path]) -> Captioned:
@@ -150,17 +87,9 @@ def coco(paths: Sequence[Path]) -> Captioned:
     captioned = Captioned()
     for path in paths:
         split = path.stem.partition("_")[2]
-        names: dict[object, str] = {}
-        captions: list[tuple[object, str]] = []
-        with opened(path) as file:
-            for key, elements in Json(path, file).lists():
-                if key == "images":
-                    names |= {_of(path, e, "id"): f"{split}/{_of(path, e, 'file_name', str)}" for e in elements}
-                elif key == "annotations":
-                    captions += [(_of(path, e, "image_id"), _of(path, e, "caption", str)) for e in elements]
-                else:
-                    for _ in elements:
-                        pass
+        images, annotations = read_json(path, "images", "annotations")
+        names = {_of(path, e, "id"): f"{split}/{_of(path, e, 'file_name', str)}" for e in images}
+        captions = [(_of(path, e, "image_id"), _of(path, e, "caption", str)) for e in annotations]
         if not names or not captions:
             raise DataError(f"{path}: no images or no annotations in it; give COCO's captions_{split}.json")
         strange = next((key for key, _ in captions if key not in names), None)
@@ -179,24 +108,17 @@ def karpathy(paths: Sequence[Path]) -> Captioned:
     """
     captioned = Captioned()
     for path in paths:
-        with opened(path) as file:
-            for key, elements in Json(path, file).lists():
-                for element in elements:
-                    if key == "images":
-                        _karpathy(path, element, captioned)
+        for element in read_json(path, "images")[0]:
+            name, folder = _of(path, element, "filename", str), element.get("filepath") or ""
+            image = f"{folder}/{name}" if folder else name
+            captioned.splits.setdefault(_of(path, element, "split", str), []).append(image)
+            sentences = _of(path, element, "sentences", list)
+            captioned.beyond += len(sentences[FIRST:])
+            for sentence in sentences[:FIRST]:
+                captioned.add(image, _of(path, sentence, "raw", str))
     if not captioned.captions:
         raise DataError(f"{paths[0]}: no images in it; give one of Karpathy's dataset_NAME.json")
     return captioned
-
-
-def _karpathy(path: Path, element: Any, captioned: Captioned) -> None:
-    name, folder = _of(path, element, "filename", str), element.get("filepath") or ""
-    image = f"{folder}/{name}" if folder else name
-    captioned.splits.setdefault(_of(path, element, "split", str), []).append(image)
-    sentences = _of(path, element, "sentences", list)
-    captioned.beyond += len(sentences[FIRST:])
-    for sentence in sentences[:FIRST]:
-        captioned.add(image, _of(path, sentence, "raw", str))
 
 
 def _of(path: Path, element: Any, key: str, kind: type = object) -> Any:

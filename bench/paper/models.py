@@ -4,8 +4,8 @@
 
 Each MODEL is NAME=FILE[+FILE...][,METRIC]: embeddings of the same pictures and captions, scored by dot or an alignment
 of ``boc.rerank``; the scores of several files are averaged. One row per model and direction: Recall@1, 5, 10 in
-percent, the standard error of R@10 (by picture), median rank, NDCG@25 with relevance by ROUGE-L and, if --spice names
-such a matrix, by SPICE, and among how many pictures. In folds, figures are means over them, and have no error.
+percent, the standard error of R@10 (by picture), median rank, NDCG@25 with relevance by ROUGE-L, and among how many
+pictures. In folds, figures are means over them, and have no error.
 
 The floor is canonical correlation analysis (Hotelling, Biometrika 1936) between the mean of a picture's regions and the
 TF-IDF of a sentence, reduced by a singular value decomposition, both learned on the training split. Each covariance is
@@ -16,7 +16,7 @@ correlations.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ SHRINK = 0.3
 VARIATES = 128
 COLUMNS = (
     "model", "scored by", "direction", "R@1", "R@5", "R@10", "R@10 +-", "median rank", f"NDCG@{DEPTH} ROUGE-L",
-    f"NDCG@{DEPTH} SPICE", "pictures",
+    "pictures",
 )  # fmt: skip
 
 
@@ -117,12 +117,12 @@ def rows(
     metric: str,
     scores: NDArray[np.float32],
     owners: NDArray[np.int64],
-    relevances: Sequence[NDArray[np.float32] | None],
+    relevance: NDArray[np.float32],
     fold: int | None,
 ) -> Iterator[list[object]]:
     """One row per direction."""
     recalls = evaluate_recall(scores, owners, fold)
-    graded = [None if known is None else evaluate_ndcg(scores, owners, known, fold) for known in relevances]
+    graded = evaluate_ndcg(scores, owners, relevance, fold)
     numbers = np.arange(scores.shape[1])
     for asking, target in DIRECTIONS:
         side = f"{asking}_to_{target}"
@@ -131,8 +131,7 @@ def rows(
         error = None if fold else f"{share(ranks(*sides) < K, sides[1])[1]:.2f}"
         yield [
             model, metric, f"{asking} to {target}", *(f"{value:.2f}" for value in (recall.r1, recall.r5, recall.r10)),
-            error, f"{recall.median_rank:g}", *(known and f"{getattr(known, side):.4f}" for known in graded),
-            fold or len(numbers),
+            error, f"{recall.median_rank:g}", f"{getattr(graded, side):.4f}", fold or len(numbers),
         ]  # fmt: skip
 
 
@@ -140,35 +139,29 @@ def rows(
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @click.option("--floor", "regions", type=click.Path(path_type=Path), help="Regions of both splits, for the floor.")
 @click.option("--train", type=click.Path(path_type=Path), help="With --floor: ids of the training split.")
-@click.option("--spice", type=click.Path(path_type=Path), help="Relevance by SPICE, of boc evaluate --spice.")
 @click.option("--fold", type=click.IntRange(1), default=FOLD, show_default=True, help="Pictures of a fold.")
-def main(models: tuple[str, ...], regions: Path | None, train: Path | None, spice: Path | None, fold: int) -> None:
+def main(models: tuple[str, ...], regions: Path | None, train: Path | None, fold: int) -> None:
     """Recall, median rank and NDCG of several MODELs."""
     if (regions is None) != (train is None):
         raise click.UsageError("--floor goes with --train")
     read = [Model.of(spec) for spec in models]
     gallery = Gallery.of(*(path for model in read for path in model.gallery.paths))  # refuses those of other items
     with click.progressbar(length=len(gallery.captions) * gallery.images, label="relevance", file=sys.stderr) as bar:
-        relevances = [gallery.relevance(tick=bar.update), gallery.relevance(spice) if spice else None]
+        relevance = gallery.relevance(tick=bar.update)
     part = fold if gallery.images > fold else None
-    parameters = {
-        "models": [f"{m.name}={'+'.join(path.name for path in m.gallery.paths)},{m.metric}" for m in read],
-        "floor": regions,
-        "train": train,
-        "spice": spice,
-        "fold": fold,
-    }
-    with Writer(sys.stdout, __file__, parameters, COLUMNS, extras=("scikit-learn",)) as out:
-        if regions is not None and train is not None:
-            scores = floor(regions, train, gallery)
-            for row in rows("closed form", "cosine of variates", scores, gallery.owners, relevances, part):
+    models = tuple(f"{m.name}={'+'.join(path.name for path in m.gallery.paths)},{m.metric}" for m in read)
+    settings = {"models": models, "floor": regions, "train": train, "fold": fold}
+    with Writer(sys.stdout, __file__, settings, COLUMNS, extras=("scikit-learn",)) as out:
+
+        def write(name: str, metric: str, scores: NDArray[np.float32]) -> None:
+            for row in rows(name, metric, scores, gallery.owners, relevance, part):
                 out.write(*row)
+
+        if regions is not None and train is not None:
+            write("closed form", "cosine of variates", floor(regions, train, gallery))
         for model in read:
             click.echo(f"{model.name} by {model.metric}", err=True)
-            for row in rows(
-                model.name, model.metric, model.gallery.scores(model.metric), gallery.owners, relevances, part
-            ):
-                out.write(*row)
+            write(model.name, model.metric, model.gallery.scores(model.metric))
 
 
 if __name__ == "__main__":

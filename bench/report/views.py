@@ -8,6 +8,7 @@ print (.953); what is no number stays as it is. Columns without a single cell ar
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class Cell(str):
         except ValueError:
             return str(self)
         if form.endswith("s"):
-            return f"{value:{form[:-1]}f}".replace("0.", ".", 1)
+            return re.sub(r"^(-?)0\.", r"\1.", f"{value:{form[:-1]}f}")
         return f"{value:{form}}" if form else str(self)
 
 

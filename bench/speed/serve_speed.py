@@ -153,7 +153,7 @@ def main(
     """CSV on stdout: percentiles of each stage, for one client and for many."""
     typed = captions(name, at, sentences + 1, 0)
     shares = [[text] for text in captions(name, at, clients, sentences + 1)]
-    more = ["--device", "cpu", *(["--encoder", encoder] if encoder else [])]
+    more = ["--encoder", encoder] if encoder else []
     settings: dict[str, Any] = {"name": name, "sentences": sentences, "clients": clients, "k": k}
     with Writer(sys.stdout, __file__, settings, COLUMNS, extras=["torch", "fastapi", "uvicorn"]) as out:
         for count in workers * rounds:

@@ -267,7 +267,8 @@ def main(
         at = f"{SCHEMES[node.kind.engine]}+{node.url}?replicas=0" if node else f"file:{work / 'index'}"
         changes = Changes(table.resolve(), work, at)
         changes.make(encoder)
-        server, address = start(NAME, at, ["--device", "cpu", "--cache", str(work / "cache")])
+        os.environ["XDG_CACHE_HOME"] = str(work / "cache")
+        server, address = start(NAME, at, [])
         stack.callback(server.wait)
         stack.callback(server.terminate)
         threading.Thread(target=echo, args=(server.stderr,), daemon=True).start()
