@@ -28,9 +28,10 @@ import click
 import numpy as np
 
 from bench.report.rows import Writer
+from boc import plugins
 
 PARTS = ("encode", "code", "postings", "rerank", "content")
-SPREAD = 97  # captions are taken this far apart
+SPREAD = 97  # captions are taken this far apart, where there are so many
 COLUMNS = ["workers", "clients", "stage", "requests", "errors", "per_s", "p50_ms", "p95_ms", "p99_ms"]
 
 
@@ -74,15 +75,13 @@ class Client(threading.Thread):
         self.took["other"].append(stages["total_ms"] - sum(stages[f"{part}_ms"] or 0.0 for part in PARTS))
 
 
-def captions(name: str, at: str, count: int, skip: int) -> list[str]:
+def captions(name: str, at: str, count: int) -> list[str]:
     """Captions of the index, spread over it."""
-    from boc import plugins
-
-    texts = (item.content for item in plugins.backend(at).open(name).items() if item.modality == "text")
-    found = list(islice(texts, skip * SPREAD, (skip + count) * SPREAD, SPREAD))
-    if len(found) < count:
-        raise click.UsageError(f"{name} holds fewer than {(skip + count) * SPREAD} captions; type fewer sentences")
-    return found
+    items = plugins.backend(at).open(name).items()
+    texts = list(islice((item.content for item in items if item.modality == "text"), count * SPREAD))
+    if len(texts) < count:
+        raise click.UsageError(f"{name} holds fewer than {count} captions; type fewer sentences")
+    return texts[:: len(texts) // count][:count]
 
 
 def measure(address: str, shares: Sequence[Sequence[str]], options: str) -> tuple[list[Client], float]:
@@ -151,8 +150,8 @@ def main(
     rounds: int,
 ) -> None:
     """CSV on stdout: percentiles of each stage, for one client and for many."""
-    typed = captions(name, at, sentences + 1, 0)
-    shares = [[text] for text in captions(name, at, clients, sentences + 1)]
+    texts = captions(name, at, 1 + sentences + clients)
+    typed, shares = texts[: 1 + sentences], [[text] for text in texts[1 + sentences :]]
     more = ["--encoder", encoder] if encoder else []
     settings: dict[str, Any] = {"name": name, "sentences": sentences, "clients": clients, "k": k}
     with Writer(sys.stdout, __file__, settings, COLUMNS, extras=["torch", "fastapi", "uvicorn"]) as out:
