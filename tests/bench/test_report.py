@@ -129,22 +129,6 @@ def test_a_plot_has_units_and_names_and_is_the_same_each_time(marker: tuple[str,
     assert all(f">{line.name}<" in first or plot.numbered for panel in plot.panels for line in panel.lines)
 
 
-MEASURED_BY_NOTHING = {  # first cells of tables whose figures are no measurements: defaults, limits, versions, sizes
-    "code", "argument", "setting", "source", "MODEL", "feature", "command", "option", "server", "field", "`vectors=`",
-    "pitfall",
-}  # fmt: skip
-
-
-def test_tables_with_figures_are_made_of_rows() -> None:
-    for page in docs.pages(ROOT):
-        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
-        for table in re.findall(r"(?:^\|.*\n?)+", docs.MARKED.sub("", text), re.M):
-            first, _, *lines = re.sub(r"`[^`]*`|\]\([^)]*\)", "", table).splitlines()
-            if any(re.search(r"(?<![\w.-])\d[\d.,]*", line) for line in lines):
-                heading = table.split("|")[1].strip()
-                assert heading in MEASURED_BY_NOTHING, (page.name, first)
-
-
 # Of a page of two markers
 
 PAGE = """# Title
