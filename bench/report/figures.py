@@ -129,7 +129,7 @@ def drawn(plot: Plot) -> Figure:
             for number, line in enumerate(panel.lines, 1):
                 colour = COLOURS[line.style % len(COLOURS)]
                 mark = MARKERS[(line.style + line.style // len(COLOURS)) % len(MARKERS)]  # another where colours repeat
-                style = {"color": colour, "marker": mark, "linestyle": "--" if line.dashed else "-"}
+                style: dict[str, Any] = {"color": colour, "marker": mark, "linestyle": "--" if line.dashed else "-"}
                 label = f"{number}  {line.name}" if plot.numbered else line.name
                 ax.errorbar(line.x, line.y, line.error or None, label=label, elinewidth=0.8, **style)
                 if plot.numbered:
@@ -186,7 +186,11 @@ def curve(rows: Rows, name: str, direction: str) -> list[Row]:
 def by_sparsity(rows: Rows, what: str, names: Sequence[str]) -> Plot:
     """R@10 against sparsity, not re-ranked (Fig. 3a and 3b)."""
     panels = []
-    ticks = log_x([1 - s for s in SPARSITIES], lambda kept: f"{1 - kept:.2g}")
+
+    def scale(ax: Axes) -> None:
+        log_x([1 - s for s in SPARSITIES], lambda kept: f"{1 - kept:.2g}")(ax)
+        ax.invert_xaxis()
+
     for direction, side in DIRECTIONS.items():
         found = {name: curve(rows, name, direction) for name in names}
         lines = [
@@ -196,7 +200,7 @@ def by_sparsity(rows: Rows, what: str, names: Sequence[str]) -> Plot:
         ]  # fmt: skip
         dense = next((float(mine[0]["dense"]) for mine in found.values() if mine), None)
         panels.append(Panel(side, "sparsity (share of components that are zero)", "R@10, %, not re-ranked", lines,
-                            lambda ax: (ticks(ax), ax.invert_xaxis()), dense))  # fmt: skip
+                            scale, dense))  # fmt: skip
     return Plot(f"R@10 against sparsity: {what}", panels)
 
 

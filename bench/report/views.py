@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 
 from bench.report.rows import Row, Rows
 
@@ -199,7 +200,7 @@ def ratios(rows: Rows, at: str = "", race_of: str = "", ours: str = "") -> Table
     chosen = {key: word for key, word in (("at", at), ("race", race_of), ("ours", ours)) if word}
     return listed([row for row in rows.table if all(row[key] == word for key, word in chosen.items())], {
         "ours (recall@10)": "{ours} ({recall:.3s})", "theirs (recall@10)": "{theirs} ({their_recall:.3s})",
-        **{name: lambda row, column=column, words=words: ratio(row, column, words) for name, column, words in MEASURES},
+        **{name: partial(ratio, column=column, words=words) for name, column, words in MEASURES},
     })  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def seconds(words: tuple[str, ...], starts: int) -> list[float]:
 def main(name: str, at: str, text: str | None, like: str | None, starts: int) -> None:
     """Start searches of the index NAME."""
     search = ("search", name, "--at", at)
-    commands = {"--version": ("--version",)}
+    commands: dict[str, tuple[str, ...]] = {"--version": ("--version",)}
     if like is not None:
         commands["search by an item"] = (*search, "--like", like)
     if text is not None:

@@ -86,7 +86,7 @@ class Subject:
         with torch.inference_mode(), FlopCounterMode(display=False) as counter:
             self.forward(*self.inputs)
         torch.backends.mha.set_fastpath_enabled(fast)
-        return counter.get_total_flops() / len(self.inputs[0])
+        return float(counter.get_total_flops() / len(self.inputs[0]))
 
     def rates(self, precision: str, compiled: bool, rounds: int) -> Iterator[float]:
         """Images per second of the network alone."""
