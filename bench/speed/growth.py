@@ -14,7 +14,7 @@ mapped (``file_mb``).
 
 from __future__ import annotations
 
-import resource
+import os
 import subprocess
 import sys
 import time
@@ -31,7 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.race.data import Data, K, synthetic, told
-from bench.race.engine import status, use_threads
+from bench.race.engine import status as memory_of
+from bench.race.engine import use_threads
 from bench.race.servers import SCHEMES, launched
 from bench.report.rows import Writer
 from boc.search.searcher import Searcher
@@ -64,11 +65,13 @@ def place(kind: str | None, folder: Path) -> Iterator[tuple[str, Callable[[], fl
 def indexed(gallery: Path, at: str, code: str) -> tuple[float, float, float]:
     """Seconds, processor seconds and largest MB of `boc index`, which replaces an index that is there."""
     command = [sys.executable, "-c", "from boc.cli import main; main()", "index", NAME, str(gallery), "--at", at]
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run([*command, "--code", code, "--replace"], check=True, stdout=subprocess.DEVNULL)
-    seconds, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return seconds, cpu, after.ru_maxrss / 1e3
+    begun = time.perf_counter()
+    process = subprocess.Popen([*command, "--code", code, "--replace"], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise click.ClickException(f"boc index ended with {process.returncode}; see above")
+    return time.perf_counter() - begun, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3
 
 
 def searched(searcher: Searcher, queries: NDArray[np.float32], candidates: int) -> Iterator[tuple[float, set[int]]]:
@@ -96,9 +99,9 @@ def fewest(recall: Callable[[int], float], wanted: float, most: int) -> int:
 
 def memory(at: str, queries: NDArray[np.float32], candidates: int) -> tuple[float, float]:
     """In a fresh process: MB of its own and mapped, after these queries."""
-    before = status("RssAnon")
+    before = memory_of("RssAnon")
     list(searched(Searcher.open(NAME, at), queries, candidates))
-    return (status("RssAnon") - before) / 1e6, status("RssFile") / 1e6
+    return (memory_of("RssAnon") - before) / 1e6, memory_of("RssFile") / 1e6
 
 
 def row(data: Data, kind: str | None, code: str, wanted: float, rounds: int, threads: int) -> list[Any]:
