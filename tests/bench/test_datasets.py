@@ -309,13 +309,3 @@ def test_what_is_no_hdf5_and_what_was_made_of_other_data_is_refused(convert: Con
     ann(tmp_path / "two.hdf5", n=300)
     assert convert("ann", tmp_path / "one.hdf5", "-o", tmp_path / "out").exit_code == 0
     assert "was made from other data" in convert("ann", tmp_path / "two.hdf5", "-o", tmp_path / "out").stderr
-
-
-@pytest.mark.slow
-def test_the_real_flickr8k_comes_out_whole(convert: Convert, photos: Path, tmp_path: Path) -> None:
-    done = convert("flickr8k", photos, "-o", tmp_path)
-    assert done.exit_code == 0, done.output
-    with (photos / "captions.csv").open(encoding="utf-8") as file:
-        expected = [(row["image"], " ".join(row["caption"].split())) for row in csv.DictReader(file)]
-    assert table(tmp_path) == expected
-    assert ids(tmp_path, "dev") == (photos / "dev.ids.txt").read_text().split()

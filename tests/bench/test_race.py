@@ -372,56 +372,6 @@ def test_an_index_that_is_none_is_refused_with_those_there_are(bench: SimpleName
         bench.engines.check_name(name)
 
 
-@pytest.mark.slow
-def test_growth_holds_the_recall(bench: SimpleNamespace, tmp_path: Path) -> None:
-    sizes = ("--n", 400, "--n", 100, "--dim", 16, "--asked", 20, "--rounds", 2, "--threads", 1)
-    found = run(
-        bench,
-        tmp_path,
-        "embedded_growth.py",
-        "--work",
-        tmp_path,
-        "--recall",
-        0.9,
-        "--code",
-        "bits:16",
-        "--terms",
-        9,
-        *sizes,
-    )
-    assert [row["n"] for row in found.table] == ["100", "400"]
-    assert all(float(row["validation"]) >= 0.9 for row in found.table)
-    assert (found.head["settings"]["n"], found.head["settings"]["recall"]) == ([100, 400], 0.9)
-    small, large = (float(row["disk_mb"]) for row in found.table)
-    assert 300 * 16 * 2 / 1e6 < large - small < 1  # float16 vectors at the least
-
-
-@pytest.mark.slow
-def test_more_rows_per_centroid_are_nearer_to_the_queries(bench: SimpleNamespace, tmp_path: Path) -> None:
-    options = ("--work", tmp_path / "work", "--n", 4000, "--dim", 16, "--asked", 50)
-    found = [row for row in run(bench, tmp_path, "learning.py", *options).table if row["learner"].startswith("boc")]
-    assert [row["rows"] for row in found] == ["2048", "4000"]
-    few, many = ([float(row[name]) for name in ("cosine", "recall_1000")] for row in found)
-    assert many > few
-    assert all(0 < float(row["recall_100"]) <= float(row["recall_300"]) <= float(row["recall_1000"]) for row in found)
-
-
-@pytest.mark.slow
-def test_the_kernel_reads_the_postings_of_a_query(bench: SimpleNamespace, tmp_path: Path) -> None:
-    gallery, queries = miniature()
-    write(tmp_path / "gallery.h5", gallery)
-    write(tmp_path / "queries.h5", queries)
-    files = (tmp_path / "gallery.h5", tmp_path / "queries.h5")
-    options = ("--index", "boc bits:200", "--rounds", 2, "--threads", 1, "--starts", 0)
-    (only,) = run(bench, tmp_path, "embedded_kernel.py", *files, "--work", tmp_path / "work", *options).table
-    # 200 of the 200 terms of a document are kept, as far as they are positive: one of two, so 100 lists of 1,000
-    z = int(only["setting"].split()[0].removeprefix("z="))
-    assert 0.3 * z * 500 < float(only["postings"]) <= z * 1000
-    assert float(only["ns"]) > 0
-    assert 0 < float(only["encode_ms"]) < 1000
-    assert only["cold_s"] == ""
-
-
 @pytest.mark.servers
 @pytest.mark.parametrize("server", kinds("elasticsearch-9"), indirect=True)
 def test_codes_and_the_graphs_of_a_server_are_raced_and_nothing_is_left_behind(

@@ -1,0 +1,19 @@
+"""The candidates that hold a recall are the fewest, to a twentieth, beside a slow loop."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+growth = pytest.importorskip("bench.speed.growth")
+
+
+@given(st.integers(20, 3000), st.integers(10, 4000), st.floats(0.1, 1))
+def test_the_fewest_candidates_that_reach_the_recall_are_chosen(most: int, needed: int, wanted: float) -> None:
+    def recall(candidates: int) -> float:
+        return wanted * candidates / needed
+
+    found = growth.fewest(recall, wanted, most)
+    slow = next((candidates for candidates in range(10, most) if recall(candidates) >= wanted), most)
+    assert slow <= found <= max(slow + 1, 1.06 * slow)
