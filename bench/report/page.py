@@ -18,7 +18,7 @@ from markupsafe import Markup
 from bench.report.docs import ROOT, Marker, markers, pages
 from bench.report.figures import plot, svg
 from bench.report.rows import Rows, read
-from bench.report.views import ViewError, table
+from bench.report.views import table
 
 SHEET = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>boc: rows</title><style>
@@ -69,7 +69,7 @@ def parts(rows: Rows, shown: list[Marker]) -> list[object]:
             else table(rows, each.view, each.words)
             for each in mine
         ]
-    except (ViewError, ValueError, IndexError):  # a trial has fewer settings
+    except (ValueError, LookupError):  # a trial has fewer settings
         return [table(rows, "all")]
 
 
