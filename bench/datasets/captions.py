@@ -78,8 +78,8 @@ def read_json(path: Path, *keys: str) -> list[list[Any]]:
             content = json.load(file)
         except json.JSONDecodeError as error:
             raise DataError(f"{path}: broken JSON ({error}); fetch it again") from error
-    found = [content.get(key, []) if isinstance(content, dict) else [] for key in keys]
-    return [each if isinstance(each, list) else [] for each in found]
+    lists = [content.get(key, []) if isinstance(content, dict) else [] for key in keys]
+    return [each if isinstance(each, list) else [] for each in lists]
 
 
 def coco(paths: Sequence[Path]) -> Captioned:

@@ -99,17 +99,17 @@ def with_restval(captioned: Captioned) -> Captioned:
     return replace(captioned, splits=splits)
 
 
-def write(found: Captioned, out: Path) -> None:
+def write(captioned: Captioned, out: Path) -> None:
     """The table and the lists; images of a list that have no caption are left out of it, and told."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "captions.csv").open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(["image", "caption"])
-        rows.writerows(found.captions)
-    captioned = set(found.images)
-    click.echo(f"{out / 'captions.csv'}: {len(found.captions)} captions of {len(captioned)} pictures")
-    for name, images in found.splits.items():
-        kept = [image for image in dict.fromkeys(images) if image in captioned]
+        rows.writerows(captioned.captions)
+    known = set(captioned.images)
+    click.echo(f"{out / 'captions.csv'}: {len(captioned.captions)} captions of {len(known)} pictures")
+    for name, images in captioned.splits.items():
+        kept = [image for image in dict.fromkeys(images) if image in known]
         if len(kept) < len(images):
             click.echo(f"{name}: {len(images) - len(kept)} of {len(images)} have no caption or stand twice", err=True)
         path = out / f"{name}.ids.txt"

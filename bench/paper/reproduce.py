@@ -158,7 +158,7 @@ class Plan:
     def cells(self) -> Iterator[tuple[str, str, str, float, float | None]]:
         """(set, model, measure, printed, found) of every printed number; None where it was not run."""
         for line in self.lines:
-            tables = {relevance: evaluated(path, folds=line.folds) for relevance, path in line.files.items()}
+            tables = {relevance: read_figures(path, folds=line.folds) for relevance, path in line.files.items()}
             for measure in (*MEASURES, *GRADED):
                 printed = PRINTED[line.model, line.set].get(measure)
                 if printed is not None:
@@ -302,7 +302,7 @@ PAPERS: dict[str, Callable[[Plan], None]] = {
 }  # fmt: skip
 
 
-def evaluated(path: Path, *, folds: bool) -> dict[str, dict[str, float]] | None:
+def read_figures(path: Path, *, folds: bool) -> dict[str, dict[str, float]] | None:
     """The figures by direction; None if they were not measured."""
     if not path.is_file():
         return None

@@ -66,14 +66,14 @@ def marker(what: str) -> Marker:
     return Marker(name, view, words)
 
 
-def made(text: str, page: Path, root: Path, write: bool = False) -> str:
+def generate(text: str, page: Path, root: Path, write: bool = False) -> str:
     """The page with everything between its markers generated, and plots drawn if ``write``. ViewError for a bad
     marker."""
 
     def replaced(match: re.Match[str]) -> str:
         what = marker(match["what"])
         path = root / "docs" / "rows" / f"{what.name}.csv"
-        rows = finished(path)
+        rows = read_finished(path)
         body = figure(rows, what, page, root, digest(path), write) if what.view == "plot" else (
             table(rows, what.view, what.words).markdown())  # fmt: skip
         return f"{match[1]}\n\n{body}{origin(rows)}\n\n{match['end']}"
@@ -85,7 +85,7 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def finished(path: Path) -> Rows:
+def read_finished(path: Path) -> Rows:
     """Rows that are whole; ViewError otherwise."""
     if not path.exists():
         raise ViewError(f"no rows {path}; known: {', '.join(sorted(p.stem for p in path.parent.glob('*.csv')))}")
@@ -133,7 +133,7 @@ def main(check: bool, root: Path) -> None:
     for page in pages(root):
         old = page.read_text(encoding="utf-8")
         try:
-            new = made(old, page, root, write=not check)
+            new = generate(old, page, root, write=not check)
         except ViewError as error:
             raise click.ClickException(f"{page}: {error}") from error
         if new != old:

@@ -118,7 +118,7 @@ def short(value: float) -> str:
     return f"{value:g}"
 
 
-def drawn(plot: Plot) -> Figure:
+def draw(plot: Plot) -> Figure:
     """The figure of a plot. One legend stands for all panels if they have the same lines."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=plot.size, layout="constrained")
@@ -151,7 +151,7 @@ def drawn(plot: Plot) -> Figure:
 def svg(plot: Plot, name: str) -> str:
     """The figure as an SVG element that may stand in a page beside others."""
     file = io.StringIO()
-    figure = drawn(plot)
+    figure = draw(plot)
     with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     text = file.getvalue()
@@ -192,13 +192,13 @@ def by_sparsity(rows: Rows, what: str, names: Sequence[str]) -> Plot:
         ax.invert_xaxis()
 
     for direction, side in DIRECTIONS.items():
-        found = {name: curve(rows, name, direction) for name in names}
+        curves = {name: curve(rows, name, direction) for name in names}
         lines = [
             Line(name, [max(1 - s, 1e-3) for s in numbers(mine, "sparsity")], numbers(mine, "Rm=1"), *CURVES[name][2:],
                  numbers(mine, "Rm=1 +-"))
-            for name, mine in found.items() if mine
+            for name, mine in curves.items() if mine
         ]  # fmt: skip
-        dense = next((float(mine[0]["dense"]) for mine in found.values() if mine), None)
+        dense = next((float(mine[0]["dense"]) for mine in curves.values() if mine), None)
         panels.append(Panel(side, "sparsity (share of components that are zero)", "R@10, %, not re-ranked", lines,
                             scale, dense))  # fmt: skip
     return Plot(f"R@10 against sparsity: {what}", panels)
@@ -230,8 +230,8 @@ def codebook_size(rows: Rows) -> Plot:
             kept = "" if row["assignment"] == "hard" else ", 8 kept" if row["z"] == "8" else ", 1 % kept"
             kinds.setdefault(row["assignment"] + kept, []).append(row)
         lines = [
-            Line(kind, numbers(found, "clusters"), numbers(found, "R@10"), i, error=numbers(found, "R@10 +-"))
-            for i, (kind, found) in enumerate(sorted(kinds.items()))
+            Line(kind, numbers(group, "clusters"), numbers(group, "R@10"), i, error=numbers(group, "R@10 +-"))
+            for i, (kind, group) in enumerate(sorted(kinds.items()))
         ]
         panels.append(Panel(side, "centroids of the codebook (log)", "R@10, %, not re-ranked", lines,
                             log_x(numbers(mine, "clusters")), float(mine[0]["dense"])))  # fmt: skip
@@ -250,7 +250,7 @@ def pareto(rows: Rows) -> Plot:
         lines = []
         for style, name in enumerate(order):
             mine = [r for r in rows.table if (r["engine"], r["index"]) == name and float(r[column] or 0) > 0]
-            best = unbeaten(mine, column, -1 if column == "p50_ms" else 1)
+            best = pareto_rows(mine, column, -1 if column == "p50_ms" else 1)
             if best:
                 label = " ".join(filter(None, name))
                 lines.append(Line(label, numbers(best, "recall"), numbers(best, column), style, not ours[name]))
@@ -267,7 +267,7 @@ def near_one(ax: Axes) -> None:
     marks(ax.xaxis, RECALLS, str)
 
 
-def unbeaten(rows: Sequence[Row], column: str, sign: int) -> list[Row]:
+def pareto_rows(rows: Sequence[Row], column: str, sign: int) -> list[Row]:
     """Those that no other beats in recall and in the column, where ``sign`` 1 means that more is better."""
     kept: list[Row] = []
     for row in sorted(rows, key=lambda r: (-float(r["recall"]), -sign * float(r[column]))):

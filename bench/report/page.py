@@ -47,14 +47,14 @@ th,td{padding:.2rem .7rem .2rem 0;text-align:left;border-bottom:1px solid #eee}
 
 def page(out: Path) -> str:
     """The page of a folder of rows."""
-    found = [read(path) for path in sorted(out.glob("*.csv"))]
+    files = [read(path) for path in sorted(out.glob("*.csv"))]
     shown = [each for path in pages(ROOT) for each in markers(path.read_text(encoding="utf-8"))]
     sheet = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
     sheet.filters["inline"] = inline
     return sheet.from_string(SHEET).render(
         trial=(out / "data").is_dir(),
-        unfinished=[f"{rows.name}.csv" for rows in found if not rows.done],
-        sections=[(rows, parts(rows, shown)) for rows in found if rows.done],
+        unfinished=[f"{rows.name}.csv" for rows in files if not rows.done],
+        sections=[(rows, parts(rows, shown)) for rows in files if rows.done],
     )
 
 

@@ -139,11 +139,11 @@ def read(path: str | Path) -> Rows:
 
 def versions(extras: Sequence[str] = ()) -> dict[str, str]:
     """Of Python and of those distributions that are installed."""
-    found = {"python": platform.python_version()}
+    numbers = {"python": platform.python_version()}
     for name in (*LIBRARIES, *extras):
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            numbers[name] = version(name)
+    return numbers
 
 
 def machine() -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Fields(dict[str, Cell]):
         return Cell()
 
 
-def filled(template: Template, row: Row) -> str:
+def fill(template: Template, row: Row) -> str:
     """The text of a template for one row; a template that says nothing beside empty cells is empty."""
     if callable(template):
         return template(row)
@@ -69,9 +69,9 @@ def filled(template: Template, row: Row) -> str:
     return "" if text == template.format_map(Fields()) else text
 
 
-def listed(table: Iterable[Row], columns: Mapping[str, Template]) -> Table:
+def rows_table(table: Iterable[Row], columns: Mapping[str, Template]) -> Table:
     """A line per row; ``columns`` maps headings to templates."""
-    lines = [[filled(template, row) for template in columns.values()] for row in table]
+    lines = [[fill(template, row) for template in columns.values()] for row in table]
     shown = [i for i in range(len(columns)) if any(line[i] for line in lines)]
     return Table([list(columns)[i] for i in shown], [[line[i] for i in shown] for line in lines])
 
@@ -107,17 +107,17 @@ def models(rows: Rows) -> Table:
     forms = ("{R@1:.1f} / {R@5:.1f} / {R@10:.1f}", "{R@10 +-:.1f}", "{median rank:.0f}", "{NDCG@25 ROUGE-L:.3s}")
     for model, metric in unique(rows.table, "model", "scored by"):
         sides = [only(rows, model=model, direction=side, **{"scored by": metric}) for side in DIRECTIONS]
-        lines.append([f"{model}, {metric}", *(filled(form, side) for side in sides for form in forms)])
+        lines.append([f"{model}, {metric}", *(fill(form, side) for side in sides for form in forms)])
     return Table(head, lines)
 
 
 def index(rows: Rows) -> Table:
     """R@10 of the vectors, and of the default code with and without re-ranking."""
     sides = [only(rows, code="scalar", chain="default", direction=side) for side in DIRECTIONS]
-    code = filled("the index, {z} terms per item and {query z} per query", sides[0])
+    code = fill("the index, {z} terms per item and {query z} per query", sides[0])
     measures = {"dense vectors": "{dense:.1f}", f"{code}, not re-ranked": "{Rm=1:.1f}"}
     measures["the same, 10 candidates re-ranked per hit"] = "{Rm=10:.1f}"
-    lines = [[name, *(filled(form, side) for side in sides)] for name, form in measures.items()]
+    lines = [[name, *(fill(form, side) for side in sides)] for name, form in measures.items()]
     return Table(["R@10, %", *DIRECTIONS.values()], lines)
 
 
@@ -133,7 +133,7 @@ def table1(rows: Rows) -> Table:
         if row["section"] != section:
             section = row["section"]
             lines.append([f"**{section}**", *[""] * (len(columns) - 1)])
-        lines.append([filled(template, row) for template in columns.values()])
+        lines.append([fill(template, row) for template in columns.values()])
     return Table(list(columns), lines)
 
 
@@ -144,7 +144,7 @@ def verdicts(rows: Rows) -> Table:
         mine = [row for row in rows.table if row["claim"] == claim]
         counts = Counter(row["verdict"] for row in mine)
         told = ", ".join(f"**{v}**" + (f" {n} of {len(mine)}" if n < len(mine) else "") for v, n in counts.items())
-        differences = filter(None, (filled("{difference:+.1f} +- {error:.1f}", row) for row in mine))
+        differences = filter(None, (fill("{difference:+.1f} +- {error:.1f}", row) for row in mine))
         lines.append([claim, told, "; ".join(differences), mine[0].get("reading", "")])
     return Table(["the paper's claim", "here", "difference, points +- standard error", "as the codes are read"], lines)
 
@@ -157,8 +157,8 @@ def postings(rows: Rows, what: str = "recall", *patterns: str) -> Table:
     for code, setting in unique(rows.table, "code", "setting"):
         if not patterns or any(fnmatch(f"{code} {setting}", pattern) for pattern in patterns):
             mine = {r["R"]: r for r in rows.table if (r["code"], r["setting"]) == (code, setting)}
-            costs = [filled(cost, next(iter(mine.values()))) for cost in ("{postings:,.0f}", "{bytes:,.0f}")]
-            lines.append([code, setting, *costs, *(filled(form, mine.get(depth, {})) for depth in depths)])
+            costs = [fill(cost, next(iter(mine.values()))) for cost in ("{postings:,.0f}", "{bytes:,.0f}")]
+            lines.append([code, setting, *costs, *(fill(form, mine.get(depth, {})) for depth in depths)])
     head = ["code", "terms per item / per query", "postings per query", "bytes per item"]
     return Table([*head, *(f"{name}, R = {depth}" for depth in depths)], lines)
 
@@ -171,15 +171,15 @@ def race(rows: Rows, at: str = "0.95") -> Table:
         known = [float(row[part] or 0) for part in parts]
         return f"{sum(known):,.0f}: {' + '.join(f'{size:,.0f}' for size in known)}"
 
-    return listed([row for row in rows.table if at in row["at"].split()], {
-        "index": lambda row: filled("**{engine} {index}**" if row["ours"] == "1" else "{engine} {index}", row),
+    return rows_table([row for row in rows.table if at in row["at"].split()], {
+        "index": lambda row: fill("**{engine} {index}**" if row["ours"] == "1" else "{engine} {index}", row),
         "setting": "{setting}", "vectors read": "{vectors_read:,.0f}", "recall@10": "{recall:.3s}",
         "p50 ms (least-most round)": "{p50_ms:,.2f} ({p50_least:,.2f}-{p50_most:,.2f})",
         "of it the server, ms": "{took_ms:,.2f}", "p95": "{p95_ms:,.2f}", "p99": "{p99_ms:,.2f}",
         "queries/s, 1 / 2 threads": "{qps_1:,.0f} / {qps_2:,.0f}",
-        "learning + loading, s": lambda row: filled("{fit_s:,.0f}", row) + f" + {loading(row):,.0f}",
+        "learning + loading, s": lambda row: fill("{fit_s:,.0f}", row) + f" + {loading(row):,.0f}",
         "disk MB: index + vectors + code + rest": sizes,
-        "memory MB, own / mapped": lambda row: " / ".join(filled(f"{{{key}:,.0f}}", row) or "-"
+        "memory MB, own / mapped": lambda row: " / ".join(fill(f"{{{key}:,.0f}}", row) or "-"
                                                          for key in ("anon_mb", "file_mb")),
     })  # fmt: skip
 
@@ -198,7 +198,7 @@ SEVERAL = 1.05  # times; a smaller factor counts as even
 def ratios(rows: Rows, at: str = "", race_of: str = "", ours: str = "") -> Table:
     """Ours beside theirs at equal recall."""
     chosen = {key: word for key, word in (("at", at), ("race", race_of), ("ours", ours)) if word}
-    return listed([row for row in rows.table if all(row[key] == word for key, word in chosen.items())], {
+    return rows_table([row for row in rows.table if all(row[key] == word for key, word in chosen.items())], {
         "ours (recall@10)": "{ours} ({recall:.3s})", "theirs (recall@10)": "{theirs} ({their_recall:.3s})",
         **{name: partial(ratio, column=column, words=words) for name, column, words in MEASURES},
     })  # fmt: skip
@@ -222,14 +222,14 @@ def ratio(row: Row, column: str, words: tuple[str, str]) -> str:
 def growth(rows: Rows) -> Table:
     """A number of items a line; or, under a limit of memory, a limit."""
     if "limit_mb" in rows.columns:
-        return listed(rows.table, {
+        return rows_table(rows.table, {
             "items": "{n:,.0f}", "index MB": "{index_mb:,.0f}", "limit MB": "{limit_mb:,.0f}",
-            "build s": "{build_s:,.0f}", "builder used MB": lambda row: filled("{build_used_mb:,.0f}", row),
+            "build s": "{build_s:,.0f}", "builder used MB": lambda row: fill("{build_used_mb:,.0f}", row),
             "recall": "{recall:.3f}", "p50 ms": "{p50_ms:,.2f}", "p95": "{p95_ms:,.2f}", "p99": "{p99_ms:,.2f}",
             "reads from the disk (major faults)": "{major_faults:,.0f}",
             "kB read per query": "{read_kb:,.0f}", "search used MB": "{used_mb:,.0f}",
         })  # fmt: skip
-    return listed(rows.table, {
+    return rows_table(rows.table, {
         "items": "{n:,.0f}", "setting": "{setting}", "recall": "{recall:.3s}", "p50 ms": "{p50_ms:,.2f}",
         "p95": "{p95_ms:,.2f}", "p99": "{p99_ms:,.2f}", "learn s": "{fit_s:,.1f}",
         "load s": lambda row: f"{loading(row):,.1f}" if loading(row) else "", "learn and load s": "{index_s:,.1f}",
@@ -249,7 +249,7 @@ def alignment(rows: Rows, metric: str = "mrsw", stored: str = "float16") -> Tabl
         for direction in DIRECTIONS:
             same = {"direction": direction, "Rm": rm, "stored as": stored}
             dot, other = (only(rows, metric=name, **same) for name in ("dot", metric))
-            line += [filled("{R@1:.1f} / {R@10:.1f}", row) for row in (dot, other)] + [filled("{ms:.1f}", other)]
+            line += [fill("{R@1:.1f} / {R@10:.1f}", row) for row in (dot, other)] + [fill("{ms:.1f}", other)]
         lines.append(line)
     return Table(head, lines)
 
@@ -259,14 +259,14 @@ def metrics(rows: Rows, rm: str = "10", stored: str = "float16") -> Table:
     lines = []
     for (metric,) in unique((row for row in rows.table if row["metric"] != "none"), "metric"):
         sides = [only(rows, metric=metric, direction=d, Rm=rm, **{"stored as": stored}) for d in DIRECTIONS]
-        lines.append([f"`{metric}`", *(filled("{R@1:.1f} / {R@10:.1f}", side) for side in sides)])
+        lines.append([f"`{metric}`", *(fill("{R@1:.1f} / {R@10:.1f}", side) for side in sides)])
     return Table(["metric", *(f"{side} R@1 / 10" for side in DIRECTIONS.values())], lines)
 
 
 def learning(rows: Rows) -> Table:
     """A line per learner of a dictionary."""
     depths = {f"recall@10, R={depth}": f"{{recall_{depth}:.3s}}" for depth in (100, 300, 1000)}
-    return listed(rows.table, {
+    return rows_table(rows.table, {
         "learner": lambda row: row["learner"].partition(",")[0] if row["learner"][:4] == "boc," else row["learner"],
         "vectors": "{rows:,.0f}", "centroids": "{terms:,.0f}", "processor s": "{processor_s:,.1f}",
         "cosine to the nearest": "{cosine:.3f}", **depths, "candidates per query": "{candidates:,.0f}",
@@ -280,14 +280,14 @@ def truth(rows: Rows) -> Table:
     lines = []
     for by, family in unique(table, "by", "family"):
         mine = {row["measure"]: row for row in table if (row["family"], row["by"]) == (family, by)}
-        shares = [filled("{share:.3s} ({chance:.3s})", mine.get(name, {})) for name in names]
+        shares = [fill("{share:.3s} ({chance:.3s})", mine.get(name, {})) for name in names]
         lines.append([f"{family}, {by}", next(iter(mine.values()))["count"], *shares])
     return Table(["family, ranked by", "sentences", *names], lines)
 
 
 def pointing(rows: Rows) -> Table:
     """The pointing game, by the number of things in a picture."""
-    return listed([row for row in rows.table if row["measure"] == "pointing"], {
+    return rows_table([row for row in rows.table if row["measure"] == "pointing"], {
         "pictures with": "{family}", "region by": "{by}", "things": "{count}",
         "on the thing": "{share:.3s} ({chance:.3s})",
     })  # fmt: skip
@@ -298,14 +298,14 @@ def ablations(rows: Rows, number: str, digits: int = 1) -> Table:
     lines: dict[str, dict[str, str]] = {}
     for row in rows.table:
         if row["table"] == number:
-            lines.setdefault(row["line"], {})[row["measure"]] = filled(f"{{found:.{digits}f}} ({{printed}})", row)
+            lines.setdefault(row["line"], {})[row["measure"]] = fill(f"{{found:.{digits}f}} ({{printed}})", row)
     measures = list(next(iter(lines.values()), {}))
     return Table(["line", *measures], [[line, *(cells[m] for m in measures)] for line, cells in lines.items()])
 
 
 def memory(rows: Rows, state: str) -> Table:
     """A server's indexes with less and less memory, cold or warm."""
-    return listed([row for row in rows.table if row["state"] == state], {
+    return rows_table([row for row in rows.table if row["state"] == state], {
         "index": "{index}", "memory": "{memory}", "setting": "{setting}", "recall": "{recall:.3f}",
         "p50 ms": "{p50_ms:,.1f}", "p95": "{p95_ms:,.1f}", "p99": "{p99_ms:,.1f}", "disk reads": "{reads:,.1f}",
         "kB read": "{read_kb:,.0f}", "files in memory, MB": "{cached_mb:,.0f}",
@@ -314,7 +314,7 @@ def memory(rows: Rows, state: str) -> Table:
 
 def loads(rows: Rows) -> Table:
     """The cost of loading each index of a server."""
-    return listed({row["index"]: row for row in rows.table}.values(), {
+    return rows_table({row["index"]: row for row in rows.table}.values(), {
         "index": "{index}", "processor s to learn, load and merge": "{cpu_s:,.0f}", "disk MB": "{disk_mb:,.0f}",
         "vectors among it": "{vectors_mb:,.0f}",
     })  # fmt: skip
@@ -322,7 +322,7 @@ def loads(rows: Rows) -> Table:
 
 def growing(rows: Rows) -> Table:
     """Loads of more and more items into a server, and searches in them."""
-    return listed(rows.table, {
+    return rows_table(rows.table, {
         "items": "{items:,.0f}", "load s, with a kill": "{seconds:,.0f}", "of it resuming": "{resume_s:,.0f}",
         "of it after the last item": "{merge_s:,.0f}", "items per s": "{items_per_s:,.0f}",
         "processor s of the server": "{server_s:,.0f}", "loader MB": "{loader_mb:,.0f}", "setting": "{setting}",
@@ -390,7 +390,7 @@ VIEWS: dict[str, View] = {
     "truth": truth, "pointing": pointing, "ablations": ablations, "memory": memory, "loads": loads,
     "growing": growing, "planned": planned, "extrapolated": extrapolated,
     "times": lambda rows: ablations(rows, "4", digits=2),
-    **{name: lambda rows, columns=columns: listed(rows.table, columns) for name, columns in LISTED.items()},
+    **{name: lambda rows, columns=columns: rows_table(rows.table, columns) for name, columns in LISTED.items()},
 }  # fmt: skip
 
 

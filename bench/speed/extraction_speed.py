@@ -176,7 +176,7 @@ def photographs(folder: Path, count: int) -> Path:
     return folder
 
 
-def extracted(folder: Path, subject: Subject, device: str, precision: str, compiled: bool) -> tuple[float, float]:
+def extract_rate(folder: Path, subject: Subject, device: str, precision: str, compiled: bool) -> tuple[float, float]:
     """Images per second that `boc extract` prints, and the share of time (%) that the encoder waited."""
     output = folder / "out.h5"
     output.unlink(missing_ok=True)
@@ -253,7 +253,7 @@ def main(device: str, count: int, batch: int, rounds: int, small: bool) -> None:
                     of_stated = f"{speed / stated[precision] / 1e12:.3f}" if stated else ""
                     cells = [f"{speed / 1e12:.2f}", f"{speed / best:.3f}", of_stated, ""]
                     out.write(*label, "the device", *spread(alone), *cells)
-                    runs = [extracted(folder, subject, device, precision, compiled) for _ in range(2)]
+                    runs = [extract_rate(folder, subject, device, precision, compiled) for _ in range(2)]
                     waiting = median(wait for _, wait in runs)
                     out.write(*label, "boc extract", *spread([rate for rate, _ in runs]), "", "", "", waiting)
 

@@ -62,7 +62,7 @@ def place(kind: str | None, folder: Path) -> Iterator[tuple[str, Callable[[], fl
         yield f"{SCHEMES[node.kind.engine]}+{node.url}?replicas=0", seconds
 
 
-def indexed(gallery: Path, at: str, code: str) -> tuple[float, float, float]:
+def run_index(gallery: Path, at: str, code: str) -> tuple[float, float, float]:
     """Seconds, processor seconds and largest MB of `boc index`, which replaces an index that is there."""
     command = [sys.executable, "-c", "from boc.cli import main; main()", "index", NAME, str(gallery), "--at", at]
     begun = time.perf_counter()
@@ -74,7 +74,7 @@ def indexed(gallery: Path, at: str, code: str) -> tuple[float, float, float]:
     return time.perf_counter() - begun, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3
 
 
-def searched(searcher: Searcher, queries: NDArray[np.float32], candidates: int) -> Iterator[tuple[float, set[int]]]:
+def search_each(searcher: Searcher, queries: NDArray[np.float32], candidates: int) -> Iterator[tuple[float, set[int]]]:
     """Milliseconds and rows of the ten hits of each query."""
     for query in queries:
         begun = time.perf_counter()
@@ -84,7 +84,7 @@ def searched(searcher: Searcher, queries: NDArray[np.float32], candidates: int) 
 
 def recall_of(searcher: Searcher, data: Data, part: int, candidates: int) -> float:
     """The share of the exact top ten of a part of the queries: 0 those reported, 1 those that choose."""
-    answers = searched(searcher, data.asked[part], candidates)
+    answers = search_each(searcher, data.asked[part], candidates)
     return float(np.mean([len(best & rows) / K for best, (_, rows) in zip(data.top[part], answers, strict=True)]))
 
 
@@ -100,7 +100,7 @@ def fewest(recall: Callable[[int], float], wanted: float, most: int) -> int:
 def memory(at: str, queries: NDArray[np.float32], candidates: int) -> tuple[float, float]:
     """In a fresh process: MB of its own and mapped, after these queries."""
     before = memory_of("RssAnon")
-    list(searched(Searcher.open(NAME, at), queries, candidates))
+    list(search_each(Searcher.open(NAME, at), queries, candidates))
     return (memory_of("RssAnon") - before) / 1e6, memory_of("RssFile") / 1e6
 
 
@@ -109,13 +109,13 @@ def row(data: Data, kind: str | None, code: str, wanted: float, rounds: int, thr
     with place(kind, data.work) as (at, server_seconds):
         use_threads(threads)
         before = server_seconds()
-        took = indexed(data.gallery, at, code)
+        took = run_index(data.gallery, at, code)
         server = server_seconds() - before
         use_threads(1)
         searcher = Searcher.open(NAME, at)
         candidates = fewest(partial(recall_of, searcher, data, 1), wanted, min(MOST, data.shape[0]))
         told(f"{candidates} candidates")
-        times = [ms for _ in range(rounds) for ms, _ in searched(searcher, data.asked[0], candidates)]
+        times = [ms for _ in range(rounds) for ms, _ in search_each(searcher, data.asked[0], candidates)]
         sizes = sum(searcher.index.sizes().values()) / 1e6
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             held = pool.submit(memory, at, data.asked[0][:100], candidates).result()

@@ -14,6 +14,6 @@ def test_the_fewest_candidates_that_reach_the_recall_are_chosen(most: int, neede
     def recall(candidates: int) -> float:
         return wanted * candidates / needed
 
-    found = growth.fewest(recall, wanted, most)
-    slow = next((candidates for candidates in range(10, most) if recall(candidates) >= wanted), most)
-    assert slow <= found <= max(slow + 1, 1.06 * slow)
+    candidates = growth.fewest(recall, wanted, most)
+    slow = next((each for each in range(10, most) if recall(each) >= wanted), most)
+    assert slow <= candidates <= max(slow + 1, 1.06 * slow)

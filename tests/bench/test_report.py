@@ -28,9 +28,9 @@ TABLES = [marker for marker in MARKERS if marker[1] != "plot"]
 @given(st.floats(-1e6, 1e6))
 def test_a_cell_is_written_as_python_writes_its_number(value: float) -> None:
     row = {"x": repr(value)}
-    assert views.filled("{x:,.2f}", row) == f"{value:,.2f}"
-    assert views.filled("{x}", row) == repr(value)
-    assert float(views.filled("{x:.3s}", row)) == pytest.approx(round(value, 3))
+    assert views.fill("{x:,.2f}", row) == f"{value:,.2f}"
+    assert views.fill("{x}", row) == repr(value)
+    assert float(views.fill("{x:.3s}", row)) == pytest.approx(round(value, 3))
 
 
 @pytest.mark.parametrize(
@@ -39,11 +39,11 @@ def test_a_cell_is_written_as_python_writes_its_number(value: float) -> None:
      ("{share:.1f} ({none}-{none})", "1.0 (-)"), ("({none:.1f}-{unknown})", "")],
 )  # fmt: skip
 def test_templates(template: str, text: str) -> None:
-    assert views.filled(template, {"share": "0.9534", "one": "1", "word": "killed", "none": ""}) == text
+    assert views.fill(template, {"share": "0.9534", "one": "1", "word": "killed", "none": ""}) == text
 
 
 def test_columns_without_a_cell_are_left_out() -> None:
-    table = views.listed([{"a": "1", "b": ""}, {"a": "", "b": ""}], {"A": "{a}", "B": "{b}", "C": "{c:.1f}"})
+    table = views.rows_table([{"a": "1", "b": ""}, {"a": "", "b": ""}], {"A": "{a}", "B": "{b}", "C": "{c:.1f}"})
     assert table.markdown() == "| A |\n| --- |\n| 1 |\n|  |"
 
 
@@ -54,13 +54,13 @@ POINTS = st.lists(st.tuples(st.sampled_from([0.7, 0.8, 0.9, 1.0]), st.integers(1
 def test_unbeaten_settings_are_those_of_a_slow_loop(points: list[tuple[float, int]], sign: int) -> None:
     figures = pytest.importorskip("bench.report.figures")
     rows: list[Row] = [{"recall": str(recall), "x": str(x)} for recall, x in points]
-    found = {(float(row["recall"]), int(row["x"])) for row in figures.unbeaten(rows, "x", sign)}
+    best = {(float(row["recall"]), int(row["x"])) for row in figures.pareto_rows(rows, "x", sign)}
     wanted = {
         (recall, x)
         for recall, x in points
         if not any(r >= recall and sign * y >= sign * x and (r, y) != (recall, x) for r, y in points)
     }
-    assert found == wanted
+    assert best == wanted
 
 
 @given(st.floats(-2, 2), st.floats(0.1, 10))
