@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from bench.report.rows import Writer
 from boc.codecs import SurrogateCodec
-from boc.codecs.code import parse_code
+from boc.codecs.parse import parse_code
 from boc.inputs.features import FeatureFile
 from boc.rerank.alignment import alignments
 from boc.topk import topk

@@ -31,7 +31,7 @@ from boc.clustering.codebook import Codebook
 from boc.codecs import SurrogateCodec, concept_code, global_code
 from boc.codecs.base import stacked
 from boc.codecs.dictionary import Dictionary, dictionary_steps
-from boc.codecs.posting_stats import document_frequencies, postings_read
+from boc.codecs.frequencies import document_frequencies, postings_read
 from boc.errors import BocError
 from boc.inputs.features import FeatureFile
 from boc.types import Embeddings, Item, Ragged, TermMatrix
@@ -98,16 +98,11 @@ def codes(
             yield "dictionary", f"{z}/{query_z} of {codec.n_terms}", codec
 
 
-def concept_codes(
-    book: Codebook, sample: Sequence[Embeddings], terms: Sequence[int | None]
-) -> Iterator[tuple[str, str, SurrogateCodec]]:
+def concept_codes(book: Codebook, sample: Sequence[Embeddings]) -> Iterator[tuple[str, str, SurrogateCodec]]:
     """The codes over concept sets."""
     yield "hard", f"of {len(book)}", concept_code(book, "hard").fit(*sample)
     for z in CONCEPT_BUDGETS:
         yield "soft", f"{z or 'all'} of {len(book)}", concept_code(book, z=z).fit(*sample)
-    for size in terms:
-        codec = concept_code(book, "mixed", terms=size).fit(*sample)
-        yield "mixed", f"soft 2 of {len(book)}, dictionary 2/64 of {codec.n_terms - len(book)}", codec
 
 
 def rows(truth: Truth, found: Iterator[tuple[str, str, SurrogateCodec]]) -> Iterator[list[object]]:
@@ -200,7 +195,7 @@ def main(
     sizes = terms or (None,)
     tried = [codes(only, sample, sizes, len(truth.X) <= SMALL)]
     if codebook is not None:
-        tried.append(concept_codes(Codebook.load(codebook), sample, sizes))
+        tried.append(concept_codes(Codebook.load(codebook), sample))
     with Writer(sys.stdout, __file__, parameters, COLUMNS) as out:
         for row in rows(truth, chain.from_iterable(tried)):
             out.write(*row)

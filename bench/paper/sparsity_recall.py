@@ -8,8 +8,7 @@ keeps the order of the dense vectors and every term. Codes over concepts, if FEA
 and "hard", over codebooks "with context" (of --fit) and with "no context" (of --alone); what is encoded with either
 keeps its context, as section IV of the paper has it ("during the clustering phase"). The sparsity of a soft code is the
 paper's, 1 - z / p, where each concept keeps its z nearest of p centroids before they are aggregated; an item of several
-concepts may have more terms than z, which "terms" counts. "dictionary" and "mixed" are our own; their sparsity is
-1 - z / V.
+concepts may have more terms than z, which "terms" counts. "dictionary" is our own; its sparsity is 1 - z / V.
 
 A row holds z of items and of queries, terms stored per item, postings read per query, bytes of these terms per item in
 the embedded engine; in percent R@10 of the dense vectors and of the 10 best, by dense vectors, of the first Rm * 10
@@ -21,7 +20,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +29,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.paper import variants
 from bench.paper.codebooks import Codebooks
 from bench.paper.ranking import DIRECTIONS, RMS, Gallery, share
 from bench.report.rows import Writer
@@ -42,15 +42,17 @@ from boc.types import Batch, Embeddings, Item, Modality
 SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
 CONTEXT = {"with": "with context", "no": "no context"}
 PROBES = ((1, 32), (2, 16), (2, 32), (2, 64), (2, 128), (4, 32), (4, 128))
-CONCEPTS = (1, 2, 4)  # centroids that mixed keeps of a concept
-MIXED = (2, 64)  # and of its dictionary
 PLAIN, PRINTED, OFFSET, ROTATED = "plain", "printed order", "offset", "centred, rotated"
-CHAINS = (
-    ("scalar", PLAIN, "kept"), ("scalar", PRINTED, "printed"), ("scalar", ROTATED, "kept"),
-    ("permutation", PLAIN, "kept"), ("permutation", PRINTED, "printed"), ("permutation", OFFSET, "offset"),
-    ("permutation", ROTATED, "kept"),
-)  # fmt: skip
-"""Code, name of the chain, and the reading of the paper."""
+CHAINS: tuple[tuple[str, str, Callable[[int], SurrogateCodec]], ...] = (
+    ("scalar", PLAIN, lambda z: global_code("scalar", z=z, query_z=z, plain=True)),
+    ("scalar", PRINTED, lambda z: variants.printed("scalar", z, z)),
+    ("scalar", ROTATED, lambda z: global_code("scalar", z=z, query_z=z)),
+    ("permutation", PLAIN, lambda z: global_code("permutation", z=z, query_z=z, plain=True)),
+    ("permutation", PRINTED, lambda z: variants.printed("permutation", z, z)),
+    ("permutation", OFFSET, lambda z: variants.offset(z, z)),
+    ("permutation", ROTATED, lambda z: global_code("permutation", z=z, query_z=z)),
+)
+"""Code, name of the chain, and how to make it for so many terms."""
 PAIRS = (
     (("scalar", PLAIN), ("permutation", PLAIN)),
     (("scalar", PRINTED), ("permutation", PRINTED)),
@@ -92,10 +94,8 @@ def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: S
     """Codes over global vectors at each sparsity, as many terms in queries as in items; the default code; the fitted
     ``dictionary`` at several budgets."""
     width = 2 * fit.header.dim
-    for code, chain, reading in CHAINS:
-        ours = chain == ROTATED
-        made = global_code(code, z=width, query_z=width, center=ours, rotate=ours, reading=reading)
-        codec = fit_code(fit, made)
+    for code, chain, make in CHAINS:
+        codec = fit_code(fit, make(width))
         for sparsity in sparsities:
             z = kept(sparsity, width)
             yield Setting(code, chain, z, z, sparsity, codec.budgeted(z, z))
@@ -106,17 +106,15 @@ def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: S
     default = fit_code(fit, Code("scalar").codec(fit.header.dim))
     yield Setting("scalar", "default", z, query_z, round(1 - z / width, 4), default)
     if 0 in sparsities:
-        shifted = fit_code(fit, global_code("scalar", rotate=False, shift=True))
+        shifted = fit_code(fit, variants.shifted("scalar"))
         yield Setting("scalar", "shifted", width, width, 0.0, shifted)
     for z, query_z in PROBES:
         sparsity = round(1 - z / dictionary.n_terms, 4)
         yield Setting("dictionary", f"of {dictionary.n_terms}", z, query_z, sparsity, dictionary.budgeted(z, query_z))
 
 
-def concept_settings(
-    books: Codebooks, fit: FeatureFile, sparsities: Sequence[float], dictionary: SurrogateCodec
-) -> Iterator[Setting]:
-    """Codes over concepts, soft ones at each sparsity; mixed ones with the fitted ``dictionary``."""
+def concept_settings(books: Codebooks, fit: FeatureFile, sparsities: Sequence[float]) -> Iterator[Setting]:
+    """Codes over concepts, soft ones at each sparsity."""
     one = fit.batch("image", 0, 1).embeddings
     for name in books.contexts:
         book = books[name]
@@ -127,14 +125,6 @@ def concept_settings(
                 yield Setting(f"soft {aggregate}", CONTEXT[name], z, z, sparsity, codec.budgeted(z, z))
         hard = concept_code(book, "hard").fit(one)
         yield Setting("hard", CONTEXT[name], 1, 1, round(1 - 1 / len(book), 4), hard)
-    soft = concept_code(books["with"], "mixed").chains[0]
-    codec = SurrogateCodec(soft, dictionary.budgeted(*MIXED).chains[0])
-    codec.n_terms = sum(codec.widths)
-    for z in CONCEPTS:
-        soft[0].set_params(z=z, query_z=z)
-        kept_of_all = z + MIXED[0], z + MIXED[1]
-        sparsity = round(1 - kept_of_all[0] / codec.n_terms, 4)
-        yield Setting("mixed", f"soft {z}, dictionary {MIXED[0]} / {MIXED[1]}", *kept_of_all, sparsity, codec)
 
 
 def kept(sparsity: float, width: int) -> int:
@@ -244,7 +234,7 @@ def main(
         settings = [global_settings(learned, sparsities, dictionary)]
         if gallery.of["image"].concepts is not None and not vectors:
             books = Codebooks(learned, context_free, codebooks, clusters)
-            settings.append(concept_settings(books, learned, sparsities, dictionary))
+            settings.append(concept_settings(books, learned, sparsities))
         with Writer(sys.stdout, __file__, {**parameters, "sparsities": sparsities}, COLUMNS) as out:
             for row in rows(gallery, (setting for part in settings for setting in part)):
                 out.write(*row)

@@ -13,6 +13,7 @@ from typing import Any
 import click
 import numpy as np
 import pytest
+from boc.clustering.centring import rescaling
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,6 @@ from numpy.typing import NDArray
 
 from boc.cli import Group
 from boc.cli.commands.build_codebook import command
-from boc.clustering.centring import rescaling
 from boc.clustering.codebook import Codebook
 from boc.clustering.make_codebook import check_alone, check_files, cluster, dictionary, sample_concepts
 from boc.codecs import SurrogateCodec

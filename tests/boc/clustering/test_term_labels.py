@@ -17,7 +17,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.clustering import term_labels
-from boc.clustering.term_labels import (
+from boc.errors import ManifestError
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header
+from boc.labels import (
     Box,
     Example,
     IndexLabels,
@@ -29,9 +32,6 @@ from boc.clustering.term_labels import (
     unpack_labels,
     whole_words,
 )
-from boc.errors import ManifestError
-from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import FeatureFile, Header
 from boc.plugins import Index
 from boc.types import Batch, Embeddings, Item, Ragged
 from indexing.embedded.backend import EmbeddedBackend

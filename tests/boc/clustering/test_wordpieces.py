@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
+from boc.clustering.wordpieces import carries_content, english_words, join_pieces, stop_words
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boc.clustering.wordpieces import carries_content, english_words, join_pieces, stop_words
 from boc.errors import BocError
 
 WORDS = st.lists(st.lists(st.text("abcXYZ", min_size=1, max_size=3), min_size=1, max_size=4), max_size=6)

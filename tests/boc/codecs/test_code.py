@@ -26,9 +26,8 @@ from boc.codecs import (
     code_of,
     parse_code,
 )
-from boc.codecs.code import File, Flag, OneOf, Rule, Whole
-from boc.codecs.code_syntax import join_code, split_code
 from boc.codecs.dictionary import MOST_PER_DOCUMENT, MOST_TERMS
+from boc.codecs.parse import File, Flag, OneOf, Rule, Whole, join_code, split_code
 from boc.errors import BocError
 from boc.names import CONCEPT_CODES, GLOBAL_CODES, LEARNED_CODES, WORD_CODES
 from boc.types import Embeddings, Identity

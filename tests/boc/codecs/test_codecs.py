@@ -28,8 +28,7 @@ from boc.codecs import (
     global_code,
     topz,
 )
-from boc.codecs.permutation import permutation
-from boc.codecs.topz import BLOCK
+from boc.codecs.frequencies import BLOCK, permutation
 from boc.errors import BocError
 from boc.types import MODALITIES, Embeddings
 from tests.oracles import assert_canonical, dense, same_matrix, tied_vectors

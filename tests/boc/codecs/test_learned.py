@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from boc.clustering.learned_head import item_rows
+from boc.clustering.learned_terms import Adam, Forward, Head, Pairs, contrast, train
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -16,11 +18,9 @@ from numpy.typing import NDArray
 from boc import plugins
 from boc.clustering import learned_terms
 from boc.clustering.codebook import Codebook
-from boc.clustering.learned_head import item_rows
-from boc.clustering.learned_terms import Adam, Forward, Head, Pairs, contrast, train
 from boc.codecs import Code, parse_code
-from boc.codecs.code_from_config import code_of
 from boc.codecs.learned import LEAST, LearnedTerms
+from boc.codecs.parse import code_of
 from boc.codecs.presets import learned_code
 from boc.errors import BocError
 from boc.explain.score import explain

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from bench.paper.recall_postings import gini
-from boc.codecs.posting_stats import document_frequencies, postings_read
+from boc.codecs.frequencies import document_frequencies, postings_read
 from boc.errors import BocError
 from tests.oracles import term_matrices
 

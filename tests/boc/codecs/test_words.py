@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from boc.clustering.vocabulary import FREQUENT, RIDGE
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -14,10 +15,8 @@ from scipy import sparse
 from sklearn.linear_model import Ridge
 
 from boc.clustering.codebook import Codebook
-from boc.clustering.term_labels import Label, content_words, pack_labels
-from boc.clustering.vocabulary import FREQUENT, RIDGE
 from boc.codecs import Code, SurrogateCodec, WordTerms, parse_code
-from boc.codecs.code_from_config import code_of
+from boc.codecs.parse import code_of
 from boc.codecs.surrogate_text import to_words, with_words
 from boc.codecs.words import LEAST
 from boc.errors import BocError
@@ -26,6 +25,7 @@ from boc.indexes.build import append, build_index, delete
 from boc.indexes.copy import copy_index
 from boc.indexes.export import export_index
 from boc.inputs.features import FeatureFile
+from boc.labels import Label, content_words, pack_labels
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Identity, Item
 from boc.vectors import unit_rows

@@ -14,7 +14,6 @@ from PIL import Image
 from scipy import sparse
 
 from boc import plugins
-from boc.clustering.term_labels import Box, Example, IndexLabels, Label, content_words, pack_labels
 from boc.codecs import SurrogateCodec, global_code
 from boc.codecs.bag_of_concepts import HardAssignment
 from boc.errors import BocError
@@ -22,6 +21,7 @@ from boc.explain.page import write_page
 from boc.explain.score import Explanation, Match, Parts, explain
 from boc.indexes.load import load_index, new_manifest
 from boc.inputs.features import FeatureFile
+from boc.labels import Box, Example, IndexLabels, Label, content_words, pack_labels
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES, ImageRef, Item, Modality, TermMatrix
 from tests.boc.cli.test_contact_sheet import NASTY, Page
