@@ -15,7 +15,6 @@ queries with an item of their own group among those 10, in percent, beside the s
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -25,7 +24,6 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.paper.sparsity_recall import synthetic
 from bench.report.rows import Writer
 from boc.clustering.codebook import Codebook
 from boc.codecs import SurrogateCodec, concept_code, global_code
@@ -153,16 +151,14 @@ def gini(amounts: NDArray[Any]) -> float:
 
 
 @click.command()
-@click.argument("features", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--synthetic", "count", type=int, help="Random data of so many pictures, in place of FEATURES.")
+@click.argument("features", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--queries", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Feature file that asks.")
 @click.option("--fit", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Feature file to learn from.")
 @click.option("--terms", multiple=True, type=int, help="Sizes of the vocabulary; by default that of the collection.")
 @click.option("--only", help="One code over global vectors.")
 @click.option("--codebook", type=click.Path(exists=True, path_type=Path), help="Try codes over concepts, too.")
 def main(
-    features: Path | None,
-    count: int | None,
+    features: Path,
     queries: Path | None,
     fit: Path | None,
     terms: tuple[int, ...],
@@ -172,23 +168,16 @@ def main(
     """Recall against postings of the embeddings in FEATURES."""
     parameters = {
         "features": features,
-        "synthetic": count,
         "queries": queries,
         "fit": fit,
         "terms": terms,
         "only": only,
         "codebook": codebook,
     }
-    with tempfile.TemporaryDirectory() as folder:
-        if count is not None:
-            features = Path(folder) / "synthetic.h5"
-            synthetic(features, count)
-        if features is None:
-            raise click.UsageError("give either FEATURES or --synthetic N")
-        both = ("image", "text")
-        vectors, items = read(features, *(both if queries else ("image",)), concepts=codebook is not None)
-        asking, askers = read(queries or features, *(both if queries else ("text",)), concepts=codebook is not None)
-        sample = read(fit or features, *both)[0]
+    both = ("image", "text")
+    vectors, items = read(features, *(both if queries else ("image",)), concepts=codebook is not None)
+    asking, askers = read(queries or features, *(both if queries else ("text",)), concepts=codebook is not None)
+    sample = read(fit or features, *both)[0]
     if not items or not askers:
         raise click.UsageError("FEATURES needs pictures and captions, or --queries a file that asks")
     truth = Truth(vectors, asking, ([i.group or i.id for i in items], [i.group or i.id for i in askers]))

@@ -19,7 +19,6 @@ where A may be "dense".
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -35,9 +34,8 @@ from bench.paper.ranking import DIRECTIONS, RMS, Gallery, share
 from bench.report.rows import Writer
 from boc.codecs import Code, SurrogateCodec, concept_code, global_code
 from boc.indexes.learn import fit_code
-from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import FeatureFile, Header
-from boc.types import Batch, Embeddings, Item, Modality
+from boc.inputs.features import FeatureFile
+from boc.types import Modality
 
 SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
 CONTEXT = {"with": "with context", "no": "no context"}
@@ -169,29 +167,8 @@ def figures(values: NDArray[np.generic], groups: NDArray[np.int64]) -> list[str]
     return [f"{value:.2f}" for side in zip(*shares, strict=True) for value in side]
 
 
-def synthetic(path: Path, n: int, dim: int = 32) -> None:
-    """A feature file of ``n`` random pictures, each with two captions near it."""
-    rng = np.random.default_rng(0)
-    images = rng.standard_normal((n, dim))
-    texts = np.repeat(images, 2, axis=0) + rng.standard_normal((2 * n, dim))
-    with FeatureWriter(path, Header("embeddings", "synthetic:0", "0", dim, "float32", f"synthetic {n}")) as writer:
-        pictures = [Item(f"{i:06d}", "image", "", f"{i:06d}") for i in range(n)]
-        captions = [Item(f"{i // 2:06d}#{i % 2}", "text", "", f"{i // 2:06d}") for i in range(2 * n)]
-        writer.append(
-            3 * n,
-            [Batch(pictures, Embeddings("image", _unit(images))), Batch(captions, Embeddings("text", _unit(texts)))],
-        )
-        writer.finish()
-
-
-def _unit(X: NDArray[np.float64]) -> NDArray[np.float32]:
-    rows: NDArray[np.float32] = (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
-    return rows
-
-
 @click.command()
-@click.argument("features", required=False, type=click.Path(path_type=Path))
-@click.option("--synthetic", "count", type=int, help="Random data of so many pictures, in place of FEATURES.")
+@click.argument("features", type=click.Path(path_type=Path))
 @click.option("--fit", type=click.Path(path_type=Path), help="Embeddings to learn from; by default FEATURES.")
 @click.option("--alone", type=click.Path(path_type=Path), help="Those, or a part, by the encoder FOLDER?alone.")
 @click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
@@ -200,8 +177,7 @@ def _unit(X: NDArray[np.float64]) -> NDArray[np.float32]:
 @click.option("--vectors", is_flag=True, help="Only codes of global vectors.")
 @click.option("--sparsity", "sparsities", multiple=True, type=float, default=SPARSITIES, show_default=True)
 def main(
-    features: Path | None,
-    count: int | None,
+    features: Path,
     fit: Path | None,
     alone: Path | None,
     clusters: int,
@@ -211,22 +187,9 @@ def main(
     sparsities: tuple[float, ...],
 ) -> None:
     """Recall@10 against sparsity of the embeddings in FEATURES."""
-    if (features is None) == (count is None):
-        raise click.UsageError("give either FEATURES or --synthetic N")
-    parameters = {
-        "features": features,
-        "synthetic": count,
-        "fit": fit,
-        "alone": alone,
-        "clusters": clusters,
-        "terms": terms,
-    }
+    parameters = {"features": features, "fit": fit, "alone": alone, "clusters": clusters, "terms": terms}
     parameters |= {"vectors": True} if vectors else {}
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        if count is not None:
-            features = Path(folder) / "synthetic.h5"
-            synthetic(features, count)
-        assert features is not None
+    with ExitStack() as stack:
         searched, learned = (stack.enter_context(FeatureFile(path)) for path in (features, fit or features))
         context_free = stack.enter_context(FeatureFile(alone)) if alone else None
         gallery = Gallery(searched)
