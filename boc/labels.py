@@ -135,13 +135,14 @@ def _log_odds(count: float, total: float) -> float:
 class IndexLabels:
     """Labels of the terms of any code, from the index itself: each term is searched for the items with most of it.
 
-    The background is a sample of up to 10,000 captions, spread evenly over the index; without captions a label has
+    The background is a ``sample`` of captions at most, spread evenly over the index; without captions a label has
     pictures only. Items are read once, in full, for the first label.
     """
 
-    def __init__(self, index: Index, n_terms: int) -> None:
+    def __init__(self, index: Index, n_terms: int, sample: int = BACKGROUND) -> None:
         self._index = index
         self._n_terms = n_terms
+        self._sample = sample
         self._background: tuple[Counter[str], int] | None = None
 
     def __getitem__(self, term: int) -> Label:
@@ -156,7 +157,7 @@ class IndexLabels:
         """The number of captions of the sample with each word, and the size of the sample."""
         if self._background is None:
             captions = (item.content for item in self._index.items() if item.modality == "text")
-            step = math.ceil(max(1, self._index.manifest.items["text"]) / BACKGROUND)
+            step = math.ceil(max(1, self._index.manifest.items["text"]) / self._sample)
             sample = [set(content_words(caption)) for caption in islice(captions, 0, None, step)]
             self._background = Counter(word for caption in sample for word in caption), len(sample)
         return self._background
