@@ -21,9 +21,11 @@ from boc.labels import (
     Example,
     IndexLabels,
     Label,
+    carries_content,
     content_words,
     distinctive,
     pack_labels,
+    stop_words,
     unpack_labels,
     whole_words,
 )

@@ -119,9 +119,8 @@ def test_concepts_are_centred_by_modality(two: Any, tmp_path: Path) -> None:
     assert made.means is not None
     assert np.allclose(made.means, [of[m].mean(axis=0) for m in MODALITIES])
     sample = sample_concepts(two, balanced=True, means=made.means)
-    assert np.allclose(
-        sorted(map(tuple, sample)), sorted(map(tuple, np.concatenate([of[m] - of[m].mean(axis=0) for m in MODALITIES])))
-    )
+    centred = np.concatenate([of[m] - of[m].mean(axis=0) for m in MODALITIES])
+    assert np.allclose(sorted(map(tuple, sample)), sorted(map(tuple, centred)))
     expected = unit_rows(sample)
     assert {*map(tuple, made.centroids.round(4).tolist())} == {*map(tuple, expected.round(4).tolist())}
     made.save(tmp_path / "book.npz")
@@ -204,9 +203,9 @@ def test_the_dictionary_of_the_paper_is_of_frequent_english_words(tmp_path: Path
 
 
 def test_captions_that_do_not_say_their_words_are_refused(tmp_path: Path) -> None:
-    with FeatureFile(write(tmp_path / "b.h5", [], [(["dog"], numbered("text", 1))], words=False)) as file:
-        with pytest.raises(FeatureFileError, match="which words"):
-            sample_concepts([file], drop_stopwords=True)
+    odd = write(tmp_path / "b.h5", [], [(["dog"], numbered("text", 1))], words=False)
+    with FeatureFile(odd) as file, pytest.raises(FeatureFileError, match="which words"):
+        sample_concepts([file], drop_stopwords=True)
 
 
 def test_files_must_hold_concepts_of_one_encoder(tmp_path: Path, library: Path) -> None:
