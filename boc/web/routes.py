@@ -354,6 +354,7 @@ def _info(opened: Opened, service: Service) -> serialize.Json:
 
 def _most_terms(codec: SurrogateCodec) -> int:
     """The largest number of terms of a query."""
-    halves = any(isinstance(step, CReLU) for step in codec.steps)  # a query has one of the two terms of a component
-    found = [step.query_z or step.z for step in codec.steps if hasattr(step, "query_z")]
+    steps: list[Any] = list(codec.steps)
+    halves = any(isinstance(step, CReLU) for step in steps)  # a query has one of the two terms of a component
+    found = [step.query_z or step.z for step in steps if hasattr(step, "query_z")]
     return min([codec.n_terms // (2 if halves else 1), *(int(z) for z in found if z is not None)])
