@@ -180,15 +180,6 @@ class BitQuantizer(SparseStep):
         return frequencies(np.minimum(np.ceil(rows.data.astype(np.float64) * (top / peak)), top), rows)
 
 
-def permutation(v: NDArray[Any]) -> NDArray[np.int64]:
-    """The permutation of BoC, eq. 1: indices (from 0) of ``v`` (n,) by descending value, ties to the lower index.
-
-    >>> (permutation(np.array([0.2, 0.4, 0.1, 0.3, 0.6])) + 1).tolist()
-    [5, 2, 4, 1, 3]
-    """
-    return np.argsort(-v, kind="stable")
-
-
 class DeepPermutation(SparseStep):
     """tf_j = m - rank_j, where rank 0 is the largest of the m components of the row, ties to the lower index.
 

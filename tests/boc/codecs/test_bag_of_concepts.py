@@ -105,29 +105,6 @@ def test_soft_assignment_aggregates_similarities(
     assert found.has_sorted_indices
 
 
-def test_an_example_by_hand() -> None:
-    """Concepts at 0 and 3 on a line, centroids at 0, 1 and 4: distances 0 1 4 and 3 2 1."""
-    centroids = np.array([[0, 0], [1, 0], [4, 0]], np.float32)
-    codebook = Codebook(centroids, Identity("tern:x", "0", 2), (), {}, 3)
-    sets = Ragged.from_sets([[[0, 0], [3, 0]]], 2)
-
-    def encoded(**options: Any) -> list[float]:
-        row: list[float] = SoftAssignment.from_codebook(codebook, **options).transform(sets).toarray()[0].tolist()
-        return row
-
-    assert HardAssignment.from_codebook(codebook).transform(sets).toarray().tolist() == [[1, 0, 1]]
-    assert encoded() == pytest.approx([1 + 1 / 4, 1 / 2 + 1 / 3, 1 / 5 + 1 / 2])
-    assert encoded(aggregate="max") == pytest.approx([1, 1 / 2, 1 / 2])
-    assert encoded(z=1) == pytest.approx([1, 0, 1 / 2])
-    assert encoded(z=2) == pytest.approx([1, 1 / 2 + 1 / 3, 1 / 2])
-    assert encoded(z=2, aggregate="max") == pytest.approx([1, 1 / 2, 1 / 2])
-    means = (1 + 1 / 2 + 1 / 5) / 3, (1 / 4 + 1 / 3 + 1 / 2) / 3
-    deviations = [1 + 1 / 4 - sum(means), 0, 1 / 5 + 1 / 2 - sum(means)]
-    assert deviations[2] < 0
-    assert encoded(similarity="deviation") == pytest.approx([deviations[0] ** 0.7, 0, 0])
-    assert encoded(similarity="printed", z=1) == pytest.approx([1, 0, 1 / bag_of_concepts.POLE])
-
-
 @given(sizes=SIZES, seed=SEEDS, modality=st.sampled_from(MODALITIES), side=st.sampled_from(["documents", "queries"]))
 def test_a_centred_codebook_compares_concepts_less_their_mean(
     sizes: list[int], seed: int, modality: Modality, side: str
@@ -223,12 +200,6 @@ def test_clusters_are_found_whatever_the_seed_and_the_same_for_one_seed() -> Non
     assert sorted(order.tolist()) == [0, 1, 2, 3]
     np.testing.assert_allclose(found, X.reshape(WIDTH, 50, WIDTH).mean(axis=1)[order], atol=1e-4)
     assert np.array_equal(found, kmeans.kmeans(X, WIDTH, seed=3))
-
-
-def test_fewer_concepts_than_clusters_are_the_centroids_themselves() -> None:
-    sets = random_sets([2, 0, 1], 0)
-    step = SoftAssignment(clusters=10).fit(sets)
-    assert np.array_equal(step.centroids_, sets.values)
 
 
 @pytest.mark.parametrize(
