@@ -163,8 +163,8 @@ def test_every_argument_is_a_field_and_explained() -> None:
 
 
 def test_the_guide_has_every_argument_of_every_code() -> None:
-    pages = Path(__file__).resolve().parents[3].glob("docs/**/*.md")
-    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    page = Path(__file__).resolve().parents[3] / "docs" / "reference" / "codes.md"
+    text = page.read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| ([a-z, ]+) \|", text, re.MULTILINE)
     listed = {(argument, code) for argument, of in rows for code in of.split(", ") if argument in ARGUMENTS}
     assert listed == {(argument, code) for code, kind in CODES.items() for argument in kind.rules}
