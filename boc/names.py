@@ -43,8 +43,8 @@ WORD_CODES = ("words",)
 LEARNED_CODES = ("learned",)
 """Codes of the global vector and concepts over learned terms."""
 
-READINGS = {"scalar": ("kept", "printed"), "bits": ("kept",), "permutation": ("kept", "offset", "printed")}
-"""Readings of the papers' codes: quantise what is kept, the same with higher ranks, or keep of what is quantised."""
-
-CONCEPT_CODES = ("hard", "soft", "mixed", "late")
+CONCEPT_CODES = ("hard", "soft", "late")
 """Codes of concept sets; all but late need a codebook."""
+
+CODEBOOKS = ("plain", "centered", "rescaled", "words", "learned")
+"""Kinds of codebooks: of concepts in one of three spaces, of words, or of learned terms."""

@@ -71,6 +71,11 @@ def trainer() -> ModuleType:
     return _module("encoders.training", "train")
 
 
+def term_learner() -> ModuleType:
+    """The module that learns terms from pictures and their captions: learned_terms."""
+    return _module("encoders.training", "learned_terms")
+
+
 def converter() -> ModuleType:
     """The module that converts published checkpoints to model folders: convert."""
     return _module("encoders.conversion", "convert")

@@ -1,17 +1,17 @@
 """Every code on one gallery, side by side: what it finds, what that costs, and what its terms mean.
 
     python -m bench.paper.all_codes dev.h5 --fit train.h5 --codebook plain.npz --centred centred.npz \
-        --rescaled rescaled.npz --words words.npz --learned learned.npz --autoencoder sae.npz [--gallery GALLERY]
+        --rescaled rescaled.npz --words words.npz --learned learned.npz [--gallery GALLERY]
 
-The captions of FEATURES are the queries, its pictures the items. Codes are learned from --fit. ``hard``, ``soft`` and
-``mixed`` need a codebook of concepts, ``words`` a vocabulary, ``learned`` its terms; ``late`` and those need concepts.
+The captions of FEATURES are the queries, its pictures the items. Codes are learned from --fit. ``hard`` and
+``soft`` need a codebook of concepts, ``words`` a vocabulary, ``learned`` its terms; ``late`` and those need concepts.
 A row holds the code, terms and bytes of postings per picture, postings read per query, R@10 of the own picture in
 percent by the code alone and with 10 candidates re-ranked per hit by --rerank (``late``: by MrSw), NDCG@25 by ROUGE-L
 of the latter, the share of the exact top 10 by that metric among the first 100 candidates, and the share of the terms
 used by pictures or captions that both use.
 
 ``labels`` is the share of a term's five top pictures whose own captions have a word of its label, ``chance`` the same
-over all pictures (see bench/paper/labels.py): labels that the code stores, or those of the captions of --fit that have
+over all pictures: labels that the code stores, or those of the captions of --fit that have
 most of the term. With --gallery, the painted scenes in FEATURES, a row also has the share of the sentences of each
 family (bench/datasets/gallery_truth.py) whose first hit by the code alone has everything that the sentence says.
 """
@@ -29,18 +29,17 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bench.datasets import gallery_truth as truth
-from bench.paper.labels import judge, words_of
 from bench.paper.ranking import Gallery, K
 from bench.report.rows import Writer
 from boc import plugins
-from boc.clustering.term_labels import BACKGROUND, CAPTIONS, Label, content_words, distinctive, unpack_labels
-from boc.clustering.term_labels import WORDS as LABEL_WORDS
 from boc.codecs import SurrogateCodec
-from boc.codecs.code import parse_code
-from boc.codecs.posting_stats import document_frequencies, postings_read
+from boc.codecs.frequencies import document_frequencies, postings_read
+from boc.codecs.parse import parse_code
 from boc.evaluate.metrics import DEPTH, ndcg_of_hits
 from boc.evaluate.relevance import rouge_l_matrix
 from boc.inputs.features import FeatureFile
+from boc.labels import BACKGROUND, CAPTIONS, Label, content_words, distinctive, unpack_labels
+from boc.labels import WORDS as LABEL_WORDS
 from boc.names import METRICS
 from boc.rerank.alignment import alignments
 from boc.topk import topk
@@ -49,23 +48,12 @@ from indexing.embedded.postings import Postings
 
 RM = 10
 GLOBAL = (
-    "scalar:64/128", "scalar(z=64, query_z=128, reading=printed)", "permutation:64/128",
-    "permutation(z=64, query_z=128, reading=offset)", "permutation(z=64, query_z=128, reading=printed)", "bits:64/128",
-    "dictionary:2/64", "dictionary:2/64(terms=2048)", "dictionary:2/128(terms=2048)",
+    "scalar:64/128", "permutation:64/128", "bits:64/128", "dictionary:2/64", "dictionary:2/64(terms=2048)",
+    "dictionary:2/128(terms=2048)",
 )  # fmt: skip
-OF_CONCEPTS = (
-    "hard(codebook={})",
-    "soft(codebook={}, z=8, aggregate=max)",
-    "soft(codebook={}, z=8)",
-    "mixed(codebook={})",
-)
-CENTRED = (
-    "hard(codebook={})",
-    "soft(codebook={}, z=8, query_z=8, similarity=excess)",
-    "soft(codebook={}, z=64, query_z=256, similarity=excess)",
-    "mixed(codebook={})",
-)
+OF_CONCEPTS = ("hard(codebook={})", "soft(codebook={}, z=8, aggregate=max)", "soft(codebook={}, z=8)")
 RESCALED = (
+    "hard(codebook={})",
     "soft(codebook={}, z=64, query_z=128, similarity=deviation)",
     "soft(codebook={}, z=256, similarity=deviation)",
 )
@@ -75,7 +63,6 @@ LEARNED = (
     "learned(codebook={}, z=8, query_z=12)",
     "learned(codebook={}, z=32, query_z=32)",
 )
-AUTOENCODER = ("learned(codebook={})",)
 COLUMNS = (
     "code", "terms", "bytes", "postings", "R@10 code", "R@10", "NDCG@25", "recall@100", "shared terms", "labels",
     "chance", *truth.FAMILIES,
@@ -152,13 +139,8 @@ class Labels(Mapping[int, Label]):
 
     def __init__(self, codec: SurrogateCodec, captions: TermMatrix, words: list[set[str]]) -> None:
         self.stored: dict[int, Label] = {}
-        start = 0
-        for chain, width in zip(codec.chains, codec.widths, strict=True):
-            for step in chain:
-                self.stored.update(
-                    enumerate(unpack_labels(getattr(step, "term_labels_", np.empty(0, np.uint8))), start)
-                )
-            start += width
+        for step in codec.steps:
+            self.stored.update(enumerate(unpack_labels(getattr(step, "term_labels_", np.empty(0, np.uint8)))))
         self.columns, self.words = captions.tocsc(), words
         self.background = Counter(word for caption in words for word in sorted(caption))
 
@@ -177,6 +159,30 @@ class Labels(Mapping[int, Label]):
         return int(self.columns.shape[1])
 
 
+def words_of(file: FeatureFile) -> list[set[str]]:
+    """The content words of all captions of each picture."""
+    number = {item.id: i for i, item in enumerate(file.items("image"))}
+    words: list[set[str]] = [set() for _ in number]
+    for item in file.items("text"):
+        words[number[item.group]].update(content_words(item.content))
+    return words
+
+
+def judge(terms: TermMatrix, labels: Mapping[int, Label], words: Sequence[set[str]]) -> tuple[float, float]:
+    """Of terms drawn by seed, mean share of the pictures with most of a term, and of all pictures (chance), whose
+    captions have a word of its label; NaN if no term drawn has a label with words."""
+    columns = sparse.csc_array(terms)
+    used = np.flatnonzero(np.diff(columns.indptr) >= TOP)
+    shares = []
+    for term in np.random.default_rng(0).choice(used, min(JUDGED, len(used)), replace=False).tolist():
+        chosen = set(labels[term].words)
+        span = slice(columns.indptr[term], columns.indptr[term + 1])
+        rows = columns.indices[span][np.argsort(-columns.data[span], kind="stable")[:TOP]]
+        if chosen:
+            shares.append([np.mean([bool(chosen & each) for each in of]) for of in ([words[r] for r in rows], words)])
+    return tuple(np.mean(shares, axis=0)) if shares else (np.nan, np.nan)
+
+
 class Meaning:
     """What terms mean: the captions of the pictures judged, and those that labels come from."""
 
@@ -191,7 +197,7 @@ class Meaning:
     def row(self, codec: SurrogateCodec, pictures: TermMatrix) -> list[str]:
         """The agreement of the labels of a fitted code, and chance."""
         labels = Labels(codec, codec.encode_documents(self.captions), self.words)
-        _, _, hit, _, chance, *_ = judge(sparse.csc_array(pictures), labels, self.of_pictures, TOP, JUDGED, 0)
+        hit, chance = judge(pictures, labels, self.of_pictures)
         return ["", ""] if np.isnan(hit) else [f"{hit:.3f}", f"{chance:.3f}"]
 
 
@@ -237,9 +243,8 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--codebook", multiple=True, type=FILE, help="Codebook of concepts.")
 @click.option("--centred", multiple=True, type=FILE, help="Codebook of centred concepts.")
 @click.option("--rescaled", multiple=True, type=FILE, help="Codebook of rescaled concepts.")
-@click.option("--words", multiple=True, type=FILE, help="Vocabulary of boc build-codebook --words.")
-@click.option("--learned", multiple=True, type=FILE, help="Terms of boc build-codebook --learned.")
-@click.option("--autoencoder", multiple=True, type=FILE, help="Units of bench.paper.sae.")
+@click.option("--words", multiple=True, type=FILE, help="Vocabulary of boc build-codebook --kind words.")
+@click.option("--learned", multiple=True, type=FILE, help="Terms of boc build-codebook --kind learned.")
 @click.option("--gallery", type=click.Path(exists=True, path_type=Path), help="The painted scenes in FEATURES.")
 @click.option("--rerank", type=click.Choice(METRICS), default="dot", show_default=True, help="Metric of candidates.")
 @click.option("--code", "chosen", multiple=True, help="Only this code; can be repeated [default: all].")
@@ -251,19 +256,17 @@ def main(
     rescaled: tuple[Path, ...],
     words: tuple[Path, ...],
     learned: tuple[Path, ...],
-    autoencoder: tuple[Path, ...],
     gallery: Path | None,
     rerank: str,
     chosen: tuple[str, ...],
 ) -> None:
     """Compare all codes on FEATURES."""
     books = (
-        (codebook, OF_CONCEPTS), (centred, CENTRED), (rescaled, RESCALED), (words, WRITTEN), (learned, LEARNED),
-        (autoencoder, AUTOENCODER),
+        (codebook, OF_CONCEPTS), (centred, OF_CONCEPTS), (rescaled, RESCALED), (words, WRITTEN), (learned, LEARNED),
     )  # fmt: skip
     settings: dict[str, object] = {"features": features, "fit": fit, "gallery": gallery, "rerank": rerank}
     settings |= {"codebook": codebook, "centred": centred, "rescaled": rescaled}
-    settings |= {"words": words, "learned": learned, "autoencoder": autoencoder}
+    settings |= {"words": words, "learned": learned}
     with (
         FeatureFile(features) as file,
         FeatureFile(fit) as other,

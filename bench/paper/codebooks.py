@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import click
+import numpy as np
 
-from boc.clustering import make_codebook
 from boc.clustering.codebook import Codebook
+from boc.clustering.make_codebook import check_files, cluster, sentences, sources_of
 from boc.inputs.features import FeatureFile
+from boc.labels import stop_words, whole_words
 
 
 class Codebooks:
@@ -54,6 +57,36 @@ class Codebooks:
         file = self.files[context]
         if file is None:
             raise click.UsageError(f"no concepts {context} context; name the file that holds them")
-        if kind == "words":
-            return make_codebook.dictionary([file], self.size)
-        return make_codebook.cluster([file], self.size, drop_stopwords=kind == "stop")
+        return (
+            dictionary(file, self.size)
+            if kind == "words"
+            else cluster([file], self.size, drop_stopwords=kind == "stop")
+        )
+
+
+def dictionary(file: FeatureFile, words: int = 1000) -> Codebook:
+    """A codebook of the most frequent words of the captions that are English and no stop-words (BoC, section III-B1).
+
+    The centroid of a word is the mean of its concept vectors over all its pieces and occurrences. Ties are broken
+    alphabetically. The list of pyspellchecker, of 160,000 words with their inflections, says what is English.
+    """
+    from spellchecker import SpellChecker
+
+    identity = check_files([file])
+    counts: Counter[str] = Counter()
+    for pieces, _ in sentences([file]):
+        counts.update(whole_words(pieces)[0])
+    known = SpellChecker(language="en").known(word for word in counts if len(word) > 1) - stop_words()
+    chosen = sorted(known, key=lambda word: (-counts[word], word))[:words]
+    if not chosen:
+        raise click.UsageError(f"{file.path}: no English words in its captions")
+    number = {word: i for i, word in enumerate(chosen)}
+    sums, rows = np.zeros((len(chosen), identity.dim)), np.zeros(len(chosen), dtype=np.int64)
+    for pieces, concepts in sentences([file]):
+        names, of = whole_words(pieces)
+        place = np.array([number.get(names[i], -1) for i in of], dtype=np.int64)
+        np.add.at(sums, place[place >= 0], concepts[place >= 0])
+        np.add.at(rows, place[place >= 0], 1)
+    centroids = (sums / rows[:, None]).astype(np.float32)
+    options = {"mode": "dictionary", "clusters": words, "drop_stopwords": True, "spherical": False}
+    return Codebook(centroids, identity, sources_of([file]), options, int(rows.sum()), tuple(chosen))

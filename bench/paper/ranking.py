@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec
-from boc.codecs.posting_stats import document_frequencies, postings_read
+from boc.codecs.frequencies import document_frequencies, postings_read
 from boc.evaluate.metrics import owners_of
 from boc.inputs.features import FeatureFile
 from boc.types import MODALITIES, Embeddings, Modality

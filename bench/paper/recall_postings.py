@@ -15,7 +15,6 @@ queries with an item of their own group among those 10, in percent, beside the s
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -25,13 +24,12 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.paper.sparsity_recall import synthetic
 from bench.report.rows import Writer
 from boc.clustering.codebook import Codebook
 from boc.codecs import SurrogateCodec, concept_code, global_code
 from boc.codecs.base import stacked
 from boc.codecs.dictionary import Dictionary, dictionary_steps
-from boc.codecs.posting_stats import document_frequencies, postings_read
+from boc.codecs.frequencies import document_frequencies, postings_read
 from boc.errors import BocError
 from boc.inputs.features import FeatureFile
 from boc.types import Embeddings, Item, Ragged, TermMatrix
@@ -98,16 +96,11 @@ def codes(
             yield "dictionary", f"{z}/{query_z} of {codec.n_terms}", codec
 
 
-def concept_codes(
-    book: Codebook, sample: Sequence[Embeddings], terms: Sequence[int | None]
-) -> Iterator[tuple[str, str, SurrogateCodec]]:
+def concept_codes(book: Codebook, sample: Sequence[Embeddings]) -> Iterator[tuple[str, str, SurrogateCodec]]:
     """The codes over concept sets."""
     yield "hard", f"of {len(book)}", concept_code(book, "hard").fit(*sample)
     for z in CONCEPT_BUDGETS:
         yield "soft", f"{z or 'all'} of {len(book)}", concept_code(book, z=z).fit(*sample)
-    for size in terms:
-        codec = concept_code(book, "mixed", terms=size).fit(*sample)
-        yield "mixed", f"soft 2 of {len(book)}, dictionary 2/64 of {codec.n_terms - len(book)}", codec
 
 
 def rows(truth: Truth, found: Iterator[tuple[str, str, SurrogateCodec]]) -> Iterator[list[object]]:
@@ -158,16 +151,14 @@ def gini(amounts: NDArray[Any]) -> float:
 
 
 @click.command()
-@click.argument("features", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--synthetic", "count", type=int, help="Random data of so many pictures, in place of FEATURES.")
+@click.argument("features", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--queries", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Feature file that asks.")
 @click.option("--fit", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Feature file to learn from.")
 @click.option("--terms", multiple=True, type=int, help="Sizes of the vocabulary; by default that of the collection.")
 @click.option("--only", help="One code over global vectors.")
 @click.option("--codebook", type=click.Path(exists=True, path_type=Path), help="Try codes over concepts, too.")
 def main(
-    features: Path | None,
-    count: int | None,
+    features: Path,
     queries: Path | None,
     fit: Path | None,
     terms: tuple[int, ...],
@@ -177,30 +168,23 @@ def main(
     """Recall against postings of the embeddings in FEATURES."""
     parameters = {
         "features": features,
-        "synthetic": count,
         "queries": queries,
         "fit": fit,
         "terms": terms,
         "only": only,
         "codebook": codebook,
     }
-    with tempfile.TemporaryDirectory() as folder:
-        if count is not None:
-            features = Path(folder) / "synthetic.h5"
-            synthetic(features, count)
-        if features is None:
-            raise click.UsageError("give either FEATURES or --synthetic N")
-        both = ("image", "text")
-        vectors, items = read(features, *(both if queries else ("image",)), concepts=codebook is not None)
-        asking, askers = read(queries or features, *(both if queries else ("text",)), concepts=codebook is not None)
-        sample = read(fit or features, *both)[0]
+    both = ("image", "text")
+    vectors, items = read(features, *(both if queries else ("image",)), concepts=codebook is not None)
+    asking, askers = read(queries or features, *(both if queries else ("text",)), concepts=codebook is not None)
+    sample = read(fit or features, *both)[0]
     if not items or not askers:
         raise click.UsageError("FEATURES needs pictures and captions, or --queries a file that asks")
     truth = Truth(vectors, asking, ([i.group or i.id for i in items], [i.group or i.id for i in askers]))
     sizes = terms or (None,)
     tried = [codes(only, sample, sizes, len(truth.X) <= SMALL)]
     if codebook is not None:
-        tried.append(concept_codes(Codebook.load(codebook), sample, sizes))
+        tried.append(concept_codes(Codebook.load(codebook), sample))
     with Writer(sys.stdout, __file__, parameters, COLUMNS) as out:
         for row in rows(truth, chain.from_iterable(tried)):
             out.write(*row)

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from bench.datasets.gallery_truth import DEPTH, FAMILIES, Asked, Measure, Painted, judge, lies_on, queries, read_gallery
 from bench.report.rows import Writer
-from boc.clustering.term_labels import whole_words
 from boc.explain.score import explain
 from boc.indexes.build import build_index
 from boc.inputs.features import FeatureFile
+from boc.labels import whole_words
 from boc.names import METRICS, Metric
 from boc.rerank import check_metric
 from boc.search.searcher import Searcher

@@ -8,8 +8,7 @@ keeps the order of the dense vectors and every term. Codes over concepts, if FEA
 and "hard", over codebooks "with context" (of --fit) and with "no context" (of --alone); what is encoded with either
 keeps its context, as section IV of the paper has it ("during the clustering phase"). The sparsity of a soft code is the
 paper's, 1 - z / p, where each concept keeps its z nearest of p centroids before they are aggregated; an item of several
-concepts may have more terms than z, which "terms" counts. "dictionary" and "mixed" are our own; their sparsity is
-1 - z / V.
+concepts may have more terms than z, which "terms" counts. "dictionary" is our own; its sparsity is 1 - z / V.
 
 A row holds z of items and of queries, terms stored per item, postings read per query, bytes of these terms per item in
 the embedded engine; in percent R@10 of the dense vectors and of the 10 best, by dense vectors, of the first Rm * 10
@@ -20,8 +19,7 @@ where A may be "dense".
 from __future__ import annotations
 
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -30,27 +28,29 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.paper import variants
 from bench.paper.codebooks import Codebooks
 from bench.paper.ranking import DIRECTIONS, RMS, Gallery, share
 from bench.report.rows import Writer
 from boc.codecs import Code, SurrogateCodec, concept_code, global_code
 from boc.indexes.learn import fit_code
-from boc.inputs.feature_writer import FeatureWriter
-from boc.inputs.features import FeatureFile, Header
-from boc.types import Batch, Embeddings, Item, Modality
+from boc.inputs.features import FeatureFile
+from boc.types import Modality
 
 SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
 CONTEXT = {"with": "with context", "no": "no context"}
 PROBES = ((1, 32), (2, 16), (2, 32), (2, 64), (2, 128), (4, 32), (4, 128))
-CONCEPTS = (1, 2, 4)  # centroids that mixed keeps of a concept
-MIXED = (2, 64)  # and of its dictionary
 PLAIN, PRINTED, OFFSET, ROTATED = "plain", "printed order", "offset", "centred, rotated"
-CHAINS = (
-    ("scalar", PLAIN, "kept"), ("scalar", PRINTED, "printed"), ("scalar", ROTATED, "kept"),
-    ("permutation", PLAIN, "kept"), ("permutation", PRINTED, "printed"), ("permutation", OFFSET, "offset"),
-    ("permutation", ROTATED, "kept"),
-)  # fmt: skip
-"""Code, name of the chain, and the reading of the paper."""
+CHAINS: tuple[tuple[str, str, Callable[[int], SurrogateCodec]], ...] = (
+    ("scalar", PLAIN, lambda z: global_code("scalar", z=z, query_z=z, plain=True)),
+    ("scalar", PRINTED, lambda z: variants.printed("scalar", z, z)),
+    ("scalar", ROTATED, lambda z: global_code("scalar", z=z, query_z=z)),
+    ("permutation", PLAIN, lambda z: global_code("permutation", z=z, query_z=z, plain=True)),
+    ("permutation", PRINTED, lambda z: variants.printed("permutation", z, z)),
+    ("permutation", OFFSET, lambda z: variants.offset(z, z)),
+    ("permutation", ROTATED, lambda z: global_code("permutation", z=z, query_z=z)),
+)
+"""Code, name of the chain, and how to make it for so many terms."""
 PAIRS = (
     (("scalar", PLAIN), ("permutation", PLAIN)),
     (("scalar", PRINTED), ("permutation", PRINTED)),
@@ -92,10 +92,8 @@ def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: S
     """Codes over global vectors at each sparsity, as many terms in queries as in items; the default code; the fitted
     ``dictionary`` at several budgets."""
     width = 2 * fit.header.dim
-    for code, chain, reading in CHAINS:
-        ours = chain == ROTATED
-        made = global_code(code, z=width, query_z=width, center=ours, rotate=ours, reading=reading)
-        codec = fit_code(fit, made)
+    for code, chain, make in CHAINS:
+        codec = fit_code(fit, make(width))
         for sparsity in sparsities:
             z = kept(sparsity, width)
             yield Setting(code, chain, z, z, sparsity, codec.budgeted(z, z))
@@ -106,17 +104,15 @@ def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: S
     default = fit_code(fit, Code("scalar").codec(fit.header.dim))
     yield Setting("scalar", "default", z, query_z, round(1 - z / width, 4), default)
     if 0 in sparsities:
-        shifted = fit_code(fit, global_code("scalar", rotate=False, shift=True))
+        shifted = fit_code(fit, variants.shifted("scalar"))
         yield Setting("scalar", "shifted", width, width, 0.0, shifted)
     for z, query_z in PROBES:
         sparsity = round(1 - z / dictionary.n_terms, 4)
         yield Setting("dictionary", f"of {dictionary.n_terms}", z, query_z, sparsity, dictionary.budgeted(z, query_z))
 
 
-def concept_settings(
-    books: Codebooks, fit: FeatureFile, sparsities: Sequence[float], dictionary: SurrogateCodec
-) -> Iterator[Setting]:
-    """Codes over concepts, soft ones at each sparsity; mixed ones with the fitted ``dictionary``."""
+def concept_settings(books: Codebooks, fit: FeatureFile, sparsities: Sequence[float]) -> Iterator[Setting]:
+    """Codes over concepts, soft ones at each sparsity."""
     one = fit.batch("image", 0, 1).embeddings
     for name in books.contexts:
         book = books[name]
@@ -127,14 +123,6 @@ def concept_settings(
                 yield Setting(f"soft {aggregate}", CONTEXT[name], z, z, sparsity, codec.budgeted(z, z))
         hard = concept_code(book, "hard").fit(one)
         yield Setting("hard", CONTEXT[name], 1, 1, round(1 - 1 / len(book), 4), hard)
-    soft = concept_code(books["with"], "mixed").chains[0]
-    codec = SurrogateCodec(soft, dictionary.budgeted(*MIXED).chains[0])
-    codec.n_terms = sum(codec.widths)
-    for z in CONCEPTS:
-        soft[0].set_params(z=z, query_z=z)
-        kept_of_all = z + MIXED[0], z + MIXED[1]
-        sparsity = round(1 - kept_of_all[0] / codec.n_terms, 4)
-        yield Setting("mixed", f"soft {z}, dictionary {MIXED[0]} / {MIXED[1]}", *kept_of_all, sparsity, codec)
 
 
 def kept(sparsity: float, width: int) -> int:
@@ -179,29 +167,8 @@ def figures(values: NDArray[np.generic], groups: NDArray[np.int64]) -> list[str]
     return [f"{value:.2f}" for side in zip(*shares, strict=True) for value in side]
 
 
-def synthetic(path: Path, n: int, dim: int = 32) -> None:
-    """A feature file of ``n`` random pictures, each with two captions near it."""
-    rng = np.random.default_rng(0)
-    images = rng.standard_normal((n, dim))
-    texts = np.repeat(images, 2, axis=0) + rng.standard_normal((2 * n, dim))
-    with FeatureWriter(path, Header("embeddings", "synthetic:0", "0", dim, "float32", f"synthetic {n}")) as writer:
-        pictures = [Item(f"{i:06d}", "image", "", f"{i:06d}") for i in range(n)]
-        captions = [Item(f"{i // 2:06d}#{i % 2}", "text", "", f"{i // 2:06d}") for i in range(2 * n)]
-        writer.append(
-            3 * n,
-            [Batch(pictures, Embeddings("image", _unit(images))), Batch(captions, Embeddings("text", _unit(texts)))],
-        )
-        writer.finish()
-
-
-def _unit(X: NDArray[np.float64]) -> NDArray[np.float32]:
-    rows: NDArray[np.float32] = (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
-    return rows
-
-
 @click.command()
-@click.argument("features", required=False, type=click.Path(path_type=Path))
-@click.option("--synthetic", "count", type=int, help="Random data of so many pictures, in place of FEATURES.")
+@click.argument("features", type=click.Path(path_type=Path))
 @click.option("--fit", type=click.Path(path_type=Path), help="Embeddings to learn from; by default FEATURES.")
 @click.option("--alone", type=click.Path(path_type=Path), help="Those, or a part, by the encoder FOLDER?alone.")
 @click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
@@ -210,8 +177,7 @@ def _unit(X: NDArray[np.float64]) -> NDArray[np.float32]:
 @click.option("--vectors", is_flag=True, help="Only codes of global vectors.")
 @click.option("--sparsity", "sparsities", multiple=True, type=float, default=SPARSITIES, show_default=True)
 def main(
-    features: Path | None,
-    count: int | None,
+    features: Path,
     fit: Path | None,
     alone: Path | None,
     clusters: int,
@@ -221,22 +187,9 @@ def main(
     sparsities: tuple[float, ...],
 ) -> None:
     """Recall@10 against sparsity of the embeddings in FEATURES."""
-    if (features is None) == (count is None):
-        raise click.UsageError("give either FEATURES or --synthetic N")
-    parameters = {
-        "features": features,
-        "synthetic": count,
-        "fit": fit,
-        "alone": alone,
-        "clusters": clusters,
-        "terms": terms,
-    }
+    parameters = {"features": features, "fit": fit, "alone": alone, "clusters": clusters, "terms": terms}
     parameters |= {"vectors": True} if vectors else {}
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        if count is not None:
-            features = Path(folder) / "synthetic.h5"
-            synthetic(features, count)
-        assert features is not None
+    with ExitStack() as stack:
         searched, learned = (stack.enter_context(FeatureFile(path)) for path in (features, fit or features))
         context_free = stack.enter_context(FeatureFile(alone)) if alone else None
         gallery = Gallery(searched)
@@ -244,7 +197,7 @@ def main(
         settings = [global_settings(learned, sparsities, dictionary)]
         if gallery.of["image"].concepts is not None and not vectors:
             books = Codebooks(learned, context_free, codebooks, clusters)
-            settings.append(concept_settings(books, learned, sparsities, dictionary))
+            settings.append(concept_settings(books, learned, sparsities))
         with Writer(sys.stdout, __file__, {**parameters, "sparsities": sparsities}, COLUMNS) as out:
             for row in rows(gallery, (setting for part in settings for setting in part)):
                 out.write(*row)

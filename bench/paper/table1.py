@@ -30,6 +30,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.paper import variants
 from bench.paper.codebooks import Codebooks
 from bench.paper.ranking import DIRECTIONS, Gallery, spread
 from bench.report.rows import Writer
@@ -176,8 +177,8 @@ def published(model: str, minus: str | None) -> list[object]:
 def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], books: Codebooks) -> Iterator[Line]:
     """The lines of the table, one by one."""
 
-    def global_row(section: str, model: str, code: str, **options: Any) -> Line:
-        return dev.code(section, model, global_code(code, center=False, **options).fit(*train))
+    def row(section: str, model: str, codec: SurrogateCodec) -> Line:
+        return dev.code(section, model, codec.fit(*train))
 
     def concept_row(section: str, model: str, book: str, table: Table = dev, **options: Any) -> Line:
         assignment = "hard" if section == HARD or options.pop("hard", False) else "soft"
@@ -185,13 +186,12 @@ def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], book
         return table.code(section, model, codec.fit(*table.of.values()))
 
     yield dev.dense(GLOBAL, "TERN")
-    yield global_row(GLOBAL, "Deep Permutation", "permutation", rotate=False)
-    yield global_row(GLOBAL, "Scalar Quantization", "scalar", rotate=False)
-    yield global_row(READINGS, "Deep Permutation, printed order", "permutation", rotate=False, reading="printed")
-    yield global_row(READINGS, "Deep Permutation, offset", "permutation", rotate=False, reading="offset")
-    ranks_only = SurrogateCodec([DeepPermutation()]).fit(*train)
-    yield dev.code(READINGS, "Deep Permutation, without c-ReLU", ranks_only)
-    yield global_row(READINGS, "Scalar Quantization, printed order", "scalar", rotate=False, reading="printed")
+    yield row(GLOBAL, "Deep Permutation", global_code("permutation", plain=True))
+    yield row(GLOBAL, "Scalar Quantization", global_code("scalar", plain=True))
+    yield row(READINGS, "Deep Permutation, printed order", variants.printed("permutation"))
+    yield row(READINGS, "Deep Permutation, offset", variants.offset())
+    yield row(READINGS, "Deep Permutation, without c-ReLU", SurrogateCodec([DeepPermutation()]))
+    yield row(READINGS, "Scalar Quantization, printed order", variants.printed("scalar"))
     yield dev.signed(READINGS, "Scalar Quantization, without c-ReLU")
     free = "no" in books.contexts
     if free:
@@ -208,8 +208,8 @@ def lines(dev: Table, alone_dev: Table | None, train: Sequence[Embeddings], book
     yield concept_row(SOFT, "MAX-aggr W-cont.", "with", aggregate="max")
     yield concept_row(SOFT, "SUM-aggr W-cont.", "with")
     yield concept_row(MORE, "SUM-aggr W-cont., scale 1,000", "with", scale=1000)
-    yield global_row(MORE, "Deep Permutation, shifted, rotated x 8", "permutation", shift=True, expand=8)
-    yield global_row(MORE, "Scalar Quantization, shifted", "scalar", rotate=False, shift=True)
+    yield row(MORE, "Deep Permutation, shifted, rotated x 8", variants.shifted("permutation", rotations=8))
+    yield row(MORE, "Scalar Quantization, shifted", variants.shifted("scalar"))
     yield concept_row(MORE, "hard, With cont., no stop-words (inference)", "with-stop", hard=True, drop_stopwords=True)
     yield concept_row(MORE, "hard, English dict. with context", "with-words", hard=True)
     if free and alone_dev is not None:

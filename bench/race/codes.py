@@ -210,7 +210,10 @@ def fit(data: Data, kind: str) -> Took:
     """Fit a code such as ``bits`` and keep it."""
     folder = folder_of(data, f"codec {kind}")
     terms = data.terms if kind == "dictionary" else None
-    codec = Code(kind, z=1, query_z=1, seed=data.seed, terms=terms).codec(data.shape[1])
+    codec = Code(kind, z=1, query_z=1, terms=terms).codec(data.shape[1])
+    for step in codec.steps:
+        if "seed" in step.get_params():
+            step.set_params(seed=data.seed)
     begun = time.perf_counter()
     with FeatureFile(data.gallery) as file:
         fit_code(file, codec)

@@ -18,15 +18,14 @@ from numpy.typing import NDArray
 
 from boc import __version__
 from boc.atomic_files import replacing
-from boc.clustering.term_labels import unpack_labels
 from boc.errors import BocError, check_system
+from boc.labels import unpack_labels
 from boc.types import Identity
 
 BEGINS = (b"PK\x03\x04", b"about.npy")  # what says that a file may be a codebook
-FORMAT = 1
-SAMPLE = 100_000  # number of concepts that the paper clusters (BoC, section III-B1)
+FORMAT = 2
 ARRAYS = ("centroids", "words", "labels", "origin", "thresholds", "means", "axes")
-ROWS = 65_536  # rows of a feature file read at a time
+SPREAD = "spread"  # an entry of format 1 that nothing reads
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,11 @@ class Codebook:
 
     ``centroids`` is float32 (p, d). ``identity`` is that of the encoder; ``sources`` the digests of the item lists of
     the feature files; ``options`` the options it was made with; ``concepts`` the number of vectors it was made from;
-    ``spread`` their root mean square distance to the nearest centroid; ``words`` the word of each centroid, in
-    dictionary mode; ``labels`` uint8, the labels of the centroids, packed by ``boc.clustering.term_labels``; ``origin``
-    float32 (d,) the mean of the captions, of which a vocabulary's vectors are differences; ``thresholds`` float32
-    (2, 2, p) those of learned terms, by modality and kind of row; ``means`` float32 (2, d) the mean concept of pictures
-    and of sentences, which is subtracted before concepts are compared with the centroids; ``axes`` float32 (d, d) what
-    they are multiplied by after that.
+    ``words`` the word of each centroid, if they are of words; ``labels`` uint8, the labels of the centroids, packed by
+    ``boc.labels``; ``origin`` float32 (d,) the mean of the captions, of which a vocabulary's vectors are differences;
+    ``thresholds`` float32 (2, 2, p) those of learned terms, by modality and kind of row; ``means`` float32 (2, d) the
+    mean concept of pictures and of sentences, which is subtracted before concepts are compared with the centroids;
+    ``axes`` float32 (d, d) what they are multiplied by after that.
     """
 
     centroids: NDArray[np.float32]
@@ -48,7 +46,6 @@ class Codebook:
     sources: tuple[str, ...]
     options: dict[str, Any]
     concepts: int
-    spread: float
     words: tuple[str, ...] | None = None
     labels: NDArray[np.uint8] | None = None
     versions: dict[str, str] = field(default_factory=lambda: {"boc": __version__, "numpy": np.__version__})
@@ -130,6 +127,7 @@ def variant(identity: Identity) -> str:
 def _checked(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Codebook:
     """Make a codebook from the entries of a file, after checking their types."""
     names = {f.name for f in fields(Codebook)} - set(ARRAYS) | {"kind", "format"}
+    about.pop(SPREAD, None)
     words, labels, origin = arrays.get("words"), arrays.get("labels"), arrays.get("origin")
     try:
         codebook = Codebook(
@@ -138,7 +136,6 @@ def _checked(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[
             tuple(map(str, about["sources"])),
             {**about["options"]},
             int(about["concepts"]),
-            float(about["spread"]),
             None if words is None else tuple(words.tolist()),
             labels,
             {**about["versions"]},
@@ -157,7 +154,6 @@ def _checked(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[
         and rows > 0
         and centroids.shape == (rows, dim)
         and bool(np.isfinite(centroids).all())
-        and 0 <= codebook.spread < np.inf
         and (words is None or (words.dtype.kind == "U" and words.shape == (rows,)))
         and (origin is None or (origin.dtype == np.float32 and origin.shape == (dim,)))
         and (thresholds is None or (thresholds.dtype == np.float32 and thresholds.shape == (2, 2, rows)))

@@ -1,4 +1,4 @@
-"""k-means, nearest centroids, and distances to centroids."""
+"""k-means, nearest centroids, distances to centroids, and what moves concepts before they are compared."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from boc.types import MODALITIES, Modality
 from boc.vectors import unit_rows
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -14,6 +15,8 @@ Floats: TypeAlias = NDArray[np.float32]
 DISTANCES = 1 << 23  # distances in memory at a time, 64 MB as float64
 ROWS = 1 << 14  # concepts assigned at a time
 SMALL = 1 << 20  # number of distances below which loading faiss does not pay
+POWER = 0.35  # of the variances
+LEAST = 1e-3  # of the largest variance: narrower axes are scaled as if they had this
 
 
 def kmeans(X: Floats, clusters: int, *, seed: int = 0, spherical: bool = False, rounds: int = 25) -> Floats:
@@ -51,17 +54,6 @@ def squared_distances(X: Floats, centroids: Floats) -> Floats:
     return np.maximum(squared, 0, out=squared).astype(np.float32)
 
 
-def spread(X: Floats, centroids: Floats, *, spherical: bool = False) -> float:
-    """Root mean square distance of the rows of ``X`` to their nearest centroids."""
-    size = row_block(centroids, 1)
-    total = 0.0
-    for start in range(0, len(X), size):
-        block = unit_rows(X[start : start + size]) if spherical else X[start : start + size]
-        apart = block - centroids[nearest(block, centroids, 1)[0][:, 0]]
-        total += float((apart * apart).sum(dtype=np.float64))
-    return float(np.sqrt(total / len(X)))
-
-
 def row_block(centroids: Floats, z: int | None) -> int:
     """Rows to assign at a time, so that at most ``DISTANCES`` distances are in memory."""
     p = len(centroids)
@@ -88,3 +80,29 @@ def lloyd(X: Floats, k: int, *, seed: int, rounds: int, spherical: bool, crowd: 
     kmeans.train(np.ascontiguousarray(X))
     centroids: Floats = np.asarray(kmeans.centroids, np.float32)
     return centroids
+
+
+def centred(concepts: Floats, modality: Modality, means: Floats | None, axes: Floats | None = None) -> Floats:
+    """``concepts`` (m, d) less the mean of their modality in ``means`` (2, d), times ``axes`` (d, d), as far as there
+    are any."""
+    if means is not None and means.size:
+        concepts = concepts - means[MODALITIES.index(modality)]
+    return concepts @ axes if axes is not None and axes.size else concepts
+
+
+def rescaling(points: Floats) -> Floats:
+    """The symmetric matrix (d, d) that divides the principal axes of ``points`` (n, d), taken as directions, by the
+    power .35 of their variances.
+
+    The similarities to many centroids add up to a product of concepts in which each axis counts as much as centroids
+    spread along it, and centroids of k-means spread as the points do. With variances v the product of concepts divided
+    by v**.25 counts an axis v**-.25 * v**.5 * v**-.25 = 1 time, as the plain product does. Narrow axes need a little
+    more, since an item keeps its largest terms only: of powers from .2 to .45, .35 found most of the training
+    photographs that were held out.
+    """
+    rows = unit_rows(points)
+    variances, vectors = np.linalg.eigh((rows.T @ rows / len(rows)).astype(np.float64))
+    largest = variances.max(initial=0) or 1.0
+    scales = (np.maximum(variances, LEAST * largest) / largest) ** -POWER
+    axes: Floats = ((vectors * scales) @ vectors.T).astype(np.float32)
+    return axes

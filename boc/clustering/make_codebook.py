@@ -1,4 +1,4 @@
-"""Codebooks made from feature files: by clustering their concepts, or of their frequent words."""
+"""Codebooks made from feature files: by clustering their concepts, or of the words of their captions."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
+from scipy.linalg import solve
 
-from boc.clustering.centring import rescaling
-from boc.clustering.codebook import Codebook, variant
-from boc.clustering.kmeans import kmeans, spread
-from boc.clustering.term_labels import codebook_labels, pack_labels
-from boc.clustering.wordpieces import carries_content, continues, english_words, join_pieces, stop_words
+from boc.clustering.codebook import Codebook
+from boc.clustering.codebook_labels import codebook_labels
+from boc.clustering.kmeans import kmeans, rescaling
 from boc.errors import BocError, FeatureFileError
 from boc.inputs.features import FeatureFile
+from boc.labels import Label, carries_content, content_words, pack_labels
+from boc.names import CODEBOOKS
 from boc.types import MODALITIES, Identity, Modality
+from boc.vectors import unit_rows
 
 SAMPLE = 100_000  # number of concepts that the paper clusters (BoC, section III-B1)
 ROWS = 65_536  # rows of a feature file read at a time
+RIDGE = 100.0  # regularisation of the words, in captions; 10 to 100 found the same on training photographs
+FREQUENT = 0.3  # power of a word's frequency; .2 to .4 found about the same there
 
 
 def labelled(codebook: Codebook, files: Sequence[FeatureFile]) -> Codebook:
     """Add labels to a codebook: the words and regions of ``files`` that are nearest to each centroid."""
-    labels = codebook_labels(
-        codebook.centroids, files, spherical=codebook.spherical, names=codebook.words, means=codebook.means,
-        axes=codebook.axes,
-    )  # fmt: skip
-    return replace(codebook, labels=pack_labels(labels))
+    return replace(codebook, labels=pack_labels(codebook_labels(codebook, files)))
 
 
-def check_files(files: Sequence[FeatureFile], modalities: Sequence[Modality] = MODALITIES) -> Identity:
-    """The encoder of all ``files``; FeatureFileError for a file by another encoder, or without concepts of any of
-    ``modalities``."""
+def check_files(files: Sequence[FeatureFile], *, concepts: bool = True) -> Identity:
+    """Return the encoder of all ``files``. FeatureFileError for a file by another encoder, or without ``concepts`` if
+    they are needed."""
     if not files:
         raise FeatureFileError("no feature file to make a codebook from; write some with boc extract --encoder")
     first = files[0]
@@ -45,67 +46,53 @@ def check_files(files: Sequence[FeatureFile], modalities: Sequence[Modality] = M
             raise FeatureFileError(
                 f"{file.path}: made by {file.header.spec}, but {first.path} by {first.header.spec}; use one encoder"
             )
-        if modalities and all(_concepts(file, modality) is None for modality in modalities):
-            of = "words" if list(modalities) == ["text"] else "regions or words"
-            raise FeatureFileError(f"{file.path}: holds no concept vectors of {of}; extract it again, with concepts")
-    return first.header.identity
-
-
-def check_alone(files: Sequence[FeatureFile]) -> None:
-    """FeatureFileError unless the concepts of all files have no context."""
-    for file in files:
-        if variant(file.header.identity) != "alone":
-            spec = file.header.spec.partition("?")[0]
+        if concepts and all(_concepts(file, modality) is None for modality in MODALITIES):
             raise FeatureFileError(
-                f"{file.path}: its concepts know their context; extract it again with --encoder '{spec}?alone'"
+                f"{file.path}: holds no concept vectors of regions or words; extract it again, with concepts"
             )
+    return first.header.identity
 
 
 def cluster(
     files: Sequence[FeatureFile],
     clusters: int = 1000,
     *,
+    space: str = "plain",
     sample: int = SAMPLE,
     seed: int = 0,
-    modalities: Sequence[Modality] = MODALITIES,
     drop_stopwords: bool = False,
-    balanced: bool = False,
-    spherical: bool = False,
-    centered: bool = False,
-    rescaled: bool = False,
     tell: Callable[[str], None] = lambda stage: None,
 ) -> Codebook:
-    """Make a codebook by k-means over a sample of the concepts in ``files`` (BoC, section III-B1).
+    """Make a codebook by k-means over a sample of the concepts in ``files``.
 
-    With ``centered`` the mean concept of each modality is subtracted first: the modalities lie apart, and would use
-    different centroids. ``rescaled`` scales the axes of the centred concepts, too, for sums of ``similarity=deviation``
-    (``boc.clustering.centring``). ``tell`` is called with the name of each stage. See ``sample_concepts`` for the other
-    options.
+    In the "plain" ``space`` this is the paper's (BoC, section III-B1): a uniform sample of all concepts, by Euclidean
+    distance. The other two sample both modalities equally and cluster by cosine. "centered" subtracts the mean concept
+    of each modality first, because the modalities lie apart and would use different centroids. "rescaled" scales the
+    axes of the centred concepts too (``boc.clustering.kmeans.rescaling``), for sums of ``similarity=deviation``.
+    ``drop_stopwords`` leaves out the concepts of English stop-words. ``tell`` is called with the name of each stage.
     """
     import faiss
 
-    identity = check_files(files, modalities)
+    if space not in CODEBOOKS[:3]:
+        raise BocError(f"no space {space!r} of concepts; known: {', '.join(CODEBOOKS[:3])}")
+    identity, moved = check_files(files), space != "plain"
+    tell("reading concepts")
+    means = mean_concepts(files, drop_stopwords=drop_stopwords) if moved else None
+    points = sample_concepts(files, sample, seed=seed, drop_stopwords=drop_stopwords, balanced=moved, means=means)
+    axes = rescaling(points) if space == "rescaled" else None
+    points = points if axes is None else points @ axes
+    tell(f"clustering {len(points)} concepts")
+    centroids = kmeans(points, clusters, seed=seed, spherical=moved)
     options = {
         "mode": "kmeans",
+        "space": space,
         "clusters": clusters,
         "sample": sample,
         "seed": seed,
-        "modalities": list(modalities),
         "drop_stopwords": drop_stopwords,
-        "balanced": balanced,
-        "spherical": spherical,
+        "spherical": moved,
     }
-    tell("reading concepts")
-    means = mean_concepts(files, drop_stopwords=drop_stopwords) if centered or rescaled else None
-    points = sample_concepts(
-        files, sample, seed=seed, modalities=modalities, drop_stopwords=drop_stopwords, balanced=balanced, means=means
-    )
-    axes = rescaling(points) if rescaled else None
-    points = points if axes is None else points @ axes
-    tell(f"clustering {len(points)} concepts")
-    centroids = kmeans(points, clusters, seed=seed, spherical=spherical)
-    distance = spread(points, centroids, spherical=spherical)
-    made = Codebook(centroids, identity, _sources(files), options, len(points), distance, means=means, axes=axes)
+    made = Codebook(centroids, identity, sources_of(files), options, len(points), means=means, axes=axes)
     return replace(made, versions=made.versions | {"faiss": faiss.__version__})
 
 
@@ -114,12 +101,12 @@ def sample_concepts(
     size: int = SAMPLE,
     *,
     seed: int = 0,
-    modalities: Sequence[Modality] = MODALITIES,
     drop_stopwords: bool = False,
     balanced: bool = False,
     means: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
-    """At most ``size`` concept vectors of all files, float32 (m, d), without repetition, in the order of the files.
+    """Return at most ``size`` concept vectors of all files, float32 (m, d), without repetition, in the order of the
+    files.
 
     Every concept is equally likely: a uniform sample of the union of all visual and textual concepts, as in
     the paper. ``balanced`` takes equally many of both modalities instead, as far as possible. Files are
@@ -128,7 +115,7 @@ def sample_concepts(
     """
     if size < 1:
         raise BocError(f"the sample must hold at least 1 concept, got {size}")
-    groups = [(m,) for m in modalities] if balanced else [tuple(modalities)]
+    groups: list[tuple[Modality, ...]] = [(m,) for m in MODALITIES] if balanced else [MODALITIES]
     pools = [[pool for m in group for pool in _pools(files, m, drop_stopwords, means)] for group in groups]
     pools.sort(key=_size)  # what the smaller pool lacks, the larger one provides
     rng = np.random.default_rng(seed)
@@ -141,50 +128,67 @@ def sample_concepts(
     return np.concatenate(taken)
 
 
-def dictionary(
-    files: Sequence[FeatureFile], clusters: int = 1000, *, tell: Callable[[str], None] = lambda stage: None
+def vocabulary(
+    files: Sequence[FeatureFile], words: int = 1000, *, tell: Callable[[str], None] = lambda stage: None
 ) -> Codebook:
-    """Make a codebook of the ``clusters`` most frequent words of the captions that are English and no stop-words.
+    """Make a codebook of the ``words`` most frequent words in the captions of ``files``, without stop-words, and their
+    directions.
 
-    The centroid of a word is the mean of its concept vectors over all its pieces and occurrences. With files of an
-    encoder variant ``?alone`` they have no context, so every occurrence has the same vector. Ties are broken
-    alphabetically. BocError if there is no such word.
+    The vectors of captions, less their mean, are predicted from the words that they have, by ridge regression: a word
+    has the direction that it adds to a caption. Its length is its frequency to the power .3, with 1 for the most
+    frequent, so that of words equally near to a picture the usual one is preferred. Ties of frequency are broken
+    alphabetically. Memory is 16 bytes per pair of words. FeatureFileError if there are no such words.
     """
-    identity = check_files(files, ("text",))
+    identity = check_files(files, concepts=False)
     tell("counting words")
     counts: Counter[str] = Counter()
-    for pieces, _ in _sentences(files):
-        counts.update(word for word, piece in zip(join_pieces(pieces), pieces, strict=True) if not continues(piece))
-    known = english_words(counts) - stop_words()
-    words = sorted(known, key=lambda word: (-counts[word], word))[:clusters]
-    if not words:
-        raise FeatureFileError(f"{files[0].path}: no English words in its captions; leave out --dictionary")
-    tell(f"averaging {len(words)} words")
-    sums, rows_of = _word_sums(files, {word: i for i, word in enumerate(words)}, identity.dim)
-    centroids = (sums / rows_of[:, None]).astype(np.float32)
-    options = {"mode": "dictionary", "clusters": clusters, "drop_stopwords": True, "spherical": False}
-    number = int(rows_of.sum())
-    return Codebook(centroids, identity, _sources(files), options, number, _word_spread(centroids), tuple(words))
+    for file in files:
+        counts.update(word for item in file.items("text") for word in dict.fromkeys(content_words(item.content)))
+    chosen = sorted(counts, key=lambda word: (-counts[word], word))[:words]
+    if not chosen:
+        raise FeatureFileError(f"{files[0].path}: no words in its captions; give a file of pictures with captions")
+    tell(f"learning {len(chosen)} words")
+    origin, vectors = _directions(files, {word: term for term, word in enumerate(chosen)}, identity.dim)
+    shares = np.array([counts[word] for word in chosen]) / counts[chosen[0]]
+    lengths = (shares[:, None] ** FREQUENT).astype(np.float32)
+    return Codebook(
+        unit_rows(vectors.astype(np.float32)) * lengths,
+        identity,
+        sources_of(files),
+        {"mode": "words", "clusters": words},
+        len(chosen),
+        words=tuple(chosen),
+        labels=pack_labels([Label((word,)) for word in chosen]),
+        origin=origin.astype(np.float32),
+    )
 
 
-def _word_sums(
-    files: Sequence[FeatureFile], number: dict[str, int], dim: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Sum (p, dim) and number (p,) of the concept vectors of each word."""
-    sums, counts = np.zeros((len(number), dim)), np.zeros(len(number), dtype=np.int64)
-    for pieces, concepts in _sentences(files):
-        place = np.array([number.get(word, -1) for word in join_pieces(pieces)], dtype=np.int64)
-        np.add.at(sums, place[place >= 0], concepts[place >= 0])
-        np.add.at(counts, place[place >= 0], 1)
-    return sums, counts
+def _directions(
+    files: Sequence[FeatureFile], terms: dict[str, int], dim: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The mean of the captions (d,), and what each word adds to it (p, d), by ridge regression."""
+    p, captions = len(terms), 0
+    pairs, sums = np.zeros((p, p)), np.zeros((p, dim))
+    used, total = np.zeros(p), np.zeros(dim)
+    for file in files:
+        for batch in file.batches("text", sets=False):
+            found = [{terms[word] for word in content_words(item.content) if word in terms} for item in batch.items]
+            ends = np.cumsum([0, *map(len, found)])
+            columns = np.array([term for row in found for term in sorted(row)], np.int32)
+            present = sparse.csr_array((np.ones(len(columns)), columns, ends), shape=(len(found), p))
+            vectors = batch.embeddings.vectors.astype(np.float64)
+            pairs += (present.T @ present).toarray()
+            sums += present.T @ vectors
+            used += present.sum(axis=0)
+            total += vectors.sum(axis=0)
+            captions += len(batch)
+    origin = total / captions
+    pairs -= np.outer(used, used) / captions
+    pairs[np.diag_indices(p)] += RIDGE
+    return origin, solve(pairs, sums - np.outer(used, origin), assume_a="pos", overwrite_a=True)
 
 
-def _word_spread(centroids: NDArray[np.float32]) -> float:
-    """The spread in dictionary mode, where there are no clusters: the root mean square distance to the mean."""
-    return float(np.sqrt(centroids.var(axis=0, dtype=np.float64).sum()))
-
-
-def _sentences(files: Sequence[FeatureFile]) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
+def sentences(files: Sequence[FeatureFile]) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
     """Word-pieces and concepts (m, d) of each caption."""
     for file in files:
         for batch in file.batches("text"):
@@ -229,7 +233,7 @@ def _pools(
     for file in files:
         data = _concepts(file, modality)
         if data is not None and drop_stopwords and modality == "text":
-            kept = (keep for pieces, _ in _sentences([file]) for keep in carries_content(pieces))
+            kept = (keep for pieces, _ in sentences([file]) for keep in carries_content(pieces))
             rows = np.flatnonzero(np.fromiter(kept, dtype=bool))
             yield _Pool(data, len(rows), rows, mean)
         elif data is not None:
@@ -266,5 +270,5 @@ def _concepts(file: FeatureFile, modality: Modality) -> NDArray[Any] | None:
         return None
 
 
-def _sources(files: Sequence[FeatureFile]) -> tuple[str, ...]:
+def sources_of(files: Sequence[FeatureFile]) -> tuple[str, ...]:
     return tuple(file.header.source for file in files)

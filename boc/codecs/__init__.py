@@ -6,38 +6,28 @@ The names below are imported when they are first used: codes are parsed and list
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from boc.codecs.code import ARGUMENTS, CODES, Code, parse_code
+from boc.codecs.parse import ARGUMENTS, CODES, Code, code_of, parse_code
 
 if TYPE_CHECKING:
     from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment, concept_steps
-    from boc.codecs.center import Center
-    from boc.codecs.code_from_config import code_of
     from boc.codecs.codec import STEPS, SurrogateCodec
-    from boc.codecs.crelu import CReLU
     from boc.codecs.dictionary import Dictionary, dictionary_steps
-    from boc.codecs.permutation import DeepPermutation
+    from boc.codecs.frequencies import BitQuantizer, DeepPermutation, ScalarQuantizer, TopZ, UnitNorm
+    from boc.codecs.late_interaction import LateInteraction
+    from boc.codecs.learned import LearnedTerms
     from boc.codecs.presets import concept_code, global_code
-    from boc.codecs.quantizers import BitQuantizer, ScalarQuantizer
-    from boc.codecs.rotation import RandomRotation
-    from boc.codecs.shifted_crelu import ShiftedCReLU
-    from boc.codecs.topz import TopZ
-    from boc.codecs.unit_norm import UnitNorm
+    from boc.codecs.signed import Center, CReLU, RandomRotation, ShiftedCReLU
     from boc.codecs.words import WordTerms
 else:
     LATER = {
         "bag_of_concepts": ("HardAssignment", "SoftAssignment", "concept_steps"),
-        "center": ("Center",),
-        "code_from_config": ("code_of",),
         "codec": ("STEPS", "SurrogateCodec"),
-        "crelu": ("CReLU",),
         "dictionary": ("Dictionary", "dictionary_steps"),
-        "permutation": ("DeepPermutation",),
+        "frequencies": ("BitQuantizer", "DeepPermutation", "ScalarQuantizer", "TopZ", "UnitNorm"),
+        "late_interaction": ("LateInteraction",),
+        "learned": ("LearnedTerms",),
         "presets": ("concept_code", "global_code"),
-        "quantizers": ("BitQuantizer", "ScalarQuantizer"),
-        "rotation": ("RandomRotation",),
-        "shifted_crelu": ("ShiftedCReLU",),
-        "topz": ("TopZ",),
-        "unit_norm": ("UnitNorm",),
+        "signed": ("CReLU", "Center", "RandomRotation", "ShiftedCReLU"),
         "words": ("WordTerms",),
     }
 
@@ -59,6 +49,8 @@ __all__ = [
     "DeepPermutation",
     "Dictionary",
     "HardAssignment",
+    "LateInteraction",
+    "LearnedTerms",
     "RandomRotation",
     "ScalarQuantizer",
     "ShiftedCReLU",

@@ -18,21 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.centring import centred
-from boc.clustering.kmeans import Floats, kmeans, nearest, row_block, spread, squared_distances
-from boc.clustering.wordpieces import carries_content
+from boc.clustering.kmeans import Floats, centred, kmeans, nearest, row_block, squared_distances
 from boc.codecs.base import ConceptStep, Step, frequencies, stacked
-from boc.codecs.quantizers import ScalarQuantizer
-from boc.codecs.topz import keep_block
-from boc.codecs.unit_norm import UnitNorm
+from boc.codecs.frequencies import ScalarQuantizer, UnitNorm, keep_block
 from boc.errors import BocError
+from boc.labels import carries_content
 from boc.types import Embeddings, Modality, Ragged
 from boc.vectors import unit_rows
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
-
-__all__ = ["HardAssignment", "SoftAssignment", "concept_steps", "nearest"]
 
 POLE = 1e-6  # the printed similarity is limited to 1 / POLE
 SCALE = 1e5
@@ -70,15 +65,6 @@ class _Assignment(ConceptStep):
     def fit(self, X: Any, y: object = None) -> _Assignment:
         """Learn at most ``clusters`` centroids from the concepts of ``X``: sets, or an array (n, d) of n sets with one
         row each."""
-        self._learn(X)
-        return self
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.centroids_)
-
-    def _learn(self, X: Any) -> Floats:
-        """Learn the centroids, and return the concepts that they were learned from."""
         if self.clusters < 1:
             raise ValueError(f"clusters must be at least 1, got {self.clusters}")
         points = self._sets(X, reset=True).values
@@ -86,7 +72,11 @@ class _Assignment(ConceptStep):
             raise ValueError("0 concepts found, at least 1 is needed to learn a codebook")
         self.centroids_ = kmeans(points, self.clusters, seed=self.seed, spherical=self.spherical)
         self.term_labels_, self.means_, self.axes_ = NO_LABELS, NONE, NONE
-        return points
+        return self
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.centroids_)
 
     def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
         return self.transform(self._centred(X, modality))
@@ -136,7 +126,7 @@ class HardAssignment(_Assignment):
     ----------
     centroids_ : ndarray of float32 (p, d)
     term_labels_ : ndarray of uint8
-        Labels of the centroids, packed by ``boc.clustering.term_labels``; empty unless they come from a codebook.
+        Labels of the centroids, packed by ``boc.labels``; empty unless they come from a codebook.
     means_ : ndarray of float32 (2, d) or (0, 0)
         What is subtracted from the concepts of pictures and of sentences; empty unless a codebook has it.
     axes_ : ndarray of float32 (d, d) or (0, 0)
@@ -186,36 +176,24 @@ class SoftAssignment(_Assignment):
     ----------
     clusters, seed, spherical, drop_stopwords
         As in ``HardAssignment``.
-    similarity : {"inverse", "gaussian", "printed", "excess", "deviation"}, default="inverse"
-        A function of the distance D: 1 / (1 + D); exp(-D**2 / (2 sigma**2)); 1 / |1 - D|; 1 / (1 + D) less the same
-        of the nearest centroid that is left out (of the farthest, if all are kept), so that a centroid which is barely
-        kept counts next to nothing, as if it were left out; or 1 / (1 + D) less its mean over all centroids, negative
-        for those farther than usual. Deviations are added up with their signs; what is still above 0, to the
-        power .7, is the item's frequency, of which the z largest are kept: the power keeps a few large terms from
-        deciding (Perronnin et al., ECCV 2010). The paper prints
-        1 / (1 - D), which has a pole at D = 1 and is negative beyond it, where TERN's concepts are. A negative
-        frequency cannot be stored, so the sign is dropped (the cosine of sums does not change as long as all D > 1),
-        and near the pole the value is limited to 10**6.
+    similarity : {"inverse", "deviation", "printed"}, default="inverse"
+        A function of the distance D: 1 / (1 + D); the same less its mean over all centroids, negative for those farther
+        than usual; or 1 / |1 - D|. Deviations are added up with their signs; what is still above 0, to the power .7, is
+        the item's frequency, of which the z largest are kept: the power keeps a few large terms from deciding
+        (Perronnin et al., ECCV 2010). The paper prints 1 / (1 - D), which has a pole at D = 1 and is negative beyond
+        it, where TERN's concepts are. A negative frequency cannot be stored, so the sign is dropped (the cosine of
+        sums does not change as long as all D > 1), and near the pole the value is limited to 10**6.
     aggregate : {"sum", "max"}, default="sum"
     z : int or None, default=None
         Number of nearest centroids kept per concept of a document, at most p; None keeps all. With "deviation" the
         number of terms kept per document.
     query_z : int or None, default=None
         The same for a query; None means ``z``.
-    sigma : float or None, default=None
-        Width of "gaussian"; None takes the root mean square distance of the concepts in ``fit`` to their nearest
-        centroid (1 if that is 0), which a codebook stores.
 
     Attributes
     ----------
-    centroids_ : ndarray of float32 (p, d)
-    term_labels_ : ndarray of uint8
-        Labels of the centroids, packed by ``boc.clustering.term_labels``; empty unless they come from a codebook.
-    means_ : ndarray of float32 (2, d) or (0, 0)
-        What is subtracted from the concepts of pictures and of sentences; empty unless a codebook has it.
-    axes_ : ndarray of float32 (d, d) or (0, 0)
-        What they are then multiplied by; empty unless a codebook has it.
-    sigma_ : ndarray of float32 (1,)
+    centroids_, term_labels_, means_, axes_
+        As in ``HardAssignment``.
 
     Examples
     --------
@@ -226,9 +204,9 @@ class SoftAssignment(_Assignment):
     [1.25, 0.125]
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("centroids_", "term_labels_", "means_", "axes_", "sigma_")
+    retired: ClassVar[Mapping[str, Any]] = {"sigma": None}
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "similarity": ("inverse", "gaussian", "printed", "excess", "deviation"),
+        "similarity": ("inverse", "deviation", "printed"),
         "aggregate": ("sum", "max"),
     }
 
@@ -241,7 +219,6 @@ class SoftAssignment(_Assignment):
         aggregate: str = "sum",
         z: int | None = None,
         query_z: int | None = None,
-        sigma: float | None = None,
         spherical: bool = False,
         drop_stopwords: bool = False,
     ) -> None:
@@ -251,7 +228,6 @@ class SoftAssignment(_Assignment):
         self.aggregate = aggregate
         self.z = z
         self.query_z = query_z
-        self.sigma = sigma
         self.spherical = spherical
         self.drop_stopwords = drop_stopwords
 
@@ -262,12 +238,11 @@ class SoftAssignment(_Assignment):
         step = cls(len(codebook), spherical=codebook.spherical, **options)
         step._check()
         step._take(codebook)
-        step._set_sigma(codebook.spread)
         return step
 
     def fit(self, X: Any, y: object = None) -> SoftAssignment:
         self._check()
-        self._set_sigma(spread(self._learn(X), self.centroids_, spherical=self.spherical))
+        super().fit(X)
         return self
 
     def transform(self, X: Any) -> sparse.csr_array:
@@ -284,18 +259,13 @@ class SoftAssignment(_Assignment):
         for name, z in (("z", self.z), ("query_z", self.query_z)):
             if z is not None and z < 1:
                 raise ValueError(f"{name} must be at least 1, got {z}")
-        if self.sigma is not None and not 0 < self.sigma < np.inf:
-            raise ValueError(f"sigma must be a number greater than 0, got {self.sigma}")
-
-    def _set_sigma(self, sigma: float) -> None:
-        self.sigma_ = np.array([sigma or 1.0 if self.sigma is None else self.sigma], dtype=np.float32)
 
     def _assign(self, X: Any, z: int | None) -> sparse.csr_array:
         sets = self._sets(X)
         p = len(self.centroids_)
         parts = []
         signed = self.similarity == "deviation"
-        sought = None if signed or z is None or z >= p else z + (self.similarity == "excess")
+        sought = None if signed or z is None or z >= p else z
         for block in self._blocks(sets, row_block(self.centroids_, sought)):
             if signed:
                 parts.append(keep_block(self._dense(block), min(z or p, p)).power(POWER))
@@ -335,16 +305,12 @@ class SoftAssignment(_Assignment):
 
     def _similar(self, squared: Floats) -> Floats:
         similar: Floats
-        if self.similarity == "gaussian":
-            similar = np.exp(squared / np.float32(-2 * float(self.sigma_[0]) ** 2))
-        elif self.similarity in ("inverse", "excess", "deviation"):
-            similar = np.reciprocal(1 + np.sqrt(squared))
-            if self.similarity == "deviation":
-                similar -= similar.mean(axis=1, keepdims=True)
-            if self.similarity == "excess":
-                similar -= similar.min(axis=1, keepdims=True, initial=1)
-        else:
+        if self.similarity == "printed":
             similar = np.reciprocal(np.maximum(np.abs(1 - np.sqrt(squared)), np.float32(POLE)))
+            return similar
+        similar = np.reciprocal(1 + np.sqrt(squared))
+        if self.similarity == "deviation":
+            similar -= similar.mean(axis=1, keepdims=True)
         return similar
 
 
@@ -359,7 +325,7 @@ def concept_steps(
 ) -> list[Step]:
     """The chain of a Bag of Concepts: ``hard`` or ``soft`` assignment, unit norm, scalar quantiser.
 
-    ``options`` are those of ``HardAssignment`` or ``SoftAssignment`` (similarity, aggregate, z, query_z, sigma,
+    ``options`` are those of ``HardAssignment`` or ``SoftAssignment`` (similarity, aggregate, z, query_z,
     drop_stopwords). Without a codebook the chain learns ``clusters`` centroids in ``fit``.
 
     The scale is 100 times that of the global codes: the components of a dense row are nearly equal, 0.03 +- 0.003 for

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import signature
@@ -54,6 +55,10 @@ class Step:
     learned: ClassVar[tuple[str, ...]] = ()
     added: ClassVar[Mapping[str, NDArray[Any]]] = {}
     """Those of ``learned`` that older indexes lack, and what they stand for there."""
+    retired: ClassVar[Mapping[str, Any]] = {}
+    """Parameters that older indexes have besides, and the one value of each that is still read."""
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """The values of parameters that are words."""
     reads_concepts: ClassVar[bool] = False
     """Whether a chain that begins with this step works on concept sets."""
     rows_together: ClassVar[int] = 1024
@@ -226,12 +231,12 @@ def terms_of(frequencies: NDArray[np.int32], columns: NDArray[np.int32], n_terms
 
 
 def one_row(values: NDArray[Any], columns: NDArray[np.int32], width: int) -> sparse.csr_array:
-    """A csr_array (1, width) of ``values``, none of them 0, in ascending ``columns``.
+    """Return a csr_array (1, width) of ``values``, none of them 0, in ascending ``columns``.
 
-    A copy of an empty row takes a tenth of the time of the constructor, which looks at all that it is given.
+    The constructor looks at all that it is given, which takes longer than a step of a chain; a shallow copy of an empty
+    row does not.
     """
-    matrix = sparse.csr_array.__new__(sparse.csr_array)
-    vars(matrix).update(vars(_empty_row(width, values.dtype)))
+    matrix = copy(_empty_row(width, values.dtype))
     matrix.data, matrix.indices, matrix.indptr = values, columns, np.array([0, len(columns)], np.int32)
     return matrix
 

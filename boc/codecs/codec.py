@@ -1,10 +1,9 @@
-"""A code: chains of steps that encode items and queries as term frequencies."""
+"""A code: a chain of steps that encode items and queries as term frequencies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,22 +12,17 @@ from scipy import sparse
 
 from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment
 from boc.codecs.base import Blocks, Sample, Step, stacked
-from boc.codecs.center import Center
-from boc.codecs.crelu import CReLU
 from boc.codecs.dictionary import Dictionary, query_terms
+from boc.codecs.frequencies import BitQuantizer, DeepPermutation, ScalarQuantizer, TopZ, UnitNorm
 from boc.codecs.late_interaction import LateInteraction
 from boc.codecs.learned import LearnedTerms
-from boc.codecs.permutation import DeepPermutation
-from boc.codecs.quantizers import BitQuantizer, ScalarQuantizer
-from boc.codecs.rotation import RandomRotation
-from boc.codecs.shifted_crelu import ShiftedCReLU
-from boc.codecs.topz import TopZ
-from boc.codecs.unit_norm import UnitNorm
+from boc.codecs.signed import Center, CReLU, RandomRotation, ShiftedCReLU
 from boc.codecs.words import WordTerms
 from boc.errors import BocError
 from boc.types import Embeddings, Modality, QueryCode, Ragged, TermMatrix
 from boc.vectors import are_plain
 
+REMADE = "make the index again with another code"
 STEPS: dict[str, type[Step]] = {
     step.__name__: step
     for step in (
@@ -56,41 +50,33 @@ class SurrogateCodec:
 
     Parameters
     ----------
-    chains : sequences of Step
-        The steps of a chain are applied in order; the last one gives term frequencies (int32 csr). The first decides
-        the input: global vectors or concept sets. The terms of several chains are concatenated, so the score is the
-        sum of their scores.
+    steps : sequence of Step
+        They are applied in order; the last one gives term frequencies (int32 csr). The first decides the input: global
+        vectors or concept sets.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> items = Embeddings("image", np.array([[0.6, -0.8], [1.0, 0.0]], np.float32))
+    >>> codec = SurrogateCodec([CReLU(), ScalarQuantizer(10)]).fit(items)
+    >>> codec.encode_documents(items).toarray().tolist()
+    [[6, 0, 0, 8], [10, 0, 0, 0]]
     """
 
-    def __init__(self, *chains: Sequence[Step]) -> None:
-        self.chains = [list(chain) for chain in chains]
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = list(steps)
         self.n_terms = 0
 
     @property
-    def steps(self) -> list[Step]:
-        """The steps of all chains, chain by chain."""
-        return [step for chain in self.chains for step in chain]
-
-    @property
     def reads_concepts(self) -> bool:
-        """Whether any chain reads concept sets."""
-        return any(chain[0].reads_concepts for chain in self.chains)
-
-    @property
-    def widths(self) -> list[int]:
-        """Number of terms of each chain, once fitted."""
-        return [chain[-1]._n_features_out for chain in self.chains]
+        """Whether the first step reads concept sets."""
+        return self.steps[0].reads_concepts
 
     @property
     def words(self) -> dict[int, str]:
         """The words that terms stand for, by term; none for terms that stand for no word of a vocabulary."""
-        words: dict[int, str] = {}
-        first = 0
-        for chain, width in zip(self.chains, self.widths, strict=True):
-            if isinstance(chain[0], WordTerms):
-                words.update(enumerate(chain[0].words, first))
-            first += width
-        return words
+        first = self.steps[0]
+        return dict(enumerate(first.words)) if isinstance(first, WordTerms) else {}
 
     def sample_rows(self, n_items: int) -> int:
         """How many rows ``fit`` should see at least, of a collection of ``n_items``."""
@@ -98,7 +84,7 @@ class SurrogateCodec:
 
     def terms_at(self, n_items: int) -> int:
         """Number of terms of this code, once fitted, made for a collection of ``n_items``."""
-        return sum(chain[-1].terms_at(n_items) for chain in self.chains)
+        return self.steps[-1].terms_at(n_items)
 
     def learning_work(self, rows: int, n_items: int) -> float:
         """What ``fit`` has to do with so many rows, to compare collections of different sizes by."""
@@ -117,10 +103,9 @@ class SurrogateCodec:
         filled = [sample for sample in samples if len(sample)]
         if not filled:
             raise BocError("no vectors to fit a code on; index at least one item")
-        for chain in self.chains:
-            if not all(step.frozen for step in chain):
-                _fit_chain(chain, filled, n_items)
-        self.n_terms = sum(self.widths)
+        if not all(step.frozen for step in self.steps):
+            _fit_chain(self.steps, filled, n_items)
+        self.n_terms = self.steps[-1]._n_features_out
         return self
 
     def budgeted(self, z: int, query_z: int) -> SurrogateCodec:
@@ -132,40 +117,36 @@ class SurrogateCodec:
 
     def encode_documents(self, embeddings: Embeddings) -> TermMatrix:
         """Term matrix (n, n_terms) of items to be indexed."""
-        return self._joined(self.document_parts(embeddings))
+        return self._encoded(embeddings, "encode_documents")
 
     def encode_queries(self, embeddings: Embeddings) -> TermMatrix:
         """Term matrix (n, n_terms) of queries."""
         code = self.query_code(embeddings.modality) if self.n_terms and len(embeddings) == 1 else None
         if code is not None and are_plain(embeddings.vectors, len(code.mean)):  # each step would check it again
             return query_terms(code, embeddings.vectors)
-        return self._joined(self._parts(embeddings, "encode_queries"))
+        return self._encoded(embeddings, "encode_queries")
 
     @property
     def query_budget(self) -> int | None:
-        """Terms kept per query by a dictionary alone, for ``query_code``; None for other codes."""
-        last = self.chains[0][-1]
-        return last.query_z if len(self.chains) == 1 and isinstance(last, Dictionary) else None
+        """Terms kept per query by a dictionary, for ``query_code``; None for other codes."""
+        last = self.steps[-1]
+        return last.query_z if isinstance(last, Dictionary) else None
 
     def query_code(self, modality: Modality) -> QueryCode | None:
         """What ``encode_queries`` does to float32 vectors of a modality, for a dictionary; None for other codes."""
-        match self.chains:
-            case [[Dictionary() as last]]:
+        match self.steps:
+            case [Dictionary() as last]:
                 mean = np.zeros(last.n_features_in_, np.float32)
-            case [[Center() as first, Dictionary() as last]]:
+            case [Center() as first, Dictionary() as last]:
                 mean = first.mean(modality)
             case _:
                 return None
         return last.query_code(mean)
 
-    def document_parts(self, embeddings: Embeddings) -> list[TermMatrix]:
-        """The term matrices of the chains, which ``encode_documents`` concatenates."""
-        return self._parts(embeddings, "encode_documents")
-
     def config(self) -> dict[str, Any]:
-        """Names and parameters of the steps, and the number of steps per chain, for JSON."""
+        """Names and parameters of the steps, and the number of terms, for JSON."""
         steps = [{"name": type(step).__name__, "params": step.get_params(deep=False)} for step in self.steps]
-        return {"steps": steps, "chains": [len(chain) for chain in self.chains], "n_terms": self.n_terms}
+        return {"steps": steps, "n_terms": self.n_terms}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The learned arrays of the steps, by ``number.name``."""
@@ -178,8 +159,8 @@ class SurrogateCodec:
 
     @classmethod
     def restore(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> SurrogateCodec:
-        """Restore a codec from its ``config()`` and ``arrays()``. BocError for an unknown step, a missing array, or
-        a damaged config."""
+        """Restore a codec from its ``config()`` and ``arrays()``. BocError for an unknown step, a code that this
+        version does not have, a missing array, or a damaged config."""
         try:
             return cls._restored(config, arrays)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -189,11 +170,9 @@ class SurrogateCodec:
 
     @classmethod
     def _restored(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> SurrogateCodec:
-        for entry in config["steps"]:
-            if entry["name"] not in STEPS:
-                raise BocError(f"unknown codec step {entry['name']!r} (known: {', '.join(STEPS)}); upgrade boc")
-        steps = iter(STEPS[entry["name"]](**entry["params"]) for entry in config["steps"])
-        codec = cls(*(list(islice(steps, count)) for count in config.get("chains", [len(config["steps"])])))
+        if len(config.get("chains", [0])) > 1:
+            raise BocError("the index has two codes side by side (mixed), which this boc does not read; " + REMADE)
+        codec = cls([_restored_step(**entry) for entry in config["steps"]])
         for i, (step, width) in enumerate(zip(codec.steps, arrays["widths"], strict=True)):
             step.n_features_in_ = int(width)
             for name in step.learned:
@@ -206,36 +185,50 @@ class SurrogateCodec:
         codec.n_terms = int(config["n_terms"])
         return codec
 
-    def _joined(self, parts: Sequence[TermMatrix]) -> TermMatrix:
-        return parts[0] if len(parts) == 1 else sparse.hstack(parts, format="csr")
-
-    def _parts(self, embeddings: Embeddings, side: str) -> list[TermMatrix]:
+    def _encoded(self, embeddings: Embeddings, side: str) -> TermMatrix:
         if not self.n_terms:
             from sklearn.exceptions import NotFittedError
 
             raise NotFittedError("call fit before encoding")
         if not len(embeddings):
-            return [sparse.csr_array((0, self.n_terms), dtype=np.int32)]
-        parts = []
-        for chain in self.chains:
-            X: Any = chain[0].read(embeddings)
-            columns, width = (X.values if isinstance(X, Ragged) else X).shape[1], chain[0].n_features_in_
-            if columns != width:
-                raise BocError(
-                    f"vectors of dimension {columns} for a code of dimension {width}; "
-                    "use the encoder that the index was made with"
-                )
-            if isinstance(X, Ragged) or len(X) == 1:
-                parts.append(_through(chain, X, side, embeddings.modality))
-            else:
-                together = max(step.rows_together for step in chain)
-                blocks = (X[i : i + together] for i in range(0, len(X), together))
-                parts.append(stacked([_through(chain, block, side, embeddings.modality) for block in blocks]))
-        return parts
+            return sparse.csr_array((0, self.n_terms), dtype=np.int32)
+        X: Any = self.steps[0].read(embeddings)
+        columns, width = (X.values if isinstance(X, Ragged) else X).shape[1], self.steps[0].n_features_in_
+        if columns != width:
+            raise BocError(
+                f"vectors of dimension {columns} for a code of dimension {width}; "
+                "use the encoder that the index was made with"
+            )
+        if isinstance(X, Ragged) or len(X) == 1:
+            return _through(self.steps, X, side, embeddings.modality)
+        together = max(step.rows_together for step in self.steps)
+        blocks = (X[i : i + together] for i in range(0, len(X), together))
+        return stacked([_through(self.steps, block, side, embeddings.modality) for block in blocks])
 
 
-def _through(chain: Sequence[Step], X: Any, side: str, modality: Modality) -> Any:
-    for step in chain:
+def _restored_step(name: str, params: Mapping[str, Any]) -> Step:
+    """Make a step from its stored parameters. BocError for a step, a parameter or a choice that this version lacks."""
+    if name not in STEPS:
+        raise BocError(f"unknown codec step {name!r} (known: {', '.join(STEPS)}); upgrade boc")
+    step = STEPS[name](**current(name, params))
+    for parameter, choices in step.choices.items():
+        if getattr(step, parameter) not in choices:
+            raise BocError(f"{parameter}={getattr(step, parameter)} of {name} is none that this boc reads; {REMADE}")
+    return step
+
+
+def current(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a step without retired ones. BocError if one of these has another value than the one
+    that still means the same."""
+    retired = STEPS[name].retired
+    for parameter, value in retired.items():
+        if params.get(parameter, value) != value:
+            raise BocError(f"{parameter}={params[parameter]} of {name} is none that this boc reads; {REMADE}")
+    return {parameter: value for parameter, value in params.items() if parameter not in retired}
+
+
+def _through(steps: Sequence[Step], X: Any, side: str, modality: Modality) -> Any:
+    for step in steps:
         X = getattr(step, side)(X, modality)
     return X
 

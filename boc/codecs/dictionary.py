@@ -11,7 +11,7 @@ from scipy import sparse
 
 from boc.clustering.cell_index import Centroids, Directions, kmeans_products, rounded, spherical_kmeans
 from boc.codecs.base import Blocks, Step, stacked, terms_of
-from boc.codecs.center import Center
+from boc.codecs.signed import Center
 from boc.types import Modality, QueryCode
 from boc.vectors import FLOAT32, unit_rows
 

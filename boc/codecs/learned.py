@@ -7,7 +7,7 @@ direction of term k, and t its threshold for rows of this modality and kind::
 
 The form is that of SPLADE (Formal et al., SIGIR 2021): a maximum over the rows, and a logarithm that keeps single terms
 small. Both modalities have the same terms. One threshold per modality and kind does what centring does, since
-w . (r - m) is w . r less a constant. ``boc.clustering.learned_terms`` learns directions and thresholds from pictures
+w . (r - m) is w . r less a constant. ``encoders.training.learned_terms`` learns directions and thresholds from pictures
 and their captions.
 """
 
@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from scipy import sparse
 
-from boc.clustering.kmeans import kmeans
-from boc.clustering.learned_head import KINDS, item_rows, largest_products
+from boc.clustering.kmeans import Floats, kmeans
 from boc.codecs.base import ConceptStep, stacked
-from boc.codecs.topz import keep_block
+from boc.codecs.frequencies import keep_block
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
 from boc.vectors import unit_rows
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
+KINDS = ("vector", "concept")
+"""What a row of an item is: the first of its set is the global vector."""
 CELLS = 1 << 22  # products computed at a time
 LEAST = 1e-3  # least excess over a threshold that counts
 COMMON = 0.05  # share of the items that have a nameless term
@@ -53,7 +54,7 @@ class LearnedTerms(ConceptStep):
     thresholds_ : ndarray of float32 (2, 2, p)
         Of pictures and of sentences, for the global vector and for concepts.
     term_labels_ : ndarray of uint8
-        Labels of the terms, packed by ``boc.clustering.term_labels``; empty unless they were learned.
+        Labels of the terms, packed by ``boc.labels``; empty unless they were learned.
 
     Examples
     --------
@@ -128,3 +129,30 @@ class LearnedTerms(ConceptStep):
             found = largest_products(block, self.directions_, thresholds)
             parts.append(keep_block(np.log1p(np.where(found > LEAST, found, 0)), min(z, found.shape[1])))
         return stacked(parts) if parts else sparse.csr_array((0, len(self.directions_)), dtype=np.float32)
+
+
+def item_rows(embeddings: Embeddings) -> Ragged:
+    """The rows of each item, of unit length: its global vector first, then its concepts."""
+    vectors, concepts = unit_rows(embeddings.vectors), embeddings.concepts
+    if concepts is None:
+        return Ragged(vectors, np.arange(len(vectors) + 1, dtype=np.int64))
+    offsets = concepts.offsets + np.arange(len(vectors) + 1)
+    whole = np.zeros(offsets[-1], dtype=bool)
+    whole[offsets[:-1]] = True
+    values = np.empty((len(whole), vectors.shape[1]), np.float32)
+    values[whole], values[~whole] = vectors, unit_rows(concepts.values)
+    return Ragged(values, offsets)
+
+
+def largest_products(rows: Ragged, directions: Floats, thresholds: Floats) -> Floats:
+    """Return the most that the rows of each item have of each direction (p, d) above the threshold (2, p) of their
+    kind: float32 (n, p), -inf for an empty set."""
+    products: Floats = rows.values @ directions.T
+    filled = np.diff(rows.offsets) > 0
+    kinds = np.ones(len(products), np.int64)
+    kinds[rows.offsets[:-1][filled]] = 0
+    products -= thresholds[kinds]
+    best = np.full((len(rows), products.shape[1]), -np.inf, np.float32)
+    if filled.any():  # reduceat cannot handle empty sets
+        best[filled] = np.maximum.reduceat(products, rows.offsets[:-1][filled], axis=0)
+    return best

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.clustering.kmeans import kmeans
-from boc.clustering.term_labels import unpack_labels
 from boc.codecs.base import Blocks, Step, one_row
-from boc.codecs.center import Center
-from boc.codecs.topz import largest
+from boc.codecs.frequencies import largest
+from boc.codecs.signed import Center
+from boc.labels import unpack_labels
 from boc.types import Modality
 from boc.vectors import unit_rows
 
@@ -55,7 +55,7 @@ class WordTerms(Center):
     origin_ : ndarray of float32 (d,) or (0,)
         The mean of the captions, if there is a vocabulary.
     term_labels_ : ndarray of uint8
-        The words, packed by ``boc.clustering.term_labels``; empty without a vocabulary.
+        The words, packed by ``boc.labels``; empty without a vocabulary.
 
     Examples
     --------

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.codecs import Code
-from boc.codecs.posting_stats import document_frequencies, postings_read
+from boc.codecs.frequencies import document_frequencies, postings_read
 from boc.errors import BocError
 from boc.evaluate.metrics import exact_top_k
 from boc.plugins import Index

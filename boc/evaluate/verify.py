@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from boc.codecs import SurrogateCodec
-from boc.codecs.topz import heaviest
+from boc.codecs.frequencies import heaviest
 from boc.errors import BocError, EncoderError
 from boc.inputs.feature_files import FeatureFiles
 from boc.plugins import Index

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.clustering.term_labels import content_words, whole_words
 from boc.errors import BocError
+from boc.labels import content_words, whole_words
 from boc.types import ImageRef
 from boc.vectors import unit_rows
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.atomic_files import write_text
-from boc.clustering.term_labels import Example, Label, content_words
 from boc.errors import ImageError
 from boc.explain.score import Explanation, Match, Parts
 from boc.inputs.images import thumbnail_uri
+from boc.labels import Example, Label, content_words
 from boc.types import Item
 
 DRAWN = 5  # regions drawn on the picture

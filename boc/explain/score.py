@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
-from boc.clustering.term_labels import IndexLabels, Label, content_words, unpack_labels, whole_words
-from boc.codecs.topz import heaviest
+from boc.codecs.frequencies import heaviest
 from boc.errors import BocError, ImageError
+from boc.labels import IndexLabels, Label, content_words, unpack_labels, whole_words
 from boc.types import Embeddings, ImageRef, Item, Ragged, TermMatrix
 from boc.vectors import unit_rows
 
@@ -214,15 +213,13 @@ def _carried(
     """Shares (len(terms), parts) of the parts in each term, in proportion to their frequencies when encoded alone."""
     if parts is None:
         return np.zeros((len(terms), 0))
+    if not codec.reads_concepts:  # terms of the whole vector, not of single parts
+        return np.zeros((len(terms), len(parts.names)))
     n = len(parts.vectors)
     words = [[parts.names[i]] for i in parts.of] if encoded.words is not None else None
     sets = Ragged(parts.vectors, np.arange(n + 1))
     singles = Embeddings(encoded.modality, np.repeat(encoded.vectors, n, axis=0), sets, words=words)
-    matrices = codec.document_parts(singles)
-    for i, chain in enumerate(codec.chains):
-        if not chain[0].reads_concepts:  # terms of the whole vector, not of single parts
-            matrices[i] = sparse.csr_array(matrices[i].shape, dtype=np.int32)
-    frequencies = sparse.hstack(matrices, format="csr")[:, list(terms)].toarray().astype(np.float64)
+    frequencies = codec.encode_documents(singles)[:, list(terms)].toarray().astype(np.float64)
     carried = np.zeros((len(terms), len(parts.names)))
     np.add.at(carried.T, parts.of, frequencies)
     sums = carried.sum(axis=1, keepdims=True)
@@ -241,13 +238,10 @@ class TermLabels(Mapping[int, Label]):
         self._asked = IndexLabels(searcher.index, codec.n_terms)
         self._stored: dict[int, Label] = {}
         self._made: dict[int, Label] = {}
-        start = 0
-        for chain, width in zip(codec.chains, codec.widths, strict=True):
-            for step in chain:
-                packed = getattr(step, "term_labels_", None)
-                if packed is not None:
-                    self._stored.update(enumerate(unpack_labels(packed), start))
-            start += width
+        for step in codec.steps:
+            packed = getattr(step, "term_labels_", None)
+            if packed is not None:
+                self._stored.update(enumerate(unpack_labels(packed)))
 
     def __getitem__(self, term: int) -> Label:
         if term not in self._made:

@@ -296,7 +296,7 @@ def _shared_code(
         return hashlib.sha256(value.tobytes()).hexdigest() if isinstance(value, np.ndarray) else repr(value)
 
     steps = [(type(step).__name__, step.get_params(deep=False)) for step in codec.steps]
-    parts = [steps, [len(chain) for chain in codec.chains], file.contents(sets=codec.reads_concepts)]
+    parts = [steps, file.contents(sets=codec.reads_concepts)]
     key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=told).encode()).hexdigest()[:12]
     return SurrogateCodec.restore(*backend.learned(name, key, learn))
 

@@ -80,7 +80,7 @@ def fit_code(
     n_items = n_items or total
     samples: list[Embeddings | VectorSample] = []
     for modality, count in counts.items():
-        if count and codec.reads_concepts and not all(step.frozen for step in codec.chains[0]):
+        if count and codec.reads_concepts and not all(step.frozen for step in codec.steps):
             samples.append(_sets(file, modality, math.ceil(count / FIT_SETS)))
         elif count:
             samples.append(VectorSample(file, modality, sampled(codec, count, total, n_items)))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boc import plugins
 from boc.codecs import SurrogateCodec
-from boc.codecs.topz import heaviest
+from boc.codecs.frequencies import heaviest
 from boc.errors import BocError, EncoderError
 from boc.inputs.metadata import check_filter
 from boc.inputs.sorting import by_field, check_sort

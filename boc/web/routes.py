@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,8 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, Field
 
 from boc import __version__
-from boc.codecs import code_of
-from boc.codecs.crelu import CReLU
+from boc.codecs import SurrogateCodec, code_of
+from boc.codecs.signed import CReLU
 from boc.errors import BackendError, BocError, ImageError, UnreachableError
 from boc.explain.score import explain_item
 from boc.search.queries import Part
@@ -334,7 +334,7 @@ def _info(opened: Opened, service: Service) -> serialize.Json:
         "items": {kind: manifest.items.get(kind, 0) for kind in ("image", "text")},
         "code": str(code_of(manifest.codec) or ", ".join(entry["name"] for entry in manifest.codec["steps"])),
         "terms": manifest.codec["n_terms"],
-        "query_z": sum(map(_most_terms, searcher.codec.chains, searcher.codec.widths)),
+        "query_z": _most_terms(searcher.codec),
         "rm": manifest.rm,
         "rerank": manifest.rerank,
         "dim": manifest.identity.dim,
@@ -352,8 +352,9 @@ def _info(opened: Opened, service: Service) -> serialize.Json:
     }
 
 
-def _most_terms(chain: Sequence[Any], width: int) -> int:
-    """The largest number of terms of a query in a chain."""
-    halves = any(isinstance(step, CReLU) for step in chain)  # a query has one of the two terms of a component
-    found = [step.query_z or step.z for step in chain if hasattr(step, "query_z")]
-    return min([int(width) // (2 if halves else 1), *(int(z) for z in found if z is not None)])
+def _most_terms(codec: SurrogateCodec) -> int:
+    """The largest number of terms of a query."""
+    steps: list[Any] = list(codec.steps)
+    halves = any(isinstance(step, CReLU) for step in steps)  # a query has one of the two terms of a component
+    found = [step.query_z or step.z for step in steps if hasattr(step, "query_z")]
+    return min([codec.n_terms // (2 if halves else 1), *(int(z) for z in found if z is not None)])

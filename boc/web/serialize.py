@@ -11,9 +11,9 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.clustering.term_labels import Example
 from boc.explain.score import Explanation, Match, Parts
 from boc.inputs.file_facts import shown
+from boc.labels import Example
 from boc.types import Item, TermMatrix
 from boc.web.pictures.sizes import Size
 

@@ -21,8 +21,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import BertConfig, BertModel
 from transformers.utils import logging as transformers_logging
 
-from boc.clustering.wordpieces import stop_words
 from boc.errors import EncoderError
+from boc.labels import stop_words
 
 from .layers import padding_mask
 from .word_tokenizer import LIMIT, Vocabulary

@@ -151,9 +151,7 @@ def test_items_that_take_the_place_of_others_are_counted(library: Path, pictures
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("equal", [True, False])
-@pytest.mark.parametrize(
-    "code", ["scalar", "bits", "permutation", "dictionary", "scalar(plain=true)", "scalar(shift=true)"]
-)
+@pytest.mark.parametrize("code", ["scalar", "bits", "permutation", "dictionary", "scalar(plain=true)"])
 def test_small_and_equal_collections_are_searchable_or_refused(
     library: Path, tmp_path: Path, code: str, count: int, *, equal: bool
 ) -> None:

@@ -24,8 +24,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from torch import Tensor, nn
 
 from boc import plugins
-from boc.clustering.term_labels import whole_words
 from boc.errors import EncoderError, ImageError
+from boc.labels import whole_words
 from boc.types import ImageRef, Runtime
 from encoders.clip import JOINER, ClipEncoder, patch_boxes, window
 from tests.helpers import boc, draw_pictures

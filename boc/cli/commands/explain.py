@@ -12,8 +12,8 @@ import click
 from boc.cli import options
 
 if TYPE_CHECKING:
-    from boc.clustering.term_labels import Label
     from boc.explain.score import Explanation
+    from boc.labels import Label
 
 
 @click.command("explain")

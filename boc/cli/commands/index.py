@@ -72,7 +72,7 @@ def command(
     Examples: boc index photos photos.h5
               boc index photos photos.h5 --code dictionary:2/64 --rm 30
               boc index photos 1.h5 2.h5 3.h5 4.h5
-              boc index photos photos.h5 --code "mixed(codebook=codebook.npz)"
+              boc index photos photos.h5 --code "soft(z=8, codebook=codebook.npz)"
               boc index photos ~/Pictures --encoder tern:models/flickr8k
               boc index photos photos.h5 --metadata photos.csv
               boc index photos exported.h5 --at elastic+https://search.example.org:9200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
@@ -39,13 +38,12 @@ def command(name: str | None, at: str, as_json: bool) -> None:
         click.echo(manifest.to_json())
         return
     total = sum(manifest.items.values())
-    steps = iter(_step(entry["name"], entry["params"]) for entry in manifest.codec["steps"])
+    steps = ", ".join(_step(entry["name"], entry["params"]) for entry in manifest.codec["steps"])
     rounded = "" if index.exact_vectors else ", stored rounded"
-    chains = " + ".join(", ".join(islice(steps, count)) for count in manifest.codec["chains"])
     for label, value in (
         ("items", f"{manifest.items['image']} pictures, {manifest.items['text']} captions"),
         ("code", str(code_of(manifest.codec) or "none that has a name")),
-        ("steps", chains),
+        ("steps", steps),
         ("terms", f"{manifest.codec['n_terms']}"),
         ("postings", f"{manifest.postings} ({manifest.postings / max(1, total):.1f} per item)"),
         ("vectors", f"{manifest.identity.dim} x {manifest.vector_dtype}{rounded}"),

@@ -106,8 +106,7 @@ def command(
     missed = [f"{aim:g}" for aim in targets if aim not in best]
     if missed:
         raise click.ClickException(
-            f"no setting reaches a recall of {', '.join(missed)}; ask for less, or index with "
-            '--code "scalar(shift=true)", which keeps the order of the vectors'
+            f"no setting reaches a recall of {', '.join(missed)}; ask for less, or for fewer hits (-k)"
         )
     if applied:
         _apply(name, at, best[targets[0]], quiet=as_json)

@@ -415,16 +415,16 @@ def test_lines_of_no_item_are_noted(home: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [[], ["--code=dictionary"], ["--code=mixed"], ["--concepts=int8"]])
+@pytest.mark.parametrize("code", [[], ["--code=dictionary"], ["--code=soft"], ["--concepts=int8"]])
 def test_appending_gives_what_one_load_under_that_code_gives(home: Path, code: list[str]) -> None:
     """Half the pictures are indexed, then the other half is put to them, and some of the first again."""
     ids = [f"{i:03d}.png" for i in range(40)]
     for part, chosen in (("first", ids[:20]), ("second", ids[15:])):
         (home / f"{part}.txt").write_text("\n".join(chosen))
         ok("extract", home / "regions.h5", "--ids", home / f"{part}.txt", "-o", home / f"{part}.h5", encoder(home))
-    if code == ["--code=mixed"]:
+    if code == ["--code=soft"]:
         ok("build-codebook", home / "photos.h5", "-o", home / "book.npz", "--clusters", 9)
-        code = [f"--code=mixed(codebook='{home / 'book.npz'}')"]
+        code = [f"--code=soft(z=2, codebook='{home / 'book.npz'}')"]
     ok("index", "grown", home / "first.h5", *code, at(home))
     before = Searcher.open("grown", f"file:{home / 'index'}")
     result = ok("index", "grown", home / "second.h5", "--append", at(home))

@@ -18,17 +18,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from bench.paper.codebooks import dictionary
 from boc.cli import Group
 from boc.cli.commands.build_codebook import command
-from boc.clustering.centring import rescaling
 from boc.clustering.codebook import Codebook
-from boc.clustering.make_codebook import check_alone, check_files, cluster, dictionary, sample_concepts
+from boc.clustering.kmeans import rescaling
+from boc.clustering.make_codebook import check_files, cluster, sample_concepts
 from boc.codecs import SurrogateCodec
 from boc.codecs.bag_of_concepts import concept_steps
 from boc.errors import BocError, FeatureFileError
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile, Header
 from boc.types import MODALITIES, Batch, Embeddings, Identity, Item, Modality, Ragged
+from boc.vectors import unit_rows
 
 DIM = 2
 IDENTITY = Identity("tern:somewhere", "ab" * 32, DIM)
@@ -112,11 +114,14 @@ def test_a_balanced_sample_has_equally_many_of_both_as_far_as_there_are(two: Any
 
 
 def test_concepts_are_centred_by_modality(two: Any, tmp_path: Path) -> None:
-    made = cluster(two, 15, centered=True)
+    made = cluster(two, 15, space="centered")
     of = {m: np.array([row for row in ALL if row[0] == n], np.float32) for n, m in enumerate(MODALITIES)}
     assert made.means is not None
     assert np.allclose(made.means, [of[m].mean(axis=0) for m in MODALITIES])
-    expected = np.concatenate([of[m] - of[m].mean(axis=0) for m in MODALITIES])
+    sample = sample_concepts(two, balanced=True, means=made.means)
+    centred = np.concatenate([of[m] - of[m].mean(axis=0) for m in MODALITIES])
+    assert np.allclose(sorted(map(tuple, sample)), sorted(map(tuple, centred)))
+    expected = unit_rows(sample)
     assert {*map(tuple, made.centroids.round(4).tolist())} == {*map(tuple, expected.round(4).tolist())}
     made.save(tmp_path / "book.npz")
     assert np.array_equal(Codebook.load(tmp_path / "book.npz").means, made.means)
@@ -133,12 +138,12 @@ def test_axes_are_scaled_by_a_power_of_their_variances(two: Any, tmp_path: Path)
     assert np.allclose(np.sort(after), np.sort(before**0.3 * before.max() ** 0.7), rtol=1e-3)
     assert np.isfinite(rescaling(np.zeros((3, 2), np.float32))).all()
 
-    made = cluster(two, 15, rescaled=True)
+    made = cluster(two, 15, space="rescaled")
     assert made.means is not None
     assert made.axes is not None
-    sample = sample_concepts(two, 99, means=made.means)
+    sample = sample_concepts(two, 99, balanced=True, means=made.means)
     assert np.allclose(made.axes, rescaling(sample), atol=1e-4)
-    assert np.allclose(np.sort(made.centroids, axis=0), np.sort(sample @ made.axes, axis=0), atol=1e-4)
+    assert np.allclose(np.sort(made.centroids, axis=0), np.sort(unit_rows(sample @ made.axes), axis=0), atol=1e-4)
     made.save(tmp_path / "book.npz")
     assert np.array_equal(Codebook.load(tmp_path / "book.npz").axes, made.axes)
     replace(made, axes=made.axes[:, :1]).save(tmp_path / "odd.npz")
@@ -146,11 +151,11 @@ def test_axes_are_scaled_by_a_power_of_their_variances(two: Any, tmp_path: Path)
         Codebook.load(tmp_path / "odd.npz")
 
 
-def test_one_modality_or_no_stop_words(two: Any) -> None:
-    assert sorted(names(sample_concepts(two, 99, modalities=("text",)))) == ALL[9:]
+def test_concepts_of_stop_words_can_be_left_out(two: Any) -> None:
     without = [(1, i) for i in (1, 3, 4, 5)]
     assert sorted(names(sample_concepts(two, 99, drop_stopwords=True))) == ALL[:9] + without
-    assert sorted(names(sample_concepts(two, 99, modalities=("text",), drop_stopwords=True))) == without
+    with pytest.raises(BocError, match="no space 'round' of concepts; known: plain, centered, rescaled"):
+        cluster(two, space="round")
 
 
 def test_nothing_to_sample_is_an_error(tmp_path: Path, two: Any) -> None:
@@ -183,27 +188,24 @@ CAPTIONS = [
 
 
 @pytest.mark.slow
-def test_the_dictionary_is_of_frequent_english_words(tmp_path: Path) -> None:
+def test_the_dictionary_of_the_paper_is_of_frequent_english_words(tmp_path: Path) -> None:
     pytest.importorskip("spellchecker")
     captions = [(pieces, [[float(x) for x in v] for v in vectors]) for pieces, vectors in CAPTIONS]
     with FeatureFile(write(tmp_path / "a.h5", [], captions)) as file:
-        book = dictionary([file], 10)
+        book = dictionary(file, 10)
         assert book.words == ("dog", "jumps", "cat", "jump")
         assert book.centroids.tolist() == [[2, 0], [2, 2], [6, 1], [5, 5]]
         assert book.concepts == 3 + 4 + 1 + 1
-        assert dictionary([file], 2).words == ("dog", "jumps")
+        assert dictionary(file, 2).words == ("dog", "jumps")
+    odd = write(tmp_path / "odd.h5", [], [(["xqq", "the"], numbered("text", 2))])
+    with FeatureFile(odd) as file, pytest.raises(click.UsageError, match="no English words"):
+        dictionary(file)
 
 
-def test_captions_without_english_or_without_words_are_refused(tmp_path: Path) -> None:
-    pytest.importorskip("spellchecker")
-    odd = write(tmp_path / "a.h5", [], [(["xqq", "the"], numbered("text", 2))])
-    with FeatureFile(odd) as file, pytest.raises(FeatureFileError, match="no English words"):
-        dictionary([file])
-    with FeatureFile(write(tmp_path / "b.h5", [], [(["dog"], numbered("text", 1))], words=False)) as file:
-        with pytest.raises(FeatureFileError, match="which words"):
-            dictionary([file])
-        with pytest.raises(FeatureFileError, match="which words"):
-            sample_concepts([file], drop_stopwords=True)
+def test_captions_that_do_not_say_their_words_are_refused(tmp_path: Path) -> None:
+    odd = write(tmp_path / "b.h5", [], [(["dog"], numbered("text", 1))], words=False)
+    with FeatureFile(odd) as file, pytest.raises(FeatureFileError, match="which words"):
+        sample_concepts([file], drop_stopwords=True)
 
 
 def test_files_must_hold_concepts_of_one_encoder(tmp_path: Path, library: Path) -> None:
@@ -218,17 +220,13 @@ def test_files_must_hold_concepts_of_one_encoder(tmp_path: Path, library: Path) 
         assert check_files([one]) == IDENTITY
         with pytest.raises(FeatureFileError, match=r"tern:b, but .*mine\.h5 by tern:somewhere"):
             cluster([one, another])
-        with pytest.raises(FeatureFileError, match="no concept vectors of words"):
-            cluster([one], modalities=("text",))
-        with pytest.raises(FeatureFileError, match=r"--encoder 'tern:somewhere\?alone'"):
-            check_alone([one])
     with pytest.raises(FeatureFileError, match="no feature file"):
         check_files([])
 
 
 def made(words: tuple[str, ...] | None = None) -> Codebook:
     centroids = np.random.default_rng(0).standard_normal((3, DIM)).astype(np.float32)
-    return Codebook(centroids, IDENTITY, ("cd", "ef"), {"seed": 3, "spherical": True}, 17, 0.25, words)
+    return Codebook(centroids, IDENTITY, ("cd", "ef"), {"seed": 3, "spherical": True}, 17, words)
 
 
 @pytest.mark.parametrize("words", [None, ("dog", "naïve", "日本")])
@@ -259,8 +257,8 @@ MISSING = np.empty(0)
 def about(**changes: Any) -> NDArray[np.uint8]:
     """The JSON of a codebook with entries changed, or left out where the change is MISSING."""
     entries = {
-        "kind": "codebook", "format": 1, "identity": {"spec": "tern:x", "digest": "0", "dim": DIM}, "sources": [],
-        "options": {}, "concepts": 1, "spread": 1.0, "versions": {},
+        "kind": "codebook", "format": 2, "identity": {"spec": "tern:x", "digest": "0", "dim": DIM}, "sources": [],
+        "options": {}, "concepts": 1, "versions": {},
     } | changes  # fmt: skip
     kept = {key: value for key, value in entries.items() if value is not MISSING}
     return np.frombuffer(json.dumps(kept).encode(), np.uint8)
@@ -277,8 +275,6 @@ HOSTILE: dict[str, dict[str, NDArray[Any]]] = {
     "odd-identity": {"about": about(identity={"spec": "x"})},
     "entry-missing": {"about": about(sources=MISSING)},
     "entry-unknown": {"about": about(extra=1)},
-    "spread-is-nan": {"about": about(spread=float("nan"))},
-    "spread-is-text": {"about": about(spread="wide")},
     "options-are-a-list": {"about": about(options=[])},
     "concepts-are-text": {"about": about(concepts="many")},
     "sources-are-a-number": {"about": about(sources=7)},
@@ -321,9 +317,11 @@ def test_a_damaged_or_foreign_or_missing_file_is_refused(tmp_path: Path) -> None
         Codebook.load(tmp_path / "none.npz")
 
 
-def test_a_newer_format_asks_for_a_newer_boc(tmp_path: Path) -> None:
-    path = archive(tmp_path / "book.npz", about=about(format=2, novelty="x"))
-    with pytest.raises(BocError, match="codebook format 2, this boc reads up to 1; upgrade boc"):
+def test_an_older_format_is_read_and_a_newer_one_asks_for_a_newer_boc(tmp_path: Path) -> None:
+    older = Codebook.load(archive(tmp_path / "book.npz", about=about(format=1, spread=0.5)))
+    assert np.array_equal(older.centroids, made().centroids)
+    path = archive(tmp_path / "book.npz", about=about(format=3, novelty="x"))
+    with pytest.raises(BocError, match="codebook format 3, this boc reads up to 2; upgrade boc"):
         Codebook.load(path)
 
 
@@ -344,17 +342,16 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(group, ["build-codebook", *map(str, arguments)])
 
 
-def test_the_command_makes_codebooks_that_encode(library: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["plain", "centered", "rescaled"])
+def test_the_command_makes_codebooks_that_encode(library: Path, tmp_path: Path, kind: str) -> None:
     features, output = library / "photos.h5", tmp_path / "book.npz"
-    result = run(features, "-o", output, "--clusters", 12, "--sample", 300, "--seed", 5, "--stopwords", "drop")
+    result = run(features, "-o", output, "--clusters", 12, "--kind", kind)
     assert result.exit_code == 0, result.output
-    assert "12 centroids of 300 concepts" in result.stdout
-    assert "clustering" in result.stderr
     book = Codebook.load(output)
-    assert book.options["seed"] == 5
-    assert book.options["drop_stopwords"]
+    assert f"12 centroids of {book.concepts} concepts" in result.stdout
+    assert "clustering" in result.stderr
     again = tmp_path / "again.npz"
-    run(features, "-o", again, "--clusters", 12, "--sample", 300, "--seed", 5, "--stopwords", "drop")
+    run(features, "-o", again, "--clusters", 12, "--kind", kind)
     assert again.read_bytes() == output.read_bytes()
     with FeatureFile(features) as file:
         book.check(file.header.identity)
@@ -365,25 +362,12 @@ def test_the_command_makes_codebooks_that_encode(library: Path, tmp_path: Path) 
     assert (np.diff(terms.indptr) > 0).all()
 
 
-def test_the_command_makes_dictionaries(library: Path, tmp_path: Path) -> None:
-    pytest.importorskip("spellchecker")
-    result = run(library / "photos.h5", "-o", tmp_path / "words.npz", "--dictionary", "--clusters", 3)
-    assert result.exit_code == 0, result.output
-    words = Codebook.load(tmp_path / "words.npz").words
-    assert words is not None
-    assert set(words) <= {"box", "left", "right", "red", "green", "blue", "yellow", "purple"}
-    assert words[0] == "box"
-
-
 def test_the_command_complains_before_it_works(library: Path, tmp_path: Path) -> None:
     features, output = library / "photos.h5", tmp_path / "book.npz"
     for arguments, message in (
         ((tmp_path / "none.h5", "-o", output), "no such file"),
         ((library / "regions.h5", "-o", output), "holds regions"),
         ((features, "-o", tmp_path), "is a folder"),
-        ((features, "-o", output, "--decontextualized"), "?alone'"),
-        ((features, "-o", output, "--dictionary", "--spherical"), "leave the other choices out"),
-        ((features, "-o", output, "--words-only", "--balanced"), "nothing to balance"),
     ):
         result = run(*arguments)
         assert result.exit_code != 0

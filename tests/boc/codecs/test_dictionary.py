@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from boc.clustering.cell_index import ONE_CELL_CENTROIDS, rounded
 from boc.codecs import SurrogateCodec, dictionary, global_code
-from boc.codecs.center import Center
 from boc.codecs.dictionary import (
     CHOICE,
     Dictionary,
@@ -24,6 +23,7 @@ from boc.codecs.dictionary import (
     query_terms,
     vocabulary_size,
 )
+from boc.codecs.signed import Center
 from boc.types import Embeddings, QueryCode
 from boc.vectors import unit_rows
 from tests.oracles import assert_canonical, same_matrix

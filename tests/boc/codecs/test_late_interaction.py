@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from boc.codecs import SurrogateCodec
-from boc.codecs.code_from_config import code_of
 from boc.codecs.late_interaction import TOP, LateInteraction
+from boc.codecs.parse import code_of
 from boc.errors import BocError
 from boc.explain.score import explain
 from boc.indexes.build import build_index

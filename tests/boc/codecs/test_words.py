@@ -14,10 +14,9 @@ from scipy import sparse
 from sklearn.linear_model import Ridge
 
 from boc.clustering.codebook import Codebook
-from boc.clustering.term_labels import Label, content_words, pack_labels
-from boc.clustering.vocabulary import FREQUENT, RIDGE
+from boc.clustering.make_codebook import FREQUENT, RIDGE
 from boc.codecs import Code, SurrogateCodec, WordTerms, parse_code
-from boc.codecs.code_from_config import code_of
+from boc.codecs.parse import code_of
 from boc.codecs.surrogate_text import to_words, with_words
 from boc.codecs.words import LEAST
 from boc.errors import BocError
@@ -26,6 +25,7 @@ from boc.indexes.build import append, build_index, delete
 from boc.indexes.copy import copy_index
 from boc.indexes.export import export_index
 from boc.inputs.features import FeatureFile
+from boc.labels import Label, content_words, pack_labels
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Identity, Item
 from boc.vectors import unit_rows
@@ -41,7 +41,7 @@ def gaussian(rows: int, seed: int) -> NDArray[np.float32]:
 def book_of(words: NDArray[np.float32], origin: NDArray[np.float32]) -> Codebook:
     names = tuple(f"word{chr(97 + i)}" for i in range(len(words)))
     labels = pack_labels([Label((name,)) for name in names])
-    return Codebook(words, Identity("t:x", "0" * 64, WIDTH), (), {}, len(words), 1.0, names, labels, origin=origin)
+    return Codebook(words, Identity("t:x", "0" * 64, WIDTH), (), {}, len(words), names, labels, origin=origin)
 
 
 @given(seed=st.integers(0, 10**6), query_z=st.integers(1, 12))
@@ -94,7 +94,7 @@ def test_only_pictures_are_written_in_words() -> None:
 @pytest.fixture(scope="module")
 def book(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("words") / "words.npz"
-    made = boc("build-codebook", library / "photos.h5", "-o", path, "--words", "--clusters", 7)
+    made = boc("build-codebook", library / "photos.h5", "-o", path, "--kind", "words", "--clusters", 7)
     assert made.stdout == f"7 words in {path}\n"
     return path
 
@@ -175,18 +175,14 @@ def test_what_does_not_go_together_is_refused(library: Path, book: Path, tmp_pat
     table.write_text("id,words:text\n007.png,mine\n")
     with pytest.raises(BocError, match="the metadata field 'words' holds the words of pictures"):
         build_index("x", library / "photos.h5", code=f"words(codebook='{book}')", metadata=table, at=at)
-    with pytest.raises(BocError, match="the codebook holds the vectors of words; make one without"):
+    with pytest.raises(BocError, match="the codebook holds the vectors of words; make one with"):
         parse_code(f"hard(codebook='{book}')").load_codebook()
     other = tmp_path / "book.npz"
-    Codebook(np.eye(3, dtype=np.float32), Identity("t:x", "0" * 64, 3), (), {}, 9, 0.5).save(other)
-    with pytest.raises(BocError, match="the codebook holds concepts; make one with boc build-codebook --words"):
+    Codebook(np.eye(3, dtype=np.float32), Identity("t:x", "0" * 64, 3), (), {}, 9).save(other)
+    with pytest.raises(BocError, match="the codebook holds concepts; make one with boc build-codebook --kind words"):
         Code("words", codebook=str(other)).load_codebook()
-    with pytest.raises(BocError, match="make one with boc build-codebook FEATURES -o FILE --words"):
+    with pytest.raises(BocError, match="make one with boc build-codebook FEATURES -o FILE --kind words"):
         Code("words").load_codebook()
-    for option in ("--dictionary", "--spherical", "--balanced", "--words-only"):
-        refused = boc("build-codebook", library / "photos.h5", "-o", tmp_path / "n.npz", "--words", option)
-        assert refused.exit_code == 2
-        assert "--words learns words from captions" in refused.output
     searcher = Searcher.open("photos", f"file:{library / 'index'}")
     with pytest.raises(BocError, match="leave out rerank, mmr"):
         searcher.search_words(["box"], rerank="dot", mmr=0.5)

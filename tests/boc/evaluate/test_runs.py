@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from boc.codecs import ScalarQuantizer, ShiftedCReLU, SurrogateCodec
 from boc.errors import BocError, FeatureFileError
 from boc.evaluate import runs
 from boc.evaluate.metrics import Gain, evaluate, evaluate_ndcg
@@ -115,7 +116,8 @@ def test_the_dot_product_is_that_of_the_vectors_to_the_bit(library: Path) -> Non
 def test_an_index_that_cuts_nothing_off_is_measured_as_its_features(tmp_path: Path, metric: Metric, gain: Gain) -> None:
     items = items_of(12, 60)
     path, at = write(tmp_path / "f.h5", items, dim=8, least=1), f"file:{tmp_path / 'index'}"
-    shared = {"code": "scalar(plain=true, shift=true)", "rm": 60, "rerank": metric}
+    code = SurrogateCodec([ShiftedCReLU(), ScalarQuantizer(10_000)])  # all items share a term with a query
+    shared = {"code": code, "rm": 60, "rerank": metric}
     build_index("all", path, at=at, concepts="float16", **shared)
     relevance = np.float32(np.random.default_rng(0).random((60, 12)))
     write_relevance(tmp_path / "r.f32", relevance)

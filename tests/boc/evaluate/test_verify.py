@@ -265,7 +265,7 @@ def test_features_of_something_else_are_refused(place: str, tmp_path: Path) -> N
 def test_codes_of_concepts_are_held_against_what_is_stored_or_the_features(library: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path}"
     assert boc("build-codebook", library / "photos.h5", "-o", tmp_path / "book.npz", "--clusters", 9).exit_code == 0
-    code = ("--code", f"mixed(codebook='{tmp_path / 'book.npz'}')")
+    code = ("--code", f"soft(z=2, codebook='{tmp_path / 'book.npz'}')")
     assert boc("index", "photos", library / "photos.h5", "--at", at, *code).exit_code == 0
     index = plugins.backend(at).open("photos")
     for files, against in (([], "terms"), ([library / "photos.h5"], "features")):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from boc.codecs.topz import heaviest
+from boc.codecs.frequencies import heaviest
 from boc.errors import BocError
 from boc.search.searcher import Searcher
 from boc.types import Rescore, Stages

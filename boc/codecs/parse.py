@@ -1,20 +1,23 @@
 """Codes as values: a name with arguments, which is formatted as text and parsed from text.
 
+The syntax is ``NAME[:Z][/QUERY_Z][(ARGUMENT=VALUE, ...)]``. ``Z`` and ``QUERY_Z`` are short for the arguments ``z`` and
+``query_z``. A value with blanks, quotes, parentheses, commas or equals signs is quoted, with single or double quotes;
+the same quote inside is doubled.
+
 This module does not import numpy, so the command line can list, complete and check codes quickly.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from boc.codecs.code_syntax import join_code, split_code
 from boc.errors import BocError
-from boc.names import CONCEPT_CODES, LEARNED_CODES, READINGS, WORD_CODES
+from boc.names import CONCEPT_CODES, LEARNED_CODES, WORD_CODES
 
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
@@ -23,6 +26,11 @@ if TYPE_CHECKING:
 DEFAULT_Z = 64
 DEFAULT_QUERY_Z = 128
 HELP = "boc index --help lists all codes with their arguments"
+FORM = "write NAME:Z/QUERY_Z or NAME(ARGUMENT=VALUE, ...), such as dictionary:2/64 or soft(z=8, aggregate=max)"
+BUDGETS = ("z", "query_z")
+BARE = re.compile(r"""[^\s()=,'"]+""")
+TOKEN = re.compile(rf"""{BARE.pattern}|'(?:[^']|'')*'|"(?:[^"]|"")*"|[()=,]""")
+HEAD = re.compile(r"([^:/]+)(?::([^:/]+))?(?:/([^:/]+))?")
 
 
 @dataclass(frozen=True)
@@ -97,57 +105,36 @@ class Kind:
 
 
 NUMBERS: dict[str, Rule] = {"z": Whole(), "query_z": Whole()}
-SEED: dict[str, Rule] = {"seed": Whole(0, 2**32 - 1)}
-ROTATED: dict[str, Rule] = {**NUMBERS, "plain": Flag(), "shift": Flag(), "expand": Whole(), **SEED}
 TERMS: dict[str, Rule] = {"terms": Whole(1, 2**18)}
-BOOK: dict[str, Rule] = {"codebook": File(), "stopwords": OneOf(("keep", "drop"))}
-SOFT: dict[str, Rule] = {
-    **NUMBERS,
-    **BOOK,
-    "similarity": OneOf(("inverse", "gaussian", "printed", "excess", "deviation")),
-    "aggregate": OneOf(("sum", "max")),
-}
+BOOK: dict[str, Rule] = {"codebook": File()}
 CODES = {
-    "scalar": Kind(
-        "components of the rotated vector, frequencies in proportion", {**ROTATED, "reading": OneOf(READINGS["scalar"])}
-    ),
-    "bits": Kind("the same, frequencies of few bits", {**ROTATED, "bits": Whole(1, 15)}),
-    "permutation": Kind("the same, frequencies by rank", {**ROTATED, "reading": OneOf(READINGS["permutation"])}),
+    "scalar": Kind("components of the rotated vector, frequencies in proportion", {**NUMBERS, "plain": Flag()}),
+    "bits": Kind("the same, frequencies of few bits", {**NUMBERS, "bits": Whole(1, 15)}),
+    "permutation": Kind("the same, frequencies by rank", {**NUMBERS, "plain": Flag()}),
     "dictionary": Kind(
-        "nearest centroids of whole vectors, learned from the items",
-        {"z": Whole(1, 16), "query_z": Whole(), **TERMS, "plain": Flag(), **SEED},
+        "nearest centroids of whole vectors, learned from the items", {"z": Whole(1, 16), "query_z": Whole(), **TERMS}
     ),
     "hard": Kind("nearest centroid of each concept, counted", BOOK),
-    "soft": Kind("similarities of concepts to their nearest centroids", SOFT),
-    "mixed": Kind("soft and dictionary side by side", {**SOFT, **TERMS, **SEED}),
-    "words": Kind(
-        "words nearest to a picture, to be read and searched as text",
-        {**NUMBERS, "codebook": File()},
+    "soft": Kind(
+        "similarities of concepts to their nearest centroids",
+        {**NUMBERS, **BOOK, "similarity": OneOf(("inverse", "deviation")), "aggregate": OneOf(("sum", "max"))},
     ),
-    "learned": Kind(
-        "terms learned from pictures and their captions",
-        {**NUMBERS, "codebook": File()},
-    ),
+    "words": Kind("words nearest to a picture, to be read and searched as text", {**NUMBERS, **BOOK}),
+    "learned": Kind("terms learned from pictures and their captions", {**NUMBERS, **BOOK}),
     "late": Kind(
-        "late interaction, how near the best region is to centroids of words",
-        {**TERMS, "density": Whole(1, 100), **SEED},
+        "late interaction, how near the best region is to centroids of words", {**TERMS, "density": Whole(1, 100)}
     ),
 }
 ARGUMENTS = {
-    "z": "terms per item [64; dictionary: 2; words: 32; learned: 8]; soft, mixed: per concept [all; 2]",
-    "query_z": "terms per query [128; dictionary: 64; words, learned: 32]; soft, mixed: per concept [z]",
+    "z": "terms per item [64; dictionary: 2; words: 32; learned: 8]; soft: per concept [all]",
+    "query_z": "terms per query [128; dictionary: 64; words, learned: 32]; soft: per concept [z]",
     "terms": "centroids of the dictionary [by the number of items], or of words [1024]",
     "density": "percent of the pictures that have a term [20]",
     "bits": "bits per frequency [4]",
     "plain": "true: neither centre nor rotate, as in the papers [false]",
-    "shift": "true: keep all terms, and so the order of the vectors [false]",
-    "reading": "kept: quantise the kept terms; offset: ranks from 2z to z + 1; printed: quantise, then keep [kept]",
-    "expand": "number of rotations side by side [1]",
     "codebook": "file made by boc build-codebook; required",
-    "stopwords": "keep or drop the concepts of English stop-words [keep]",
-    "similarity": "inverse, gaussian, printed, excess or deviation, of concept and centroid [inverse]",
+    "similarity": "of concept and centroid: inverse, or deviation, over a rescaled codebook [inverse]",
     "aggregate": "sum or max over the concepts of an item [sum]",
-    "seed": "of the rotation, or of the k-means [0]",
 }
 """Meaning of each argument, with its default in brackets."""
 
@@ -173,15 +160,10 @@ class Code:
     terms: int | None = None
     bits: int = 4
     plain: bool = False
-    shift: bool = False
-    reading: str = "kept"
-    expand: int = 1
     codebook: str | None = None
-    stopwords: str = "keep"
     similarity: str = "inverse"
     aggregate: str = "sum"
     density: int = 20
-    seed: int = 0
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -189,23 +171,20 @@ class Code:
             rule = _rule(self.name, argument)
             if not rule.takes(value):
                 raise _refused(self.name, argument, rule, value)
-        if self.shift and (self.z is not None or self.query_z is not None):
-            raise BocError(f"code {self}: a shifted code keeps every term; leave out z and query_z, or leave out shift")
-        if self.shift and self.reading != "kept":
-            raise BocError(f"code {self}: a shifted code has one reading; leave out reading, or leave out shift")
-        if self.plain and self.expand > 1:
-            raise BocError(f"code {self}: expand rotates, plain does not; give one of them")
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments with other values than their defaults, in the order of the fields."""
-        given = {each.name: (getattr(self, each.name), each.default) for each in fields(self)[1:]}
-        return {name: value for name, (value, default) in given.items() if value != default}
+        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)[1:]}
+        return {name: value for name, (value, default) in values.items() if value != default}
 
     def __str__(self) -> str:
-        written = {name: str(value) for name, value in self.arguments.items()}
-        flags = {name: text.lower() for name, text in written.items() if isinstance(getattr(self, name), bool)}
-        return join_code(self.name, written | flags)
+        written = {name: _written(value) for name, value in self.arguments.items()}
+        if written.keys() <= set(BUDGETS):
+            return self.name + "".join(
+                sign + written[key] for sign, key in zip(":/", BUDGETS, strict=True) if key in written
+            )
+        return f"{self.name}({', '.join(f'{key}={value}' for key, value in written.items())})"
 
     __repr__ = __str__
 
@@ -225,7 +204,7 @@ class Code:
         if not self.reads_codebook:
             return None
         kind = {**dict.fromkeys(WORD_CODES, "words"), **dict.fromkeys(LEARNED_CODES, "learned")}.get(self.name)
-        option = "" if kind is None else f" --{kind}"
+        option = "" if kind is None else f" --kind {kind}"
         if self.codebook is None:
             raise BocError(
                 f"code {self}: needs a codebook; make one with boc build-codebook FEATURES -o FILE"
@@ -235,15 +214,14 @@ class Code:
 
         book = Codebook.load(Path(self.codebook).expanduser())
         if book.made_for != (kind or "concepts"):
-            held = {"concepts": "concepts", "words": "the vectors of words", "learned": "learned terms"}[book.made_for]
-            way = f"with boc build-codebook{option}" if kind else f"without boc build-codebook --{book.made_for}"
-            raise BocError(f"code {self}: the codebook holds {held}; make one {way}")
+            contents = {"words": "the vectors of words", "learned": "learned terms"}.get(book.made_for, "concepts")
+            raise BocError(f"code {self}: the codebook holds {contents}; make one with boc build-codebook{option}")
         return book
 
     def budgets(self, dim: int) -> tuple[int, int]:
         """Terms of an item and of a query under a code of components, for vectors of ``dim`` components: those of the
         code, or the defaults limited to twice the components. BocError for more than that."""
-        terms = 2 * dim * self.expand
+        terms = 2 * dim
         for argument, value in (("z", self.z), ("query_z", self.query_z)):
             if value is not None and value > terms:
                 raise BocError(
@@ -259,7 +237,7 @@ class Code:
         from boc.codecs.presets import concept_code, global_code, late_code, learned_code, word_code
 
         if self.name == "late":
-            return late_code(self.terms, self.density, self.seed)
+            return late_code(self.terms, self.density)
         z, query_z = self.z, self.query_z
         book = codebook if self.reads_codebook and codebook is not None else self.load_codebook()
         if book is not None and self.name in WORD_CODES:
@@ -268,15 +246,11 @@ class Code:
             return learned_code(book, z=z, query_z=query_z)
         if book is not None:
             return concept_code(
-                book, self.name, z=z, query_z=query_z, similarity=self.similarity, aggregate=self.aggregate,
-                drop_stopwords=self.stopwords == "drop", terms=self.terms, seed=self.seed,
-            )  # fmt: skip
-        if "expand" in CODES[self.name].rules and not self.shift:
+                book, self.name, z=z, query_z=query_z, similarity=self.similarity, aggregate=self.aggregate
+            )
+        if self.name != "dictionary":
             z, query_z = self.budgets(dim)
-        return global_code(
-            self.name, z=z, query_z=query_z, center=not self.plain, rotate=not self.plain, shift=self.shift,
-            expand=self.expand, seed=self.seed, bits=self.bits, terms=self.terms, reading=self.reading,
-        )  # fmt: skip
+        return global_code(self.name, z=z, query_z=query_z, plain=self.plain, bits=self.bits, terms=self.terms)
 
 
 def parse_code(text: str) -> Code:
@@ -293,6 +267,85 @@ def parse_code(text: str) -> Code:
         if arguments[argument] is None:
             raise _refused(name, argument, rule, value)
     return Code(name, **arguments)
+
+
+def split_code(text: str) -> tuple[str, dict[str, str]]:
+    """Split a code into its name and its arguments as text. BocError for invalid syntax."""
+    tokens = Tokens(text)
+    head = HEAD.fullmatch(tokens.take("a name"))
+    if head is None:
+        raise tokens.error("the name is followed by something else than :Z and /QUERY_Z")
+    name, *numbers = head.groups()
+    arguments = {key: value for key, value in zip(BUDGETS, numbers, strict=True) if value is not None}
+    if tokens.accept("("):
+        for key, value in _listed(tokens):
+            if key in arguments:
+                raise tokens.error(f"{key} is given twice")
+            arguments[key] = value
+    if tokens.next:
+        raise tokens.error(f"{tokens.next!r} is too much")
+    return str(name), arguments
+
+
+def _listed(tokens: Tokens) -> Iterator[tuple[str, str]]:
+    """The arguments up to the closing parenthesis."""
+    if tokens.accept(")"):
+        return
+    while True:
+        key = tokens.take("an argument")
+        if not tokens.accept("="):
+            raise tokens.error(f"{key} has no value")
+        yield key, tokens.take(f"a value of {key}")
+        if tokens.accept(")"):
+            return
+        if not tokens.accept(","):
+            raise tokens.error(f"a comma or ) is missing before {tokens.next!r}" if tokens.next else ") is missing")
+
+
+def _written(value: object) -> str:
+    """The value of an argument as text, in quotes if it needs them."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if BARE.fullmatch(text) else "'" + text.replace("'", "''") + "'"
+
+
+class Tokens:
+    """The tokens of a code: words, quoted texts and signs."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.position = 0
+        self.next = ""
+        """The next token, including quotes; "" at the end."""
+        self._advance()
+
+    def accept(self, sign: str) -> bool:
+        """Consume ``sign`` if it is the next token; return whether it was."""
+        if self.next != sign:
+            return False
+        self._advance()
+        return True
+
+    def take(self, expected: str) -> str:
+        """Consume and return the next word or quoted text. BocError naming ``expected`` if the next token is a sign."""
+        token = self.next
+        if not token or token in "()=,":
+            raise self.error(f"{expected} is missing before {token!r}" if token else f"{expected} is missing")
+        self._advance()
+        quote = token[0]
+        return token[1:-1].replace(2 * quote, quote) if quote in "'\"" else token
+
+    def error(self, what: str) -> BocError:
+        """A BocError about the code."""
+        return BocError(f"code {self.text!r}: {what}; {FORM}")
+
+    def _advance(self) -> None:
+        rest = self.text[self.position :].lstrip()
+        start = len(self.text) - len(rest)
+        match = TOKEN.match(self.text, start)
+        if rest and match is None:
+            raise self.error(f"the quote {rest[0]} is not closed")
+        self.next = match[0] if match else ""
+        self.position = start + len(self.next)
 
 
 def _check_name(name: str) -> None:
@@ -316,3 +369,52 @@ def _refused(name: str, argument: str, rule: Rule, value: object) -> BocError:
 def _meant(typed: str, known: Mapping[str, Any]) -> str:
     near = get_close_matches(typed.lower(), known, 1)
     return f" (did you mean {near[0]}?)" if near else ""
+
+
+# The step that distinguishes a code from those below it, and the parameters of steps that are arguments of the code.
+CODE_OF_STEP = {
+    "WordTerms": "words",
+    "LearnedTerms": "learned",
+    "Dictionary": "dictionary",
+    "SoftAssignment": "soft",
+    "HardAssignment": "hard",
+    "LateInteraction": "late",
+    "BitQuantizer": "bits",
+    "DeepPermutation": "permutation",
+    "ScalarQuantizer": "scalar",
+}
+
+
+def code_of(config: Mapping[str, Any]) -> Code | None:
+    """Return the code whose codec has this configuration, with its budgets and without its codebook file.
+
+    ``config`` is what ``SurrogateCodec.config`` gives and a manifest keeps. None if no code has exactly these steps.
+    """
+    import numpy as np
+
+    from boc.clustering.codebook import Codebook
+    from boc.codecs.codec import current
+    from boc.types import Identity
+
+    params = {step["name"]: step["params"] for step in config["steps"]}
+    name = next((name for step, name in CODE_OF_STEP.items() if step in params), None)
+    if name is None:
+        return None
+    every = {key: value for step in params.values() for key, value in step.items()}
+    every["plain"] = "RandomRotation" not in params
+    try:
+        code = Code(name, **{key: value for key, value in every.items() if key in CODES[name].rules})
+        book = None
+        if code.reads_codebook:
+            options = {"spherical": every.get("spherical", False)}
+            centroids = np.zeros((every["clusters"], 1), np.float32)
+            book = Codebook(centroids, Identity("", "", 1), (), options, 0)
+        made = code.codec(max(code.z or 1, code.query_z or 1), book)
+        stored = [(step["name"], current(step["name"], step["params"])) for step in config["steps"]]
+    except (BocError, LookupError):
+        return None
+    steps = [(type(step).__name__, step.get_params()) for step in made.steps]
+    same = [name for name, _ in steps] == [name for name, _ in stored] and all(
+        {**mine, **theirs} == mine for (_, mine), (_, theirs) in zip(steps, stored, strict=True)
+    )
+    return code if same else None

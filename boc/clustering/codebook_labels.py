@@ -1,0 +1,107 @@
+"""Labels of the centroids of a codebook: the words and regions nearest to each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.clustering.codebook import Codebook
+from boc.clustering.kmeans import centred, nearest
+from boc.inputs.features import FeatureFile
+from boc.labels import EXAMPLES, WORDS, Box, Example, Label, content_words, distinctive, whole_words
+from boc.types import MODALITIES, Batch, Modality, Ragged
+from boc.vectors import unit_rows
+
+BATCH = 1024  # items read at a time
+
+
+def codebook_labels(book: Codebook, files: Iterable[FeatureFile], batch: int = BATCH) -> list[Label]:
+    """Return one label per centroid: words from the concepts of sentences, and its nearest regions, at most one per
+    picture.
+
+    Concepts belong to the nearest centroid, compared as the codebook says. A word-piece counts for its whole word, and
+    words are ranked by their frequency against that in all centroids, after the word that a centroid already has.
+    ``files`` hold embeddings; files without concepts and sentences without words add nothing. They are read ``batch``
+    items at a time; memory holds one number per pair of a centroid and a word.
+    """
+    words, regions = _WordCounts(len(book)), _NearestRegions(len(book))
+
+    def assign(concepts: NDArray[np.float32], modality: Modality) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        concepts = centred(concepts, modality, book.means, book.axes)
+        columns, squared = nearest(unit_rows(concepts) if book.spherical else concepts, book.centroids, 1)
+        return columns[:, 0], squared[:, 0]
+
+    for file in files:
+        for modality in MODALITIES:
+            for rows in file.batches(modality, batch):
+                sets, pieces = rows.embeddings.concepts, rows.embeddings.words
+                if sets is None or not len(sets.values):
+                    continue
+                if modality == "image":
+                    regions.add(rows, sets, *assign(sets.values, modality))
+                elif pieces is not None:
+                    words.add(pieces, assign(sets.values, modality)[0])
+    names = [()] * len(book) if book.words is None else [(word,) for word in book.words]
+    return [
+        Label(tuple(dict.fromkeys([*name, *typical]))[:WORDS], examples)
+        for name, typical, examples in zip(names, words.labels(), regions.examples(), strict=True)
+    ]
+
+
+class _WordCounts:
+    """The frequency of each word in each centroid."""
+
+    def __init__(self, n_codewords: int) -> None:
+        self._n = n_codewords
+        self._number: dict[str, int] = {}
+        self._counts: Counter[tuple[int, int]] = Counter()
+
+    def add(self, sentences: Sequence[Sequence[str]], codewords: NDArray[np.int64]) -> None:
+        """Count the words of sentences (lists of pieces); ``codewords`` are the centroids of all pieces, in order."""
+        place = 0
+        for pieces in sentences:
+            words, of = whole_words(pieces)
+            kept = {i: self._number.setdefault(w, len(self._number)) for i, w in enumerate(words) if content_words(w)}
+            pairs = zip(codewords[place : place + len(pieces)].tolist(), of.tolist(), strict=True)
+            self._counts.update((codeword, kept[i]) for codeword, i in sorted(set(pairs)) if i in kept)
+            place += len(pieces)
+
+    def labels(self) -> Iterator[tuple[str, ...]]:
+        names = list(self._number)
+        inside: list[dict[str, int]] = [{} for _ in range(self._n)]
+        general = Counter[str]()
+        for (codeword, number), count in self._counts.items():
+            inside[codeword][names[number]] = count
+            general[names[number]] += count
+        total = general.total()
+        for found in inside:
+            yield tuple(distinctive(found, sum(found.values()), general, total)[:WORDS])
+
+
+class _NearestRegions:
+    """The regions nearest to each centroid, at most one per picture; ties to the first one seen."""
+
+    def __init__(self, n_codewords: int) -> None:
+        self._best: list[list[tuple[float, Example]]] = [[] for _ in range(n_codewords)]
+
+    def add(self, batch: Batch, sets: Ragged, codewords: NDArray[np.int64], distances: NDArray[np.float32]) -> None:
+        """Add all regions, ``sets``, of a batch of pictures."""
+        boxes = batch.embeddings.boxes
+        owner = np.repeat(np.arange(len(sets)), np.diff(sets.offsets))
+        order = np.lexsort((distances, codewords))
+        _, first = np.unique(np.stack([codewords, owner])[:, order], axis=1, return_index=True)
+        order = order[np.sort(first)]
+        rank = np.arange(len(order)) - np.searchsorted(codewords[order], codewords[order])
+        for i in order[rank < EXAMPLES].tolist():
+            item = batch.items[owner[i]]
+            box = None if boxes is None else Box(*(round(float(x), 4) for x in boxes.values[i]))
+            best = self._best[codewords[i]]
+            best.append((float(distances[i]), Example(item.id, item.content, box)))
+            best.sort(key=lambda entry: entry[0])
+            del best[EXAMPLES:]
+
+    def examples(self) -> Iterator[tuple[Example, ...]]:
+        return (tuple(example for _, example in best) for best in self._best)

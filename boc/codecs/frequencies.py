@@ -1,0 +1,248 @@
+"""Steps that make term frequencies of non-negative components, and what term matrices cost an engine."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from boc.codecs.base import SparseStep, as_rows, frequencies, one_row, stacked
+from boc.errors import BocError
+from boc.types import Modality, TermMatrix
+
+BLOCK = 4096  # rows at a time, which keeps temporaries small
+
+
+def largest(X: NDArray[Any], z: int) -> NDArray[np.int32]:
+    """Ascending columns (n, z) of the ``z`` largest entries of each row of ``X`` (n, d), ties to the lower column."""
+    n, width = X.shape
+    if z == width:
+        return np.tile(np.arange(width, dtype=np.int32), (n, 1))
+    kth = np.partition(X, width - z, axis=1)[:, width - z, None]
+    kept = kth <= X
+    for row in np.flatnonzero(kept.sum(axis=1) > z):  # ties at the k-th best: the last ones are dropped
+        equal = np.flatnonzero(X[row] == kth[row])
+        kept[row, equal[z - np.count_nonzero(kept[row]) :]] = False
+    return np.nonzero(kept)[1].reshape(n, z).astype(np.int32)
+
+
+class TopZ(SparseStep):
+    """Keep the ``z`` largest positive components of each row; the others become zero (BoC, section III-A).
+
+    The two budgets differ because their costs differ: a term of a document costs bytes, a term of a query costs time.
+    Recall depends roughly on their product, so few terms per document and many per query reach a recall at lower cost.
+
+    Parameters
+    ----------
+    z : int or None, default=None
+        Terms kept per document, 1 <= z <= n_features; None keeps all positive components.
+    query_z : int or None, default=None
+        Terms kept per query; None means ``z``.
+    """
+
+    def __init__(self, z: int | None = None, query_z: int | None = None) -> None:
+        self.z = z
+        self.query_z = query_z
+
+    def fit(self, X: Any, y: object = None) -> TopZ:
+        """Check the budgets against the width of ``X``; ValueError names both."""
+        width = self._validated(X, reset=True).shape[1]
+        for name, z in (("z", self.z), ("query_z", self.query_z)):
+            if z is not None and not 1 <= z <= width:
+                raise ValueError(f"{name} must be between 1 and the number of terms, {width}; got {z}")
+        return self
+
+    def transform(self, X: Any) -> sparse.csr_array:
+        """X (n, d) -> float32 csr (n, d), at most ``z`` positive entries per row."""
+        return self._keep(X, self.z)
+
+    def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
+        return self._keep(X, self.z if self.query_z is None else self.query_z)
+
+    def _keep(self, X: Any, z: int | None) -> sparse.csr_array:
+        X = self._validated(X, reset=False)
+        z = X.shape[1] if z is None else z
+        return stacked([keep_block(X[i : i + BLOCK], z) for i in range(0, X.shape[0], BLOCK)])
+
+
+def keep_block(X: Any, z: int) -> sparse.csr_array:
+    """The ``z`` largest positive components of each row of ``X`` (n, d), all rows at a time: float32 csr (n, d)."""
+    block = X.toarray() if sparse.issparse(X) else X
+    columns = largest(block, z)
+    values = np.take_along_axis(block, columns, axis=1).astype(np.float32, copy=False)
+    positive = values > 0
+    if len(block) == 1:
+        return one_row(values[positive], columns[positive], block.shape[1])
+    ends = np.concatenate([[0], np.cumsum(positive.sum(axis=1))])
+    return sparse.csr_array((values[positive], columns[positive], ends), shape=block.shape)
+
+
+def heaviest(terms: TermMatrix, z: int) -> TermMatrix:
+    """The z largest frequencies of each row of ``terms`` (n, V), ties to the lower term."""
+    row = np.repeat(np.arange(terms.shape[0]), np.diff(terms.indptr))
+    order = np.lexsort((terms.indices, -terms.data, row))  # sorts within each row
+    kept = np.sort(order[np.arange(len(order)) - terms.indptr[row] < z])
+    ends = np.searchsorted(kept, terms.indptr)
+    return sparse.csr_array((terms.data[kept], terms.indices[kept], ends), shape=terms.shape)
+
+
+class UnitNorm(SparseStep):
+    """Scale each row to unit Euclidean length, so that the dot product of two codes is their cosine.
+
+    The papers compare codes by cosine, an inverted index by dot product; after this step they agree. After ``TopZ`` it
+    corrects for how much of a vector the kept terms hold. Zero rows stay zero.
+    """
+
+    def transform(self, X: Any) -> sparse.csr_array:
+        """X (n, d) -> csr (n, d) with rows of length 1."""
+        rows = as_rows(self._validated(X, reset=False))
+        counts = np.diff(rows.indptr)
+        owners = np.repeat(np.arange(len(counts)), counts)
+        lengths = np.sqrt(np.bincount(owners, rows.data.astype(np.float64) ** 2, len(counts)))
+        scaled = (rows.data / lengths[owners]).astype(rows.dtype)
+        if len(counts) == 1:
+            return one_row(scaled, rows.indices, rows.shape[1])
+        return sparse.csr_array((scaled, rows.indices, rows.indptr), shape=rows.shape)
+
+
+class ScalarQuantizer(SparseStep):
+    """tf = floor(scale * v), negative components dropped (BoC, section III-A; Amato et al., Large-scale
+    Instance-level Image Retrieval, IP&M 2019).
+
+    A frequency cannot be negative. c-ReLU before this step makes two terms of a component, one for each sign;
+    ``ShiftedCReLU`` adds a constant, and is how signed numbers are indexed without a loss.
+
+    Parameters
+    ----------
+    scale : float, default=1000
+        Greater than 0. Components below 1 / scale become 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> ScalarQuantizer().fit_transform(np.array([[0.25, -0.5, 0.0016]])).toarray().tolist()
+    [[250, 0, 1]]
+    """
+
+    def __init__(self, scale: float = 1000) -> None:
+        self.scale = scale
+
+    def fit(self, X: Any, y: object = None) -> ScalarQuantizer:
+        """Check the scale."""
+        if not 0 < self.scale < np.inf:
+            raise ValueError(f"scale must be a number greater than 0, got {self.scale}")
+        self._validated(X, reset=True)
+        return self
+
+    def transform(self, X: Any) -> sparse.csr_array:
+        """X (n, d) -> int32 csr (n, d)."""
+        rows = as_rows(self._validated(X, reset=False))
+        return frequencies(np.floor(rows.data.astype(np.float64) * self.scale), rows)
+
+
+class BitQuantizer(SparseStep):
+    """tf = ceil((2**bits - 1) * v / peak), at most 2**bits - 1: few-bit frequencies for a small index.
+
+    A positive component always keeps its term (frequency at least 1), so the budget of ``TopZ`` is fully used;
+    ``bits=1`` gives binary codes.
+
+    Parameters
+    ----------
+    bits : int, default=4
+        1 to 15.
+
+    Attributes
+    ----------
+    peak_ : ndarray of float32 (1,)
+        The largest component seen in ``fit``; larger components are clipped to it.
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ("peak_",)
+
+    def __init__(self, bits: int = 4) -> None:
+        self.bits = bits
+
+    def fit(self, X: Any, y: object = None) -> BitQuantizer:
+        """Learn the peak of ``X``."""
+        if not 1 <= self.bits <= 15:
+            raise ValueError(f"bits must be between 1 and 15, got {self.bits}")
+        rows = as_rows(self._validated(X, reset=True))
+        self.peak_ = np.array([rows.data.max(initial=0)], dtype=np.float32)
+        return self
+
+    def transform(self, X: Any) -> sparse.csr_array:
+        """X (n, d) -> int32 csr (n, d), values 1 ... 2**bits - 1."""
+        rows = as_rows(self._validated(X, reset=False))
+        top = 2**self.bits - 1
+        peak = float(self.peak_[0]) or 1.0
+        return frequencies(np.minimum(np.ceil(rows.data.astype(np.float64) * (top / peak)), top), rows)
+
+
+class DeepPermutation(SparseStep):
+    """tf_j = m - rank_j, where rank 0 is the largest of the m components of the row, ties to the lower index.
+
+    In a dense row all components are ranked, in a sparse row the stored ones. All rows with the same m have the same
+    length, so the dot product gives the same order as the cosine, and as Spearman's rho of the ranks (BoC, eq. 1; Amato
+    et al., Deep Permutations, SISAP 2016).
+
+    The order of the steps decides how a sparse permutation is read. After ``TopZ(z)`` the kept components are ranked
+    among themselves: z ... 1, the truncated permutation. The paper prints the other order (section III-A): all 2d
+    components after c-ReLU are ranked, and ``TopZ(z)`` keeps the highest: 2d ... 2d - z + 1, which are nearly equal
+    where z is small. Between the two is ``offset``.
+
+    Parameters
+    ----------
+    offset : bool, default=False
+        Add m: frequencies 2m ... m + 1, so that a kept component counts at least half as much as the first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> DeepPermutation().fit_transform(np.array([[0.2, 0.4, 0.1, 0.3, 0.6]])).toarray().tolist()
+    [[2, 4, 1, 3, 5]]
+    """
+
+    def __init__(self, offset: bool = False) -> None:
+        self.offset = offset
+
+    def transform(self, X: Any) -> sparse.csr_array:
+        """X (n, d) -> int32 csr (n, d)."""
+        X = self._validated(X, reset=False)
+        rows = X if sparse.issparse(X) else _full_rows(X)
+        rows = sparse.csr_array(rows)
+        rows.sort_indices()
+        lengths = np.diff(rows.indptr)
+        row_of = np.repeat(np.arange(rows.shape[0]), lengths)
+        # lexsort is stable, so equal values stay in the order of their columns.
+        order = np.lexsort((-rows.data, row_of))
+        values = np.empty(len(rows.data), dtype=np.int64)
+        values[order] = np.repeat(rows.indptr[1:], lengths) - np.arange(len(rows.data))
+        if self.offset:
+            values += np.repeat(lengths, lengths)
+        return frequencies(values, rows)
+
+
+def _full_rows(X: NDArray[Any]) -> sparse.csr_array:
+    """``X`` as a csr_array that stores every component, including zeros."""
+    n, d = X.shape
+    return sparse.csr_array((X.ravel(), np.tile(np.arange(d), n), np.arange(n + 1) * d), shape=(n, d))
+
+
+def document_frequencies(documents: TermMatrix) -> NDArray[np.int64]:
+    """Length of each term's posting list, int64 (V,): the number of rows of ``documents`` (n, V) that have it."""
+    return np.bincount(documents.indices, minlength=documents.shape[1]).astype(np.int64, copy=False)
+
+
+def postings_read(frequencies: NDArray[np.int64], queries: TermMatrix) -> float:
+    """Mean over ``queries`` (q, V) of the postings in the lists of their terms: what term-at-a-time scoring reads.
+
+    ``frequencies`` (V,) are document frequencies. BocError if there is no query, or if the numbers of terms differ.
+    """
+    n, n_terms = queries.shape
+    if n_terms != len(frequencies) or n == 0:
+        raise BocError(
+            f"postings: {n} queries over {n_terms} terms, lists of {len(frequencies)}; use one code for both"
+        )
+    return float(frequencies[queries.indices].sum() / n)

@@ -1,0 +1,238 @@
+"""Steps that make non-negative components of signed vectors: centring, rotation, and a rectifier.
+
+A code of components is Center, RandomRotation, CReLU, and then the steps of ``boc.codecs.frequencies``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boc.codecs.base import Blocks, Step
+from boc.types import Modality
+from boc.vectors import FLOAT32
+
+ALIKE = 1e-6  # squared distance from the mean, as a share of its squared length, that rounding alone gives
+BLOCK = 1024  # rows compared at a time
+
+
+class Center(Step):
+    """Subtract the mean vector of the item's modality.
+
+    Pictures and sentences lie in two distant cones of the common space. Without their means the components of a
+    code are balanced, and fewer postings are read at the same recall. Distances between items of one modality do not
+    change; dot products do, so the final order needs the original vectors (re-ranking).
+
+    Attributes
+    ----------
+    labels_ : ndarray of str (m,)
+        The modalities seen in ``fit`` (``y``, one label per row), sorted; one empty label without ``y``.
+    means_ : ndarray of float32 (m, d)
+        Their means; zero for a modality whose rows are all equal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.array([[1.0, 0.0], [3.0, 0.0], [0.0, 8.0]])
+    >>> step = Center().fit(X, ["image", "image", "text"])
+    >>> step.transform(X[:1], "image").tolist()
+    [[-1.0, 0.0]]
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ("labels_", "means_")
+
+    def fit(self, X: NDArray[Any], y: object = None) -> Center:
+        """Learn the mean of the rows of ``X`` (n, d) for each label of ``y`` (n,)."""
+        X = self._validated(X, reset=True)
+        labels = np.zeros(len(X), dtype="U1") if y is None else np.asarray(y).astype(str)
+        if labels.shape != (len(X),):
+            raise ValueError(f"y must hold one label for each of the {len(X)} rows, got shape {labels.shape}")
+        parts = [(X[labels == k], k) for k in np.unique(labels).tolist()]
+        return self._learn(Blocks(len(X), partial(iter, parts)))
+
+    def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
+        """Bytes of the sums; no sample is kept."""
+        return 8 * width
+
+    def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Center:
+        return self._learn(Blocks(len(blocks), lambda: ((self._validated(X, reset=True), k) for X, k in blocks)))
+
+    def _learn(self, blocks: Blocks) -> Center:
+        """Compute the means in one pass over the blocks; a second one ends when all are known to be of unequal rows."""
+        sums: dict[str, NDArray[np.float64]] = {}
+        counts: dict[str, int] = {}
+        for X, label in blocks:
+            sums[label] = sums.get(label, 0) + X.sum(axis=0, dtype=np.float64)
+            counts[label] = counts.get(label, 0) + len(X)
+        means = {label: sums[label] / counts[label] for label in sorted(sums)}
+        alike = set(means)
+        for X, label in blocks:
+            if label in alike and _differ(X, means[label]):
+                alike.remove(label)
+            if not alike:
+                break
+        self.labels_ = np.array(list(means))
+        self.means_ = np.stack([0 * mean if label in alike else mean for label, mean in means.items()])
+        self.means_ = self.means_.astype(np.float32)
+        return self
+
+    def transform(self, X: NDArray[Any], modality: str | None = None) -> NDArray[np.float32]:
+        """X (n, d) -> float32 (n, d). A modality not seen in ``fit``, or None, is centred by the mean of the means."""
+        return self._centred(X, modality)
+
+    def encode_documents(self, X: Any, modality: Modality) -> NDArray[np.float32]:
+        return self._centred(X, modality)
+
+    def _centred(self, X: Any, modality: str | None) -> NDArray[np.float32]:
+        X = self._validated(X, reset=False)
+        centred: NDArray[np.float32] = (X if X.dtype == FLOAT32 else X.astype(np.float32)) - self.mean(modality)
+        return centred
+
+    def mean(self, modality: str | None) -> NDArray[np.float32]:
+        """What is subtracted from rows of a modality."""
+        labels = self.labels_.tolist()
+        mean: NDArray[np.float32] = (
+            self.means_[labels.index(modality)] if modality in labels else self.means_.mean(axis=0)
+        )
+        return mean
+
+
+def _differ(rows: NDArray[Any], mean: NDArray[np.float64]) -> bool:
+    """Whether some row differs from the mean; centring would leave nothing to search by of rows that are all equal."""
+    least = ALIKE * np.square(mean).sum()
+    blocks = (rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK))  # mostly the first one decides
+    return any(np.square(block - mean).sum(axis=1).max() > least for block in blocks)
+
+
+class RandomRotation(Step):
+    """Multiply by a random orthogonal matrix, or by several side by side.
+
+    Dot products do not change. The energy of a vector is spread evenly over the components, so no posting list grows
+    much longer than the others, and ranks of components have equal weight.
+
+    ``CReLU`` drops the products of opposite signs. This disturbs the order more if there are fewer components. Under
+    random directions the expectation of the remaining products grows with the cosine (Cho & Saul, Kernel Methods for
+    Deep Learning, 2009), so the disturbance falls as 1 / sqrt(``expand``).
+
+    Parameters
+    ----------
+    seed : int, default=0
+        The same seed and width give the same matrix.
+    expand : int, default=1
+        Number of rotations; the output is ``expand * d`` wide.
+
+    Attributes
+    ----------
+    rotation_ : ndarray of float32 (d, expand * d)
+        Uniformly distributed (Haar) blocks: the Q of a Gaussian matrix, signs fixed by the diagonal of R (Mezzadri, How
+        to Generate Random Matrices from the Classical Compact Groups, 2007), over the square root of ``expand``.
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ("rotation_",)
+
+    def __init__(self, seed: int = 0, expand: int = 1) -> None:
+        self.seed = seed
+        self.expand = expand
+
+    def fit(self, X: NDArray[Any], y: object = None) -> RandomRotation:
+        """Draw the matrix for vectors as wide as ``X``. ValueError if ``expand`` is below 1."""
+        if self.expand < 1:
+            raise ValueError(f"expand must be at least 1, got {self.expand}")
+        width = self._validated(X, reset=True).shape[1]
+        rng = np.random.default_rng(self.seed)
+        blocks = [_orthogonal(width, rng) for _ in range(self.expand)]
+        self.rotation_ = (np.concatenate(blocks, axis=1) / np.sqrt(self.expand)).astype(np.float32)
+        return self
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.rotation_.shape[1])
+
+    def transform(self, X: NDArray[Any]) -> NDArray[np.float32]:
+        """X (n, d) -> float32 (n, expand * d)."""
+        X = self._validated(X, reset=False)
+        rotated: NDArray[np.float32] = X.astype(np.float32, copy=False) @ self.rotation_
+        return rotated
+
+
+def _orthogonal(width: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    Q, R = np.linalg.qr(rng.standard_normal((width, width)))
+    matrix: NDArray[np.float64] = Q * np.sign(np.diag(R))
+    return matrix
+
+
+class CReLU(Step):
+    """Append the negated vector and clip at zero: v -> max([v, -v], 0).
+
+    Term frequencies cannot be negative; a component and its opposite become two terms. The dot product of two rows
+    after this map is the original one without the products of opposite signs (BoC, section IV).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> CReLU().fit_transform(np.array([[0.5, -2.0]])).tolist()
+    [[0.5, 0.0, 0.0, 2.0]]
+    """
+
+    @property
+    def _n_features_out(self) -> int:
+        return 2 * int(self.n_features_in_)
+
+    def transform(self, X: NDArray[Any]) -> NDArray[np.float32]:
+        """X (n, d) -> float32 (n, 2 d), all >= 0."""
+        X = self._validated(X, reset=False).astype(np.float32)
+        halves: NDArray[np.float32] = np.concatenate([X, -X], axis=1)
+        return np.maximum(halves, 0)
+
+
+class ShiftedCReLU(Step):
+    """Documents become [c + v, c - v], clipped at zero; queries the plain c-ReLU max([q, -q], 0).
+
+    With c at least the largest |v| nothing is clipped, and the dot product of the two is q.v + c |q|_1: the second
+    part is the same for all documents, so their order is that of q.v. The price is that a document has every
+    term and a query reads half of all postings.
+
+    Attributes
+    ----------
+    shift_ : ndarray of float32 (1,)
+        c: the largest absolute component seen in ``fit``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> step = ShiftedCReLU().fit(np.array([[0.5, -2.0]]))
+    >>> step.transform(np.array([[0.5, -2.0]])).tolist()
+    [[2.5, 0.0, 1.5, 4.0]]
+    >>> step.encode_queries(np.array([[0.5, -2.0]]), "text").tolist()
+    [[0.5, 0.0, 0.0, 2.0]]
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ("shift_",)
+
+    def fit(self, X: Any, y: object = None) -> ShiftedCReLU:
+        """Learn the shift from ``X`` (n, d)."""
+        X = self._validated(X, reset=True)
+        self.shift_ = np.array([np.abs(X).max()], dtype=np.float32)
+        return self
+
+    @property
+    def _n_features_out(self) -> int:
+        return 2 * int(self.n_features_in_)
+
+    def transform(self, X: Any) -> NDArray[np.float32]:
+        """The document side: X (n, d) -> float32 (n, 2 d), all >= 0."""
+        X = self._validated(X, reset=False)
+        return _halves(X, self.shift_)
+
+    def encode_queries(self, X: Any, modality: Modality) -> NDArray[np.float32]:
+        """The query side: X (n, d) -> float32 (n, 2 d), all >= 0."""
+        return _halves(self._validated(X, reset=False), np.zeros(1, np.float32))
+
+
+def _halves(X: NDArray[Any], shift: NDArray[np.float32]) -> NDArray[np.float32]:
+    X = X.astype(np.float32)
+    halves: NDArray[np.float32] = np.concatenate([shift + X, shift - X], axis=1)
+    return np.maximum(halves, 0)

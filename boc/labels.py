@@ -1,0 +1,190 @@
+"""Labels of terms, and the words of sentences that they are made of.
+
+A label is the words and pictures that are typical of a term, or of a centroid of a codebook. A word is typical if it is
+more frequent around a term than in general, by the z-score of their log-odds ratio with an informative Dirichlet prior
+(Monroe, Colaresi & Quinn, Fightin' Words, Political Analysis 2008, eqs. 16 and 22).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from boc.errors import ManifestError
+from boc.plugins import Index
+from boc.types import Item, Modality
+
+WORDS = 5  # words per label
+EXAMPLES = 3
+CAPTIONS = 50  # captions searched per term
+BACKGROUND = 10_000  # captions of the background sample
+PRIOR = 10.0  # weight of the prior, in captions of the background
+SIGNIFICANT = 1.64  # smallest z-score of a word in a label (5 %, one-sided)
+
+_WORD = re.compile(r"(?<![\w\[])[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
+
+
+class Box(NamedTuple):
+    """A region of a picture, as fractions of its width and height."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+
+
+@dataclass(frozen=True)
+class Example:
+    """A picture that is typical of a term; with ``box``, this region of it."""
+
+    id: str
+    content: str
+    box: Box | None = None
+
+
+@dataclass(frozen=True)
+class Label:
+    """Words and pictures that are typical of a term, most typical first. Either may be empty."""
+
+    words: tuple[str, ...] = ()
+    examples: tuple[Example, ...] = ()
+
+
+@cache
+def stop_words() -> frozenset[str]:
+    """English stop-words, in lower case: scikit-learn's list of 318.
+
+    The paper (BoC, section IV) names no list. This one also has some words that pictures can show, such as "fire",
+    "front" and "two".
+    """
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    return frozenset(ENGLISH_STOP_WORDS)
+
+
+def content_words(sentence: str) -> list[str]:
+    """The words of a sentence in lower case, in order, without numbers, single letters, stop-words and special tokens
+    such as "[UNK]".
+
+    >>> content_words("Two dogs are on the dog's sled .")
+    ['dogs', "dog's", 'sled']
+    """
+    stops = stop_words()
+    words = (word.lower() for word in _WORD.findall(sentence))
+    return [word for word in words if len(word) > 1 and word not in stops]
+
+
+def whole_words(pieces: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+    """Join word-pieces to words, in lower case; also return for each piece the number of its word. A piece "##..."
+    continues the previous one.
+
+    >>> words, of = whole_words(["a", "snow", "##board", "##ing", "dogs"])
+    >>> words, of.tolist()
+    (['a', 'snowboarding', 'dogs'], [0, 1, 1, 1, 2])
+    """
+    words: list[str] = []
+    of = []
+    for piece in pieces:
+        if words and piece.startswith("##") and len(piece) > 2:
+            words[-1] += piece[2:].lower()
+        else:
+            words.append(piece.lower())
+        of.append(len(words) - 1)
+    return words, np.array(of, np.int64)
+
+
+def carries_content(pieces: Sequence[str]) -> list[bool]:
+    """For each word-piece of a sentence, whether its word is not a stop-word."""
+    words, of = whole_words(pieces)
+    stops = stop_words()
+    return [words[number] not in stops for number in of.tolist()]
+
+
+def distinctive(counts: Mapping[str, int], size: float, general: Mapping[str, int], total: float) -> list[str]:
+    """The over-represented words of ``counts``, most significant first, ties alphabetical.
+
+    ``counts`` counts words among ``size`` captions (or occurrences), ``general`` among ``total`` of the background.
+    """
+    if not size or not total:
+        return []
+    scores = {}
+    for word, count in counts.items():
+        share = (general.get(word, 0) + 0.5) / (total + 1)
+        prior = PRIOR * share
+        delta = _log_odds(count + prior, size + PRIOR) - _log_odds(general.get(word, 0) + prior, total + PRIOR)
+        scores[word] = delta / math.sqrt(1 / (count + prior) + 1 / (general.get(word, 0) + prior))
+    typical = (word for word, score in scores.items() if score > SIGNIFICANT)
+    return sorted(typical, key=lambda word: (-scores[word], word))
+
+
+def _log_odds(count: float, total: float) -> float:
+    return math.log(count / max(total - count, 0.5))
+
+
+class IndexLabels:
+    """Labels of the terms of any code, from the index itself: each term is searched for the items with most of it.
+
+    The background is a ``sample`` of captions at most, spread evenly over the index; without captions a label has
+    pictures only. Items are read once, in full, for the first label.
+    """
+
+    def __init__(self, index: Index, n_terms: int, sample: int = BACKGROUND) -> None:
+        self._index = index
+        self._n_terms = n_terms
+        self._sample = sample
+        self._background: tuple[Counter[str], int] | None = None
+
+    def __getitem__(self, term: int) -> Label:
+        words = [set(content_words(item.content)) for item in self._ask(term, CAPTIONS, "text")]
+        counts = Counter(word for caption in words for word in sorted(caption))
+        typical = distinctive(counts, len(words), *self.background)[:WORDS] if words else []
+        pictures = self._ask(term, EXAMPLES, "image")
+        return Label(tuple(typical), tuple(Example(item.id, item.content) for item in pictures))
+
+    @property
+    def background(self) -> tuple[Counter[str], int]:
+        """The number of captions of the sample with each word, and the size of the sample."""
+        if self._background is None:
+            captions = (item.content for item in self._index.items() if item.modality == "text")
+            step = math.ceil(max(1, self._index.manifest.items["text"]) / self._sample)
+            sample = [set(content_words(caption)) for caption in islice(captions, 0, None, step)]
+            self._background = Counter(word for caption in sample for word in caption), len(sample)
+        return self._background
+
+    def _ask(self, term: int, k: int, modality: Modality) -> list[Item]:
+        query = sparse.csr_array(([np.int32(1)], ([0], [term])), shape=(1, self._n_terms), dtype=np.int32)
+        return [hit.item for hit in self._index.search(query, k, modality)[0]]
+
+
+def pack_labels(labels: Sequence[Label]) -> NDArray[np.uint8]:
+    """Labels as the bytes of a JSON text, uint8 (n,), which can be stored without pickle."""
+    rows = [{"words": label.words, "examples": [[e.id, e.content, e.box] for e in label.examples]} for label in labels]
+    return np.frombuffer(json.dumps(rows, ensure_ascii=False).encode("utf-8"), dtype=np.uint8)
+
+
+def unpack_labels(packed: NDArray[np.uint8]) -> list[Label]:
+    """The inverse of ``pack_labels``; no labels for an empty array. ManifestError for other bytes."""
+    if not packed.size:
+        return []
+    try:
+        rows = json.loads(packed.tobytes().decode("utf-8"))
+        return [
+            Label(
+                tuple(row["words"]),
+                tuple(Example(key, content, box and Box(*box)) for key, content, box in row["examples"]),
+            )
+            for row in rows
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ManifestError(f"the stored labels of the codewords cannot be read ({error}); make them again") from error

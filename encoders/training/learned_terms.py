@@ -1,0 +1,220 @@
+"""Learns terms from pictures and their captions: a codebook in the loop of the training.
+
+The head (``boc.codecs.learned``) begins as a codebook, spherical k-means over the rows of both modalities, and is then
+trained like an encoder: an item has its ``z`` largest activations, of unit length, and each caption is to be nearer to
+its own picture than to the others of a batch, and the other way round (InfoNCE; van den Oord et al., 2018). A penalty
+on the squares of the mean activations of each term (FLOPS; Paria et al., ICLR 2020) is in proportion to the expected
+postings, and keeps terms in use by both. The encoder stays as it is, so that a feature file is enough.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from boc.clustering.codebook import Codebook
+from boc.clustering.kmeans import Floats, lloyd
+from boc.clustering.make_codebook import check_files, sources_of
+from boc.codecs.learned import COMMON, item_rows, largest_products
+from boc.errors import FeatureFileError
+from boc.inputs.features import FeatureFile
+from boc.labels import CAPTIONS, WORDS, Label, content_words, distinctive, pack_labels
+from boc.types import MODALITIES, Modality, Ragged
+from boc.vectors import unit_rows
+
+from .losses import contrast
+
+SAMPLE = 5  # rows of each modality, per term, that the first directions come from
+ROUNDS = 10  # of the clustering
+ITEMS = 1000  # items of each modality that the first thresholds come from
+BLOCK = 512  # items encoded at a time
+# Budgets and the weight of the penalty were chosen among few on training photographs held out, the budgets for as many
+# postings as a dictionary reads; the others are usual values, hardly compared.
+Z, QUERY_Z = 8, 16
+EPOCHS = 6
+PICTURES = 64  # per batch
+PER_PICTURE = 2  # captions
+RATE = 1e-3
+WARMUP = 40  # steps
+TEMPERATURE = 0.05
+BALANCE = 100.0  # weight of the penalty
+BETAS = (0.9, 0.99)  # of Adam
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Rows of the items of both modalities, and the captions of each picture that has some."""
+
+    rows: dict[Modality, Ragged]
+    captions: dict[int, NDArray[np.int64]]
+
+
+class Head(nn.Module):
+    """The parameters: ``directions`` float32 (p, d), ``thresholds`` float32 (2, 2, p) by modality and kind of row."""
+
+    def __init__(self, directions: Floats, thresholds: Floats) -> None:
+        super().__init__()
+        self.directions = nn.Parameter(torch.from_numpy(directions.copy()))
+        self.thresholds = nn.Parameter(torch.from_numpy(thresholds.copy()))
+
+    def forward(self, rows: Ragged, modality: Modality, z: int) -> Tensor:
+        """Return the ``z`` largest activations of each item, of unit length: (n, p).
+
+        The largest rows are found without gradients, and only their products computed with them.
+        """
+        side, starts, lengths = MODALITIES.index(modality), rows.offsets[:-1, None], np.diff(rows.offsets)[:, None]
+        places = torch.from_numpy(starts + np.minimum(np.arange(lengths.max()), lengths - 1))  # short sets repeat a row
+        kinds = torch.ones(len(rows.values), dtype=torch.int64)
+        kinds[places[:, 0]] = 0
+        values = torch.from_numpy(rows.values)
+        with torch.no_grad():
+            best, which = (values @ self.directions.T - self.thresholds[side, kinds])[places].max(dim=1)
+            least = best.topk(min(z, best.shape[1]), dim=1).values[:, -1:]
+            items, terms = ((best >= least) & (best > 0)).nonzero(as_tuple=True)
+            chosen = places[items, which[items, terms]]
+        excess = (values[chosen] * self.directions[terms]).sum(dim=1) - self.thresholds[side, kinds[chosen], terms]
+        return normalize(torch.zeros_like(best).index_put((items, terms), torch.log1p(excess)), eps=1e-6)
+
+
+def learned_terms(
+    files: Sequence[FeatureFile],
+    terms: int = 2048,
+    *,
+    seed: int = 0,
+    z: int = Z,
+    query_z: int = QUERY_Z,
+    tell: Callable[[str], None] = lambda stage: None,
+) -> Codebook:
+    """Learn ``terms`` terms from the pictures of ``files`` and their captions, for ``z`` terms per picture and
+    ``query_z`` per caption. FeatureFileError for files of several encoders, or with fewer than two pictures with
+    captions."""
+    identity = check_files(files, concepts=False)
+    tell("reading pictures and captions")
+    pairs = read_pairs(files)
+    tell(f"clustering {terms} directions")
+    head = first_head(pairs, terms, seed)
+    for epoch, loss in enumerate(train(head, pairs, z=z, query_z=query_z, seed=seed), 1):
+        tell(f"epoch {epoch} of {EPOCHS}: loss {loss:.3f}")
+    tell("labelling")
+    directions, thresholds = (each.detach().numpy() for each in (head.directions, head.thresholds))
+    text = thresholds[MODALITIES.index("text")]
+    return Codebook(
+        directions,
+        identity,
+        sources_of(files),
+        {"mode": "learned", "clusters": terms, "seed": seed, "z": z, "query_z": query_z},
+        sum(len(rows.values) for rows in pairs.rows.values()),
+        thresholds=thresholds,
+        labels=pack_labels(list(_labels(directions, text, pairs.rows["text"], files))),
+    )
+
+
+def read_pairs(files: Sequence[FeatureFile]) -> Pairs:
+    """Read all items of the files. FeatureFileError for fewer than two pictures with captions."""
+    number: dict[str, int] = {}
+    captions: dict[int, list[int]] = {}
+    parts: dict[Modality, list[Ragged]] = {modality: [] for modality in MODALITIES}
+    for file in files:
+        for modality in MODALITIES:
+            for batch in file.batches(modality):
+                first = sum(map(len, parts[modality]))
+                parts[modality].append(item_rows(batch.embeddings))
+                for place, item in enumerate(batch.items, first):
+                    if modality == "image":
+                        number.setdefault(item.id, place)
+                    elif item.group in number:
+                        captions.setdefault(number[item.group], []).append(place)
+    if len(captions) < 2:
+        raise FeatureFileError(
+            f"{files[0].path}: {len(captions)} pictures with captions, at least 2 are needed to learn terms; "
+            "give a file of pictures with captions"
+        )
+    rows = {modality: Ragged.concatenate(parts[modality]) for modality in MODALITIES}
+    return Pairs(rows, {picture: np.array(places) for picture, places in captions.items()})
+
+
+def first_head(pairs: Pairs, terms: int, seed: int) -> Head:
+    """Begin with centroids of the centred rows of both modalities, and thresholds that one item in twenty exceeds."""
+    rng = np.random.default_rng(seed)
+    drawn, means = [], np.zeros((len(MODALITIES), 2, pairs.rows["image"].values.shape[1]), np.float32)
+    for number, modality in enumerate(MODALITIES):
+        rows = pairs.rows[modality]
+        kinds = np.ones(len(rows.values), np.int64)
+        kinds[rows.offsets[:-1]] = 0
+        for kind in np.unique(kinds):
+            means[number, kind] = rows.values[kinds == kind].mean(axis=0, dtype=np.float64)
+        chosen = rng.permutation(len(kinds))[: SAMPLE * terms]
+        drawn.append(rows.values[chosen] - means[number, kinds[chosen]])
+    points = unit_rows(np.concatenate(drawn))
+    enough = len(points) > terms
+    directions = lloyd(points, terms, seed=seed, rounds=ROUNDS, spherical=True) if enough else points
+    thresholds = means @ directions.T
+    for number, modality in enumerate(MODALITIES):
+        rows = pairs.rows[modality]
+        best = largest_products(rows.take(rng.permutation(len(rows))[:ITEMS].tolist()), directions, thresholds[number])
+        thresholds[number] += np.quantile(best, 1 - COMMON, axis=0).astype(np.float32)
+    return Head(directions, thresholds)
+
+
+def train(
+    head: Head,
+    pairs: Pairs,
+    *,
+    z: int = Z,
+    query_z: int = QUERY_Z,
+    epochs: int = EPOCHS,
+    rate: float = RATE,
+    seed: int = 0,
+) -> Iterator[float]:
+    """Change the head in place, and yield the mean loss of each epoch."""
+    rng = np.random.default_rng(seed)
+    pictures = np.array(sorted(pairs.captions))
+    per_batch = min(PICTURES, len(pictures))
+    steps = epochs * (len(pictures) // per_batch)
+    adam = torch.optim.Adam(head.parameters(), lr=rate, betas=BETAS)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        adam, lambda step: min(1, (step + 1) / WARMUP) * (1 + np.cos(np.pi * step / steps)) / 2
+    )
+    for _ in range(epochs):
+        losses, order = [], rng.permutation(pictures)
+        for start in range(0, len(order) - per_batch + 1, per_batch):
+            chosen = order[start : start + per_batch].tolist()
+            captions = [rng.permutation(pairs.captions[picture])[:PER_PICTURE] for picture in chosen]
+            owners = torch.from_numpy(np.repeat(np.arange(len(chosen)), [len(each) for each in captions]))
+            images = head(pairs.rows["image"].take(chosen), "image", z)
+            texts = head(pairs.rows["text"].take(np.concatenate(captions).tolist()), "text", query_z)
+            positive = torch.arange(len(chosen))[:, None] == owners
+            loss = contrast(images @ texts.T, positive, TEMPERATURE) / len(owners)
+            loss = loss + BALANCE * sum((side.mean(dim=0) ** 2).sum() for side in (images, texts))
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+            schedule.step()
+            losses.append(float(loss.detach()))
+        yield float(np.mean(losses))
+
+
+def _labels(directions: Floats, thresholds: Floats, captions: Ragged, files: Sequence[FeatureFile]) -> Iterator[Label]:
+    """Label each term by the words that are frequent in the captions that have most of it."""
+    words = [set(content_words(item.content)) for file in files for item in file.items("text")]
+    background = Counter(word for caption in words for word in sorted(caption))
+    best = np.zeros((0, len(directions)), np.float32)
+    rows = np.zeros((0, len(directions)), np.int64)
+    for start in range(0, len(captions), BLOCK):
+        numbers = range(start, min(start + BLOCK, len(captions)))
+        part = largest_products(captions.take(numbers), directions, thresholds)
+        best = np.concatenate([best, part])
+        rows = np.concatenate([rows, np.broadcast_to(np.array(numbers)[:, None], part.shape)])
+        order = np.argsort(-best, axis=0, kind="stable")[:CAPTIONS]
+        best, rows = np.take_along_axis(best, order, axis=0), np.take_along_axis(rows, order, axis=0)
+    for having, which in zip(best.T, rows.T, strict=True):
+        typical = [words[row] for row in which[having > 0].tolist()]
+        counts = Counter(word for caption in typical for word in sorted(caption))
+        yield Label(tuple(distinctive(counts, len(typical), background, len(words))[:WORDS]))

@@ -1,0 +1,113 @@
+"""Labels of codebooks against slow loops over all concepts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from boc import labels
+from boc.clustering.codebook import Codebook
+from boc.clustering.codebook_labels import codebook_labels
+from boc.inputs.feature_writer import FeatureWriter
+from boc.inputs.features import FeatureFile, Header
+from boc.labels import Box, Example, Label, content_words, distinctive, pack_labels, whole_words
+from boc.types import Batch, Embeddings, Identity, Item, Ragged
+
+
+def book(centroids: NDArray[np.float32], spherical: bool = False) -> Codebook:
+    return Codebook(centroids, Identity("x:y", "0", 3), (), {"spherical": spherical}, 9)
+
+
+WORDS = [["a", "dog", "run", "##s"], ["the", "snow", "##board", "."], ["dog"], ["cat", "run", "##s", "cat"]]
+
+
+def write_features(path: Path, start: int, seed: int, *, boxes: bool = True, words: bool = True) -> None:
+    """Seven pictures of 0 to 6 regions, and the sentences WORDS three times, all concepts random."""
+    rng = np.random.default_rng(seed)
+    sizes = [0, 1, 2, 3, 4, 5, 6]
+    pictures = [Item(f"p{start + i}", "image", f"/p{start + i}.jpg") for i in range(7)]
+    regions = Ragged.from_sets([rng.standard_normal((n, 3)) for n in sizes], 3)
+    ragged = {"concepts": regions}
+    if boxes:
+        ragged["boxes"] = Ragged.from_sets([rng.random((n, 4)) for n in sizes], 4)
+    sentences = WORDS * 3
+    texts = [Item(f"c{start + i}", "text", " ".join(s)) for i, s in enumerate(sentences)]
+    spoken = Ragged.from_sets([rng.standard_normal((len(s), 3)) for s in sentences], 3)
+    with FeatureWriter(path, Header("embeddings", "x:y", "0", 3, "float32", f"{seed}")) as writer:
+        batches = [
+            Batch(pictures, Embeddings("image", np.ones((7, 3), np.float32), **ragged)),
+            Batch(texts, Embeddings("text", np.ones((12, 3), np.float32), spoken, words=sentences if words else None)),
+        ]
+        writer.append(19, batches)
+        writer.finish()
+
+
+def slow_labels(centroids: NDArray[np.float32], paths: Sequence[Path], spherical: bool) -> list[Label]:
+    """The same one concept at a time."""
+    inside: list[Counter[str]] = [Counter() for _ in centroids]
+    near: list[dict[str, tuple[float, Example]]] = [{} for _ in centroids]
+
+    def assign(x: NDArray[np.float32]) -> tuple[int, float]:
+        x = x / np.linalg.norm(x) if spherical else x
+        distances = [float(((x.astype(np.float64) - c) ** 2).sum()) for c in centroids]
+        return int(np.argmin(distances)), min(distances)
+
+    for path in paths:
+        with FeatureFile(path) as file:
+            texts, images = file.batch("text", 0, 99), file.batch("image", 0, 99)
+        for i, pieces in enumerate(texts.embeddings.words or []):
+            words, of = whole_words(pieces)
+            pairs = {(assign(x)[0], number) for x, number in zip(texts.embeddings.concepts[i], of, strict=True)}
+            for codeword, number in pairs:
+                if content_words(words[number]):
+                    inside[codeword][words[number]] += 1
+        for i, item in enumerate(images.items):
+            for x, box in zip(images.embeddings.concepts[i], images.embeddings.boxes[i], strict=True):
+                codeword, distance = assign(x)
+                example = Example(item.id, item.content, Box(*(round(float(v), 4) for v in box)))
+                if item.id not in near[codeword] or distance < near[codeword][item.id][0]:
+                    near[codeword][item.id] = distance, example
+    general = sum(inside, Counter())
+    return [
+        Label(
+            tuple(distinctive(counts, counts.total(), general, general.total())[:5]),
+            tuple(example for _, example in sorted(best.values(), key=lambda entry: entry[0])[:3]),
+        )
+        for counts, best in zip(inside, near, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("spherical", [False, True])
+def test_codebook_labels_equal_a_loop_whatever_the_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spherical: bool
+) -> None:
+    monkeypatch.setattr(labels, "SIGNIFICANT", 0.3)
+    paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
+    write_features(paths[0], 0, 1)
+    write_features(paths[1], 100, 2)
+    centroids = np.random.default_rng(3).standard_normal((6, 3)).astype(np.float32)
+    if spherical:
+        centroids /= np.linalg.norm(centroids, axis=1, keepdims=True)
+    expected = slow_labels(centroids, paths, spherical)
+    assert sum(bool(label.words) for label in expected) >= 2
+    assert sum(len(label.examples) == 3 for label in expected) >= 2
+    for size in (1024, 2):
+        with FeatureFile(paths[0]) as a, FeatureFile(paths[1]) as b:
+            assert codebook_labels(book(centroids, spherical), [a, b], size) == expected
+
+
+def test_names_of_centroids_come_first_and_missing_parts_are_left_out(tmp_path: Path) -> None:
+    write_features(tmp_path / "a.h5", 0, 1, boxes=False, words=False)
+    centroids = np.eye(3, dtype=np.float32)
+    with FeatureFile(tmp_path / "a.h5") as file:
+        found = codebook_labels(replace(book(centroids), words=("dog", "cat", "snow")), [file])
+    assert [label.words for label in found] == [("dog",), ("cat",), ("snow",)]
+    assert {example.box for label in found for example in label.examples} == {None}
+    assert json.loads(pack_labels(found).tobytes())[0]["words"] == ["dog"]
