@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,10 +15,9 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from boc.cli import completers
 from boc.codecs import ARGUMENTS, CODES, Code, parse_code
 from boc.errors import BocError
-from boc.names import CONCEPT_DTYPES, METRICS, MODALITIES, VECTOR_DTYPES
+from boc.names import CONCEPT_DTYPES, METRICS, VECTOR_DTYPES
 
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
@@ -61,20 +60,29 @@ def named(file: IO[Any] | None) -> Path | None:
     return Path(name) if isinstance(name, str) and name != "<stdin>" else None
 
 
-name = click.argument("name", shell_complete=completers.names)
-names = click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=completers.names)
+def complete_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete names of indexes in the folder of --at; servers are not queried."""
+    at = str(context.params.get("at") or "")
+    if not at.startswith("file:"):
+        return []
+    try:
+        folders = Path(at.removeprefix("file:")).expanduser().glob("*/CURRENT")
+        return sorted(path.parent.name for path in folders if path.parent.name.startswith(incomplete))
+    except (OSError, ValueError, RuntimeError):  # not readable, no path at all, or of an unknown user
+        return []
+
+
+name = click.argument("name", shell_complete=complete_names)
+names = click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
 at = click.option(
     "--at",
-    envvar="BOC_AT",
     default="file:boc-data",
     show_default=True,
-    shell_complete=completers.at,
     help="Address of the backend: file:DIR, elastic+URL or opensearch+URL.",
 )
 encoder = click.option(
     "--encoder",
     metavar="KIND:PATH",
-    shell_complete=completers.encoder,
     help="Encoder of pictures and sentences, for example clip (see boc model), or tern:models/photos.",
 )
 device = click.option(
@@ -178,35 +186,6 @@ def coding(function: F) -> F:
     return cast(F, command)
 
 
-def searching(function: F) -> F:
-    """Options of a search that boc asks, and of one that another program asks."""
-    for option in (
-        click.option(
-            "--filter",
-            "conditions",
-            multiple=True,
-            metavar="FIELD=VALUE",
-            help="Only items whose metadata fulfil this condition; also != < <= > >=. Repeat it to combine conditions "
-            "by AND.",
-        ),
-        click.option(
-            "--find",
-            type=click.Choice(MODALITIES),
-            help="Modality of the hits [default: image if the index has pictures].",
-        ),
-        click.option(
-            "--rerank",
-            type=click.Choice(METRICS),
-            help="Re-rank candidates by dense vectors, or by an alignment of concept sets [default: that of the "
-            "index].",
-        ),
-        click.option("--rm", type=float, help="Candidates re-ranked per hit [default: that of the index]."),
-        click.option("-k", default=10, show_default=True, help="Number of hits per query."),
-    ):
-        function = option(function)
-    return function
-
-
 def source(function: F) -> F:
     """Add the argument SOURCE and the options that select a part of it."""
     return _narrowed(click.argument("source", type=PATH)(function))
@@ -230,6 +209,35 @@ def _narrowed(function: F) -> F:
     ):
         function = option(function)
     return function
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """Split NAME=VALUE; UsageError for anything else."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.UsageError(f"--set takes NAME=VALUE, got {text!r}; --help lists the names")
+    return name, value
+
+
+def settings(kinds: Mapping[str, click.ParamType]) -> Callable[[F], F]:  # type: ignore[type-arg]
+    """Add the option --set NAME=VALUE, given to the command as ``settings``: values by name, converted by ``kinds``."""
+
+    def convert(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+        settings = {}
+        for name, value in map(assignment, values):
+            if name not in kinds:
+                raise click.UsageError(f"no setting {name!r}; known: {', '.join(kinds)}")
+            settings[name] = kinds[name].convert(value, parameter, context)
+        return settings
+
+    return click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=convert,
+        help="A setting for long runs, listed below; can be repeated.",
+    )
 
 
 def given(option: str) -> bool:

@@ -158,7 +158,7 @@ def dictionary(
     known = english_words(counts) - stop_words()
     words = sorted(known, key=lambda word: (-counts[word], word))[:clusters]
     if not words:
-        raise FeatureFileError(f"{files[0].path}: no English words in its captions; leave out --dictionary")
+        raise FeatureFileError(f"{files[0].path}: no English words in its captions; give English captions")
     tell(f"averaging {len(words)} words")
     sums, rows_of = _word_sums(files, {word: i for i, word in enumerate(words)}, identity.dim)
     centroids = (sums / rows_of[:, None]).astype(np.float32)

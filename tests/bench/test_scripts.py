@@ -75,7 +75,7 @@ def test_pictures_written_in_words(library: Path, tmp_path: Path) -> None:
     rows = run("words.py", plain, "--fit", plain, "--clusters", 7, "--code", "z=3", "--synonyms", tmp_path)
     found = {row["measure"]: row for row in rows}
     assert {row["code"] for row in rows} == {"captions", "z=3"}
-    made = boc("build-codebook", plain, "-o", tmp_path / "words.npz", "--words", "--clusters", 7)
+    made = boc("build-codebook", plain, "-o", tmp_path / "words.npz", "--kind", "words", "--clusters", 7)
     assert made.exit_code == 0
     build_index("words", plain, code=f"words(z=3, codebook='{tmp_path / 'words.npz'}')", at=f"file:{tmp_path}")
     searcher = Searcher.open("words", f"file:{tmp_path}")
@@ -193,7 +193,7 @@ def test_a_soak_counts_what_was_asked_while_the_index_changes(library: Path) -> 
 def test_all_codes_stand_side_by_side(library: Path, tmp_path: Path) -> None:
     plain, book, words = library / "photos.h5", tmp_path / "book.npz", tmp_path / "words.npz"
     assert boc("build-codebook", plain, "-o", book, "--clusters", 9).exit_code == 0
-    assert boc("build-codebook", plain, "-o", words, "--words", "--clusters", 7).exit_code == 0
+    assert boc("build-codebook", plain, "-o", words, "--kind", "words", "--clusters", 7).exit_code == 0
     every = ("dictionary:2/8", "scalar:16/32", "late(terms=9)", f"hard(codebook={book})", f"words(codebook={words})")
     rows = run("all_codes.py", plain, "--fit", plain, *(word for code in every for word in ("--code", code)))
     assert [row["code"].partition("(")[0].partition(":")[0] for row in rows] == [

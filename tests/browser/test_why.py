@@ -115,7 +115,7 @@ def test_a_picture_is_written_in_words_that_search(
 ) -> None:
     words = tmp_path / "words.npz"
     for command in (
-        ("build-codebook", library / "photos.h5", "-o", words, "--words", "--clusters", 7),
+        ("build-codebook", library / "photos.h5", "-o", words, "--kind", "words", "--clusters", 7),
         ("index", "written", library / "photos.h5", "--code", f"words(codebook={words})", "--at",
          f"file:{tmp_path / 'index'}"),
     ):  # fmt: skip

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +11,7 @@ from boc.cli import options
 
 if TYPE_CHECKING:
     from boc.evaluate.tune import Cost, Trial
-    from boc.types import Embeddings, Identity, Modality
+    from boc.types import Embeddings, Identity
 
 
 @click.command("tune")
@@ -30,60 +28,35 @@ if TYPE_CHECKING:
 @click.option("-k", default=10, show_default=True, help="Number of nearest items that recall counts.")
 @click.option("--queries", type=options.PATH, help="Feature file of typical queries [default: items of the index].")
 @click.option(
-    "--find",
-    type=click.Choice(["image", "text"]),
-    help="Modality of the hits [default: image if the index has pictures].",
-)
-@click.option(
     "--by",
     type=click.Choice(["postings", "bytes"]),
     default="postings",
     show_default=True,
     help="Cost to minimise: postings read per query, or bytes per item.",
 )
-@click.option(
-    "--sample",
-    type=click.IntRange(1),
-    default=100_000,
-    show_default=True,
-    help="Maximum number of items to try the codes on.",
-)
-@click.option(
-    "--asked",
-    type=click.IntRange(2),
-    default=4000,
-    show_default=True,
-    help="Maximum number of queries: half choose the setting, half judge it.",
-)
-@click.option("--seed", default=0, show_default=True, help="Seed of the sample.")
 @click.option("--apply", "applied", is_flag=True, help="Encode the index NAME again with the setting found, in place.")
-@options.as_json
 @options.at
 def command(
     name: str,
     targets: tuple[float, ...],
     k: int,
     queries: Path | None,
-    find: str | None,
-    by: str,
-    sample: int,
-    asked: int,
-    seed: int,
+    by: Cost,
     applied: bool,
-    as_json: bool,
     at: str,
 ) -> None:
     """Find the cheapest code, budgets and Rm for the items of the index NAME that reach a recall.
 
-    Tries the codes on a sample, chooses with one half of the queries, and prints the recall of the choice on the other
-    half with a 95 % confidence interval. The exit status is 1 if no setting reaches a target.
+    Tries the codes on at most 100,000 items and 4,000 queries, chooses with one half of the queries, and prints the
+    recall of the choice on the other half with a 95 % confidence interval. The exit status is 1 if no setting reaches
+    a target.
 
     With --apply the stored vectors are encoded again with this setting, as boc copy does, and the result takes the
     place of NAME at the end; until then searches see NAME as it was.
 
     \b
     Examples: boc tune photos --target-recall 0.95
-              boc tune photos --queries asked.h5 --target-recall 0.8 --target-recall 0.99
+              boc tune photos --queries typical.h5 --target-recall 0.8 --target-recall 0.99
               boc tune photos --target-recall 0.95 --apply
     """
     if applied and len(targets) != 1:
@@ -92,35 +65,28 @@ def command(
     from boc.search.searcher import Searcher
 
     searcher = Searcher.open(name, at)
-    index, target = searcher.index, searcher.target(cast("Modality | None", find))
-    given = _queries(queries, index.manifest.identity) if queries is not None else None
-    drawn = draw(index, target, given, size=sample, asked=asked, seed=seed)
+    index = searcher.index
+    vectors = None if queries is None else _queries(queries, index.manifest.identity)
+    drawn = draw(index, searcher.target(), vectors)
     candidates = grid(index.manifest.identity.dim)
     with options.bar("trying", sum(len(c.z) * len(c.query_z) for c in candidates)) as bar:
-        best = tune(drawn, targets, k=k, by=cast("Cost", by), candidates=candidates, tick=bar.update)
-    if as_json:
-        click.echo(json.dumps([{"target": t, **(_json(best[t]) if t in best else {})} for t in targets]))
-    else:
-        for aim in targets:
-            click.echo(_sentence(name, aim, best[aim]) if aim in best else f"{aim:g}: no setting reaches it")
-    missed = [f"{aim:g}" for aim in targets if aim not in best]
+        best = tune(drawn, targets, k=k, by=by, candidates=candidates, tick=bar.update)
+    for target in targets:
+        reached = target in best
+        click.echo(_sentence(name, target, best[target]) if reached else f"{target:g}: no setting reaches it")
+    missed = [f"{target:g}" for target in targets if target not in best]
     if missed:
         raise click.ClickException(
             f"no setting reaches a recall of {', '.join(missed)}; ask for less, or index with "
             '--code "scalar(shift=true)", which keeps the order of the vectors'
         )
     if applied:
-        _apply(name, at, best[targets[0]], quiet=as_json)
+        from boc.cli.commands.copy import sentence
+        from boc.indexes.copy import copy_index
 
-
-def _apply(name: str, at: str, trial: Trial, *, quiet: bool) -> None:
-    """Put the index encoded by the setting of ``trial`` in the place of ``name``."""
-    from boc.cli.commands.copy import sentence
-    from boc.indexes.copy import copy_index
-
-    with options.bars() as progress:
-        report = copy_index(name, at=at, code=trial.code, rm=trial.rm, replace=True, progress=progress)
-    if not quiet:
+        trial = best[targets[0]]
+        with options.bars() as progress:
+            report = copy_index(name, at=at, code=trial.code, rm=trial.rm, replace=True, progress=progress)
         click.echo(sentence(name, report))
 
 
@@ -136,14 +102,10 @@ def _queries(path: Path, identity: Identity) -> Embeddings:
     return Embeddings(modality, np.concatenate([batch.vectors for batch in batches if batch.modality == modality]))
 
 
-def _json(trial: Trial) -> dict[str, Any]:
-    return {**asdict(trial), "code": str(trial.code)}
-
-
-def _sentence(name: str, aim: float, trial: Trial) -> str:
+def _sentence(name: str, target: float, trial: Trial) -> str:
     judged = trial.judged
     return (
-        f'{aim:g}: boc copy {name} --code "{trial.code}" --rm {trial.rm:g} --replace\n'
+        f'{target:g}: boc copy {name} --code "{trial.code}" --rm {trial.rm:g} --replace\n'
         f"      recall {judged.mean:.3f} ({judged.low:.3f} to {judged.high:.3f}) on held-out queries, "
         f"{trial.postings:.0f} postings per query, {trial.terms:.1f} terms per item"
     )

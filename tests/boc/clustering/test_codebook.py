@@ -346,15 +346,14 @@ def run(*arguments: object) -> Result:
 
 def test_the_command_makes_codebooks_that_encode(library: Path, tmp_path: Path) -> None:
     features, output = library / "photos.h5", tmp_path / "book.npz"
-    result = run(features, "-o", output, "--clusters", 12, "--sample", 300, "--seed", 5, "--stopwords", "drop")
+    result = run(features, "-o", output, "--clusters", 12, "--sample", 300, "--seed", 5)
     assert result.exit_code == 0, result.output
     assert "12 centroids of 300 concepts" in result.stdout
     assert "clustering" in result.stderr
     book = Codebook.load(output)
     assert book.options["seed"] == 5
-    assert book.options["drop_stopwords"]
     again = tmp_path / "again.npz"
-    run(features, "-o", again, "--clusters", 12, "--sample", 300, "--seed", 5, "--stopwords", "drop")
+    run(features, "-o", again, "--clusters", 12, "--sample", 300, "--seed", 5)
     assert again.read_bytes() == output.read_bytes()
     with FeatureFile(features) as file:
         book.check(file.header.identity)
@@ -365,25 +364,12 @@ def test_the_command_makes_codebooks_that_encode(library: Path, tmp_path: Path) 
     assert (np.diff(terms.indptr) > 0).all()
 
 
-def test_the_command_makes_dictionaries(library: Path, tmp_path: Path) -> None:
-    pytest.importorskip("spellchecker")
-    result = run(library / "photos.h5", "-o", tmp_path / "words.npz", "--dictionary", "--clusters", 3)
-    assert result.exit_code == 0, result.output
-    words = Codebook.load(tmp_path / "words.npz").words
-    assert words is not None
-    assert set(words) <= {"box", "left", "right", "red", "green", "blue", "yellow", "purple"}
-    assert words[0] == "box"
-
-
 def test_the_command_complains_before_it_works(library: Path, tmp_path: Path) -> None:
     features, output = library / "photos.h5", tmp_path / "book.npz"
     for arguments, message in (
         ((tmp_path / "none.h5", "-o", output), "no such file"),
         ((library / "regions.h5", "-o", output), "holds regions"),
         ((features, "-o", tmp_path), "is a folder"),
-        ((features, "-o", output, "--decontextualized"), "?alone'"),
-        ((features, "-o", output, "--dictionary", "--spherical"), "leave the other choices out"),
-        ((features, "-o", output, "--words-only", "--balanced"), "nothing to balance"),
     ):
         result = run(*arguments)
         assert result.exit_code != 0

@@ -177,7 +177,7 @@ def test_adam_goes_down() -> None:
 @pytest.mark.slow
 def test_terms_are_learned_indexed_and_explained(library: Path, tmp_path: Path) -> None:
     made = tmp_path / "terms.npz"
-    told = boc("build-codebook", library / "photos.h5", "-o", made, "--learned", "--clusters", 16)
+    told = boc("build-codebook", library / "photos.h5", "-o", made, "--kind", "learned", "--clusters", 16)
     assert told.exit_code == 0, told.output
     assert f"16 terms in {made}" in told.output
     assert "epoch 1 of " in told.output
@@ -199,7 +199,7 @@ def test_terms_are_learned_indexed_and_explained(library: Path, tmp_path: Path) 
 @pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
 def test_a_server_finds_by_learned_terms_what_a_folder_does(library: Path, server: Any, tmp_path: Path) -> None:
     plain, made, name = library / "photos.h5", tmp_path / "terms.npz", f"boc-test-{uuid.uuid4().hex[:12]}"
-    assert boc("build-codebook", plain, "-o", made, "--learned", "--clusters", 16).exit_code == 0
+    assert boc("build-codebook", plain, "-o", made, "--kind", "learned", "--clusters", 16).exit_code == 0
     schemes = {"elasticsearch": "elastic", "opensearch": "opensearch"}
     places = f"file:{tmp_path}", f"{schemes[server.kind.engine]}+{server.url}"
     try:
@@ -227,12 +227,6 @@ def test_what_does_not_go_together_is_refused(library: Path, tmp_path: Path) -> 
         Code("learned", codebook=str(other)).load_codebook()
     with pytest.raises(BocError, match="make one with boc build-codebook FEATURES -o FILE --learned"):
         Code("learned").load_codebook()
-    for option in ("--dictionary", "--spherical", "--words-only"):
-        refused = boc("build-codebook", library / "photos.h5", "-o", tmp_path / "n.npz", "--learned", option)
-        assert refused.exit_code == 2
-        assert "--learned learns terms from whole pictures" in refused.output
-    both = boc("build-codebook", library / "photos.h5", "-o", tmp_path / "n.npz", "--learned", "--words")
-    assert "--words learns words from captions" in both.output
     with pytest.raises(ValueError, match="clusters must be at least 1, got 0"):
         LearnedTerms(0).fit(np.eye(3))
     wrong = Codebook(np.eye(3, dtype=np.float32), Identity("t:x", "0" * 64, 3), (), {}, 9, 0.5,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from pathlib import Path
@@ -144,12 +143,8 @@ def test_a_drawn_sample_keeps_its_queries_apart(library: Path) -> None:
 
 def test_the_command_names_the_setting_or_says_that_none_reaches(library: Path) -> None:
     at = f"file:{library / 'index'}"
-    done = boc("tune", "photos", "--at", at, "-k", 2, "--target-recall", 0.5, "--asked", 20, "--json")
-    assert done.exit_code == 0, done.output
-    (row,) = json.loads(done.stdout)
-    assert row["target"] == 0.5
-    assert row["recall"] >= 0.5
-    said = boc("tune", "photos", "--at", at, "-k", 2, "--target-recall", 0.5, "--asked", 20)
+    said = boc("tune", "photos", "--at", at, "-k", 2, "--target-recall", 0.5)
+    assert said.exit_code == 0, said.output
     [advised] = re.findall(r'boc copy photos --code "(.+)" --rm', said.stdout)
     assert str(parse_code(advised)) == advised
     assert "on held-out queries" in said.stdout

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from boc.models.files import CARDS, SETTINGS, WEIGHTS, first_weights, is_wanted, wanted
+from boc.models.store import place as place_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from boc import models, plugins
 from boc.errors import BocError, EncoderError
 from boc.models import hub as hub_client
-from boc.models.files import CARDS, SETTINGS, WEIGHTS, first_weights, is_wanted, wanted
-from boc.models.store import place as place_of
 from tests.encoders.test_clip import tiny_clip
 from tests.helpers import boc, draw_pictures
 from tests.hub import Hub, running

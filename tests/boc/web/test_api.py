@@ -260,7 +260,7 @@ def test_an_item_comes_with_the_captions_of_its_picture(client: TestClient) -> N
 def test_a_picture_comes_with_the_words_that_it_is_written_in(library: Path, tmp_path: Path) -> None:
     words, at = tmp_path / "words.npz", f"file:{tmp_path / 'written'}"
     for command in (
-        ("build-codebook", library / "photos.h5", "-o", words, "--words", "--clusters", 7),
+        ("build-codebook", library / "photos.h5", "-o", words, "--kind", "words", "--clusters", 7),
         ("index", "written", library / "photos.h5", "--code", f"words(codebook={words})", "--at", at),
     ):
         done = boc(*command)
