@@ -134,6 +134,6 @@ def _reported(repository: str, revision: str) -> Iterator[None]:
         pinned = f" --revision {revision}" if revision else ""
         raise BocError(
             f"{repository}: cannot be downloaded from {server} ({next(iter(str(error).splitlines()), '')}); repeat the "
-            f"command to continue. Without internet, on another machine: hf download {repository}{pinned} --local-dir "
-            "model. Copy that folder here, and use it: --encoder clip:model"
+            "command, complete files stay. Without internet, on another machine: hf download "
+            f"{repository}{pinned} --local-dir model. Copy that folder here, and use it: --encoder clip:model"
         ) from error
