@@ -215,7 +215,7 @@ def ranks_of(documents: TermMatrix, queries: TermMatrix, truth: NDArray[np.int64
 def draw(
     index: Index,
     find: Modality,
-    queries: Embeddings | None,
+    queries: Embeddings | None = None,
     *,
     size: int = 100_000,
     asked: int = 4000,

@@ -106,10 +106,10 @@ def _complete(path: Path, file: Any) -> bool:
     if not path.is_file() or path.stat().st_size != file.size:
         return False
     if file.lfs:
-        return sha256(path) == _sha256(file)
+        return bool(sha256(path) == _sha256(file))
     digest = hashlib.sha1(f"blob {file.size}\0".encode(), usedforsecurity=False)
     feed(digest, path)
-    return digest.hexdigest() == file.blob_id
+    return bool(digest.hexdigest() == file.blob_id)
 
 
 @contextmanager

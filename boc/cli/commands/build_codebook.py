@@ -26,7 +26,7 @@ KINDS = ("plain", "centered", "rescaled", "words", "learned")
     type=click.Choice(KINDS),
     default="plain",
     show_default=True,
-    help="What the codebook is made of; see below.",
+    help="What the codebook is book of; see below.",
 )
 @click.option(
     "--clusters",
@@ -35,11 +35,7 @@ KINDS = ("plain", "centered", "rescaled", "words", "learned")
     show_default=True,
     help="Number of centroids, of words (--kind words) or of terms (--kind learned).",
 )
-@click.option(
-    "--sample", type=click.IntRange(1), default=100_000, show_default=True, help="Number of concepts to cluster."
-)
-@click.option("--seed", default=0, show_default=True, help="Seed of the sample and of the clustering.")
-def command(features: tuple[Path, ...], output: Path, kind: str, clusters: int, sample: int, seed: int) -> None:
+def command(features: tuple[Path, ...], output: Path, kind: str, clusters: int) -> None:
     """Make a codebook from FEATURES, feature files of one encoder. Use files of the training photographs.
 
     \b
@@ -64,15 +60,13 @@ def command(features: tuple[Path, ...], output: Path, kind: str, clusters: int, 
     check_output(output, begins(*codebook.BEGINS), *features)
     with ExitStack() as stack:
         files = [stack.enter_context(FeatureFile(path)) for path in features]
-        made = _codebook(files, kind, clusters, sample, seed, lambda stage: click.echo(stage, err=True))
-    made.save(output)
-    terms = {"words": "words", "learned": "terms"}.get(kind, f"centroids of {made.concepts} concepts")
-    click.echo(f"{len(made)} {terms} in {output}")
+        book = _codebook(files, kind, clusters, lambda stage: click.echo(stage, err=True))
+    book.save(output)
+    terms = {"words": "words", "learned": "terms"}.get(kind, f"centroids of {book.concepts} concepts")
+    click.echo(f"{len(book)} {terms} in {output}")
 
 
-def _codebook(
-    files: Sequence[FeatureFile], kind: str, clusters: int, sample: int, seed: int, tell: Callable[[str], None]
-) -> Codebook:
+def _codebook(files: Sequence[FeatureFile], kind: str, clusters: int, tell: Callable[[str], None]) -> Codebook:
     from boc.clustering import make_codebook
     from boc.clustering.learned_terms import learned_terms
     from boc.clustering.vocabulary import vocabulary
@@ -80,13 +74,11 @@ def _codebook(
     if kind == "words":
         return vocabulary(files, clusters, tell=tell)
     if kind == "learned":
-        return learned_terms(files, clusters, seed=seed, tell=tell)
+        return learned_terms(files, clusters, tell=tell)
     moved = kind != "plain"
-    made = make_codebook.cluster(
+    book = make_codebook.cluster(
         files,
         clusters,
-        sample=sample,
-        seed=seed,
         balanced=moved,
         spherical=moved,
         centered=kind == "centered",
@@ -94,4 +86,4 @@ def _codebook(
         tell=tell,
     )
     tell("labelling")
-    return make_codebook.labelled(made, files)
+    return make_codebook.labelled(book, files)

@@ -52,14 +52,14 @@ def get(name: str, revision: str | None, yes: bool) -> None:
 
     repository = models.repository(name)
     pinned = models.entry(repository) if revision is None else None
-    wanted = pinned.revision if pinned else revision
+    commit = pinned.revision if pinned else revision
     present = models.find(repository)
-    if present is not None and wanted in (None, present.revision) and not models.verify(present):
+    if present is not None and commit in (None, present.revision) and not models.verify(present):
         click.echo(f"{repository} is there already: {present.folder}")
         if revision is None:
             click.echo("To ask for a newer one: --revision main", err=True)
         return
-    offer = hub.look(repository, wanted or "", pinned.sha256 if pinned else "")
+    offer = hub.look(repository, commit or "", pinned.sha256 if pinned else "")
     licence = offer.licence or (f"{pinned.licence} (its card says nothing)" if pinned else "not stated; see its page")
     click.echo(plain(f"model     {offer.repository}, revision {offer.revision[:12]}"), err=True)
     click.echo(f"size      {offer.size / 1e6:.1f} MB in {len(offer.files)} files", err=True)

@@ -132,16 +132,16 @@ def command(
               boc search photos "red rocket" --hybrid words
               boc search photos "a dog" --request curl --at elastic+https://USER@HOST:9200
     """
-    composed = text is not None or bool(images or like)
-    if composed == (queries is not None):
+    one_query = text is not None or bool(images or like)
+    if one_query == (queries is not None):
         raise click.UsageError("give TEXT (in quotes), --image FILE or --like ID, or else --queries FILE")
     mode, weight = hybrid or (None, None)
     if mode == "words" and (images or like):
         raise click.UsageError(
             "--hybrid words searches by the words of TEXT or --queries; leave pictures and items out"
         )
-    if form is not None and (queries is not None or html is not None or as_json):
-        raise click.UsageError("--request prints one request; leave out --queries, --html and --json")
+    if form is not None and (queries is not None or html is not None or as_json or hybrid is not None):
+        raise click.UsageError("--request prints one request; leave out --queries, --hybrid, --html and --json")
     from boc.inputs.metadata import parse_filter
     from boc.outputs import begins, check_output
     from boc.search.options import SearchOptions
@@ -151,7 +151,7 @@ def command(
         check_output(html, begins(*options.PAGE), *images, queries)
     searcher = Searcher.open(name, at, encoder=encoder)
     filters = [parse_filter(each, searcher.index.manifest.fields) for each in conditions]
-    wanted = SearchOptions(
+    search_options = SearchOptions(
         k,
         rm,
         find,
@@ -163,21 +163,21 @@ def command(
         collapse=collapse,
     )
     if form is not None:
-        click.echo(searcher.request(_query(text, images, like), wanted).written(form))
+        click.echo(searcher.request(_query(text, images, like), search_options).written(form))
         return
     if queries is not None:
-        answers = _by_file(searcher, queries, wanted, words=mode == "words")
+        answers = _by_file(searcher, queries, search_options, words=mode == "words")
     elif mode == "words" and text is not None:
-        answers = [(text, searcher.search_words([text], wanted)[0])]
+        answers = [(text, searcher.search_words([text], search_options)[0])]
     else:
         title = ", ".join([*([] if text is None else [text]), *map(str, images), *like])
-        answers = [(title, searcher.search_query(_query(text, images, like), wanted))]
+        answers = [(title, searcher.search_query(_query(text, images, like), search_options))]
     if html is not None:
         from boc.cli.contact_sheet import write_sheet
 
         write_sheet(html, answers)
     for query, hits in answers:
-        _print(query, hits, wanted, as_json=as_json, titled=len(answers) > 1)
+        _print(query, hits, search_options, as_json=as_json, titled=len(answers) > 1)
 
 
 def _query(text: str | None, images: tuple[Path, ...] = (), like: tuple[str, ...] = ()) -> Query:
@@ -185,23 +185,23 @@ def _query(text: str | None, images: tuple[Path, ...] = (), like: tuple[str, ...
 
     sentence, minus = (None, []) if text is None else parse_text(text)
     unlike = [id[1:] for id in like if id.startswith("-")]
-    wanted = [id.removeprefix("\\") for id in like if not id.startswith("-")]
-    return Query.of(sentence, minus=minus, images=images, like=wanted, unlike=unlike)
+    examples = [id.removeprefix("\\") for id in like if not id.startswith("-")]
+    return Query.of(sentence, minus=minus, images=images, like=examples, unlike=unlike)
 
 
-def _by_file(searcher: Searcher, path: Path, wanted: SearchOptions, *, words: bool) -> Answers:
+def _by_file(searcher: Searcher, path: Path, search_options: SearchOptions, *, words: bool) -> Answers:
     """Answer all queries of a feature file, or of a file of sentences."""
     from boc.inputs.features import is_feature_file
     from boc.inputs.query_files import read_queries
 
     answers: Answers = []
     if str(path) == "-" or not (path.suffix in (".h5", ".hdf5") or is_feature_file(path)):
-        return _by_lines(searcher, _lines(path), wanted, words=words)
+        return _by_lines(searcher, _lines(path), search_options, words=words)
     if words:
         raise click.UsageError("--hybrid words needs sentences; give a file with one per line as --queries")
     for items, queries in read_queries(path, searcher.index.manifest.identity, None):
         texts = [item.content for item in items] if queries.modality == "text" else None
-        hits = searcher.search_vectors(queries, wanted, texts=texts)
+        hits = searcher.search_vectors(queries, search_options, texts=texts)
         answers += zip(texts or [item.id for item in items], hits, strict=True)
     return answers
 
@@ -216,18 +216,20 @@ def _lines(path: Path) -> list[str]:
     return lines
 
 
-def _by_lines(searcher: Searcher, lines: list[str], wanted: SearchOptions, *, words: bool) -> Answers:
+def _by_lines(searcher: Searcher, lines: list[str], search_options: SearchOptions, *, words: bool) -> Answers:
     """Answer sentences as they were typed; those without unwanted words are one batch."""
     from boc.search.queries import parse_text
 
     if words:
-        return list(zip(lines, searcher.search_words(lines, wanted), strict=True))
+        return list(zip(lines, searcher.search_words(lines, search_options), strict=True))
     plain = {line: str(sentence) for line in lines for sentence, minus in [parse_text(line)] if not minus}
-    hits = dict(zip(plain, searcher.search_texts(list(plain.values()), wanted), strict=True)) if plain else {}
-    return [(line, hits[line] if line in hits else searcher.search_query(_query(line), wanted)) for line in lines]
+    hits = dict(zip(plain, searcher.search_texts(list(plain.values()), search_options), strict=True)) if plain else {}
+    return [
+        (line, hits[line] if line in hits else searcher.search_query(_query(line), search_options)) for line in lines
+    ]
 
 
-def _print(query: str, hits: list[Hit], wanted: SearchOptions, *, as_json: bool, titled: bool) -> None:
+def _print(query: str, hits: list[Hit], search_options: SearchOptions, *, as_json: bool, titled: bool) -> None:
     if as_json:
         click.echo(json.dumps({"query": query, "hits": [_record(hit) for hit in hits]}, ensure_ascii=False))
         return
@@ -242,10 +244,12 @@ def _print(query: str, hits: list[Hit], wanted: SearchOptions, *, as_json: bool,
             + (f"  (+{len(hit.duplicates)})" if hit.duplicates else "")
         )
     if not hits:
-        which = "no item that all filters hold for" if wanted.filters else "nothing"
+        which = "no item that all filters hold for" if search_options.filters else "nothing"
         reason = f"{which} shares a term with this query"
-        if wanted.min_confidence:
-            reason = f"{which} has a confidence of {wanted.min_confidence:g}; a smaller --min-confidence shows more"
+        if search_options.min_confidence:
+            reason = (
+                f"{which} has a confidence of {search_options.min_confidence:g}; a smaller --min-confidence shows more"
+            )
         click.echo(reason, err=True)
 
 

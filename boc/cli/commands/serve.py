@@ -108,7 +108,7 @@ def command(
                 all_may = f"everybody who reaches {host} can search and see these pictures"
                 click.echo(f"note: {all_may}; set BOC_TOKEN to change that", err=True)
             click.echo(f"{' '.join(names)} is at {address}{'api/' if api_only else ''}", err=True)
-            if browse and _shows():
+            if browse and _has_screen():
                 click.launch(address if token is None else f"{address}?token={token}")
 
         try:
@@ -136,12 +136,12 @@ def _answer(
 
     searchers = {name: Searcher.open(name, settings.at, encoder=encoder) for name in names}
     app = create_app(searchers[names[0]], settings, searchers)
-    _load_encoders(searchers.values(), told=first)
+    _load_encoders(searchers.values(), announce=first)
     ready()
     run(app, sock, log)
 
 
-def _load_encoders(searchers: Iterable[Searcher], *, told: bool) -> None:
+def _load_encoders(searchers: Iterable[Searcher], *, announce: bool) -> None:
     """Load the encoder of each index, once where several have the same, and encode and search once: what is loaded on
     the way is not waited for by the first query."""
     loaded: dict[str, Encoder] = {}
@@ -150,12 +150,12 @@ def _load_encoders(searchers: Iterable[Searcher], *, told: bool) -> None:
         if identity.digest in loaded:
             searcher.encoder = loaded[identity.digest]
         else:
-            if told:
+            if announce:
                 click.echo(f"loading the encoder {identity.spec}", err=True)
             loaded[identity.digest] = searcher.encoder
         searcher.search("a picture", k=1, min_confidence=0)
 
 
-def _shows() -> bool:
-    """Whether there is a screen for a browser; without one the tools that open pages only complain."""
+def _has_screen() -> bool:
+    """Return whether there is a screen for a browser; without one the tools that open pages only complain."""
     return not sys.platform.startswith("linux") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))

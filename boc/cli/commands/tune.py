@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from boc.cli import options
 
 if TYPE_CHECKING:
-    from boc.evaluate.tune import Cost, Trial
+    from boc.evaluate.tune import Trial
     from boc.types import Embeddings, Identity
 
 
@@ -27,36 +29,29 @@ if TYPE_CHECKING:
 )
 @click.option("-k", default=10, show_default=True, help="Number of nearest items that recall counts.")
 @click.option("--queries", type=options.PATH, help="Feature file of typical queries [default: items of the index].")
-@click.option(
-    "--by",
-    type=click.Choice(["postings", "bytes"]),
-    default="postings",
-    show_default=True,
-    help="Cost to minimise: postings read per query, or bytes per item.",
-)
 @click.option("--apply", "applied", is_flag=True, help="Encode the index NAME again with the setting found, in place.")
+@options.as_json
 @options.at
 def command(
     name: str,
     targets: tuple[float, ...],
     k: int,
     queries: Path | None,
-    by: Cost,
     applied: bool,
+    as_json: bool,
     at: str,
 ) -> None:
     """Find the cheapest code, budgets and Rm for the items of the index NAME that reach a recall.
 
-    Tries the codes on at most 100,000 items and 4,000 queries, chooses with one half of the queries, and prints the
-    recall of the choice on the other half with a 95 % confidence interval. The exit status is 1 if no setting reaches
-    a target.
+    Tries the codes on at most 100,000 items. Of at most 4,000 queries one half chooses; the recall of the choice is
+    printed for the other half, with a 95 % confidence interval. The exit status is 1 if no setting reaches a target.
 
     With --apply the stored vectors are encoded again with this setting, as boc copy does, and the result takes the
     place of NAME at the end; until then searches see NAME as it was.
 
     \b
     Examples: boc tune photos --target-recall 0.95
-              boc tune photos --queries typical.h5 --target-recall 0.8 --target-recall 0.99
+              boc tune photos --queries asked.h5 --target-recall 0.8 --target-recall 0.99
               boc tune photos --target-recall 0.95 --apply
     """
     if applied and len(targets) != 1:
@@ -66,27 +61,34 @@ def command(
 
     searcher = Searcher.open(name, at)
     index = searcher.index
-    vectors = None if queries is None else _queries(queries, index.manifest.identity)
-    drawn = draw(index, searcher.target(), vectors)
+    given = _queries(queries, index.manifest.identity) if queries is not None else None
+    sample = draw(index, searcher.target(None), given)
     candidates = grid(index.manifest.identity.dim)
     with options.bar("trying", sum(len(c.z) * len(c.query_z) for c in candidates)) as bar:
-        best = tune(drawn, targets, k=k, by=by, candidates=candidates, tick=bar.update)
-    for target in targets:
-        reached = target in best
-        click.echo(_sentence(name, target, best[target]) if reached else f"{target:g}: no setting reaches it")
-    missed = [f"{target:g}" for target in targets if target not in best]
+        best = tune(sample, targets, k=k, candidates=candidates, tick=bar.update)
+    if as_json:
+        click.echo(json.dumps([{"target": t, **(_json(best[t]) if t in best else {})} for t in targets]))
+    else:
+        for aim in targets:
+            click.echo(_sentence(name, aim, best[aim]) if aim in best else f"{aim:g}: no setting reaches it")
+    missed = [f"{aim:g}" for aim in targets if aim not in best]
     if missed:
         raise click.ClickException(
             f"no setting reaches a recall of {', '.join(missed)}; ask for less, or index with "
             '--code "scalar(shift=true)", which keeps the order of the vectors'
         )
     if applied:
-        from boc.cli.commands.copy import sentence
-        from boc.indexes.copy import copy_index
+        _apply(name, at, best[targets[0]], quiet=as_json)
 
-        trial = best[targets[0]]
-        with options.bars() as progress:
-            report = copy_index(name, at=at, code=trial.code, rm=trial.rm, replace=True, progress=progress)
+
+def _apply(name: str, at: str, trial: Trial, *, quiet: bool) -> None:
+    """Put the index encoded by the setting of ``trial`` in the place of ``name``."""
+    from boc.cli.commands.copy import sentence
+    from boc.indexes.copy import copy_index
+
+    with options.bars() as progress:
+        report = copy_index(name, at=at, code=trial.code, rm=trial.rm, replace=True, progress=progress)
+    if not quiet:
         click.echo(sentence(name, report))
 
 
@@ -102,10 +104,14 @@ def _queries(path: Path, identity: Identity) -> Embeddings:
     return Embeddings(modality, np.concatenate([batch.vectors for batch in batches if batch.modality == modality]))
 
 
-def _sentence(name: str, target: float, trial: Trial) -> str:
+def _json(trial: Trial) -> dict[str, Any]:
+    return {**asdict(trial), "code": str(trial.code)}
+
+
+def _sentence(name: str, aim: float, trial: Trial) -> str:
     judged = trial.judged
     return (
-        f'{target:g}: boc copy {name} --code "{trial.code}" --rm {trial.rm:g} --replace\n'
+        f'{aim:g}: boc copy {name} --code "{trial.code}" --rm {trial.rm:g} --replace\n'
         f"      recall {judged.mean:.3f} ({judged.low:.3f} to {judged.high:.3f}) on held-out queries, "
         f"{trial.postings:.0f} postings per query, {trial.terms:.1f} terms per item"
     )

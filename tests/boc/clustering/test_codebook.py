@@ -346,14 +346,13 @@ def run(*arguments: object) -> Result:
 
 def test_the_command_makes_codebooks_that_encode(library: Path, tmp_path: Path) -> None:
     features, output = library / "photos.h5", tmp_path / "book.npz"
-    result = run(features, "-o", output, "--clusters", 12, "--sample", 300, "--seed", 5)
+    result = run(features, "-o", output, "--clusters", 12)
     assert result.exit_code == 0, result.output
-    assert "12 centroids of 300 concepts" in result.stdout
+    assert "12 centroids of " in result.stdout
     assert "clustering" in result.stderr
     book = Codebook.load(output)
-    assert book.options["seed"] == 5
     again = tmp_path / "again.npz"
-    run(features, "-o", again, "--clusters", 12, "--sample", 300, "--seed", 5)
+    run(features, "-o", again, "--clusters", 12)
     assert again.read_bytes() == output.read_bytes()
     with FeatureFile(features) as file:
         book.check(file.header.identity)
