@@ -37,7 +37,6 @@ USES = {
 TESTED = {"elasticsearch": ("8", "9"), "opensearch": ("2", "3")}
 """Major versions of servers that the tests run against."""
 ROOT = Path(__file__).resolve().parents[1]
-LITTLE = 1 << 30  # bytes free on a disk
 WAIT = 20  # timeout in seconds of a request to a server
 
 
@@ -75,7 +74,7 @@ def packages() -> Iterator[Finding]:
         lacks = [lack for line in marked if "python_version" not in line and (lack := _lack(line))]
         about = f"extra {extra}" if extra else "packages"
         if lacks:
-            todo = f"{sys.executable} -m pip install 'boc{f'[{extra}]' if extra else ''}'"
+            todo = f"pip install 'boc[{extra}]'" if extra else "pip install boc"
             yield Finding("note" if extra else "problem", about, f"{use}: lacks {', '.join(lacks)}", todo)
         else:
             names = [re.split(r"[^\w.-]", line)[0] for line in marked if "python_version" not in line]
@@ -145,7 +144,7 @@ def backend(at: str) -> Iterator[Finding]:
         else:
             yield from _server(at)
     except BocError as error:
-        yield _problem(_without_user(at), error)
+        yield _problem(re.sub(r"//[^/]*@", "//", at), error)  # without the user
 
 
 def _folder(at: str, folder: Path) -> Iterator[Finding]:
@@ -160,8 +159,6 @@ def _folder(at: str, folder: Path) -> Iterator[Finding]:
     if not os.access(above, os.W_OK):
         todo = "to make indexes, choose another place with --at, or change its permissions"
         yield Finding("note", at, f"{above} can be read and not be written", todo)
-    if free < LITTLE:
-        yield Finding("note", at, f"{_shown(free)} free on its disk", "free some before making an index")
     names = plugins.backend(at).names() if above == folder else []
     for name in names:
         try:
@@ -202,10 +199,6 @@ def _problem(about: str, error: BocError) -> Finding:
     """Return a problem of an error, whose text ends with the next step."""
     what, _, todo = str(error).rpartition("; ")
     return Finding("problem", about, what or todo, todo if what else "correct that, then run boc doctor again")
-
-
-def _without_user(at: str) -> str:
-    return re.sub(r"//[^/]*@", "//", at)
 
 
 def _shown(size: float) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -44,7 +44,7 @@ _JOINERS = "\u200c\u200d"  # which join letters and emoji, and do nothing else
 
 
 def plain(text: object) -> str:
-    """``text`` without what a terminal would obey: control characters and line ends are shown as escapes."""
+    """Return ``text`` without what a terminal would obey: control characters and line ends become escapes."""
     return "".join(
         char if char.isprintable() or char in _JOINERS else char.encode("unicode_escape").decode() for char in str(text)
     )
@@ -52,12 +52,6 @@ def plain(text: object) -> str:
 
 PAGE = (b"<!doctype html>", b" - boc</title>")
 """What a page of boc begins with."""
-
-
-def named(file: IO[Any] | None) -> Path | None:
-    """The path of a file that an option opened, if it has one."""
-    name = getattr(file, "name", None)
-    return Path(name) if isinstance(name, str) and name != "<stdin>" else None
 
 
 def complete_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -84,6 +78,9 @@ encoder = click.option(
     "--encoder",
     metavar="KIND:PATH",
     help="Encoder of pictures and sentences, for example clip (see boc model), or tern:models/photos.",
+)
+moved_encoder = click.option(
+    "--encoder", metavar="KIND:PATH", help="Encoder of the index, if it has moved [default: where the index names it]."
 )
 device = click.option(
     "--device",
@@ -162,14 +159,14 @@ class Coding:
 
 
 def code_help() -> str:
-    """The codes with their arguments, as the end of a command's help."""
+    """Return the codes with their arguments, as the end of a command's help."""
     codes = [_entry(name, f"{kind.about}: {', '.join(kind.rules)}") for name, kind in CODES.items()]
     arguments = [_entry(name, about) for name, about in ARGUMENTS.items()]
     return "\n".join(["\b", "Codes and their arguments:", *codes, "", "\b", "Arguments [defaults]:", *arguments])
 
 
 def _entry(name: str, about: str) -> str:
-    """A name and what is said of it, in lines of 76 characters."""
+    """Format a name and its description, in lines of 76 characters."""
     return textwrap.fill(about, 76, initial_indent=f"  {name:13}", subsequent_indent=" " * 15)
 
 
@@ -241,22 +238,22 @@ def settings(kinds: Mapping[str, click.ParamType]) -> Callable[[F], F]:  # type:
 
 
 def given(option: str) -> bool:
-    """Whether an option of the current command was given on the command line, and not by settings."""
+    """Return whether an option of the current command was given on the command line, and not by settings."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def chosen(option: str) -> bool:
-    """Whether an option of the current command was given anywhere, and does not have its default."""
+    """Return whether an option of the current command was given anywhere, and does not have its default."""
     return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
 
 
 def bar(label: str, total: int) -> ProgressBar[int]:
-    """A progress bar on stderr."""
+    """Make a progress bar on stderr."""
     return click.progressbar(length=total, label=label, file=sys.stderr, show_pos=True)
 
 
 def show(label: str, total: int, done: Iterator[int]) -> None:
-    """A progress bar on stderr over an iterator of counts of finished items."""
+    """Show a progress bar on stderr over an iterator of counts of finished items."""
     with bar(label, total) as shown:
         position = 0
         for count in done:
@@ -266,7 +263,7 @@ def show(label: str, total: int, done: Iterator[int]) -> None:
 
 @contextmanager
 def bars() -> Iterator[Callable[[str, int, int], None]]:
-    """A callable (label, done, total) that draws a progress bar on stderr per label, one behind the other."""
+    """Yield a callable (label, done, total) that draws a progress bar on stderr per label, one behind the other."""
     label, position = "", 0
     shown: Any = None
     with ExitStack() as stack:

@@ -89,7 +89,7 @@ class Hybrid(click.ParamType):  # type: ignore[type-arg]  # not generic before c
     help="Print the request to the server instead of searching: its JSON body, or a curl command.",
 )
 @options.at
-@options.encoder
+@options.moved_encoder
 def command(
     name: str,
     text: str | None,

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     help="Log each request on stderr as a line of this form, without token, query and ids.",
 )
 @options.at
-@options.encoder
+@options.moved_encoder
 def command(
     names: tuple[str, ...],
     host: str,
