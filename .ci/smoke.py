@@ -29,7 +29,7 @@ with tempfile.TemporaryDirectory() as folder:
         ("index", "mine", "mine.h5", *AT),
         ("verify", "mine", *AT),
         ("search", "mine", "--like", "0000.jpg", "-k", "3", *AT),
-        ("search", "mine", "--features", "mine.h5", "--id", "0000.jpg", "-k", "3", *AT),
+        ("search", "mine", "--queries", "mine.h5", "-k", "3", *AT),
     ):
         main(command, standalone_mode=False)
     os.chdir("/")

@@ -101,7 +101,7 @@ def make_library(home: Path) -> None:
     """Draw 40 pictures, train a small network on them for a moment, and index them."""
     table = draw_pictures(home, 40)
     sizes = ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2", "text_layers=1", "held_out=8")
-    train = ("train", home / "regions.h5", "-o", home / "model", "--epochs", 2, "--batch-size", 8)
+    train = ("train", home / "regions.h5", "-o", home / "model", "--set=epochs=2", "--set=batch_size=8")
     for command in (
         ("extract", table, "-o", home / "regions.h5", "--regions", "grid"),
         (*train, *(f"--set={size}" for size in sizes)),

@@ -14,30 +14,27 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 BLOCK = 1 << 14
-
-
-def git_digest(data: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+LARGE = 1024
+"""Files above this number of bytes are stored by their SHA-256, and served from another address."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: its path, the first byte that it wants of a file, its headers, and the bytes that were sent."""
+    """A request: its method and path, the first byte that it wants of a file, and its headers."""
 
+    method: str
     path: str
     start: int
     headers: dict[str, str]
-    sent: list[int] = field(default_factory=list)
 
 
 @dataclass
 class Hub:
-    """Repositories by name, each of files by revision. Files above 1 kB are stored by their SHA-256, as large ones are.
+    """Repositories by name, each of files by revision, the last of which is the branch main.
 
-    Faults are for the next downloads: ``cut`` closes a connection after so many bytes of a large file, and with
-    ``dies`` the server is ``dead`` from then on; ``stall`` stops sending after so many bytes, and keeps the connection;
-    ``damage`` changes a byte of what is sent; ``gated`` refuses all; without ``ranges`` whole files are sent;
-    ``announced`` are other sizes; ``extra`` are names in the list that are no files.
+    Faults are for the next downloads of large files: ``cut`` closes a connection after so many bytes, and with ``dies``
+    the server is ``dead`` from then on; ``stall`` stops sending after so many bytes, and keeps the connection;
+    ``damage`` changes a byte of what is sent; ``gated`` refuses all; ``extra`` are names in lists that are no files.
     """
 
     repositories: dict[str, dict[str, dict[str, bytes]]] = field(default_factory=dict)
@@ -48,31 +45,38 @@ class Hub:
     stall: int | None = None
     damage: bool = False
     gated: bool = False
-    ranges: bool = True
-    announced: dict[str, int] = field(default_factory=dict)
     extra: list[str] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
     address: str = ""
 
-    def paths(self, start: str = "/") -> list[str]:
-        return [each.path for each in self.asked if each.path.startswith(start)]
-
-    def info(self, name: str, revision: str) -> dict[str, Any]:
-        files = self.repositories[name][revision]
-        siblings: list[dict[str, Any]] = []
-        for file, data in files.items():
-            size = self.announced.get(file, len(data))
-            siblings.append({"rfilename": file, "size": size, "blobId": git_digest(data)})
-            if len(data) > 1024:
-                digest = hashlib.sha256(data).hexdigest()
-                siblings[-1] |= {"lfs": {"sha256": digest, "size": size, "pointerSize": 130}}
-        siblings += [{"rfilename": file, "size": 3, "blobId": git_digest(b"no\n")} for file in self.extra]
-        return {"id": name, "sha": revision, "cardData": {"license": self.licence}, "siblings": siblings}
+    def paths(self, start: str = "/") -> set[str]:
+        return {each.path for each in self.asked if each.path.startswith(start) and each.method == "GET"}
 
     def revision(self, name: str, asked: str) -> str | None:
-        """The commit of a revision; the last one is the branch main."""
+        """The commit of a revision."""
         known = list(self.repositories[name])
         return known[-1] if asked == "main" else asked if asked in known else None
+
+    def listed(self, name: str, revision: str) -> Iterator[tuple[str, int, str, str]]:
+        """Yield name, size, digest of git, and SHA-256, empty for small files."""
+        for file, data in [*self.repositories[name][revision].items(), *((file, b"no\n") for file in self.extra)]:
+            git = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+            yield file, len(data), git, hashlib.sha256(data).hexdigest() if len(data) > LARGE else ""
+
+    def info(self, name: str, revision: str) -> dict[str, Any]:
+        siblings = [
+            {"rfilename": file, "size": size, "blobId": git}
+            | ({"lfs": {"sha256": sha256, "size": size, "pointerSize": 130}} if sha256 else {})
+            for file, size, git, sha256 in self.listed(name, revision)
+        ]
+        return {"id": name, "sha": revision, "cardData": {"license": self.licence}, "siblings": siblings}
+
+    def tree(self, name: str, revision: str) -> list[dict[str, Any]]:
+        return [
+            {"type": "file", "path": file, "size": size, "oid": git}
+            | ({"lfs": {"oid": sha256, "size": size, "pointerSize": 130}} if sha256 else {})
+            for file, size, git, sha256 in self.listed(name, revision)
+        ]
 
 
 def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
@@ -82,60 +86,67 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *_: Any) -> None:
             pass
 
-        def refuse(self, status: int, code: str) -> None:
+        def answer(self, status: int, **headers: str) -> None:
+            """Send a response without a body."""
             self.send_response(status)
-            self.send_header("X-Error-Code", code)
-            self.send_header("X-Error-Message", code)
-            self.send_header("Content-Length", "0")
+            for name, value in {"content-length": "0", **headers}.items():
+                self.send_header(name.replace("_", "-"), value)
             self.end_headers()
 
         def do_GET(self) -> None:
             path = unquote(urlsplit(self.path).path)
-            wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-            start = int(wanted[1]) if wanted and hub.ranges else 0
-            hub.asked.append(Asked(self.path, start, {key.lower(): value for key, value in self.headers.items()}))
-            listing = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path)
+            wanted = re.fullmatch(r"bytes=(\d+)-\d*", self.headers.get("Range", ""))
+            start = int(wanted[1]) if wanted else 0
+            headers = {key.lower(): value for key, value in self.headers.items()}
+            hub.asked.append(Asked(self.command, path, start, headers))
+            listing = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/(.+))?", path)
             file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
             stored = re.fullmatch(r"/stored/([0-9a-f]+)", path)
-            match = listing or file
+            name = listing[1] if listing else file[1] if file else ""
             if hub.dead:
-                self.refuse(503, "")
+                self.answer(503)
             elif stored:
-                self.send(
-                    next(data for data in self.all_files() if hashlib.sha256(data).hexdigest() == stored[1]), start
+                every = (
+                    data for known in hub.repositories.values() for files in known.values() for data in files.values()
                 )
-            elif match is None or match[1] not in hub.repositories:
-                self.refuse(404, "RepoNotFound")
-            elif (revision := hub.revision(match[1], match[2] or "main")) is None:
-                self.refuse(404, "RevisionNotFound")
+                self.send(next(data for data in every if hashlib.sha256(data).hexdigest() == stored[1]), start)
+            elif name not in hub.repositories:
+                self.answer(404, X_Error_Code="RepoNotFound")
+            elif (revision := hub.revision(name, (listing[3] if listing else file and file[2]) or "main")) is None:
+                self.answer(404, X_Error_Code="RevisionNotFound")
             elif hub.gated:
-                self.refuse(403, "GatedRepo")
+                self.answer(403, X_Error_Code="GatedRepo")
             elif listing:
-                self.send(json.dumps(hub.info(match[1], revision)).encode(), 0)
+                body = hub.tree(name, revision) if listing[2] == "tree" else hub.info(name, revision)
+                self.send(json.dumps(body).encode(), 0)
+            elif file is not None and file[3] in hub.repositories[name][revision]:
+                self.file(hub.repositories[name][revision][file[3]], revision, start)
             else:
-                assert file is not None
-                data = hub.repositories[match[1]][revision].get(file[3])
-                if data is None:
-                    self.refuse(404, "EntryNotFound")
-                elif len(data) > 1024:  # large files are elsewhere
-                    self.send_response(302)
-                    self.send_header("Location", f"{hub.address}/stored/{hashlib.sha256(data).hexdigest()}")
-                    self.send_header("Content-Length", "0")
-                    self.end_headers()
-                else:
-                    self.send(data, start)
+                self.answer(404, X_Error_Code="EntryNotFound")
 
-        def all_files(self) -> Iterator[bytes]:
-            for revisions in hub.repositories.values():
-                for files in revisions.values():
-                    yield from files.values()
+        do_HEAD = do_GET  # noqa: N815
 
-        def send(self, data: bytes, start: int) -> None:
-            large = len(data) > 1024 and self.path.startswith("/stored/")
+        def file(self, data: bytes, revision: str, start: int) -> None:
+            """Send a small file, or where a large one is."""
+            digest = hashlib.sha256(data).hexdigest()
+            headers = {"ETag": f'"{digest}"', "X-Repo-Commit": revision}
+            if len(data) > LARGE:
+                # Large files are at another host.
+                place = f"{hub.address.replace('127.0.0.1', 'localhost')}/stored/{digest}"
+                linked = {"X-Linked-Size": str(len(data)), "X-Linked-ETag": f'"{digest}"'}
+                self.answer(302, Location=place, **linked, **headers)
+            elif self.command == "HEAD":
+                self.answer(200, **headers, **{"content-length": str(len(data))})
+            else:
+                self.send(data, start, headers)
+
+        def send(self, data: bytes, start: int, headers: dict[str, str] | None = None) -> None:
+            large = self.path.startswith("/stored/")
             if large and hub.damage:
                 data = data[:-1] + bytes([data[-1] ^ 1])
             self.send_response(206 if start else 200)
-            self.send_header("Content-Length", str(len(data) - start))
+            for name, value in {**(headers or {}), "Content-Length": str(len(data) - start)}.items():
+                self.send_header(name, value)
             if start:
                 self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
             self.end_headers()
@@ -146,7 +157,6 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             for block in range(start, end, BLOCK):
                 self.wfile.write(data[block : min(block + BLOCK, end)])
             self.wfile.flush()
-            hub.asked[-1].sent.append(end - start)
             if large and hub.stall is not None:
                 stopped.wait(60)
             if end < len(data):

@@ -208,8 +208,8 @@ def test_python_snippets_run(page: Path, home: Path) -> None:
 
 
 SMALLER = {"500": "60", "2000": "60", "100": "20"}  # pictures of the tutorial
-TINY = "--epochs=2 --batch-size=8 --set=held_out=8 --set=visual_width=16 --set=joint_width=16 --set=feedforward=16 "
-TINY += "--set=heads=2 --set=text_layers=1"
+TINY = "--set=epochs=2 --set=batch_size=8 --set=held_out=8 --set=visual_width=16 --set=joint_width=16 "
+TINY += "--set=feedforward=16 --set=heads=2 --set=text_layers=1"
 
 
 @pytest.mark.slow

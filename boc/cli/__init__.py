@@ -19,7 +19,6 @@ from boc.cli.commands import (
     attach,
     build_codebook,
     compact,
-    completion,
     convert,
     copy,
     delete,
@@ -35,7 +34,6 @@ from boc.cli.commands import (
     index,
     info,
     model,
-    query,
     search,
     serve,
     show_alignment,
@@ -52,12 +50,10 @@ SECTIONS = {
     "Pictures to try things on": (gallery,),
     "Get or make an encoder": (model, train, convert, extract, evaluate, show_alignment, show_relations),
     "Make an index": (build_codebook, index, sync, attach, detach, tune, estimate),
-    "Search": (search, serve, query, explain),
+    "Search": (search, serve, explain),
     "Look after indexes": (info, verify, copy, export, duplicates, compact, delete),
-    "Look after boc": (doctor, completion),
+    "Look after boc": (doctor,),
 }
-WITHOUT_SETTINGS = {"completion", "doctor"}
-"""Commands that must work even if the settings are invalid."""
 
 
 class Group(click.Group):
@@ -89,12 +85,11 @@ class Group(click.Group):
         """Apply the settings of boc.toml, and suggest a command for an unknown name."""
         name = args[0]
         if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {name!r}. {_meant(name.lower(), list(self.commands))}")
-        tolerant = ctx.resilient_parsing or name in WITHOUT_SETTINGS or {"-h", "--help"} & set(args)
+            ctx.fail(f"No such command {name!r}. {_suggestion(name.lower(), list(self.commands))}")
         try:
             ctx.default_map = settings.defaults(self)
-        except BocError:
-            if not tolerant:
+        except BocError:  # help, completion and boc doctor must work nevertheless
+            if not (ctx.resilient_parsing or name == "doctor" or {"-h", "--help"} & set(args)):
                 raise
         return super().resolve_command(ctx, args)
 
@@ -108,8 +103,8 @@ class Group(click.Group):
                 formatter.write_dl(rows)
 
 
-def _meant(typed: str, known: list[str]) -> str:
-    """A hint: the command that contains what was typed, or else the most similar one."""
+def _suggestion(typed: str, known: list[str]) -> str:
+    """Name the command that contains what was typed, or else the most similar one."""
     near = [name for name in known if len(typed) > 2 and typed in name] or get_close_matches(typed, known, 1, 0.5)
     return f"Did you mean {near[0]}?" if near else "boc --help lists them."
 
@@ -138,31 +133,13 @@ def _notes() -> Iterator[None]:
         yield
 
 
-def _versions(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
-    if not asked or context.resilient_parsing:
-        return
-    from boc.doctor import versions
-
-    click.echo(f"boc, version {__version__}")
-    for name, version in versions().items():
-        click.echo(f"{name:14s} {version}")
-    context.exit()
-
-
 @click.group(
     cls=Group,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="boc COMMAND --help has examples. Options can be set in boc.toml and in the environment: see "
-    "docs/configuration.md.",
+    epilog="boc COMMAND --help has examples. Options can be set in ./boc.toml or ~/.config/boc/boc.toml, and in the "
+    "environment: see docs/configuration.md.",
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_versions,
-    help="Print the versions of boc and of the main packages.",
-)
+@click.version_option(__version__, message="boc, version %(version)s")
 def main() -> None:
     """Search pictures by sentences, and sentences by pictures, on an inverted index."""
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import functools
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from boc.cli import completers
 from boc.codecs import ARGUMENTS, CODES, Code, parse_code
 from boc.errors import BocError
-from boc.names import CONCEPT_DTYPES, METRICS, MODALITIES, VECTOR_DTYPES
+from boc.names import CONCEPT_DTYPES, METRICS, VECTOR_DTYPES
 
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
@@ -45,7 +44,7 @@ _JOINERS = "\u200c\u200d"  # which join letters and emoji, and do nothing else
 
 
 def plain(text: object) -> str:
-    """``text`` without what a terminal would obey: control characters and line ends are shown as escapes."""
+    """Return ``text`` without what a terminal would obey: control characters and line ends become escapes."""
     return "".join(
         char if char.isprintable() or char in _JOINERS else char.encode("unicode_escape").decode() for char in str(text)
     )
@@ -55,27 +54,33 @@ PAGE = (b"<!doctype html>", b" - boc</title>")
 """What a page of boc begins with."""
 
 
-def named(file: IO[Any] | None) -> Path | None:
-    """The path of a file that an option opened, if it has one."""
-    name = getattr(file, "name", None)
-    return Path(name) if isinstance(name, str) and name != "<stdin>" else None
+def complete_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete names of indexes in the folder of --at; servers are not queried."""
+    at = str(context.params.get("at") or "")
+    if not at.startswith("file:"):
+        return []
+    try:
+        folders = Path(at.removeprefix("file:")).expanduser().glob("*/CURRENT")
+        return sorted(path.parent.name for path in folders if path.parent.name.startswith(incomplete))
+    except (OSError, ValueError, RuntimeError):  # not readable, no path at all, or of an unknown user
+        return []
 
 
-name = click.argument("name", shell_complete=completers.names)
-names = click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=completers.names)
+name = click.argument("name", shell_complete=complete_names)
+names = click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
 at = click.option(
     "--at",
-    envvar="BOC_AT",
     default="file:boc-data",
     show_default=True,
-    shell_complete=completers.at,
     help="Address of the backend: file:DIR, elastic+URL or opensearch+URL.",
 )
 encoder = click.option(
     "--encoder",
     metavar="KIND:PATH",
-    shell_complete=completers.encoder,
     help="Encoder of pictures and sentences, for example clip (see boc model), or tern:models/photos.",
+)
+moved_encoder = click.option(
+    "--encoder", metavar="KIND:PATH", help="Encoder of the index, if it has moved [default: where the index names it]."
 )
 device = click.option(
     "--device",
@@ -154,14 +159,14 @@ class Coding:
 
 
 def code_help() -> str:
-    """The codes with their arguments, as the end of a command's help."""
+    """Return the codes with their arguments, as the end of a command's help."""
     codes = [_entry(name, f"{kind.about}: {', '.join(kind.rules)}") for name, kind in CODES.items()]
     arguments = [_entry(name, about) for name, about in ARGUMENTS.items()]
     return "\n".join(["\b", "Codes and their arguments:", *codes, "", "\b", "Arguments [defaults]:", *arguments])
 
 
 def _entry(name: str, about: str) -> str:
-    """A name and what is said of it, in lines of 76 characters."""
+    """Format a name and its description, in lines of 76 characters."""
     return textwrap.fill(about, 76, initial_indent=f"  {name:13}", subsequent_indent=" " * 15)
 
 
@@ -176,35 +181,6 @@ def coding(function: F) -> F:
     for option in reversed(CODING):
         command = option(command)
     return cast(F, command)
-
-
-def searching(function: F) -> F:
-    """Options of a search that boc asks, and of one that another program asks."""
-    for option in (
-        click.option(
-            "--filter",
-            "conditions",
-            multiple=True,
-            metavar="FIELD=VALUE",
-            help="Only items whose metadata fulfil this condition; also != < <= > >=. Repeat it to combine conditions "
-            "by AND.",
-        ),
-        click.option(
-            "--find",
-            type=click.Choice(MODALITIES),
-            help="Modality of the hits [default: image if the index has pictures].",
-        ),
-        click.option(
-            "--rerank",
-            type=click.Choice(METRICS),
-            help="Re-rank candidates by dense vectors, or by an alignment of concept sets [default: that of the "
-            "index].",
-        ),
-        click.option("--rm", type=float, help="Candidates re-ranked per hit [default: that of the index]."),
-        click.option("-k", default=10, show_default=True, help="Number of hits per query."),
-    ):
-        function = option(function)
-    return function
 
 
 def source(function: F) -> F:
@@ -232,23 +208,52 @@ def _narrowed(function: F) -> F:
     return function
 
 
+def assignment(text: str) -> tuple[str, str]:
+    """Split NAME=VALUE; UsageError for anything else."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.UsageError(f"--set takes NAME=VALUE, got {text!r}; --help lists the names")
+    return name, value
+
+
+def settings(kinds: Mapping[str, click.ParamType]) -> Callable[[F], F]:  # type: ignore[type-arg]
+    """Add the option --set NAME=VALUE, given to the command as ``settings``: values by name, converted by ``kinds``."""
+
+    def convert(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+        settings = {}
+        for name, value in map(assignment, values):
+            if name not in kinds:
+                raise click.UsageError(f"no setting {name!r}; known: {', '.join(kinds)}")
+            settings[name] = kinds[name].convert(value, parameter, context)
+        return settings
+
+    return click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=convert,
+        help="A setting for long runs, listed below; can be repeated.",
+    )
+
+
 def given(option: str) -> bool:
-    """Whether an option of the current command was given on the command line, and not by settings."""
+    """Return whether an option of the current command was given on the command line, and not by settings."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def chosen(option: str) -> bool:
-    """Whether an option of the current command was given anywhere, and does not have its default."""
+    """Return whether an option of the current command was given anywhere, and does not have its default."""
     return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
 
 
 def bar(label: str, total: int) -> ProgressBar[int]:
-    """A progress bar on stderr."""
+    """Make a progress bar on stderr."""
     return click.progressbar(length=total, label=label, file=sys.stderr, show_pos=True)
 
 
 def show(label: str, total: int, done: Iterator[int]) -> None:
-    """A progress bar on stderr over an iterator of counts of finished items."""
+    """Show a progress bar on stderr over an iterator of counts of finished items."""
     with bar(label, total) as shown:
         position = 0
         for count in done:
@@ -258,7 +263,7 @@ def show(label: str, total: int, done: Iterator[int]) -> None:
 
 @contextmanager
 def bars() -> Iterator[Callable[[str, int, int], None]]:
-    """A callable (label, done, total) that draws a progress bar on stderr per label, one behind the other."""
+    """Yield a callable (label, done, total) that draws a progress bar on stderr per label, one behind the other."""
     label, position = "", 0
     shown: Any = None
     with ExitStack() as stack:

@@ -1,188 +1,132 @@
-"""Options from the environment and from ``boc.toml``.
+"""Options from the environment and from the file ``boc.toml``.
 
-Their names follow from the options: ``--concepts`` of ``boc index`` is BOC_INDEX_CONCEPTS, and ``concepts`` in the
-table ``[index]``. The command line has priority over the environment, and the environment over the file.
+Option ``--code`` of ``boc index`` is the variable BOC_INDEX_CODE, and ``code`` in the table ``[index]`` of the file.
+The options of SHARED can stand at the top of the file, and have a variable for all commands: BOC_AT. The command line
+has priority over the environment, and the environment over the file.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+import sys
+from collections.abc import Sequence
 from difflib import get_close_matches
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 
-from boc.cli.config import SECRETS, SHARED, Rule, Rules, Settings, find, holds_password, read
-from boc.cli.options import CodeType
+from boc.errors import BocError
 
-SHARED_OPTIONS = ("at", "encoder", "device")
-HAVE_THEIR_ENCODER = {"search", "query", "explain", "serve"}
+SHARED = ("at", "encoder", "device")
+INDEX_ENCODER = ("search", "explain", "serve")
 """Commands that use the encoder of the index; the shared setting of an encoder is for making indexes."""
-THIS_TIME = {"all", "append", "apply", "replace", "yes"}
-"""Options that are never settings, so that an old line in a file cannot replace an index."""
-NOT_IN_FILES = {"spice": "is a command to run, which is no setting of a file; give it as --spice"}
+ONCE = {"all", "apply", "detach", "replace", "yes"}
+"""Options that are never settings, so that a forgotten line cannot replace an index."""
+SECRETS = {"password": "BOC_PASSWORD", "api-key": "BOC_API_KEY", "token": "BOC_TOKEN"}
 OTHERS = ("BOC_CONFIG", "BOC_MODELS", *SECRETS.values())
+PASSWORD = re.compile(r"://[^@]*:.*@", re.DOTALL)  # an address with a password, whatever its characters
 
 
-@dataclass(frozen=True)
-class Origin:
-    """A setting: ``name`` is like at or search.k, ``source`` a variable or the file."""
-
-    name: str
-    value: str
-    source: str
-
-    @property
-    def shown(self) -> str:
-        """The value, unless it is or contains a secret."""
-        secret = self.source in SECRETS.values() or holds_password(self.value)
-        return "(not shown)" if secret else self.value
+class ConfigError(BocError):
+    """The settings file cannot be read, or has an invalid entry."""
 
 
-def flag(option: click.Parameter) -> str:
-    """The first long name of an option, without dashes."""
-    return next((name for name in option.opts if name.startswith("--")), option.opts[0]).lstrip("-")
+def places() -> list[Path]:
+    """Return the paths where the file is looked for: $BOC_CONFIG alone, or the current folder, then ~/.config/boc."""
+    if os.environ.get("BOC_CONFIG"):
+        return [Path(os.environ["BOC_CONFIG"])]
+    user = os.environ.get("XDG_CONFIG_HOME") or os.environ.get("HOME", "") + "/.config"
+    return [Path("boc.toml"), Path(user, "boc", "boc.toml")]
 
 
-def options(command: click.Command) -> Iterator[tuple[str, click.Option]]:
-    """Yield the options of a command that can be settings, by name."""
-    for parameter in command.params:
-        if isinstance(parameter, click.Option) and not parameter.is_eager and flag(parameter) not in THIS_TIME:
-            yield flag(parameter), parameter
+def settable(command: click.Command) -> dict[str, click.Option]:
+    """Return the options of a command that can be settings, by name without dashes."""
+    named = {
+        next((name for name in p.opts if name.startswith("--")), p.opts[0]).lstrip("-"): p
+        for p in command.params
+        if isinstance(p, click.Option) and not p.is_eager
+    }
+    return {name: option for name, option in named.items() if name not in ONCE}
 
 
 def variable(*words: str) -> str:
-    """The environment variable of an option, from command and name, or from a shared name."""
+    """Return the environment variable of an option, from command and name, or from a shared name."""
     return "_".join(("boc", *words)).replace("-", "_").upper()
 
 
 def name_variables(group: click.Group) -> None:
-    """Give each option its environment variables."""
-    for name, command in group.commands.items():
-        for option, parameter in options(command):
-            known = [parameter.envvar] if isinstance(parameter.envvar, str) else list(parameter.envvar or ())
-            own = [variable(name, option), *([variable(option)] if _shared(name, option, parameter) else [])]
-            parameter.envvar = list(dict.fromkeys([*own, *known]))
+    """Give each option that can be a setting its environment variable.
+
+    click's own ``auto_envvar_prefix`` would name them after parameters of functions, and set ``--replace`` too.
+    """
+    for command in group.commands.values():
+        for name, option in settable(command).items():
+            option.envvar = variable(str(command.name), name)
 
 
-def defaults(group: click.Group) -> dict[str, Any]:
-    """The settings of the file as defaults for click, by command and parameter. ConfigError if the file is invalid."""
-    path = find()
-    if path is None:
-        return {}
-    settings = read(path, rules(group))
-    return {name: dict(_given(name, command, settings)) for name, command in group.commands.items()}
+def defaults(group: click.Group) -> dict[str, dict[str, Any]]:
+    """Return click's ``default_map``: values of the file and of shared variables by command and parameter.
+
+    ConfigError for a file that cannot be read, an unknown command or option, and a password in the file.
+    """
+    path, content = read()
+    shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
+    tables = {key: value for key, value in content.items() if key not in shared}
+    _check(path, "", shared, SHARED)
+    _check(path, "", dict.fromkeys(tables), list(group.commands))
+    result: dict[str, dict[str, Any]] = {}
+    for command in group.commands:
+        options, table = settable(group.commands[command]), tables.get(command, {})
+        _check(path, command, table, list(options))
+        inherited = [key for key in SHARED if key in options and not options[key].multiple]
+        if command in INDEX_ENCODER:
+            inherited.remove("encoder")
+        values = {key: shared[key] for key in inherited if key in shared} | table
+        values |= {key: value for key in inherited if (value := os.environ.get(variable(key)))}
+        result[command] = {
+            str(options[key].name): [value] if options[key].multiple and not isinstance(value, list) else value
+            for key, value in values.items()
+        }
+    return result
 
 
-def rules(group: click.Group) -> Rules:
-    """The rules of all options."""
-    made: dict[str, dict[str, Rule]] = {SHARED: {}}
-    for name, command in group.commands.items():
-        made[name] = {}
-        for option, parameter in options(command):
-            made[name][option] = partial(_refusal, parameter)
-            if _shared(name, option, parameter):
-                made[SHARED][option] = made[name][option]
-    made[SHARED] = {option: made[SHARED][option] for option in SHARED_OPTIONS if option in made[SHARED]}
-    return made
+def read() -> tuple[Path | None, dict[str, Any]]:
+    """Return the path of the settings file, None if there is none, and its content."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    path = next((path for path in places() if path.exists()), None)
+    if path is None and os.environ.get("BOC_CONFIG"):
+        raise ConfigError(f"BOC_CONFIG names {os.environ['BOC_CONFIG']}, which does not exist; correct it or unset it")
+    try:
+        return path, {} if path is None else tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from error
+    except ValueError as error:  # not UTF-8, or not TOML
+        raise ConfigError(
+            f"{path}: is not TOML in UTF-8 ({error}); put texts in quotes, see docs/configuration.md"
+        ) from error
 
 
-def origins(group: click.Group) -> Iterator[Origin]:
-    """Yield all settings with their sources; the environment overrides the file. ConfigError as ``defaults``."""
-    path = find()
-    settings = read(path, rules(group)) if path is not None else {}
-    for command, values in settings.items():
-        for option, value in values.items():
-            name = f"{command}.{option}" if command else option
-            stronger = _stronger(command, option)
-            if stronger is None:
-                yield Origin(name, str(value), str(path))
-    for known, name in _variables(group).items():
-        if os.environ.get(known):
-            yield Origin(name, os.environ[known], known)
+def misspelt(group: click.Group) -> dict[str, str]:
+    """Return the variables BOC_... that no option reads but that resemble one that is read, each with that one."""
+    known = {variable(name, option) for name, command in group.commands.items() for option in settable(command)}
+    known |= {*OTHERS, *map(variable, SHARED)}
+    unknown = sorted(name for name in os.environ if name.startswith("BOC_") and name not in known)
+    near = {name: get_close_matches(name, known, 1, cutoff=0.85) for name in unknown}
+    return {name: matches[0] for name, matches in near.items() if matches}
 
 
-def places(group: click.Group) -> list[str]:
-    """The configured addresses, without repetition."""
-    return list(dict.fromkeys(origin.value for origin in origins(group) if origin.name.rpartition(".")[2] == "at"))
-
-
-def misspelt(group: click.Group) -> Iterator[tuple[str, str]]:
-    """Yield unknown variables that resemble a known one, and the known one."""
-    known = [*_variables(group), *OTHERS]
-    for name in sorted(os.environ):
-        if name.startswith("BOC_") and name not in known:
-            near = get_close_matches(name, known, 1, cutoff=0.85)
-            if near:
-                yield name, near[0]
-
-
-def _shared(command: str, option: str, parameter: click.Option) -> bool:
-    if option == "encoder" and command in HAVE_THEIR_ENCODER:
-        return False
-    return option in SHARED_OPTIONS and not parameter.multiple
-
-
-def _given(name: str, command: click.Command, settings: Settings) -> Iterator[tuple[str, Any]]:
-    for option, parameter in options(command):
-        own, shared = settings.get(name, {}), settings[SHARED]
-        if option in own and parameter.name is not None:
-            yield parameter.name, own[option]
-        elif option in shared and _shared(name, option, parameter) and parameter.name is not None:
-            yield parameter.name, shared[option]
-
-
-def _stronger(command: str, option: str) -> str | None:
-    """The variable that overrides the file, or None."""
-    names = [variable(command, option)] if command else []
-    names += [variable(option)] if option in SHARED_OPTIONS else []
-    return next((name for name in names if os.environ.get(name)), None)
-
-
-def _variables(group: click.Group) -> dict[str, str]:
-    """All variables of options, with the names of the options."""
-    targets: dict[str, str] = {}
-    for name, command in group.commands.items():
-        for option, parameter in options(command):
-            for known in parameter.envvar or ():
-                shared = known == variable(option)
-                targets[known] = option if shared else f"{name}.{option}"
-    return targets
-
-
-def _refusal(parameter: click.Option, value: Any) -> str | None:
-    """Why an option rejects ``value``; None if it accepts it."""
-    name = flag(parameter)
-    if name in NOT_IN_FILES:
-        return NOT_IN_FILES[name]
-    if not parameter.multiple:
-        return _refused(parameter, value)
-    if not isinstance(value, list):
-        return "must be a list, in brackets"
-    return next((why for each in value if (why := _refused(parameter, each))), None)
-
-
-def _refused(parameter: click.Option, value: Any) -> str | None:
-    kind = parameter.type
-    for classes, types, words in KINDS:
-        if isinstance(kind, classes):
-            if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-                return f"must be {words}"
-            break
-    if isinstance(kind, (click.Choice, click.IntRange, click.FloatRange, CodeType)):
-        try:
-            kind.convert(value, parameter, None)
-        except click.BadParameter as error:
-            return f"is refused: {error.message.rstrip('.')}"
-    return None
-
-
-KINDS: list[tuple[type | tuple[type, ...], tuple[type, ...], str]] = [
-    (type(click.BOOL), (bool,), "true or false, without quotes"),
-    (type(click.INT), (int,), "a whole number, without quotes"),
-    (type(click.FLOAT), (int, float), "a number, without quotes"),
-    (click.ParamType, (str,), "a text, in quotes"),
-]
+def _check(path: Path | None, command: str, values: dict[str, Any], known: Sequence[str]) -> None:
+    place = f" in [{command}]" if command else ""
+    for key, value in values.items():
+        secret = SECRETS.get(key.replace("_", "-")) or ("BOC_PASSWORD" if PASSWORD.search(str(value)) else None)
+        if secret:
+            raise ConfigError(f"{path}: {key}{place} holds a secret, which others could read; put it into {secret}")
+        if key not in known:
+            near = get_close_matches(key.replace("_", "-"), known, 1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise ConfigError(f"{path}: unknown {key!r}{place}{hint}; known: {', '.join(known)}; correct or remove it")

@@ -205,7 +205,7 @@ class ConceptStep(Step):
     def read(self, embeddings: Embeddings) -> Ragged:
         """The concept sets. BocError if there are none."""
         if embeddings.concepts is None:
-            raise BocError("no concept vectors here; boc extract keeps them unless it is told --no-concepts")
+            raise BocError("no concept vectors here; boc extract keeps them unless told --set concepts=false")
         return embeddings.concepts
 
     def _sets(self, X: Any, *, reset: bool = False) -> Ragged:

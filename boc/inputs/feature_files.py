@@ -107,7 +107,7 @@ def _check_alike(files: Sequence[FeatureFile]) -> None:
             if names != arrays[0]:
                 raise FeatureFileError(
                     f"{file.path} and {filled[0].path} do not belong together: one of them holds no concept sets; make "
-                    "both with --no-concepts, or neither"
+                    "both with --set concepts=false, or neither"
                 )
 
 

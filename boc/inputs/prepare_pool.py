@@ -134,8 +134,8 @@ class _Pool:
         code = process.exitcode or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
         error = BocError(
-            f"a worker process {how} at {self._images[given[0]].path}; repeat the command to go on, with fewer "
-            "--workers if memory is short"
+            f"a worker process {how} at {self._images[given[0]].path}; repeat the command to go on; if memory "
+            "is short, with boc extract and a smaller --set workers="
         )
         with self._changed:
             self._ready.update(dict.fromkeys(given, error))

@@ -1,69 +1,37 @@
-"""Downloads from the Hugging Face hub, or another server that speaks its protocol (``HF_ENDPOINT``).
-
-Only the files of the model are requested: one request lists them, and each file is one request, or several that
-continue one another. No telemetry is sent.
-"""
+"""Downloads from the Hugging Face hub, or another server that speaks its protocol (``HF_ENDPOINT``)."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from boc.atomic_files import check_writable, feed, sha256, sole_writer, sync
-from boc.errors import ADVICE, BocError, advice
+from boc import models
+from boc.atomic_files import check_writable, feed, sha256
+from boc.errors import ADVICE, BocError
 
-from . import store
-from .files import WEIGHTS, contents, first_weights, is_wanted, wanted, weights
-from .store import Model
-
-UNFINISHED = ".unfinished"
-NOTE = "revision"
-"""A file beside those of an unfinished download, with the commit they are of."""
-CHUNK = 1 << 20  # bytes written at a time, and lost at most by a kill
-SPARE = 64 << 20  # bytes that stay free on the disk
-
-Progress = Callable[[int, int], None]
-"""A callback that gets the number of bytes that are there, and their total."""
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file of a repository: its size in bytes, and SHA-256, or else the digest that git has of it."""
-
-    name: str
-    size: int
-    sha256: str
-    git: str
-
-    def is_in(self, path: Path) -> bool:
-        """Whether ``path`` has exactly these bytes."""
-        if not path.is_file() or path.stat().st_size != self.size:
-            return False
-        if self.sha256:
-            return sha256(path) == self.sha256
-        digest = hashlib.sha1(f"blob {self.size}\0".encode(), usedforsecurity=False)
-        feed(digest, path)
-        return digest.hexdigest() == self.git
+CARDS = ("README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", "NOTICE.md")
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a server has of a repository: ``revision`` is the commit, ``files`` those that would be downloaded."""
+    """The files of a repository that boc reads, by name, as a server describes them; ``revision`` is the commit."""
 
     repository: str
     revision: str
     licence: str
-    files: list[RemoteFile]
+    files: Mapping[str, Any]
 
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        return sum(file.size for file in self.files)
+        return sum(file.size for file in self.files.values())
 
 
 def look(repository: str, revision: str = "", sha256: str = "") -> Offer:
@@ -72,204 +40,100 @@ def look(repository: str, revision: str = "", sha256: str = "") -> Offer:
     BocError if there is no such model, its conditions were not accepted, nothing answers, it has no weights, or their
     digest is not ``sha256`` (if given).
     """
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub import HfApi
-    from huggingface_hub import errors as hub
 
-    _quiet()
-    api = HfApi()
-    try:
+    with _reported(repository, revision):
+        api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
         info = api.model_info(repository, revision=revision or None, files_metadata=True)
-    except hub.GatedRepoError:
-        raise BocError(
-            f"{repository}: its authors ask to accept their conditions first, at {api.endpoint}/{repository}; do so, "
-            "and put your token into HF_TOKEN"
-        ) from None
-    except hub.RevisionNotFoundError:
-        raise BocError(f"{repository}: has no revision {revision!r}; leave it out for the newest") from None
-    except hub.RepositoryNotFoundError:
-        raise BocError(
-            f"{api.endpoint} has no model {repository}; check the name, or put your token into HF_TOKEN if it is "
-            "private"
-        ) from None
-    except _failures() as error:
-        raise _unreachable(repository, revision, error) from error
-    named = {each.rfilename: _remote(repository, each) for each in info.siblings or [] if is_wanted(each.rfilename)}
-    if first_weights(named) is None:
-        raise BocError(f"{repository}: has no weights that boc reads (model.safetensors); take another model")
-    if sha256:
-        others = [name for name in named if name in WEIGHTS and named[name].sha256 != sha256.lower()]
-        if first_weights(named.keys() - set(others)) is None:
-            digests = ", ".join(f"{name} {named[name].sha256 or '(none)'}" for name in others)
-            raise BocError(
-                f"{repository}: no weights there have the SHA-256 {sha256}, but {digests}; do not use them, or give "
-                "the right one with --sha256"
-            )
-        named = {name: file for name, file in named.items() if name not in others}
-    files = [named[name] for name in wanted(list(named))]
-    return Offer(repository, str(info.sha or revision), _licence(info.card_data), files)
+    files = {each.rfilename: each for each in info.siblings or []}
+    first = next(
+        (name for name in models.WEIGHTS if name in files and (not sha256 or _sha256(files[name]) == sha256)), None
+    )
+    if first is None:
+        which = f"with the SHA-256 {sha256}" if sha256 else "that boc reads (model.safetensors)"
+        raise BocError(f"{repository}: has no weights {which}; take another model or revision")
+    part = re.compile(re.escape(first.removesuffix(".index.json")).replace(r"\.", r"-\d+-of-\d+\.", 1))
+    chosen = [name for name in files if name in {first, *models.SETTINGS, *CARDS}]
+    chosen += [name for name in files if first.endswith(".index.json") and part.fullmatch(name)]
+    licence = info.card_data.get("license") if info.card_data else None
+    return Offer(repository, str(info.sha), str(licence or ""), {name: files[name] for name in sorted(chosen)})
 
 
-def download(offer: Offer, progress: Progress = lambda done, total: None) -> Model:
-    """Download the files of ``offer`` to the folder of models; what an earlier call got of them is not asked for again.
+def download(offer: Offer) -> models.Model:
+    """Download the files of ``offer`` into the folder of models; what an earlier call got of them stays.
 
-    The model is published as a whole at the end, and replaces another revision. BocError if the connection fails (the
-    next call continues), the disk is full, or a file has other bytes than the server announced.
+    The record is written at the end: without it there is no model. BocError if the connection fails (the next call
+    continues), or if a file has other bytes than the server announced.
     """
-    part = store.partial(offer.repository)
-    check_writable(part / "any")
-    with sole_writer(part):
-        _clear(part, offer)
-        _check_space(part, offer)
-        done = 0
-        for file in offer.files:
-            _fetch(offer, file, part, done, progress)
-            done += file.size
-            progress(done, offer.size)
-        return _publish(offer, part)
+    from huggingface_hub import snapshot_download
 
-
-def _fetch(offer: Offer, file: RemoteFile, part: Path, before: int, progress: Progress) -> None:
-    """Download one file, or the rest of it; ``before`` is the number of bytes of earlier files."""
-    target, unfinished = part / file.name, part / f"{file.name}{UNFINISHED}"
-    if file.is_in(target):
-        return
-    if unfinished.exists() and unfinished.stat().st_size > file.size:
-        unfinished.unlink()
-    try:
-        with unfinished.open("ab") as handle:
-            if handle.tell() < file.size:
-                _request(offer, file, _Counting(handle, file.size, lambda here: progress(before + here, offer.size)))
-    except _failures() as error:
-        if isinstance(error, OSError) and error.errno in ADVICE:
+    folder = models.place(offer.repository)
+    check_writable(folder / models.RECORD)
+    (folder / models.RECORD).unlink(missing_ok=True)
+    with _reported(offer.repository, offer.revision):
+        snapshot_download(
+            offer.repository,
+            revision=offer.revision,
+            allow_patterns=list(offer.files),
+            local_dir=folder,
+            endpoint=os.environ.get("HF_ENDPOINT"),
+        )
+    for name, file in offer.files.items():
+        if not _complete(folder / name, file):
+            (folder / name).unlink(missing_ok=True)
             raise BocError(
-                f"{unfinished}: cannot be written ({error.strerror}); {advice(error)}, then repeat the command: it "
-                "continues"
-            ) from error
-        raise _unreachable(offer.repository, offer.revision, error) from error
-    if not file.is_in(unfinished):
-        unfinished.unlink()
+                f"{offer.repository}: {name} arrived with other bytes than announced, and was thrown away; repeat the "
+                "command, and if that does not help, ask who runs the server or the proxy"
+            )
+    for path in folder.iterdir():  # of another revision, and notes of the download
+        if path.name not in offer.files:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    digests = {name: sha256(folder / name) for name in offer.files}
+    contents = models.contents(folder, models.weights(folder))
+    model = models.Model(offer.repository, offer.revision, offer.licence, digests, contents, folder)
+    models.write(model)
+    return model
+
+
+def _sha256(file: Any) -> str | None:
+    """Return the SHA-256 that a server announces, None for a small file, of which it has the digest of git."""
+    return file.lfs.sha256 if file.lfs else None
+
+
+def _complete(path: Path, file: Any) -> bool:
+    """Return whether ``path`` has the bytes that were announced."""
+    if not path.is_file() or path.stat().st_size != file.size:
+        return False
+    if file.lfs:
+        return bool(sha256(path) == _sha256(file))
+    digest = hashlib.sha1(f"blob {file.size}\0".encode(), usedforsecurity=False)
+    feed(digest, path)
+    return bool(digest.hexdigest() == file.blob_id)
+
+
+@contextmanager
+def _reported(repository: str, revision: str) -> Iterator[None]:
+    """Turn what the library raises into a BocError with the next step."""
+    from huggingface_hub import errors
+
+    server = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    try:
+        yield
+    except errors.GatedRepoError:
+        todo = f"accept its conditions at {server}/{repository}, and put your token into HF_TOKEN"
+        raise BocError(f"{repository}: its authors ask to accept their conditions first; {todo}") from None
+    except errors.RevisionNotFoundError:
+        raise BocError(f"{repository}: has no revision {revision!r}; leave it out for the newest") from None
+    except errors.RepositoryNotFoundError:
+        todo = "check the name, or put your token into HF_TOKEN if it is private"
+        raise BocError(f"{server} has no model {repository}; {todo}") from None
+    except (errors.HTTPError, OSError) as error:
+        if getattr(error, "errno", None) in ADVICE:
+            raise  # of the disk
+        pinned = f" --revision {revision}" if revision else ""
         raise BocError(
-            f"{offer.repository}: {file.name} arrived with other bytes than announced, and was thrown away; repeat the "
-            "command, and if that does not help, ask who runs the server or the proxy"
-        )
-    sync(unfinished)
-    unfinished.replace(target)
-
-
-def _request(offer: Offer, file: RemoteFile, handle: _Counting) -> None:
-    """Append what is missing of a file to ``handle``. The library repeats what fails for a moment."""
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.file_download import http_get
-
-    utils = _quiet()
-    writing: Any = handle
-    http_get(
-        hf_hub_url(offer.repository, file.name, revision=offer.revision),
-        writing,
-        resume_size=handle.tell(),
-        headers=utils.build_hf_headers(),
-        expected_size=file.size,
-    )
-
-
-class _Counting:
-    """A file opened for appending that reports its size, and refuses to become larger than ``limit`` bytes."""
-
-    def __init__(self, handle: IO[bytes], limit: int, progress: Callable[[int], None]) -> None:
-        self._handle = handle
-        self._limit = limit
-        self._progress = progress
-
-    def write(self, data: bytes) -> int:
-        written = self._handle.write(data)
-        self._progress(self._handle.tell())
-        if self._handle.tell() > self._limit:
-            raise BocError(f"{self._handle.name}: the server sends more bytes than it announced; do not use it")
-        return written
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._handle, name)
-
-
-def _publish(offer: Offer, part: Path) -> Model:
-    files = {file.name: sha256(part / file.name) for file in offer.files}
-    digest = contents(part, weights(part))
-    store.write(Model(offer.repository, offer.revision, offer.licence, files, digest, part))
-    folder = store.place(offer.repository)
-    if folder.exists():
-        shutil.rmtree(folder)
-    part.replace(folder)
-    for name in (NOTE, ".lock"):
-        (folder / name).unlink(missing_ok=True)
-    sync(folder.parent)
-    previous = store.read(folder)
-    if previous is None:
-        raise BocError(f"{folder}: was removed while it was made; repeat the command")
-    return previous
-
-
-def _clear(part: Path, offer: Offer) -> None:
-    """Remove what is there of another revision."""
-    noted = part / NOTE
-    known = {name for file in offer.files for name in (file.name, f"{file.name}{UNFINISHED}")}
-    same = noted.is_file() and noted.read_text(encoding="utf-8") == offer.revision
-    for path in part.iterdir():
-        if path.name != ".lock" and not (same and path.name in known):
-            path.unlink()
-    noted.write_text(offer.revision, encoding="utf-8")
-
-
-def _check_space(part: Path, offer: Offer) -> None:
-    there = sum(path.stat().st_size for path in part.iterdir())
-    missing, free = offer.size - there, shutil.disk_usage(part).free
-    if missing + SPARE > free:
-        raise BocError(
-            f"{part.parent}: {missing / 1e6:.0f} MB are to be downloaded, {free / 1e6:.0f} MB are free; make room, or "
-            "name another folder in BOC_MODELS"
-        )
-
-
-def _remote(repository: str, sibling: Any) -> RemoteFile:
-    digest = "" if sibling.lfs is None else str(sibling.lfs["sha256"])
-    if sibling.size is None or not (digest or sibling.blob_id):
-        raise BocError(f"{repository}: the server tells no digest of {sibling.rfilename}; take one that does")
-    return RemoteFile(sibling.rfilename, int(sibling.size), digest, str(sibling.blob_id or ""))
-
-
-def _licence(card: Any) -> str:
-    """What the card of a model says of its licence, empty if nothing."""
-    if card is None:
-        return ""
-    licence = card.get("license_name") or card.get("license") or ""
-    return ", ".join(map(str, licence)) if isinstance(licence, list) else str(licence)
-
-
-def _quiet() -> Any:
-    """The library's utilities, after telemetry, messages and progress bars beside ours are switched off."""
-    from huggingface_hub import constants
-
-    utils: Any = import_module("huggingface_hub.utils")
-    constants.HF_HUB_DISABLE_TELEMETRY = True
-    constants.DOWNLOAD_CHUNK_SIZE = CHUNK
-    utils.logging.set_verbosity_error()
-    utils.disable_progress_bars()
-    return utils
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    """What the library raises if the connection fails: errors of its HTTP client, which differs between versions."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    return (*(base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception)), OSError)
-
-
-def _unreachable(repository: str, revision: str, error: Exception) -> BocError:
-    from huggingface_hub import constants
-
-    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
-    pinned = f" --revision {revision}" if revision else ""
-    return BocError(
-        f"{repository}: cannot be downloaded from {constants.ENDPOINT} ({reason}); repeat the command to continue. "
-        f"Without internet, on another machine: hf download {repository}{pinned} --local-dir model. "
-        "Copy that folder here, and use it: --encoder clip:model"
-    )
+            f"{repository}: cannot be downloaded from {server} ({next(iter(str(error).splitlines()), '')}); repeat the "
+            "command, complete files stay. Without internet, on another machine: hf download "
+            f"{repository}{pinned} --local-dir model. Copy that folder here, and use it: --encoder clip:model"
+        ) from error

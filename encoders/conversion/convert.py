@@ -55,17 +55,16 @@ def convert(
     source: RegionSource,
     *,
     stop_list: Path | None = None,
-    replace: bool = False,
 ) -> Converted:
     """Write the network in ``checkpoint`` with its tokens and region source into the model folder ``folder``.
 
     ``tokens`` is BERT's vocab.txt or tokenizer.json for a TERN or TERAN, the vocabulary (pickle or JSON) for a VSRN.
     ``stop_list`` has the stop-words, one a line, of a TERAN that leaves them out, which does not hold them.
     Raises EncoderError, and writes nothing, for files of the wrong kind or that do not belong together, and if the
-    folder holds a model and ``replace`` is not set.
+    folder holds a model.
     """
-    if (folder / "config.json").exists() and not replace:
-        raise EncoderError(f"{folder} holds a model already; choose another folder with -o, or replace it: --replace")
+    if (folder / "config.json").exists():
+        raise EncoderError(f"{folder} holds a model already; choose another folder with -o, or delete this one first")
     check_model_folder(folder)
     if not tokens.is_file():
         raise EncoderError(f"{tokens}: no such file; name the vocabulary that the checkpoint came with")

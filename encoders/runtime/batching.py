@@ -49,8 +49,8 @@ def in_batches(
             if result is None:
                 if len(places) == 1:
                     raise EncoderError(
-                        f"out of memory on {device} with a single item of length {lengths[places[0]]}; try --precision "
-                        "bfloat16, --device cpu, or smaller pictures"
+                        f"out of memory on {device} with a single item of length {lengths[places[0]]}; try --device "
+                        "cpu, smaller pictures, or boc extract --set precision=bfloat16"
                     )
                 size = len(places) // 2
                 if device == "cuda":

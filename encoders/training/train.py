@@ -120,12 +120,13 @@ def check_size(recipe: Recipe, pictures: int, validated: int | None = None) -> N
         )
     if validated is not None and pictures - validated < batch:
         raise EncoderError(
-            f"{pictures - validated} pictures to learn from, a batch has {batch}; give more, or a smaller --batch-size"
+            f"{pictures - validated} pictures to learn from, a batch has {batch}; give more, or a smaller "
+            "--set batch_size="
         )
     if validated is None and pictures < held_out + batch:
         raise EncoderError(
-            f"{pictures} pictures are too few: {held_out} of them are held out, and a batch has {batch}; give more, or "
-            f"smaller numbers, such as --set held_out={max(1, pictures // 10)} --batch-size {max(2, pictures // 10)}"
+            f"{pictures} pictures are too few: {held_out} of them are held out, and a batch has {batch}; give "
+            f"more, or --set held_out={max(1, pictures // 10)} --set batch_size={max(2, pictures // 10)}"
         )
 
 

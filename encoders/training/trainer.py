@@ -113,7 +113,7 @@ class Trainer:
         if len(self.train) < config.batch_size:
             raise EncoderError(
                 f"{len(self.train)} pictures to learn from, batches have {config.batch_size}; "
-                "give more pictures or a smaller --batch-size"
+                "give more pictures or a smaller --set batch_size="
             )
         share, ids = config.fragments, self.captions.ids
         self.fragments = Fragments(ids, self.train, self.captions.stops, share) if share else None

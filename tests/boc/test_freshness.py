@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -159,7 +160,7 @@ def test_small_and_equal_collections_are_searchable_or_refused(
     path, at = tmp_path / "f.h5", f"--at=file:{tmp_path / 'at'}"
     for i in range(count):
         Image.new("RGB", (64, 64), "red" if equal else (40 * i, 255 - 40 * i, 90)).save(tmp_path / f"{i}.png")
-    made = boc("extract", tmp_path, "-o", path, "--encoder", f"tern:{library / 'model'}", "--no-concepts")
+    made = boc("extract", tmp_path, "-o", path, "--encoder", f"tern:{library / 'model'}", "--set=concepts=false")
     assert made.exit_code == 0, made.output
     result = boc("index", "x", path, at, "--code", code)
     assert result.exit_code < 2, result.output
@@ -168,17 +169,17 @@ def test_small_and_equal_collections_are_searchable_or_refused(
         return
     with FeatureFile(path) as file:
         ids = file.ids("image")
-    for id in ids:
-        found = boc("search", "x", "--features", path, "--id", id, at, "-k", count)
-        assert found.exit_code == 0
-        assert id in [line.split()[2] for line in found.stdout.splitlines()], (found.stdout, found.stderr)
+    hits = boc("search", "x", "--queries", path, at, "-k", count, "--json")
+    assert hits.exit_code == 0
+    for id, line in zip(ids, hits.stdout.splitlines(), strict=True):
+        assert id in [hit["id"] for hit in json.loads(line)["hits"]], line
 
 
 @pytest.mark.slow
 def test_a_replaced_index_of_another_encoder_is_searched_by_that(library: Path, pictures: Path, tmp_path: Path) -> None:
     at = f"file:{tmp_path / 'at'}"
     tiny = [f"--set={s}" for s in ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2", "text_layers=1")]
-    trained = ("--epochs", 1, "--batch-size", 8, "--seed", 5, "--set=held_out=8", *tiny)
+    trained = ("--set=epochs=1", "--set=batch_size=8", "--set=seed=5", "--set=held_out=8", *tiny)
     assert boc("train", library / "regions.h5", "-o", tmp_path / "other", *trained).exit_code == 0
     for name in (None, f"tern:{library / 'model'}"):
         build_index("x", pictures, encoder=f"tern:{library / 'model'}", at=at, replace=True)

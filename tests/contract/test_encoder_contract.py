@@ -26,7 +26,7 @@ def train(library: Path, folder: Path, kind: str, *settings: str) -> None:
     """Train a small network of ``kind`` for a moment on the library of ``conftest``."""
     sizes = {"vsrn": ("width=16",)}.get(kind[:4], ("visual_width=16", "joint_width=16", "feedforward=16", "heads=2"))
     sets = [f"--set={s}" for s in (*sizes, f"kind={kind}", "text_layers=1", "held_out=8", *settings)]
-    recipe = ("--recipe", "photos-vsrn" if kind[:4] == "vsrn" else "small", "--epochs", 1, "--batch-size", 8)
+    recipe = ("--recipe", "photos-vsrn" if kind[:4] == "vsrn" else "small", "--set=epochs=1", "--set=batch_size=8")
     result = boc("train", library / "regions.h5", "-o", folder, *recipe, *sets)
     assert result.exit_code == 0, result.output
 

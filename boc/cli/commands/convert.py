@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from boc.cli import completers, options
+from boc.cli import options
 
 
 @click.command("convert")
@@ -22,12 +22,10 @@ from boc.cli import completers, options
     "--regions",
     required=True,
     metavar="KIND[:PATH]",
-    shell_complete=completers.regions,
     help="Region source that the network was trained on, for example files:DIR.",
 )
 @click.option("--stop-list", type=options.PATH, help="File of the stop-words that a TERAN leaves out, one per line.")
-@click.option("--replace", is_flag=True, help="Replace an existing model.")
-def command(checkpoint: Path, output: Path, tokens: Path, regions: str, stop_list: Path | None, replace: bool) -> None:
+def command(checkpoint: Path, output: Path, tokens: Path, regions: str, stop_list: Path | None) -> None:
     """Convert CHECKPOINT, a TERN, TERAN or VSRN published by its authors, to a model folder.
 
     Nothing in the file is executed; a file that requires execution is refused. The kind and sizes of the network are
@@ -39,13 +37,13 @@ def command(checkpoint: Path, output: Path, tokens: Path, regions: str, stop_lis
     from boc import plugins
 
     source = plugins.region_source(regions)
-    found = plugins.converter().convert(checkpoint, output, tokens, source, stop_list=stop_list, replace=replace)
-    settings = ", ".join(f"{name} {value}" for name, value in found.settings.items())
-    click.echo(f"{found.kind} of {found.parameters:,} parameters: {settings}")
-    if found.training:
+    model = plugins.converter().convert(checkpoint, output, tokens, source, stop_list=stop_list)
+    settings = ", ".join(f"{name} {value}" for name, value in model.settings.items())
+    click.echo(f"{model.kind} of {model.parameters:,} parameters: {settings}")
+    if model.training:
         message = (
             f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
-            for key, value in found.training.items()
+            for key, value in model.training.items()
         )
         click.echo(f"the file says: {', '.join(message)}")
-    click.echo(f"model in {output}; use it with --encoder {found.kind}:{output}")
+    click.echo(f"model in {output}; use it with --encoder {model.kind}:{output}")

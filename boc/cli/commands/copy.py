@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from boc.cli import completers, options
+from boc.cli import options
 from boc.names import METRICS
 
 if TYPE_CHECKING:
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     envvar="BOC_AT",
     default="file:boc-data",
     show_default=True,
-    shell_complete=completers.at,
     help="Address of the backend that holds NAME: file:DIR, elastic+URL or opensearch+URL.",
 )
-@click.option("--to", shell_complete=completers.at, help="Address of the backend of the copy [default: the same].")
+@click.option("--to", help="Address of the backend of the copy [default: the same].")
 @click.option(
     "--code",
     type=options.CodeType(),

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from boc.cli import completers, options, settings
+from boc.cli import settings
 from boc.errors import BocError
 
 if TYPE_CHECKING:
     from boc.doctor import Finding
 
 COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
-NOWHERE = "file:boc-data"
 
 
 @click.command("doctor")
@@ -25,76 +23,65 @@ NOWHERE = "file:boc-data"
     "places",
     multiple=True,
     metavar="ADDRESS",
-    shell_complete=completers.at,
     help="Address of a backend to check; can be repeated [default: the configured ones].",
 )
-@options.as_json
-def command(places: tuple[str, ...], as_json: bool) -> None:
+def command(places: tuple[str, ...]) -> None:
     """Check what is installed, what is missing, and whether indexes can be reached.
 
-    Checks packages, the GPU, memory, disk, boc.toml, the environment, and each backend: a folder, or a server, where it
+    Checks packages, modules in C, models, boc.toml, the environment, and each backend: a folder, or a server, where it
     makes small trial indexes and removes them. Each line is ok, a note, or a problem, with what to do. The exit
     status is 1 if there is a problem that would stop a search.
 
     \b
     Examples: boc doctor
               boc doctor --at elastic+https://localhost:9200 --at file:boc-data
-              boc doctor --json
     """
-    from boc.doctor import versions
+    from boc.doctor import examine
 
     group = click.get_current_context().find_root().command
-    if not isinstance(group, click.Group):
-        raise click.UsageError("boc doctor tells of the other commands of boc; call it as such")
-    findings = []
-    for finding in _examined(group, places):
-        findings.append(finding)
-        if not as_json:
-            _print(finding)
-    problems = sum(finding.state == "problem" for finding in findings)
-    if as_json:
-        record = {"problems": problems, "versions": versions(), "findings": [asdict(each) for each in findings]}
-        click.echo(json.dumps(record, ensure_ascii=False))
-    elif problems:
-        click.echo(f"{problems} {'problem' if problems == 1 else 'problems'}", err=True)
+    assert isinstance(group, click.Group)
+    problems = 0
+    for finding in _configuration(group):
+        problems += _print(finding)
+    for finding in examine(places or _configured(group)):
+        problems += _print(finding)
     if problems:
         raise SystemExit(1)
 
 
-def _examined(group: click.Group, places: tuple[str, ...]) -> Iterator[Finding]:
-    from boc.doctor import examine
-
-    told = list(_configuration(group))
-    yield from told
-    try:
-        known = settings.places(group)
-    except BocError:
-        known = []
-    yield from examine(places or known or [NOWHERE])
-
-
 def _configuration(group: click.Group) -> Iterator[Finding]:
-    """The file of settings, what is set, and where."""
-    from boc.cli.config import find, places
+    """Yield findings on the file of settings and on the variables that are set."""
     from boc.doctor import Finding
 
     try:
-        path = find()
-        origins = list(settings.origins(group))
+        settings.defaults(group)
+        path = settings.read()[0]
+        looked = " and ".join(map(str, settings.places()))
+        yield Finding("ok", "settings", f"file {path}" if path else f"no file; looked for {looked}")
     except BocError as error:
         what, _, todo = str(error).rpartition("; ")
         yield Finding("problem", "settings", what, todo)
-        return
-    looked = " and ".join(map(str, places()))
-    yield Finding("ok", "settings", f"file {path}" if path else f"no file; looked for {looked}")
-    for origin in origins:
-        yield Finding("ok", "settings", f"{origin.name} = {origin.shown}, from {origin.source}")
-    for name, near in settings.misspelt(group):
+    variables = sorted(name for name in os.environ if name.startswith("BOC_"))
+    if variables:
+        yield Finding("ok", "settings", f"variables {', '.join(variables)}")
+    for name, near in settings.misspelt(group).items():
         yield Finding("note", "settings", f"nothing reads the variable {name}", f"write {near}, or unset it")
 
 
-def _print(finding: Finding) -> None:
+def _configured(group: click.Group) -> list[str]:
+    """Return the addresses that commands use if none is given."""
+    try:
+        values = settings.defaults(group)
+    except BocError:
+        values = {}
+    addresses = [str(each["at"]) for each in values.values() if "at" in each]
+    return list(dict.fromkeys(addresses)) or ["file:boc-data"]
+
+
+def _print(finding: Finding) -> bool:
+    """Print a finding; return whether it is a problem."""
     state = click.style(f"{finding.state:8s}", fg=COLOURS[finding.state])
     click.echo(f"{state} {finding.about}: {finding.what}")
     if finding.todo:
         click.echo(f"         -> {finding.todo}")
+    return finding.state == "problem"

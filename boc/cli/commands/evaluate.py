@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from boc.cli import completers, options
+from boc.cli import options
 from boc.names import METRICS, RELEVANCES, Metric, Relevance
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--name",
-    shell_complete=completers.names,
+    shell_complete=options.complete_names,
     help="Rank through this index of the same items instead of by the dense vectors.",
 )
 @click.option("--rm", type=float, help="With --name: candidates re-ranked per hit [default: that of the index].")

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from boc.cli import completers, options
+from boc.cli import options
 
 if TYPE_CHECKING:
     from boc.inputs.extraction import Extraction
+
+SETTINGS = {
+    "precision": click.Choice(["float32", "bfloat16", "float16"]),
+    "batch_size": click.IntRange(1),
+    "compile": click.BOOL,
+    "workers": click.IntRange(0),
+    "dtype": click.Choice(["float16", "float32"]),
+    "concepts": click.BOOL,
+    "ocr": click.BOOL,
+}
 
 
 @click.command("extract")
@@ -20,40 +30,10 @@ if TYPE_CHECKING:
 @click.option(
     "--regions",
     metavar="KIND[:PATH]",
-    shell_complete=completers.regions,
     help="Write the regions of this source instead of vectors, for example grid or tflite:FILE.",
 )
-@click.option(
-    "--dtype",
-    type=click.Choice(["float16", "float32"]),
-    default="float16",
-    show_default=True,
-    help="Type of the numbers in the file.",
-)
-@click.option(
-    "--no-concepts", is_flag=True, help="Write global vectors only, without the concepts of regions and words."
-)
 @click.option("--shard", metavar="I/N", help="Only part I of N parts of similar size: one command per machine.")
-@click.option(
-    "--workers", type=click.IntRange(0), help="Number of processes that decode pictures [default: one per core]."
-)
-@click.option(
-    "--precision",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
-    default="float32",
-    show_default=True,
-    help="Precision of the matrix products of the encoder.",
-)
-@click.option(
-    "--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Number of items encoded at a time."
-)
-@click.option(
-    "--compile",
-    "compiled",
-    is_flag=True,
-    help="Compile the network first, which takes about a minute and pays on long runs.",
-)
-@options.ocr
+@options.settings(SETTINGS)
 @options.device
 def command(
     source: Path,
@@ -62,14 +42,8 @@ def command(
     output: Path,
     encoder: str | None,
     regions: str | None,
-    dtype: str,
-    no_concepts: bool,
     shard: str | None,
-    workers: int | None,
-    precision: Literal["float32", "bfloat16", "float16"],
-    batch_size: int,
-    compiled: bool,
-    ocr: bool,
+    settings: dict[str, Any],
     device: str,
 ) -> None:
     """Encode SOURCE, or extract its regions, and write the result to a feature file.
@@ -79,9 +53,19 @@ def command(
     takes all their files.
 
     \b
+    Settings for --set:
+      precision    of the encoder's matrix products: float32, bfloat16 or float16 [float32]
+      batch_size   number of items encoded at a time [64]
+      compile      true compiles the network first: a minute, which pays on long runs [false]
+      workers      number of processes that decode pictures [one per core]
+      dtype        type of the numbers in the file: float16 or float32 [float16]
+      concepts     false writes global vectors only, without those of regions and words [true]
+      ocr          true reads the words inside pictures, for boc search --hybrid [false]
+
+    \b
     Examples: boc extract photos/ -o photos.h5 --encoder tern:models/flickr8k
               boc extract captions.csv -o regions.h5 --regions grid
-              boc extract photos/ -o 3.h5 --shard 3/16 --encoder tern:models/flickr8k --precision bfloat16
+              boc extract photos/ -o 3.h5 --shard 3/16 --encoder tern:models/flickr8k --set precision=bfloat16
     """
     if regions is not None and options.given("regions") and not options.given("encoder"):
         encoder = None
@@ -100,27 +84,28 @@ def command(
     data = open_source(source, ids, images)
     if shard is not None:
         data = data.part(shard)
-    runtime = Runtime(device, precision, compiled, batch_size)
+    precision = settings.get("precision", "float32")
+    runtime = Runtime(device, precision, settings.get("compile", False), settings.get("batch_size", 64))
     extraction = Extraction(
         data,
         output,
         encoder=plugins.encoder(encoder, device, runtime) if encoder else None,
         regions=plugins.region_source(regions) if regions else None,
-        dtype=dtype,
-        concepts=not no_concepts,
+        dtype=settings.get("dtype", "float16"),
+        concepts=settings.get("concepts", True),
         precision=precision,
-        workers=workers,
-        ocr=ocr,
+        workers=settings.get("workers"),
+        ocr=settings.get("ocr", False),
     )
     options.show("extracting", extraction.total, extraction.run())
     if extraction.speed.images:
-        click.echo(_told(extraction), err=True)
+        click.echo(_speed(extraction), err=True)
     with FeatureFile(output) as file:
         click.echo(f"{file.count('image')} pictures and {file.count('text')} captions in {output}")
         options.report(file.failed)
 
 
-def _told(extraction: Extraction) -> str:
+def _speed(extraction: Extraction) -> str:
     speed = extraction.speed
     text = f"{speed.images / speed.seconds:.1f} images per second, {extraction.workers or 'no'} workers"
     if extraction.encoder is None:

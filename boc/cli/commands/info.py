@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from boc.cli import completers, options
+from boc.cli import options
 
 if TYPE_CHECKING:
     from boc.plugins import Backend
 
 
 @click.command("info")
-@click.argument("name", required=False, shell_complete=completers.names)
+@click.argument("name", required=False, shell_complete=options.complete_names)
 @options.at
 @options.as_json
 def command(name: str | None, at: str, as_json: bool) -> None:

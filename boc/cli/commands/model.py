@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
-from boc.cli import completers, options
+from boc import models
+from boc.cli import options
 from boc.cli.options import plain
 from boc.errors import BocError
 
-if TYPE_CHECKING:
-    from boc.models.hub import Offer
-
-model = click.argument("name", metavar="MODEL", shell_complete=completers.models)
+name = click.argument(
+    "name",
+    metavar="MODEL",
+    shell_complete=lambda context, parameter, start: [name for name in models.CATALOGUE if name.startswith(start)],
+)
 
 
 @click.group("model")
@@ -31,42 +33,42 @@ def command() -> None:
 
 
 @command.command("get")
-@model
+@name
 @click.option("--revision", metavar="REVISION", help="Commit, branch or tag [default: pinned or newest].")
-@click.option("--sha256", metavar="HEX", help="SHA-256 that the file of weights must have.")
 @click.option("--yes", is_flag=True, help="Download without asking.")
-def get(name: str, revision: str | None, sha256: str | None, yes: bool) -> None:
+def get(name: str, revision: str | None, yes: bool) -> None:
     """Download MODEL, after showing its size and licence.
 
-    Every file is compared with the digest that the server announces. A download that was cut continues when the command
-    is repeated. Another server: set HF_ENDPOINT to its address.
+    Every file is compared with the digest that the server announces, weights of short names with a pinned one. After a
+    failure, repeat the command: complete files are not downloaded again. Another server: set HF_ENDPOINT to its
+    address.
 
     \b
     Examples: boc model get clip
               boc model get openai/clip-vit-base-patch32
               boc model get google/siglip2-large-patch16-256 --revision main --yes
     """
-    from boc import models
     from boc.models import hub
 
     repository = models.repository(name)
-    pinned = models.entry(repository)
-    if pinned is not None and revision is None:
-        revision, sha256 = pinned.revision, sha256 or pinned.sha256
-    got = models.find(repository)
-    if got is not None and revision in (None, got.revision) and not models.verify(got):
-        click.echo(f"{repository} is there already: {got.folder}")
+    pinned = models.entry(repository) if revision is None else None
+    commit = pinned.revision if pinned else revision
+    present = models.find(repository)
+    if present is not None and commit in (None, present.revision) and not models.verify(present):
+        click.echo(f"{repository} is there already: {present.folder}")
         if revision is None:
             click.echo("To ask for a newer one: --revision main", err=True)
         return
-    offer = hub.look(repository, revision or "", sha256 or "")
-    _show(offer, pinned.licence if pinned else "")
-    if not yes:
-        _ask()
-    label = f"downloading {offer.size / 1e6:.0f} MB"
-    with click.progressbar(length=offer.size, label=label, file=sys.stderr) as bar:
-        done = hub.download(offer, lambda here, _: bar.update(here - bar.pos))
-    click.echo(f"{repository}: {done.folder}")
+    offer = hub.look(repository, commit or "", pinned.sha256 if pinned else "")
+    licence = offer.licence or (f"{pinned.licence} (its card says nothing)" if pinned else "not stated; see its page")
+    click.echo(plain(f"model     {offer.repository}, revision {offer.revision[:12]}"), err=True)
+    click.echo(f"size      {offer.size / 1e6:.1f} MB in {len(offer.files)} files", err=True)
+    click.echo(plain(f"licence   {licence}"), err=True)
+    if not yes and not sys.stdin.isatty():
+        raise BocError("there is no terminal to accept the licence at; add --yes if you accept it")
+    if not yes and not click.confirm("Download it?", err=True):
+        raise BocError("nothing was downloaded")
+    click.echo(f"{repository}: {hub.download(offer).folder}")
     click.echo(f"Use it: boc index photos ~/Pictures --encoder {name if '/' not in name else f'clip:{name}'}")
 
 
@@ -79,29 +81,23 @@ def show(as_json: bool) -> None:
     Examples: boc model list
               boc model list --json
     """
-    import json
-
-    from boc import models
-
-    there = list(models.models())
+    present = list(models.models())
     if as_json:
         keys = ("repository", "revision", "licence", "size")
-        records = [{**{key: getattr(each, key) for key in keys}, "folder": str(each.folder)} for each in there]
+        records = [{**{key: getattr(each, key) for key in keys}, "folder": str(each.folder)} for each in present]
         click.echo(json.dumps(records, ensure_ascii=False))
         return
-    for each in there:
-        licence = each.licence or "licence not stated"
-        click.echo(
-            plain(f"{each.repository}  {each.size / 1e6:.0f} MB, {licence}, {each.revision[:12]}, {each.folder}")
-        )
-    known = {each.repository for each in there}
+    for each in present:
+        about = f"{each.size / 1e6:.0f} MB, {each.licence or 'licence not stated'}, {each.revision[:12]}, {each.folder}"
+        click.echo(plain(f"{each.repository}  {about}"))
+    known = {each.repository for each in present}
     for name, entry in models.CATALOGUE.items():
         state = "is there" if entry.repository in known else f"boc model get {name}"
         click.echo(f"{name}: {entry.repository}, {entry.size / 1e6:.0f} MB, {entry.licence}; {entry.about} ({state})")
 
 
 @command.command("verify")
-@click.argument("name", metavar="[MODEL]", required=False, shell_complete=completers.models)
+@click.argument("name", metavar="[MODEL]", required=False)
 def verify(name: str | None) -> None:
     """Compare the files of MODEL, or of all models, with the digests of their download.
 
@@ -109,53 +105,28 @@ def verify(name: str | None) -> None:
     Examples: boc model verify
               boc model verify clip
     """
-    from boc import models
-
-    if name is None:
-        there = list(models.models())
-    else:
-        local = models.find(models.repository(name))
-        if local is None:
-            raise BocError(f"{name} is not there; boc model list shows what is")
-        there = [local]
-    damaged = 0
-    for each in there:
-        changed = models.verify(each)
-        damaged += bool(changed)
-        state = (
-            f"changed: {', '.join(changed)}; get it again: boc model get {each.repository}" if changed else "unchanged"
-        )
-        click.echo(plain(f"{each.repository}: {state}"))
-    if not there:
+    chosen = list(models.models()) if name is None else [models.find(models.repository(name))]
+    if not chosen:
         click.echo("no models; boc model get clip gets one", err=True)
+    damaged = False
+    for model in chosen:
+        if model is None:
+            raise BocError(f"{name} is not there; boc model list shows what is")
+        changed = models.verify(model)
+        damaged |= bool(changed)
+        again = f"changed: {', '.join(changed)}; get it again: boc model get {model.repository}"
+        click.echo(plain(f"{model.repository}: {again if changed else 'unchanged'}"))
     if damaged:
         raise SystemExit(1)
 
 
 @command.command("remove")
-@model
+@name
 def remove(name: str) -> None:
     """Remove MODEL from this machine; indexes made with it need it to encode sentences.
 
     \b
     Examples: boc model remove clip
     """
-    from boc import models
-
     repository = models.repository(name)
     click.echo(f"{repository}: {models.remove(repository) / 1e6:.0f} MB removed")
-
-
-def _show(offer: Offer, licence: str) -> None:
-    """Print on stderr what would be downloaded."""
-    told = offer.licence or (f"{licence} (its card says nothing)" if licence else "not stated; see its page")
-    click.echo(plain(f"model     {offer.repository}, revision {offer.revision[:12]}"), err=True)
-    click.echo(f"size      {offer.size / 1e6:.1f} MB in {len(offer.files)} files", err=True)
-    click.echo(plain(f"licence   {told}"), err=True)
-
-
-def _ask() -> None:
-    if not sys.stdin.isatty():
-        raise BocError("there is no terminal to accept the licence at; add --yes if you accept it")
-    if not click.confirm("Download it?", err=True):
-        raise BocError("nothing was downloaded")

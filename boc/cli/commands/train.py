@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from boc.cli import completers, options
+from boc.cli import options
 
 if TYPE_CHECKING:
     from boc.inputs.sources import Source
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     default="grid",
     show_default=True,
     metavar="KIND[:ARGUMENT]",
-    shell_complete=completers.regions,
     help="Region source to train on, for example grid.",
 )
 @click.option(
@@ -38,20 +37,16 @@ if TYPE_CHECKING:
     help="Recipe of network, sizes and settings; see below.",
 )
 @click.option(
-    "--text",
-    metavar="KIND|FOLDER",
-    help="Text tower: small, minilm, words, gru, lstm, or a BERT folder [default: the recipe's].",
-)
-@click.option(
     "--validate",
     type=options.PATH,
     help="Validate on the pictures listed in this file, one id per line [default: random ones, held out].",
 )
-@click.option("--epochs", type=click.IntRange(1), help="Maximum number of passes over the pictures.")
-@click.option("--batch-size", type=click.IntRange(2), help="Number of pictures per batch.")
-@click.option("--seed", type=int, help="Seed of all random choices.")
 @click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Any other size or setting; can be repeated."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Override a setting of the recipe, such as epochs=8, batch_size=64, seed=1, text=FOLDER; can be repeated.",
 )
 @options.device
 def command(
@@ -61,11 +56,7 @@ def command(
     output: Path,
     regions: str,
     recipe_name: str,
-    text: str | None,
     validate: Path | None,
-    epochs: int | None,
-    batch_size: int | None,
-    seed: int | None,
     settings: tuple[str, ...],
     device: str,
 ) -> None:
@@ -75,16 +66,18 @@ def command(
     a kill, the same command continues where it stopped. Several GPUs or processes share out the batches of each step:
     torchrun --nproc-per-node 2 --no-python boc train ... --set accumulate=2
 
+    The text tower (--set text=...) is small, minilm, words, gru, lstm, or a folder with a BERT.
+
     \b
     Recipes for thousands of pictures, on a CPU:
       small           TERN, trained from scratch
       scenes          TERAN of words against regions, trained from scratch
-      photos          TERN over a pretrained BERT (--text)
+      photos          TERN over a pretrained BERT (--set text=FOLDER)
       photos-teran    TERAN: words aligned with regions
       photos-align    TERN with alignment: global vectors for codes, concepts for re-ranking
       photos-vsrn     VSRN over known word vectors
       photos-vsrnpp   VSRN++ over a frozen BERT
-    Recipes of the papers, for a GPU and --text FOLDER (a bert-base-uncased):
+    Recipes of the papers, for a GPU and --set text=FOLDER (a bert-base-uncased):
       tern, tern-align, teran, teran-f30k, vsrn, vsrn-f30k, vsrnpp
 
     \b
@@ -102,9 +95,7 @@ def command(
             if processes.first:
                 check_writable(output / "config.json")
                 trainer.check_place(output)
-            recipe = trainer.Recipe.of(
-                recipe_name, _settings(settings, text=text, epochs=epochs, batch_size=batch_size, seed=seed)
-            )
+            recipe = trainer.Recipe.of(recipe_name, dict(map(options.assignment, settings)))
             data, region_source = open_source(source, ids, images), plugins.region_source(regions)
             held_out = None
             if validate is not None:
@@ -134,16 +125,6 @@ def command(
     for label, recall in (("sentence to picture", best.text_to_image), ("picture to sentence", best.image_to_text)):
         click.echo(f"{label}: R@1 {recall.r1:.1f}  R@5 {recall.r5:.1f}  R@10 {recall.r10:.1f} (on pictures held out)")
     click.echo(f"model in {output}; use it with --encoder {recipe.kind}:{output}")
-
-
-def _settings(pairs: tuple[str, ...], **options: object) -> dict[str, str]:
-    named = {name: str(value) for name, value in options.items() if value is not None}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise click.UsageError(f"--set takes NAME=VALUE, got {pair!r}")
-        named[name] = value
-    return named
 
 
 def _regions_file(data: Source, output: Path, source: RegionSource, *, told: bool) -> Path:

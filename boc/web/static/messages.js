@@ -90,7 +90,7 @@ export function tokenForm(signIn, onOpen) {
   };
   const label = h("label", { for: "token" }, "Token");
   const fields = h("div", {}, input, h("button", { class: "button strong" }, "Open"));
-  const help = "Whoever started boc serve has it: it was given with --token, or as BOC_TOKEN.";
+  const help = "Whoever started boc serve has it: it is in its variable BOC_TOKEN.";
   return message(
     "This page asks for a token",
     h("p", { id: "token-help" }, help),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import shutil
 import warnings
 from pathlib import Path
@@ -22,12 +21,13 @@ from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS
 from boc.manifest import Manifest
 from boc.rerank.storage import store
+from boc.search.queries import Query
 from boc.search.searcher import Searcher
 from boc.types import MODALITIES
 from indexing.embedded.writer import EmbeddedWriter
 from tests.helpers import boc, draw_pictures
 
-TRAIN = ("--epochs", 2, "--batch-size", 8, "--set=held_out=8", "--set=visual_width=16", "--set=joint_width=16",
+TRAIN = ("--set=epochs=2", "--set=batch_size=8", "--set=held_out=8", "--set=visual_width=16", "--set=joint_width=16",
          "--set=feedforward=16", "--set=heads=2", "--set=text_layers=1")  # fmt: skip
 LINE = re.compile(r" *(\d+) +(-?\d\.\d{4})  (\S+)(?:  (.*))?")
 
@@ -66,26 +66,9 @@ def home(library: Path, tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-@pytest.mark.parametrize("name", sorted(main.commands))
-def test_every_command_has_help_with_examples_that_it_understands(name: str) -> None:
-    command = main.commands[name]
-    shown = ok(name, "--help").stdout
-    assert f"  {name} " in ok("--help").stdout
-    assert command.help is not None
-    examples = re.findall(r"^ *(?:Examples?:)? *boc (.+)$", command.help, re.MULTILINE)
-    assert examples
-    for example in examples:
-        assert f"boc {example}" in shown
-        first, *arguments = shlex.split(example)
-        assert first == name
-        command.make_context(name, arguments)
-
-
 QUERIES = {
     "sentence": (["a red box at the left"], ["a red box at the left"]),
     "picture": (["--image", "{home}/images/003.png"], ["{home}/images/003.png"]),
-    "vector of a picture": (["--features", "{home}/photos.h5", "--id", "003.png"], ["003.png"]),
-    "vector of a caption": (["--features", "{home}/photos.h5", "--id", "001.png#1"], ["left: something green"]),
     "sentences": (["--queries", "{home}/queries.txt"], ["a blue box", "on the right: ü 猫"]),
 }
 
@@ -123,14 +106,27 @@ def test_search_prints_hits_for_people_and_for_machines(
     assert not lines
 
 
-def test_a_feature_file_asks_by_all_its_items_as_one_by_one(library: Path) -> None:
-    features = ("photos", "--features", library / "photos.h5")
-    found = answers(*features, at(library))
+def test_each_vector_of_a_feature_file_is_a_query(library: Path) -> None:
+    """An item of the index asks as its vector does, but is not its own hit."""
+    records = answers("photos", "--queries", library / "photos.h5", "--find", "image", at(library))
     with FeatureFile(library / "photos.h5") as file:
         items = file.items("image") + file.items("text")
-    assert [answer["query"] for answer in found] == [i.content if i.modality == "text" else i.id for i in items]
-    for number in (0, 39, 40, 119):
-        assert answers(*features, "--id", items[number].id, at(library)) == [found[number]]
+    assert [record["query"] for record in records] == [i.content if i.modality == "text" else i.id for i in items]
+    for number in (0, 39):
+        id = items[number].id
+        like = answers("photos", "--like", id, "-k", 9, "--find", "image", at(library))[0]["hits"]
+        assert like == [hit for hit in records[number]["hits"] if hit["id"] != id][:9]
+
+
+@pytest.mark.slow
+def test_a_minus_makes_hits_less_like_an_item(library: Path) -> None:
+    def hits(*options: str) -> list[str]:
+        return [hit["id"] for hit in answers("photos", *options, "-k", 40, "--find", "image", at(library))[0]["hits"]]
+
+    hits_of = Searcher.open("photos", f"file:{library / 'index'}").search_query
+    query = Query.of("a red box", like=["003.png"], unlike=["007.png"])
+    expected = [hit.item.id for hit in hits_of(query, k=40, find="image")]
+    assert hits("a red box", "--like", "003.png", "--like", "-007.png") == expected
 
 
 def test_queries_may_come_from_a_pipe(library: Path) -> None:
@@ -218,7 +214,7 @@ def test_indexing_pictures_equals_extracting_and_indexing(library: Path, tmp_pat
     assert "indexing" in result.stderr
     assert sorted(p.name for p in (tmp_path / "index").iterdir()) == ["one", "two"]
     for find in MODALITIES[: 2 if captions else 1]:
-        asked = ("--features", library / "photos.h5", "--find", find, "-k", 100, place)
+        asked = ("--queries", library / "photos.h5", "--find", find, "-k", 100, place)
         assert answers("one", *asked) == answers("two", *asked)
     assert ok("index", "one", library / source, encoder(library), place).stdout.startswith("one is up to date")
 
@@ -251,7 +247,7 @@ def test_extracting_again_gives_the_same_bytes(library: Path, tmp_path: Path, op
 def test_extracting_from_regions_equals_extracting_from_pictures(library: Path, tmp_path: Path) -> None:
     """To the bit where regions are stored as they are; halves of them change little."""
     whole, direct, through = (tmp_path / name for name in ("regions.h5", "direct.h5", "through.h5"))
-    ok("extract", library / "captions.csv", "-o", whole, "--regions", "grid", "--dtype", "float32")
+    ok("extract", library / "captions.csv", "-o", whole, "--regions", "grid", "--set=dtype=float32")
     ok("extract", library / "captions.csv", "-o", direct, encoder(library))
     ok("extract", whole, "-o", through, encoder(library))
     assert through.read_bytes() == direct.read_bytes()
@@ -263,7 +259,7 @@ def test_extracting_from_regions_equals_extracting_from_pictures(library: Path, 
 
 def test_options_of_extract_decide_what_is_stored(library: Path, tmp_path: Path) -> None:
     path = tmp_path / "f.h5"
-    ok("extract", library / "regions.h5", "-o", path, encoder(library), "--dtype", "float32", "--no-concepts")
+    ok("extract", library / "regions.h5", "-o", path, encoder(library), "--set=dtype=float32", "--set=concepts=false")
     with FeatureFile(path) as file, FeatureFile(library / "photos.h5") as full:
         assert file.header.dtype == "float32"
         assert file.mapped("image", "dense/vectors").dtype == np.float32
@@ -492,7 +488,7 @@ def test_deleting_takes_items_away(home: Path) -> None:
 
 
 def test_compacting_tells_the_bytes_and_keeps_the_answers(home: Path) -> None:
-    search = ("search", "photos", "--features", home / "photos.h5", "--id", "003.png", "--json", at(home))
+    search = ("search", "photos", "--queries", home / "photos.h5", "--json", at(home))
     ok("delete", "photos", "000.png", "001.png", at(home))
     before = ok(*search).stdout
     told = json.loads(ok("compact", "photos", "--json", at(home)).stdout)
@@ -529,12 +525,6 @@ def test_warnings_of_the_library_are_notes_and_others_stay(monkeypatch: pytest.M
     monkeypatch.setitem(main.commands, "warn", click.Command("warn", callback=warn))
     for _ in range(2):
         assert ok("warn").stderr == "note: cut short\n"
-
-
-def test_the_version_is_told() -> None:
-    first, *others = ok("--version").stdout.splitlines()
-    assert re.fullmatch(r"boc, version \d+\.\d+\.\d+", first)
-    assert any(line.startswith("numpy") for line in others)
 
 
 def test_threads_that_wait_sleep_unless_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:

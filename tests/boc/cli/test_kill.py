@@ -79,7 +79,7 @@ def test_extraction(table: Path, calm: Path, tmp_path: Path, workers: int) -> No
     def never_half() -> None:
         assert not wild.exists() or wild.read_bytes() == calm.read_bytes()
 
-    arguments = ("extract", table, "-o", wild, "--regions", "grid", "--workers", workers)
+    arguments = ("extract", table, "-o", wild, "--regions", "grid", f"--set=workers={workers}")
     hits = disturb(arguments, tmp_path / "wild.h5.parts", never_half)
     assert hits
     assert wild.read_bytes() == calm.read_bytes()
@@ -105,7 +105,7 @@ class Run:
 
 
 def run_busy(table: Path, output: Path) -> Run:
-    arguments = ("extract", table, "-o", output, "--regions", "grid", "--workers", 2)
+    arguments = ("extract", table, "-o", output, "--regions", "grid", "--set=workers=2")
     # Started in the background, this process may ignore interrupts, and so would its children.
     heeding = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     command = [*BOC[:-1], heeding + BOC[-1], *(str(a) for a in arguments)]
@@ -140,7 +140,7 @@ def test_a_killed_worker_ends_the_run_and_the_same_command_goes_on(table: Path, 
     assert "Error: a worker process was killed by SIGKILL at " in said
     assert "Traceback" not in said
     assert [p.name for p in tmp_path.iterdir()] == ["wild.h5.parts"]
-    finish(("extract", table, "-o", tmp_path / "wild.h5", "--regions", "grid", "--workers", 2))
+    finish(("extract", table, "-o", tmp_path / "wild.h5", "--regions", "grid", "--set=workers=2"))
     assert (tmp_path / "wild.h5").read_bytes() == calm.read_bytes()
 
 
@@ -168,7 +168,7 @@ def test_ctrl_c_ends_all_processes_with_one_line(long_table: Path, tmp_path: Pat
 def test_training(table: Path, tmp_path: Path) -> None:
     regions = tmp_path / "regions.h5"
     assert boc("extract", table, "-o", regions, "--regions", "grid").exit_code == 0
-    arguments = ["train", regions, "--epochs", 3, "--batch-size", 16, *(f"--set={s}" for s in TINY)]
+    arguments = ["train", regions, "--set=epochs=3", "--set=batch_size=16", *(f"--set={s}" for s in TINY)]
     calm, wild = tmp_path / "calm", tmp_path / "wild"
     assert boc(*arguments, "-o", calm).exit_code == 0
     disturb([*arguments, "-o", wild], wild / "training" / "state.safetensors", lambda: None)

@@ -36,12 +36,11 @@ def test_ids_and_captions_of_any_kind_are_lines_of_plain_text(tmp_path: Path) ->
         writer.finish()
     at = f"--at=file:{tmp_path / 'at'}"
     assert boc("index", "x", tmp_path / "f.h5", at).exit_code == 0
-    asked = ("--features", tmp_path / "f.h5", "--id", f"{ODD}image0")
     for command in (
-        ("search", "x", *asked, at),
-        ("search", "x", *asked, at, "--find", "text"),
-        ("search", "x", "--features", tmp_path / "f.h5", at),
-        ("search", "x", "--features", tmp_path / "f.h5", "--id", f"{ODD}none", at),
+        ("search", "x", "--queries", tmp_path / "f.h5", at),
+        ("search", "x", "--queries", tmp_path / "f.h5", at, "--find", "text"),
+        ("search", "x", "--like", f"{ODD}image0", at),
+        ("search", "x", "--like", f"{ODD}none", at),
         ("info", "x", at),
         ("verify", "x", at),
         ("delete", "x", f"{ODD}none", at),
@@ -55,9 +54,9 @@ def test_a_filter_that_excludes_all_is_named(library: Path, tmp_path: Path) -> N
     at = f"--at=file:{tmp_path / 'at'}"
     (tmp_path / "years.csv").write_text("id,year:integer\n" + "".join(f"{i:03d}.png,2020\n" for i in range(40)))
     assert boc("index", "x", library / "photos.h5", at, "--metadata", tmp_path / "years.csv").exit_code == 0
-    ask = ("search", "x", "--features", library / "photos.h5", "--id", "000.png", at)
-    assert "filter" in boc(*ask, "--filter", "year=1900").stderr
-    assert boc(*ask, "--filter", "year=2020").stderr == ""
+    search = ("search", "x", "--like", "000.png", at)
+    assert "filter" in boc(*search, "--filter", "year=1900").stderr
+    assert boc(*search, "--filter", "year=2020").stderr == ""
 
 
 @pytest.mark.parametrize("count", [1, 5, 40])

@@ -1,11 +1,9 @@
-"""Settings: which source is stronger, what a file may say, and how a wrong one is told."""
+"""Settings: which source is stronger, what a file may say, and what a wrong one is answered with."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,39 +14,34 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from boc.cli import config, main, settings
-from boc.cli.config import ConfigError
+from boc.cli import main, settings
 from tests.helpers import boc
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.usefixtures("here")
+OPTIONS = [(name, key, p) for name, command in main.commands.items() for key, p in settings.settable(command).items()]
+anywhere = hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
-OPTIONS = [(name, option, p) for name, c in main.commands.items() for option, p in settings.options(c)]
 
-
-def taken(command: str, *arguments: str, group: click.Group = main) -> dict[str, Any]:
+def parameters(command: str, *arguments: str) -> dict[str, Any]:
     """The parameters that a command would be called with."""
     seen: dict[str, Any] = {}
-    callback = group.commands[command].callback
-    group.commands[command].callback = lambda **given: seen.update(given)
-    try:
-        result = CliRunner().invoke(group, [command, *arguments])
-    finally:
-        group.commands[command].callback = callback
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main.commands[command], "callback", lambda **given: seen.update(given))
+        result = CliRunner().invoke(main, [command, *arguments])
     assert result.exit_code == 0, result.output
     return seen
 
 
-def write(text: str, path: Path | str = "boc.toml") -> Path:
+def write(text: str, path: Path | str = "boc.toml") -> None:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(text, encoding="utf-8")
-    return Path(path)
 
 
 SOURCES = ("shared key", "own key", "shared variable", "own variable", "flag")  # weakest first
 
 
-@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@anywhere
 @given(given=st.sets(st.sampled_from(SOURCES)))
 def test_the_strongest_source_counts(given: set[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -58,9 +51,8 @@ def test_the_strongest_source_counts(given: set[str]) -> None:
         for name, source in (("BOC_AT", "shared variable"), ("BOC_INFO_AT", "own variable")):
             if source in given:
                 patch.setenv(name, f"file:{source}")
-        found = taken("info", *(["--at", "file:flag"] if "flag" in given else []))["at"]
-    strongest = max(given, key=SOURCES.index, default="boc-data")
-    assert found == f"file:{strongest}"
+        at = parameters("info", *(["--at", "file:flag"] if "flag" in given else []))["at"]
+    assert at == f"file:{max(given, key=SOURCES.index, default='boc-data')}"
 
 
 def sample(parameter: click.Option) -> Any:
@@ -71,57 +63,47 @@ def sample(parameter: click.Option) -> Any:
     elif isinstance(kind, (click.IntRange, click.FloatRange)):
         value = 7 if kind.max is None or kind.max > 7 else kind.max
     else:
-        value = {"boolean": True, "integer": 7, "float": 0.75, "CODE": "dictionary:2/32"}.get(kind.name, "word")
-    return [value] if parameter.multiple else value
+        kinds = {"boolean": True, "integer": 7, "float": 0.75, "CODE": "dictionary:2/32", "hybrid": "sum:3"}
+        value = "seed=1" if parameter.name == "settings" else kinds.get(kind.name, "word")
+    return ["workers=1" if parameter.callback else value] if parameter.multiple else value
 
 
-def effective(command: str, parameter: click.Option, arguments: list[str], defaults: dict[str, Any]) -> Any:
-    parent = click.Context(main, info_name="boc", default_map=defaults)
-    context = main.commands[command].make_context(command, arguments, parent=parent, resilient_parsing=True)
-    found = context.params[parameter.name]
-    if isinstance(parameter.type, click.File):
-        found.close()
-    return found
-
-
-@pytest.mark.parametrize(("command", "option", "parameter"), OPTIONS, ids=[f"{c}-{o}" for c, o, _ in OPTIONS])
+@pytest.mark.parametrize(("command", "key", "option"), OPTIONS, ids=[f"{name}-{key}" for name, key, _ in OPTIONS])
 def test_file_and_environment_say_the_same_as_the_flag(
-    command: str, option: str, parameter: click.Option, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    command: str, key: str, option: click.Option, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if isinstance(parameter.type, click.File):
-        write("sentence", "word")
-    value = sample(parameter)
-    single = value[0] if isinstance(value, list) else value
-    typed = max(parameter.opts, key=len)
-    flag = effective(command, parameter, [typed] if single is True else [typed, str(single)], {})
-    monkeypatch.setenv(settings.variable(command, option), str(single))
-    by_variable = effective(command, parameter, [], {})
-    monkeypatch.delenv(settings.variable(command, option))
-    assert str(by_variable) == str(flag)  # of an open file: its name
-    if option in (*settings.NOT_IN_FILES, "token"):
-        return
-    write(f"[{command}]\n{option} = {json.dumps(value)}\n")
-    by_file = effective(command, parameter, [], settings.defaults(main))
-    assert str(by_file) == str(flag)
+    def effective(arguments: list[str]) -> Any:
+        parent = click.Context(main, info_name="boc", default_map=settings.defaults(main))
+        context = main.commands[command].make_context(command, arguments, parent=parent, resilient_parsing=True)
+        return context.params[str(option.name)]
+
+    value = sample(option)
+    single, typed = value[0] if isinstance(value, list) else value, max(option.opts, key=len)
+    flag = effective([typed] if single is True else [typed, str(single)])
+    monkeypatch.setenv(settings.variable(command, key), str(single))
+    assert effective([]) == flag
+    monkeypatch.delenv(settings.variable(command, key))
+    write(f"[{command}]\n{key} = {json.dumps(value)}\n")
+    assert effective([]) == flag
 
 
 def test_what_is_done_once_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    for command, option in (("delete", "all"), ("index", "replace"), ("index", "append"), ("convert", "replace")):
+    for command, option in (("delete", "all"), ("index", "replace"), ("tune", "apply")):
         monkeypatch.setenv(settings.variable(command, option), "1")
-        with pytest.raises(ConfigError, match=f"no option '{option}'"):
-            config.read(write(f"[{command}]\n{option} = true"), settings.rules(main))
+        write(f"[{command}]\n{option} = true")
+        assert f"unknown '{option}' in [{command}]" in boc("info").stderr
     write("")
-    assert taken("delete", "photos", "1.jpg")["everything"] is False
-    assert taken("index", "photos", "photos.h5")["replace"] is False
+    assert parameters("delete", "photos", "1.jpg")["everything"] is False
+    assert parameters("tune", "photos")["applied"] is False
 
 
-def test_an_index_knows_its_encoder_and_is_not_asked_with_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_knows_its_encoder_and_is_not_searched_with_another(monkeypatch: pytest.MonkeyPatch) -> None:
     write('encoder = "tern:shared"')
     monkeypatch.setenv("BOC_ENCODER", "tern:variable")
-    assert taken("search", "photos", "a dog")["encoder"] is None
-    assert taken("extract", "photos", "-o", "photos.h5")["encoder"] == "tern:variable"
+    assert parameters("search", "photos", "a dog")["encoder"] is None
+    assert parameters("extract", "photos", "-o", "photos.h5")["encoder"] == "tern:variable"
     write('[search]\nencoder = "tern:own"')
-    assert taken("search", "photos", "a dog")["encoder"] == "tern:own"
+    assert parameters("search", "photos", "a dog")["encoder"] == "tern:own"
 
 
 def test_regions_that_are_asked_for_are_stronger_than_an_encoder_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,106 +117,68 @@ def test_regions_that_are_asked_for_are_stronger_than_an_encoder_that_is_set(mon
 def test_variables_that_are_empty_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("BOC_AT", "BOC_SEARCH_K", "BOC_SEARCH_JSON", "BOC_CONFIG"):
         monkeypatch.setenv(name, "")
-    found = taken("search", "photos", "a dog")
-    assert (found["at"], found["k"], found["as_json"]) == ("file:boc-data", 10, False)
-
-
-def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BOC_SEARCH_K", "many")
-    result = boc("search", "photos", "a dog")
-    assert result.exit_code == 2
-    assert "BOC_SEARCH_K" in result.stderr or "'-k'" in result.stderr
+    seen = parameters("search", "photos", "a dog")
+    assert (seen["at"], seen["k"], seen["as_json"]) == ("file:boc-data", 10, False)
 
 
 def test_one_file_counts_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = [
+    assert settings.read() == (None, {})
+    for path, name in (
         (tmp_path / "user" / "boc" / "boc.toml", "user"),
         (Path("boc.toml"), "here"),
         (tmp_path / "named.toml", "named"),
-    ]
-    assert config.find() is None
-    for path, name in places:
+    ):
         write(f'at = "file:{name}"', path)
         if name == "named":
             monkeypatch.setenv("BOC_CONFIG", str(path))
-        assert config.find() == path
-        assert taken("info")["at"] == f"file:{name}"
+        assert settings.read()[0] == path
+        assert parameters("info")["at"] == f"file:{name}"
     write("[search]\nk = 3", "boc.toml")
-    monkeypatch.delenv("BOC_CONFIG")
-    assert taken("info")["at"] == "file:boc-data"  # files are not mixed
-
-
-def test_the_null_device_switches_settings_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOC_CONFIG", "")
+    assert parameters("info")["at"] == "file:boc-data"  # files are not mixed
     write("this is no TOML")
-    monkeypatch.setenv("BOC_CONFIG", os.devnull)
-    assert taken("info")["at"] == "file:boc-data"
-
-
-def test_a_user_without_a_home_has_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("XDG_CONFIG_HOME")
-    monkeypatch.setattr(Path, "home", nobody)
-    assert config.find() is None
+    monkeypatch.setenv("BOC_CONFIG", "/dev/null")
+    assert parameters("info")["at"] == "file:boc-data"
 
 
 SECRET = "pa:ss/w@rd"
-# A file, and words that the one line about it must hold.
+# A file, and words of the error.
 WRONG = {
-    "kk = 3": ["'kk'", "known: at", "encoder", "device"],
-    "k = 3": ["k", "[search]", "tune"],
+    "kk = 3": ["unknown 'kk'", "known: at, encoder, device"],
     "att = 'file:x'": ["did you mean at?"],
-    "[serch]\nk = 3": ["'serch'", "did you mean search?", "known:", "verify"],
-    "[search]\nkk = 3": ["'kk'", "[search]", "did you mean k?", "find"],
-    "[search]\nas_json = true": ["'as_json'", "json"],
-    "[search]\nwords_weight = 3": ["'words_weight'", "did you mean words-weight?"],
-    "[search]\nk = 'many'": ['k = "many"', "[search]", "whole number"],
-    "[search]\nk = true": ["k = true", "whole number"],
-    "[search]\nk = 2.5": ["k = 2.5", "whole number"],
-    "[search]\nrm = '3'": ["rm", "a number"],
-    "[search]\njson = 'yes'": ["json", "true or false"],
-    "[search]\njson = 1": ["json", "true or false"],
-    "[search]\nfind = 'video'": ["find", "video", "image", "text"],
-    "[search]\nfilter = 'tag=x'": ["filter", "a list"],
-    "[search]\nfilter = [3]": ["filter", "in quotes"],
-    "[index]\ncode = 'scalar:0'": ['code = "scalar:0"', "at least 1"],
-    "[index]\ncode = 'magic'": ["'magic'", "known: scalar"],
-    "[index]\ncode = 3": ["code = 3", "in quotes"],
-    "[index]\nrm = 0.5": ["rm = 0.5", "range"],
-    "at = 3": ["at = 3", "in quotes"],
-    "device = 'gpu'": ["gpu", "cuda"],
-    "search = 3": ["'search'", "known"],
-    "[at]\nx = 1": ["no command 'at'"],
-    "[search.more]\nx = 1": ["'more'", "[search]"],
-    "[[search]]\nk = 1": ["'search'"],
-    "[evaluate]\nspice = 'rm -rf /'": ["spice", "a command to run", "--spice"],
+    "[serch]\nk = 3": ["unknown 'serch'", "did you mean search?", "verify"],
+    "[search]\nkk = 3": ["unknown 'kk' in [search]", "did you mean k?", "find"],
+    "[search]\nmin_confidence = 3": ["did you mean min-confidence?"],
+    "[search]\nk = 'many'": ["'many' is not a valid integer"],
+    "[search]\nfind = 'video'": ["'video' is not one of 'image', 'text'"],
+    "[index]\ncode = 'scalar:0'": ["at least 1"],
+    "device = 'gpu'": ["'gpu' is not one of"],
+    "[search.more]\nx = 1": ["unknown 'more' in [search]"],
     "k = many": ["is not TOML", "line 1", "docs/configuration.md"],
-    "at = file:x": ["is not TOML", "in quotes"],
-    f"password = '{SECRET}'": ["password", "BOC_PASSWORD"],
-    f"[search]\napi_key = '{SECRET}'": ["api_key", "BOC_API_KEY"],
+    f"password = '{SECRET}'": ["password holds a secret", "BOC_PASSWORD"],
+    f"[search]\napi_key = '{SECRET}'": ["api_key in [search] holds a secret", "BOC_API_KEY"],
     f"token = '{SECRET}'": ["token", "BOC_TOKEN"],
-    f"at = 'elastic+https://me:{SECRET}@host:9200'": ["at", "BOC_PASSWORD", "https://USER@HOST"],
-    f"[info]\nat = 'opensearch+http://:{SECRET}@host'": ["at", "[info]", "BOC_PASSWORD"],
+    f"at = 'elastic+https://me:{SECRET}@host:9200'": ["at holds a secret", "BOC_PASSWORD"],
+    f"[info]\nat = 'opensearch+http://:{SECRET}@host'": ["at in [info]", "BOC_PASSWORD"],
 }
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_a_wrong_file_is_told_in_one_line(text: str) -> None:
+def test_a_wrong_file_is_answered_with_one_line(text: str) -> None:
     write(text)
-    result = boc("search", "photos", "a dog")
-    assert result.exit_code == 1
+    command = ("index", "photos", "photos.h5") if "index" in text or "device" in text else ("search", "photos", "a dog")
+    result = boc(*command)
+    assert result.exit_code in (1, 2)
     assert result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1
-    for word in ["boc.toml", *WRONG[text]]:
-        assert word in result.stderr
+    for word in WRONG[text]:
+        assert word in result.stderr.splitlines()[-1]
     for secret in (SECRET, "w@rd", "ss/w"):
         assert secret not in result.stderr
 
 
-def test_files_that_cannot_be_read_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes('at = "file:caf\xe9"'.encode("latin-1"))
-    for name, word in (("latin.toml", "UTF-8"), ("none.toml", "BOC_CONFIG"), ("", "BOC_CONFIG")):
+    for name, word in (("latin.toml", "UTF-8"), ("none.toml", "BOC_CONFIG names"), ("", "cannot be read")):
         monkeypatch.setenv("BOC_CONFIG", str(tmp_path / name))
         result = boc("info")
         assert result.exit_code == 1
@@ -242,101 +186,38 @@ def test_files_that_cannot_be_read_are_told(monkeypatch: pytest.MonkeyPatch, tmp
         assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_wrong_file_stops_neither_help_nor_doctor_nor_completion() -> None:
+def test_a_wrong_file_does_not_stop_help() -> None:
     write("wrong")
-    for arguments in (["--help"], ["search", "--help"], ["--version"], ["completion", "zsh"]):
+    for arguments in (["--help"], ["search", "--help"], ["--version"]):
         result = boc(*arguments)
         assert result.exit_code == 0, result.output
     assert boc("info").exit_code == 1
 
 
-NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\\\"'\n\r\t"), min_size=1, max_size=12).filter(
-    lambda name: name.isprintable()
+@anywhere
+@given(
+    password=st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=12),
+    user=st.sampled_from(["", "me"]),
 )
+def test_a_password_in_an_address_is_recognised_whatever_it_is_made_of(password: str, user: str) -> None:
+    assert settings.PASSWORD.search(f"elastic+https://{user}:{password}@host:9200?shards=2")
+    for address in ("file:a:b@c", "elastic+https://host:9200", "elastic+https://me@host:9200,other:9200/x?ca_certs=a"):
+        assert not settings.PASSWORD.search(address)
 
 
-@pytest.mark.slow
-@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(command=st.sampled_from(["", *main.commands]), name=NAMES)
-def test_every_unknown_name_is_told_with_the_known_ones(command: str, name: str) -> None:
-    rules = settings.rules(main)
-    if name in rules[command] or name.replace("_", "-") in config.SECRETS or (not command and name in _owners(rules)):
-        return
-    path = write(f'{f"[{command}]" if command else ""}\n"{name}" = 1\n')
-    with pytest.raises(ConfigError) as caught:
-        config.read(path, rules)
-    assert repr(name) in str(caught.value)
-    assert all(known in str(caught.value) for known in rules[command])
-
-
-def _owners(rules: config.Rules) -> set[str]:
-    return {option for known in rules.values() for option in known}
-
-
-PASSWORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=12)
-
-
-@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(password=PASSWORDS, user=st.sampled_from(["", "me"]), scheme=st.sampled_from(["elastic", "opensearch"]))
-def test_a_password_in_an_address_is_seen_whatever_it_is_made_of(password: str, user: str, scheme: str) -> None:
-    assert config.holds_password(f"{scheme}+https://{user}:{password}@host:9200?shards=2")
-
-
-@pytest.mark.parametrize(
-    "at",
-    [
-        "file:a:b@c",
-        "elastic+https://host:9200",
-        "elastic+https://me@host:9200,other:9200/x?ca_certs=a.pem",
-        "x",
-        "@",
-        3,
-    ],
-)
-def test_other_addresses_hold_none(at: object) -> None:
-    assert not config.holds_password(at)
-
-
-def test_origins_tell_what_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    write('at = "file:a"\n[search]\nk = 3\nfind = "text"\n[info]\nat = "file:b"')
-    assert settings.places(main) == ["file:a", "file:b"]
-    monkeypatch.setenv("BOC_SEARCH_K", "4")
-    monkeypatch.setenv("BOC_AT", "elastic+https://me:secret@host")
-    found = {origin.name: (origin.shown, origin.source) for origin in settings.origins(main)}
-    assert found == {
-        "search.find": ("text", "boc.toml"),
-        "search.k": ("4", "BOC_SEARCH_K"),
-        "at": ("(not shown)", "BOC_AT"),
-    }
-
-
-def test_a_variable_that_nobody_reads_is_told_with_the_one_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_nobody_reads_is_listed_with_the_one_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("BOC_SERCH_K", "BOC_PASSWRD", "BOC_PASSWORD", "BOC_SEARCH_K", "BOC_SOMETHING_ELSE_ENTIRELY"):
         monkeypatch.setenv(name, "1")
-    assert list(settings.misspelt(main)) == [("BOC_PASSWRD", "BOC_PASSWORD"), ("BOC_SERCH_K", "BOC_SEARCH_K")]
+    assert settings.misspelt(main) == {"BOC_PASSWRD": "BOC_PASSWORD", "BOC_SERCH_K": "BOC_SEARCH_K"}
 
 
-def test_no_two_options_have_the_same_variable() -> None:
-    own = [settings.variable(command, option) for command, option, _ in OPTIONS]
-    assert len(set(own)) == len(own)
-    assert not set(own) & {"BOC_CONFIG", *config.SECRETS.values(), "BOC_AT", "BOC_ENCODER", "BOC_DEVICE"}
-
-
-def tables() -> Iterator[str]:
+def test_the_documentation_names_keys_and_variables_that_are_read() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    yield from re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-
-
-def test_the_files_of_the_documentation_are_right() -> None:
-    found = list(tables())
-    assert found
-    for text in found:
-        assert config.read(write(text), settings.rules(main))
-
-
-def test_the_variables_of_the_documentation_are_read() -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    known = {name for _, _, parameter in OPTIONS for name in parameter.envvar or ()}
-    named = set(re.findall(r"\bBOC_[A-Z_]+[A-Z]\b", page))
-    assert named <= known | {"BOC_CONFIG", "BOC_MODELS", *config.SECRETS.values()}
-    assert len(named) > 6
+    files = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert files
+    for text in files:
+        write(text)
+        assert settings.defaults(main)
+    known = {settings.variable(name, key) for name, key, _ in OPTIONS}
+    known |= {*settings.OTHERS, *map(settings.variable, settings.SHARED)}
+    assert set(re.findall(r"\bBOC_[A-Z_]+[A-Z]\b", page)) <= known

@@ -131,7 +131,7 @@ def test_pictures_are_found_by_keywords_without_an_encoder(library: Path, book: 
     wanted = word.most_common()[-1][0]
     holders = {id for id, item in items.items() if wanted in str(item.fields.get("words", "")).split()}
     assert {hit.item.id for hit in searcher.search_words([wanted], k=40)[0]} == holders
-    printed = boc("search", "words", wanted, "--keywords", "-k", 40, "--at", at).stdout
+    printed = boc("search", "words", wanted, "--hybrid", "words", "-k", 40, "--at", at).stdout
     assert {line.split()[2] for line in printed.splitlines()} == holders
 
 
@@ -191,5 +191,7 @@ def test_what_does_not_go_together_is_refused(library: Path, book: Path, tmp_pat
     with pytest.raises(ValueError, match="z must be at least 1, got 0"):
         WordTerms(z=0).fit(gaussian(4, 0))
     assert SurrogateCodec([WordTerms()]).fit(Embeddings("image", gaussian(9, 0))).words == {}
-    refused = boc("search", "photos", "box", "--keywords", "--image", "a.jpg", "--at", f"file:{library / 'index'}")
+    refused = boc(
+        "search", "photos", "box", "--hybrid", "words", "--image", "a.jpg", "--at", f"file:{library / 'index'}"
+    )
     assert "leave pictures and items out" in refused.output

@@ -137,7 +137,7 @@ def test_a_folder_of_damaged_files_gives_all_good_ones_and_names_each_bad_one_on
     photos, output = tmp_path / "photos", tmp_path / "f.h5"
     good, bad = damaged_folder(photos, 20 * DAMAGED, DAMAGED)
     assert len(bad) == DAMAGED
-    result = boc("extract", photos, "-o", output, "--regions", "grid", "--workers", count)
+    result = boc("extract", photos, "-o", output, "--regions", "grid", f"--set=workers={count}")
     assert result.exit_code == 1
     assert result.stdout == f"{len(good)} pictures and 0 captions in {output}\n"
     told = [line for line in result.stderr.splitlines() if line.startswith("left out: ")]
@@ -336,7 +336,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_workers_do_not_change_a_byte(library: Path, table: Path, tmp_path: Path) -> None:
     for what in (f"--encoder=tern:{library / 'model'}", "--regions=grid"):
         for count in (0, 2):
-            assert boc("extract", table, "-o", tmp_path / f"{count}.h5", what, "--workers", count).exit_code == 1
+            assert boc("extract", table, "-o", tmp_path / f"{count}.h5", what, f"--set=workers={count}").exit_code == 1
         assert (tmp_path / "0.h5").read_bytes() == (tmp_path / "2.h5").read_bytes()
 
 
@@ -345,7 +345,7 @@ def test_workers_do_not_change_a_byte(library: Path, table: Path, tmp_path: Path
 def test_the_rate_is_told_and_how_long_the_encoder_waited(
     library: Path, table: Path, tmp_path: Path, count: int
 ) -> None:
-    arguments = ("extract", table, "-o", tmp_path / "f.h5", "--workers", count)
+    arguments = ("extract", table, "-o", tmp_path / "f.h5", f"--set=workers={count}")
     told = rf"(\d+\.\d) images per second, {count or 'no'} workers"
     lines = boc(*arguments, f"--encoder=tern:{library / 'model'}").stderr.splitlines()
     (match,) = filter(
@@ -353,7 +353,7 @@ def test_the_rate_is_told_and_how_long_the_encoder_waited(
     )
     assert float(match[1]) > 0
     assert 0 < int(match[2]) <= 100
-    again = boc("extract", table, "-o", tmp_path / "g.h5", "--workers", count, "--regions=grid").stderr
+    again = boc("extract", table, "-o", tmp_path / "g.h5", f"--set=workers={count}", "--regions=grid").stderr
     assert sum(bool(re.fullmatch(told, line)) for line in again.splitlines()) == 1
 
 
@@ -379,7 +379,7 @@ def test_the_precision_of_the_encoder_is_told_and_not_mixed(library: Path, table
     refused = boc("extract", table, "-o", half, encoder)
     assert refused.exit_code == 1
     assert "an unfinished run with another precision; repeat that run" in refused.stderr
-    assert boc("extract", table, "-o", half, encoder, "--precision", "bfloat16").exit_code == 1
+    assert boc("extract", table, "-o", half, encoder, "--set=precision=bfloat16").exit_code == 1
     assert boc("extract", table, "-o", tmp_path / "full.h5", encoder).exit_code == 1
     with FeatureFile(half) as one, FeatureFile(tmp_path / "full.h5") as other:
         assert (one.header.precision, other.header.precision) == ("bfloat16", "float32")
@@ -401,7 +401,7 @@ def hits(name: str, home: Path, features: Path) -> list[str]:
     """Lines of what all items of a file find, pictures and sentences."""
     found = []
     for find in MODALITIES:
-        result = boc("search", name, "--features", features, "--find", find, "-k", 7, "--json", f"--at=file:{home}")
+        result = boc("search", name, "--queries", features, "--find", find, "-k", 7, "--json", f"--at=file:{home}")
         assert result.exit_code == 0, result.output
         found += result.stdout.splitlines()
     return found
@@ -446,9 +446,9 @@ def test_files_that_do_not_belong_together_are_refused_before_anything_is_made(l
     encoder, at = f"--encoder=tern:{library / 'model'}", f"--at=file:{tmp_path / 'index'}"
     one, two = shards(library / "captions.csv", tmp_path, 2, encoder)
     source = (library / "captions.csv", "--shard", "2/2", encoder)
-    assert boc("extract", *source, "-o", tmp_path / "bare.h5", "--no-concepts").exit_code == 0
-    assert boc("extract", *source, "-o", tmp_path / "wide.h5", "--dtype", "float32").exit_code == 0
-    assert boc("extract", *source, "-o", tmp_path / "half.h5", "--precision", "bfloat16").exit_code == 0
+    assert boc("extract", *source, "-o", tmp_path / "bare.h5", "--set=concepts=false").exit_code == 0
+    assert boc("extract", *source, "-o", tmp_path / "wide.h5", "--set=dtype=float32").exit_code == 0
+    assert boc("extract", *source, "-o", tmp_path / "half.h5", "--set=precision=bfloat16").exit_code == 0
     for files, words in (
         ((one, one), f"{one} and {one} both hold"),
         ((one, library / "photos.h5"), " both hold '"),

@@ -176,7 +176,7 @@ def test_a_sound_file_is_taken(sound: Path) -> None:
     drain(sound)
 
 
-@pytest.mark.parametrize("command", ["index x", "search photos --features", "index photos --append", "build-codebook"])
+@pytest.mark.parametrize("command", ["index x", "search photos --queries", "index photos --append", "build-codebook"])
 def test_commands_tell_so_in_one_line(library: Path, tmp_path: Path, command: str) -> None:
     path = tmp_path / "f.h5"
     shutil.copy(library / "photos.h5", path)

@@ -105,7 +105,7 @@ def test_a_balance_of_one_is_the_ranking_and_collapsing_fills_up(searcher: Searc
 
 def test_the_command_shows_confidence_and_refuses_what_cannot_be(library: Path) -> None:
     at = f"file:{library / 'index'}"
-    done = boc("search", "photos", TEXT, "--at", at, "--min-confidence", 0, "--mmr", 0.5, "--collapse", "-k", 3)
+    done = boc("search", "photos", TEXT, "--at", at, "--min-confidence", 0, "--collapse", "-k", 3)
     assert done.exit_code == 0, done.output
     assert all("%" in line for line in done.stdout.splitlines())
     assert '"confidence"' in boc("search", "photos", TEXT, "--at", at, "--min-confidence", 0, "--json").stdout

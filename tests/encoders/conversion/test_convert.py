@@ -468,15 +468,11 @@ def test_a_tokenizer_file_gives_the_ids_of_its_vocabulary(home: Path, tmp_path: 
     assert len(digests) == 1
 
 
-def test_a_model_is_replaced_only_when_asked(home: Path, tmp_path: Path) -> None:
+def test_a_model_is_not_replaced(home: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     assert convert(home, home / "tern.pth", folder)[0] == 0
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     status, printed = convert(home, home / "teran.pth", folder)
     assert status == 1
-    assert "--replace" in printed
+    assert "delete this one first" in printed
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert convert(home, tmp_path / "absent.pth", folder, "--replace")[0] == 1
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert convert(home, home / "teran.pth", folder, "--replace")[0] == 0
-    assert plugins.encoder(f"teran:{folder}", "cpu").encode_texts(["dog"]).vectors.shape == (1, JOINT)

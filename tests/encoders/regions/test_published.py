@@ -117,7 +117,7 @@ def test_an_array_of_scan_is_a_source(tmp_path: Path, ids: list[str] | None, nam
 
 def test_an_array_of_scan_is_extracted_like_any_source(tmp_path: Path) -> None:
     array = write_scan(tmp_path, "test", 3)
-    done = boc("extract", array, "-o", tmp_path / "test.h5", "--regions", f"scan:{tmp_path}", "--workers", 0)
+    done = boc("extract", array, "-o", tmp_path / "test.h5", "--regions", f"scan:{tmp_path}", "--set=workers=0")
     assert done.exit_code == 0, done.output
     with FeatureFile(tmp_path / "test.h5") as file:
         assert (file.count("image"), file.count("text")) == (3, 15)

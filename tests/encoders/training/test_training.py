@@ -283,7 +283,7 @@ def test_train_validates_on_a_list(library: Path, tmp_path: Path, source: str) -
         (tmp_path / f"{name}.txt").write_text("\n".join(part))
     tiny = [f"--set={name}=8" for name in ("visual_width", "joint_width", "feedforward")]
     command = (
-        "train", library / source, "--validate", tmp_path / "val.txt", "--epochs", 1, "--batch-size", 8, *tiny,
+        "train", library / source, "--validate", tmp_path / "val.txt", "--set=epochs=1", "--set=batch_size=8", *tiny,
         "--set=heads=2", "--set=text_layers=1",
     )  # fmt: skip
     done = boc(*command, "-o", tmp_path / "model", "--ids", tmp_path / "train.txt")
@@ -458,8 +458,8 @@ def test_two_processes_train_what_one_does(library: Path, tmp_path: Path) -> Non
     """As ``torchrun`` of the documentation starts them; they also continue a run that has ended."""
     tiny = [f"--set={name}=8" for name in ("visual_width", "joint_width", "feedforward", "held_out")]
     command = [
-        "train", library / "regions.h5", "--epochs", 3, "--batch-size", 8, *tiny, "--set=heads=2", "--device", "cpu",
-        "--set=text_layers=1", "--set=accumulate=3", "-o",
+        "train", library / "regions.h5", "--set=epochs=3", "--set=batch_size=8", *tiny, "--set=heads=2", "--device",
+        "cpu",        "--set=text_layers=1", "--set=accumulate=3", "-o",
     ]  # fmt: skip
     alone = boc(*command, tmp_path / "one")
     assert alone.exit_code == 0, alone.output

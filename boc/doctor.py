@@ -1,0 +1,205 @@
+"""Checks of the installation and of backends. They change nothing, except for trial indexes that they remove."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from boc import __version__, models, plugins
+from boc.errors import BocError
+
+State = Literal["ok", "note", "problem"]
+USES = {
+    "encoders": "encode sentences and pictures, train",
+    "heic": "HEIC pictures of telephones",
+    "ocr": "boc index --ocr",
+    "elastic": "indexes on Elasticsearch",
+    "opensearch": "indexes on OpenSearch",
+    "minilm": "the pretrained text tower",
+    "eyes": "regions from an EfficientNet",
+    "tflite": "regions from a MobileNet",
+    "words": "text towers that read whole words",
+    "detectors": "regions from detectors",
+    "web": "boc serve",
+    "watch": "boc sync --watch",
+}
+"""The purpose of each extra; those of developers are not checked."""
+TESTED = {"elasticsearch": ("8", "9"), "opensearch": ("2", "3")}
+"""Major versions of servers that the tests run against."""
+ROOT = Path(__file__).resolve().parents[1]
+WAIT = 20  # timeout in seconds of a request to a server
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check: ``about`` names the subject, ``what`` is the finding in one line, ``todo`` the next step
+    or empty. A problem stops a search, a note does not."""
+
+    state: State
+    about: str
+    what: str
+    todo: str = ""
+
+
+def examine(places: Iterable[str]) -> Iterator[Finding]:
+    """Yield findings on the installation, the models, and the backend at each of ``places`` (``file:DIR``,
+    ``elastic+URL``)."""
+    yield Finding("ok", "boc", f"{__version__}, on Python {platform.python_version()} ({sys.executable})")
+    yield from packages()
+    yield from compiled_modules()
+    yield from downloaded_models()
+    for at in places:
+        yield from backend(at)
+
+
+def packages() -> Iterator[Finding]:
+    """Yield findings on the packages that boc always needs, and on those of each extra."""
+    try:
+        requirements = metadata.requires("boc") or []
+    except metadata.PackageNotFoundError:
+        yield Finding("note", "packages", "boc runs from a folder and is not installed", "pip install -e FOLDER")
+        return
+    for extra, use in {"": "all that boc always needs", **USES}.items():
+        marked = [line for line in requirements if extra == next(iter(re.findall(r'extra == "([\w-]+)"', line)), "")]
+        lacks = [lack for line in marked if "python_version" not in line and (lack := _lack(line))]
+        about = f"extra {extra}" if extra else "packages"
+        if lacks:
+            todo = f"pip install 'boc[{extra}]'" if extra else "pip install boc"
+            yield Finding("note" if extra else "problem", about, f"{use}: lacks {', '.join(lacks)}", todo)
+        else:
+            names = [re.split(r"[^\w.-]", line)[0] for line in marked if "python_version" not in line]
+            yield Finding("ok", about, f"{use}: {', '.join(f'{name} {metadata.version(name)}' for name in names)}")
+
+
+def _lack(requirement: str) -> str:
+    """Return what is wrong with the installed version of a package, such as ``numpy>=2.0``; empty if nothing is."""
+    name, least = re.split(r"[^\w.-]", requirement)[0], re.search(r">=\s*([\d.]+)", requirement)
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return f"{name} (not installed)"
+    if least is None or _numbers(version) >= _numbers(least[1]):
+        return ""
+    return f"{name} ({version}, must be {least[1]} or newer)"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: (2, 15) of 2.15rc1+cpu."""
+    release = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, release[0].split("."))) if release else ()
+
+
+def compiled_modules() -> Iterator[Finding]:
+    """Yield a finding on the modules in C, each of which has a stub file beside it."""
+    stubs = [stub for package in ("boc", "indexing") for stub in sorted((ROOT / package).rglob("_*.pyi"))]
+    names = [".".join(stub.relative_to(ROOT).with_suffix("").parts) for stub in stubs]
+    slow = [name for name in names if not _compiled(name)]
+    if slow:
+        todo = "install a C compiler, then boc again; results stay the same"
+        yield Finding("note", "C modules", f"not compiled: {', '.join(slow)}; searches take several times longer", todo)
+    else:
+        yield Finding("ok", "C modules", ", ".join(names))
+
+
+def _compiled(name: str) -> bool:
+    spec = find_spec(name)
+    return spec is not None and (spec.origin or "").endswith(tuple(EXTENSION_SUFFIXES))
+
+
+def downloaded_models() -> Iterator[Finding]:
+    """Yield a finding on each downloaded model; boc model verify compares their bytes."""
+    try:
+        folder, present = models.home(), list(models.models())
+    except BocError as error:
+        yield _problem("models", error)
+        return
+    for model in present:
+        missing = [name for name in model.files if not (model.folder / name).is_file()]
+        if missing:
+            todo = f"boc model get {model.repository}"
+            yield Finding("problem", f"model {model.repository}", f"lacks {', '.join(missing)}", todo)
+        else:
+            what = f"{_shown(model.size)}, revision {model.revision[:12]}, in {model.folder}"
+            yield Finding("ok", f"model {model.repository}", what)
+    if not present:
+        yield Finding("note", "models", f"none in {folder}", "to search pictures without training: boc model get clip")
+
+
+def backend(at: str) -> Iterator[Finding]:
+    """Yield findings on the backend at an address: whether it can be used, and what it holds."""
+    try:
+        if at.startswith("file:"):
+            plugins.backend(at)
+            yield from _folder(at, Path(at.removeprefix("file:")).expanduser())
+        else:
+            yield from _server(at)
+    except BocError as error:
+        yield _problem(re.sub(r"//[^/]*@", "//", at), error)  # without the user
+
+
+def _folder(at: str, folder: Path) -> Iterator[Finding]:
+    above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not above.is_dir():
+        yield Finding("problem", at, f"{above} is a file, must be a folder", "name another folder with --at")
+        return
+    if not os.access(above, os.R_OK | os.X_OK):
+        yield Finding("problem", at, f"{above} may not be read by this user", f"chmod u+rx {above}, or ask its owner")
+        return
+    free = shutil.disk_usage(above).free
+    if not os.access(above, os.W_OK):
+        todo = "to make indexes, choose another place with --at, or change its permissions"
+        yield Finding("note", at, f"{above} can be read and not be written", todo)
+    names = plugins.backend(at).names() if above == folder else []
+    for name in names:
+        try:
+            index = plugins.backend(at).open(name)
+            items, size = index.manifest.items, sum(index.sizes().values())
+        except (BocError, OSError) as error:
+            yield Finding("problem", f"index {name}", str(error), f"boc delete {name} --all, and make it again")
+            continue
+        what = f"{items.get('image', 0):,} pictures, {items.get('text', 0):,} captions, {_shown(size)}"
+        yield Finding("ok", f"index {name}", f"{what}; encoder {index.manifest.identity.spec}")
+    if names:
+        yield Finding("ok", at, f"{len(names)} indexes, {_shown(free)} free on its disk")
+    else:
+        yield Finding("note", at, f"no index yet, {_shown(free)} free on its disk", "boc index NAME SOURCE makes one")
+
+
+def _server(at: str) -> Iterator[Finding]:
+    timeout = "" if "request_timeout=" in at else f"{'&' if '?' in at else '?'}request_timeout={WAIT}"
+    server = plugins.backend(at + timeout)
+    about = server.about()
+    engine, version, shown = about["engine"], about["version"], about["address"]
+    held = f"indexes: {', '.join(server.names()) or 'none yet'}"
+    exact = [field for field, support in about.items() if support.startswith("exact")]
+    if exact:
+        yield Finding("ok", shown, f"{engine} {version} scores exactly, by {', '.join(exact)}; {held}")
+    else:
+        tried = "; ".join(f"{field}: {support}" for field, support in about.items())
+        unknown = any(support.startswith("not known") for support in about.values())
+        todo = "to make indexes, ask for the rights in docs/servers.md" if unknown else "see docs/servers.md"
+        yield Finding("note" if unknown else "problem", shown, f"not known to score exactly ({tried}); {held}", todo)
+    tested = TESTED.get(engine, ())
+    if version[:1].isdigit() and version.partition(".")[0] not in tested:
+        what = f"{engine} {version} is not tested, but {' and '.join(tested)} are"
+        yield Finding("note", shown, what, "boc verify NAME tells whether scores are exact")
+
+
+def _problem(about: str, error: BocError) -> Finding:
+    """Return a problem of an error, whose text ends with the next step."""
+    what, _, todo = str(error).rpartition("; ")
+    return Finding("problem", about, what or todo, todo if what else "correct that, then run boc doctor again")
+
+
+def _shown(size: float) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

@@ -1,0 +1,203 @@
+"""``boc doctor``: what is missing or wrong is found, and each finding that is not fine has a next step."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from boc import doctor
+from boc.doctor import Finding
+from tests.helpers import boc
+from tests.ports import free_port
+
+
+def one(findings: Iterator[Finding] | list[Finding], about: str) -> Finding:
+    [finding] = [finding for finding in findings if finding.about == about]
+    return finding
+
+
+def test_what_is_installed_is_fine_and_what_is_not_has_a_next_step(tmp_path: Path) -> None:
+    findings = list(doctor.examine([f"file:{tmp_path}"]))
+    for finding in findings:
+        assert bool(finding.todo) == (finding.state != "ok"), finding
+        assert finding.what.isprintable()
+    assert one(findings, "packages").state == "ok"
+    assert "numpy " in one(findings, "packages").what
+    assert one(findings, "C modules").state in ("ok", "note")
+    assert {f"extra {name}" for name in doctor.USES} <= {finding.about for finding in findings}
+
+
+def test_missing_and_old_packages_are_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["numpy>=99.5", "nothing-like-it>=1", 'tomli>=99; python_version < "3.0"', 'click<99,>=8; extra == "web"',
+             'ghost>=2; extra == "encoders"', 'unchecked>=9; extra == "dev"']  # fmt: skip
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: lines)
+    findings = list(doctor.packages())
+    core = one(findings, "packages")
+    assert core.state == "problem"
+    assert "must be 99.5 or newer" in core.what
+    assert "nothing-like-it (not installed)" in core.what
+    assert core.todo == "pip install boc"
+    assert one(findings, "extra web").state == "ok"
+    encoders = one(findings, "extra encoders")
+    assert (encoders.state, encoders.what) == ("note", f"{doctor.USES['encoders']}: lacks ghost (not installed)")
+    assert encoders.todo == "pip install 'boc[encoders]'"
+    assert not [finding for finding in findings if "unchecked" in finding.what]
+
+
+NUMBERS = st.lists(st.integers(0, 120), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
+
+
+@given(version=NUMBERS, least=NUMBERS, suffix=st.sampled_from(["", "+cpu", ".post1"]))
+def test_versions_are_compared_as_installers_do(version: str, least: str, suffix: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("importlib.metadata.version", lambda name: version + suffix)
+        assert (doctor._lack(f"torch<999,>={least}") == "") == (Version(version + suffix) >= Version(least))
+
+
+def test_modules_that_are_not_compiled_are_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_compiled", lambda name: not name.endswith("_topk"))
+    [finding] = doctor.compiled_modules()
+    assert (finding.state, "indexing.embedded._topk" in finding.what) == ("note", True)
+    assert "C compiler" in finding.todo
+
+
+def test_a_folder_with_indexes_is_fine_and_a_damaged_one_is_a_problem(library: Path, tmp_path: Path) -> None:
+    findings = list(doctor.backend(f"file:{library / 'index'}"))
+    assert {finding.state for finding in findings} == {"ok"}
+    assert "40 pictures, 80 captions" in findings[0].what
+    assert f"tern:{library / 'model'}" in findings[0].what
+    shutil.copytree(library / "index", tmp_path / "index")
+    (tmp_path / "index" / "photos" / "CURRENT").write_text("rubbish")
+    result = boc("doctor", "--at", f"file:{tmp_path / 'index'}")
+    assert result.exit_code == 1
+    assert "problem  index photos" in result.stdout
+    assert "boc delete photos --all" in result.stdout
+
+
+def test_folders_that_cannot_be_used(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    for at, state, words in (
+        (f"file:{tmp_path / 'file'}", "problem", "is a file"),
+        (f"file:{tmp_path / 'none' / 'deeper'}", "note", "no index yet"),
+        (f"file:{tmp_path / 'empty'}", "note", "no index yet"),
+        ("file:", "problem", "names no folder"),
+        ("ftp://host", "problem", "ftp"),
+    ):
+        [finding] = doctor.backend(at)
+        assert (finding.state, words in finding.what) == (state, True), finding
+        assert finding.todo
+    assert not (tmp_path / "none").exists()
+    for denied, state in ((os.W_OK, "note"), (os.R_OK, "problem")):
+        monkeypatch.setattr(doctor.os, "access", lambda path, mode, denied=denied: not mode & denied)
+        assert next(doctor.backend(f"file:{library / 'index'}")).state == state
+
+
+Answer = tuple[int, dict[str, Any]]
+
+
+@contextmanager
+def serving(answer: Callable[[str, str], Answer]) -> Iterator[int]:
+    """A server on loopback that answers each method and path so; its port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def _do(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length") or 0))
+            status, body = answer(self.command, self.path.partition("?")[0])
+            data = json.dumps(body).encode()
+            self.send_response_only(status)
+            headers = {"content-type": "application/json", "x-elastic-product": "Elasticsearch"}
+            for name, value in {**headers, "content-length": str(len(data))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(data)
+
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _do  # noqa: N815
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize("version", ["9.4.3", "17.0.0"])
+def test_a_server_without_rights_is_a_note_and_an_untested_one_too(version: str) -> None:
+    def searchable(method: str, path: str) -> Answer:
+        """An Elasticsearch of which this user may search all and make nothing."""
+        if path == "/":
+            return 200, {"version": {"number": version}, "tagline": "You Know, for Search"}
+        if method == "PUT":
+            return 403, {"error": {"type": "security_exception", "reason": "no"}}
+        return 200, {}
+
+    pytest.importorskip("elasticsearch")
+    with serving(searchable) as port:
+        findings = list(doctor.backend(f"elastic+http://127.0.0.1:{port}"))
+    assert {finding.state for finding in findings} == {"note"}
+    assert len(findings) == (1 if version == "9.4.3" else 2)
+    assert "not known to score exactly" in findings[0].what
+    assert "ask for the rights" in findings[0].todo
+
+
+def test_servers_that_cannot_be_used() -> None:
+    pytest.importorskip("elasticsearch")
+    [finding] = doctor.backend(f"elastic+http://127.0.0.1:{free_port()}")
+    assert (finding.state, bool(finding.todo)) == ("problem", True)
+    denied = 401, {"error": {"type": "security_exception", "reason": "missing authentication"}}
+    with serving(lambda method, path: denied) as port:
+        [finding] = doctor.backend(f"elastic+http://127.0.0.1:{port}")
+    assert finding.state == "problem"
+    assert "BOC_PASSWORD" in finding.todo
+
+
+def test_it_shows_where_settings_come_from(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "boc.toml").write_text('at = "file:places"\n[search]\nk = 3\n')
+    monkeypatch.setenv("BOC_SEARCH_RM", "5")
+    monkeypatch.setenv("BOC_SERCH_K", "5")
+    monkeypatch.setenv("BOC_PASSWORD", "hidden-word")
+    result = boc("doctor")
+    assert result.exit_code == 0, result.output
+    variables = "variables BOC_PASSWORD, BOC_SEARCH_RM, BOC_SERCH_K"
+    for line in ("file boc.toml", variables, "write BOC_SEARCH_K, or unset it", "file:places: no index yet"):
+        assert line in result.stdout
+    assert "hidden-word" not in result.output
+    monkeypatch.setenv("BOC_AT", "elastic+https://me:hidden-word@localhost:9200")
+    result = boc("doctor")
+    assert "BOC_PASSWORD" in result.stdout
+    assert "hidden-word" not in result.output
+
+
+def test_a_wrong_file_of_settings_is_a_problem_among_the_others(here: Path) -> None:
+    (here / "boc.toml").write_text("[search]\nkk = 3\n")
+    result = boc("doctor")
+    assert result.exit_code == 1
+    assert "problem  settings: boc.toml: unknown 'kk'" in result.stdout
+    assert "file:boc-data: no index yet" in result.stdout
+
+
+def test_a_server_that_works(server: Any) -> None:
+    scheme = "elastic" if server.kind.engine == "elasticsearch" else "opensearch"
+    [finding] = doctor.backend(f"{scheme}+{server.url}")
+    assert finding.state == "ok"
+    assert "scores exactly" in finding.what
