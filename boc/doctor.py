@@ -103,7 +103,7 @@ def compiled_modules() -> Iterator[Finding]:
     """Yield a finding on the modules in C, each of which has a stub file beside it."""
     stubs = [stub for package in ("boc", "indexing") for stub in sorted((ROOT / package).rglob("_*.pyi"))]
     names = [".".join(stub.relative_to(ROOT).with_suffix("").parts) for stub in stubs]
-    slow = [name for name in names if not _compiled(name)]
+    slow = [name for name in names if not _is_compiled(name)]
     if slow:
         todo = "install a C compiler, then boc again; results stay the same"
         yield Finding("note", "C modules", f"not compiled: {', '.join(slow)}; searches take several times longer", todo)
@@ -111,7 +111,7 @@ def compiled_modules() -> Iterator[Finding]:
         yield Finding("ok", "C modules", ", ".join(names))
 
 
-def _compiled(name: str) -> bool:
+def _is_compiled(name: str) -> bool:
     spec = find_spec(name)
     return spec is not None and (spec.origin or "").endswith(tuple(EXTENSION_SUFFIXES))
 
@@ -129,7 +129,7 @@ def downloaded_models() -> Iterator[Finding]:
             todo = f"boc model get {model.repository}"
             yield Finding("problem", f"model {model.repository}", f"lacks {', '.join(missing)}", todo)
         else:
-            what = f"{_shown(model.size)}, revision {model.revision[:12]}, in {model.folder}"
+            what = f"{_format_size(model.size)}, revision {model.revision[:12]}, in {model.folder}"
             yield Finding("ok", f"model {model.repository}", what)
     if not present:
         yield Finding("note", "models", f"none in {folder}", "to search pictures without training: boc model get clip")
@@ -167,32 +167,36 @@ def _folder(at: str, folder: Path) -> Iterator[Finding]:
         except (BocError, OSError) as error:
             yield Finding("problem", f"index {name}", str(error), f"boc delete {name} --all, and make it again")
             continue
-        what = f"{items.get('image', 0):,} pictures, {items.get('text', 0):,} captions, {_shown(size)}"
+        what = f"{items.get('image', 0):,} pictures, {items.get('text', 0):,} captions, {_format_size(size)}"
         yield Finding("ok", f"index {name}", f"{what}; encoder {index.manifest.identity.spec}")
     if names:
-        yield Finding("ok", at, f"{len(names)} indexes, {_shown(free)} free on its disk")
+        yield Finding("ok", at, f"{len(names)} indexes, {_format_size(free)} free on its disk")
     else:
-        yield Finding("note", at, f"no index yet, {_shown(free)} free on its disk", "boc index NAME SOURCE makes one")
+        yield Finding(
+            "note", at, f"no index yet, {_format_size(free)} free on its disk", "boc index NAME SOURCE makes one"
+        )
 
 
 def _server(at: str) -> Iterator[Finding]:
     timeout = "" if "request_timeout=" in at else f"{'&' if '?' in at else '?'}request_timeout={WAIT}"
     server = plugins.backend(at + timeout)
     about = server.about()
-    engine, version, shown = about["engine"], about["version"], about["address"]
-    held = f"indexes: {', '.join(server.names()) or 'none yet'}"
+    engine, version, address = about["engine"], about["version"], about["address"]
+    indexes = f"indexes: {', '.join(server.names()) or 'none yet'}"
     exact = [field for field, support in about.items() if support.startswith("exact")]
     if exact:
-        yield Finding("ok", shown, f"{engine} {version} scores exactly, by {', '.join(exact)}; {held}")
+        yield Finding("ok", address, f"{engine} {version} scores exactly, by {', '.join(exact)}; {indexes}")
     else:
         tried = "; ".join(f"{field}: {support}" for field, support in about.items())
         unknown = any(support.startswith("not known") for support in about.values())
         todo = "to make indexes, ask for the rights in docs/servers.md" if unknown else "see docs/servers.md"
-        yield Finding("note" if unknown else "problem", shown, f"not known to score exactly ({tried}); {held}", todo)
+        yield Finding(
+            "note" if unknown else "problem", address, f"not known to score exactly ({tried}); {indexes}", todo
+        )
     tested = TESTED.get(engine, ())
     if version[:1].isdigit() and version.partition(".")[0] not in tested:
         what = f"{engine} {version} is not tested, but {' and '.join(tested)} are"
-        yield Finding("note", shown, what, "boc verify NAME tells whether scores are exact")
+        yield Finding("note", address, what, "boc verify NAME tells whether scores are exact")
 
 
 def _problem(about: str, error: BocError) -> Finding:
@@ -201,5 +205,5 @@ def _problem(about: str, error: BocError) -> Finding:
     return Finding("problem", about, what or todo, todo if what else "correct that, then run boc doctor again")
 
 
-def _shown(size: float) -> str:
+def _format_size(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

@@ -58,8 +58,8 @@ class Codebook:
         return len(self.centroids)
 
     @property
-    def made_for(self) -> str:
-        """What its terms are: "concepts", "words" of a vocabulary, or "learned" terms."""
+    def kind(self) -> str:
+        """The kind of its terms: "concepts", "words" of a vocabulary, or "learned"."""
         return "words" if self.origin is not None else "concepts" if self.thresholds is None else "learned"
 
     @property
@@ -87,8 +87,8 @@ class Codebook:
         """Read a file that ``save`` wrote. BocError for a missing, foreign, damaged or newer one."""
         try:
             # Opened here, since np.load leaves a file open if it is no archive.
-            with Path(path).open("rb") as handle, np.load(handle, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
+            with Path(path).open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
             about = json.loads(arrays["about"].tobytes())
             if about["kind"] != "codebook" or not isinstance(about["format"], int) or arrays["centroids"].ndim != 2:
                 raise ValueError("of another kind")
@@ -100,7 +100,7 @@ class Codebook:
             raise BocError(f"{path}: not a codebook of boc, or damaged; make one with boc build-codebook") from error
         if about["format"] > FORMAT:
             raise BocError(f"{path}: codebook format {about['format']}, this boc reads up to {FORMAT}; upgrade boc")
-        return _checked(path, about, arrays)
+        return _from_entries(path, about, arrays)
 
     def check(self, identity: Identity) -> None:
         """BocError unless the centroids lie in the space of the concepts of the encoder ``identity``.
@@ -124,7 +124,7 @@ def variant(identity: Identity) -> str:
     return identity.digest.rpartition(":")[0]
 
 
-def _checked(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Codebook:
+def _from_entries(path: Path | str, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Codebook:
     """Make a codebook from the entries of a file, after checking their types."""
     names = {f.name for f in fields(Codebook)} - set(ARRAYS) | {"kind", "format"}
     about.pop(SPREAD, None)

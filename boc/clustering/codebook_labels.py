@@ -64,21 +64,23 @@ class _WordCounts:
         place = 0
         for pieces in sentences:
             words, of = whole_words(pieces)
-            kept = {i: self._number.setdefault(w, len(self._number)) for i, w in enumerate(words) if content_words(w)}
+            numbers = {
+                i: self._number.setdefault(w, len(self._number)) for i, w in enumerate(words) if content_words(w)
+            }
             pairs = zip(codewords[place : place + len(pieces)].tolist(), of.tolist(), strict=True)
-            self._counts.update((codeword, kept[i]) for codeword, i in sorted(set(pairs)) if i in kept)
+            self._counts.update((codeword, numbers[i]) for codeword, i in sorted(set(pairs)) if i in numbers)
             place += len(pieces)
 
     def labels(self) -> Iterator[tuple[str, ...]]:
         names = list(self._number)
         inside: list[dict[str, int]] = [{} for _ in range(self._n)]
         general = Counter[str]()
-        for (codeword, number), count in self._counts.items():
-            inside[codeword][names[number]] = count
-            general[names[number]] += count
+        for (codeword, number), frequency in self._counts.items():
+            inside[codeword][names[number]] = frequency
+            general[names[number]] += frequency
         total = general.total()
-        for found in inside:
-            yield tuple(distinctive(found, sum(found.values()), general, total)[:WORDS])
+        for counts in inside:
+            yield tuple(distinctive(counts, sum(counts.values()), general, total)[:WORDS])
 
 
 class _NearestRegions:

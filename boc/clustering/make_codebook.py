@@ -92,8 +92,8 @@ def cluster(
         "drop_stopwords": drop_stopwords,
         "spherical": moved,
     }
-    made = Codebook(centroids, identity, sources_of(files), options, len(points), means=means, axes=axes)
-    return replace(made, versions=made.versions | {"faiss": faiss.__version__})
+    codebook = Codebook(centroids, identity, sources_of(files), options, len(points), means=means, axes=axes)
+    return replace(codebook, versions=codebook.versions | {"faiss": faiss.__version__})
 
 
 def sample_concepts(
@@ -172,10 +172,10 @@ def _directions(
     used, total = np.zeros(p), np.zeros(dim)
     for file in files:
         for batch in file.batches("text", sets=False):
-            found = [{terms[word] for word in content_words(item.content) if word in terms} for item in batch.items]
-            ends = np.cumsum([0, *map(len, found)])
-            columns = np.array([term for row in found for term in sorted(row)], np.int32)
-            present = sparse.csr_array((np.ones(len(columns)), columns, ends), shape=(len(found), p))
+            sets = [{terms[word] for word in content_words(item.content) if word in terms} for item in batch.items]
+            ends = np.cumsum([0, *map(len, sets)])
+            columns = np.array([term for row in sets for term in sorted(row)], np.int32)
+            present = sparse.csr_array((np.ones(len(columns)), columns, ends), shape=(len(sets), p))
             vectors = batch.embeddings.vectors.astype(np.float64)
             pairs += (present.T @ present).toarray()
             sums += present.T @ vectors
@@ -211,7 +211,7 @@ class _Pool:
 
 def mean_concepts(files: Sequence[FeatureFile], *, drop_stopwords: bool = False) -> NDArray[np.float32]:
     """The mean concept of each modality, float32 (2, d); 0 for one without concepts."""
-    found = []
+    means = []
     for modality in MODALITIES:
         total, count = np.zeros(files[0].header.dim), 0
         for pool in _pools(files, modality, drop_stopwords):
@@ -219,8 +219,8 @@ def mean_concepts(files: Sequence[FeatureFile], *, drop_stopwords: bool = False)
             for start in range(0, len(rows), ROWS):
                 total += _gather(pool.data, rows[start : start + ROWS]).sum(axis=0, dtype=np.float64)
             count += len(rows)
-        found.append(total / max(1, count))
-    return np.array(found, np.float32)
+        means.append(total / max(1, count))
+    return np.array(means, np.float32)
 
 
 def _pools(
@@ -233,8 +233,8 @@ def _pools(
     for file in files:
         data = _concepts(file, modality)
         if data is not None and drop_stopwords and modality == "text":
-            kept = (keep for pieces, _ in sentences([file]) for keep in carries_content(pieces))
-            rows = np.flatnonzero(np.fromiter(kept, dtype=bool))
+            mask = (keep for pieces, _ in sentences([file]) for keep in carries_content(pieces))
+            rows = np.flatnonzero(np.fromiter(mask, dtype=bool))
             yield _Pool(data, len(rows), rows, mean)
         elif data is not None:
             yield _Pool(data, len(data), None, mean)

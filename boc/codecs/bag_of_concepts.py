@@ -59,7 +59,7 @@ class _Assignment(ConceptStep):
             raise BocError("stop-words are to be dropped, but the words are not known; extract the captions again")
         keep = [carries_content(pieces) for pieces in embeddings.words]
         counts = np.array([sum(rows) for rows in keep], dtype=np.int64)
-        flat = np.array([kept for rows in keep for kept in rows], dtype=bool)
+        flat = np.array([stays for rows in keep for stays in rows], dtype=bool)
         return Ragged(concepts.values[flat], np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
 
     def fit(self, X: Any, y: object = None) -> _Assignment:
@@ -79,9 +79,9 @@ class _Assignment(ConceptStep):
         return len(self.centroids_)
 
     def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
-        return self.transform(self._centred(X, modality))
+        return self.transform(self._center(X, modality))
 
-    def _centred(self, X: Any, modality: Modality) -> Any:
+    def _center(self, X: Any, modality: Modality) -> Any:
         """Concepts less the mean of their modality, along scaled axes, as far as the codebook has these."""
         if not self.means_.size:
             return X
@@ -166,7 +166,7 @@ class HardAssignment(_Assignment):
             rows = sparse.csr_array(counts, shape=(len(block), len(self.centroids_)))
             rows.sum_duplicates()
             parts.append(frequencies(rows.data, rows))
-        return _stacked(parts, len(self.centroids_), np.int32)
+        return _stack(parts, len(self.centroids_), np.int32)
 
 
 class SoftAssignment(_Assignment):
@@ -250,7 +250,7 @@ class SoftAssignment(_Assignment):
         return self._assign(X, self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
-        return self._assign(self._centred(X, modality), self.z if self.query_z is None else self.query_z)
+        return self._assign(self._center(X, modality), self.z if self.query_z is None else self.query_z)
 
     def _check(self) -> None:
         for name, allowed in self.choices.items():
@@ -268,17 +268,17 @@ class SoftAssignment(_Assignment):
         sought = None if signed or z is None or z >= p else z
         for block in self._blocks(sets, row_block(self.centroids_, sought)):
             if signed:
-                parts.append(keep_block(self._dense(block), min(z or p, p)).power(POWER))
+                parts.append(keep_block(self._aggregate_all(block), min(z or p, p)).power(POWER))
             elif sought is None:
-                parts.append(sparse.csr_array(self._dense(block)))
+                parts.append(sparse.csr_array(self._aggregate_all(block)))
             else:
                 columns, squared = nearest(block.values, self.centroids_, sought)
-                parts.append(self._kept(block, columns, self._similar(squared)))
-        terms = _stacked(parts, p, np.float32)
+                parts.append(self._aggregate_nearest(block, columns, self._similar(squared)))
+        terms = _stack(parts, p, np.float32)
         terms.eliminate_zeros()
         return terms
 
-    def _dense(self, block: Ragged) -> Floats:
+    def _aggregate_all(self, block: Ragged) -> Floats:
         """The similarities to all centroids, aggregated per set."""
         similar = self._similar(squared_distances(block.values, self.centroids_))
         result = np.zeros((len(block), similar.shape[1]), np.float32)
@@ -287,7 +287,7 @@ class SoftAssignment(_Assignment):
             result[filled] = self._ufunc.reduceat(similar, block.offsets[:-1][filled], axis=0)
         return result
 
-    def _kept(self, block: Ragged, columns: NDArray[np.int64], similar: Floats) -> sparse.csr_array:
+    def _aggregate_nearest(self, block: Ragged, columns: NDArray[np.int64], similar: Floats) -> sparse.csr_array:
         """The similarities ``similar`` (rows, z) to the kept centroids ``columns`` (rows, z), aggregated per set."""
         entries = (similar.ravel(), columns.ravel(), block.offsets * columns.shape[1])
         rows = sparse.csr_array(entries, shape=(len(block), len(self.centroids_)))
@@ -343,5 +343,5 @@ def concept_steps(
     return [step, UnitNorm(), ScalarQuantizer(scale)]
 
 
-def _stacked(parts: list[sparse.csr_array], width: int, dtype: Any) -> sparse.csr_array:
+def _stack(parts: list[sparse.csr_array], width: int, dtype: Any) -> sparse.csr_array:
     return stacked(parts) if parts else sparse.csr_array((0, width), dtype=dtype)

@@ -92,7 +92,7 @@ class Step:
 
     def fit(self, X: Any, y: object = None) -> Step:
         """Check ``X`` (n, d) and the parameters; subclasses may learn arrays."""
-        self._validated(X, reset=True)
+        self._validate(X, reset=True)
         return self
 
     def transform(self, X: Any) -> Any:
@@ -149,8 +149,8 @@ class Step:
         """``transform`` for queries of one modality."""
         return self.encode_documents(X, modality)
 
-    def _validated(self, X: Any, *, reset: bool) -> Any:
-        if not reset and self.__sklearn_is_fitted__() and self._plainly_valid(X):
+    def _validate(self, X: Any, *, reset: bool) -> Any:
+        if not reset and self.__sklearn_is_fitted__() and self._is_plain(X):
             return X
         from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -159,7 +159,7 @@ class Step:
         accept = "csr" if self.__sklearn_tags__().input_tags.sparse else False
         return validate_data(self, X, reset=reset, dtype=(np.float32, np.float64), accept_sparse=accept)
 
-    def _plainly_valid(self, X: Any) -> bool:
+    def _is_plain(self, X: Any) -> bool:
         return are_plain(X, self.n_features_in_) and not hasattr(self, "feature_names_in_")
 
     def __sklearn_tags__(self) -> Any:
@@ -180,9 +180,9 @@ class Step:
 class SparseStep(Step):
     """A step that takes dense or sparse rows and returns sparse rows."""
 
-    def _plainly_valid(self, X: Any) -> bool:
+    def _is_plain(self, X: Any) -> bool:
         if type(X) is not sparse.csr_array:
-            return super()._plainly_valid(X)
+            return super()._is_plain(X)
         return (
             X.dtype == FLOAT32
             and X.shape[0] > 0

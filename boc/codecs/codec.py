@@ -117,14 +117,14 @@ class SurrogateCodec:
 
     def encode_documents(self, embeddings: Embeddings) -> TermMatrix:
         """Term matrix (n, n_terms) of items to be indexed."""
-        return self._encoded(embeddings, "encode_documents")
+        return self._encode(embeddings, "encode_documents")
 
     def encode_queries(self, embeddings: Embeddings) -> TermMatrix:
         """Term matrix (n, n_terms) of queries."""
         code = self.query_code(embeddings.modality) if self.n_terms and len(embeddings) == 1 else None
         if code is not None and are_plain(embeddings.vectors, len(code.mean)):  # each step would check it again
             return query_terms(code, embeddings.vectors)
-        return self._encoded(embeddings, "encode_queries")
+        return self._encode(embeddings, "encode_queries")
 
     @property
     def query_budget(self) -> int | None:
@@ -162,17 +162,17 @@ class SurrogateCodec:
         """Restore a codec from its ``config()`` and ``arrays()``. BocError for an unknown step, a code that this
         version does not have, a missing array, or a damaged config."""
         try:
-            return cls._restored(config, arrays)
+            return cls._restore(config, arrays)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise BocError(
                 f"the code of the index is damaged ({type(error).__name__}); make the index again"
             ) from error
 
     @classmethod
-    def _restored(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> SurrogateCodec:
+    def _restore(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> SurrogateCodec:
         if len(config.get("chains", [0])) > 1:
             raise BocError("the index has two codes side by side (mixed), which this boc does not read; " + REMADE)
-        codec = cls([_restored_step(**entry) for entry in config["steps"]])
+        codec = cls([_restore_step(**entry) for entry in config["steps"]])
         for i, (step, width) in enumerate(zip(codec.steps, arrays["widths"], strict=True)):
             step.n_features_in_ = int(width)
             for name in step.learned:
@@ -185,7 +185,7 @@ class SurrogateCodec:
         codec.n_terms = int(config["n_terms"])
         return codec
 
-    def _encoded(self, embeddings: Embeddings, side: str) -> TermMatrix:
+    def _encode(self, embeddings: Embeddings, side: str) -> TermMatrix:
         if not self.n_terms:
             from sklearn.exceptions import NotFittedError
 
@@ -200,13 +200,13 @@ class SurrogateCodec:
                 "use the encoder that the index was made with"
             )
         if isinstance(X, Ragged) or len(X) == 1:
-            return _through(self.steps, X, side, embeddings.modality)
+            return _apply(self.steps, X, side, embeddings.modality)
         together = max(step.rows_together for step in self.steps)
         blocks = (X[i : i + together] for i in range(0, len(X), together))
-        return stacked([_through(self.steps, block, side, embeddings.modality) for block in blocks])
+        return stacked([_apply(self.steps, block, side, embeddings.modality) for block in blocks])
 
 
-def _restored_step(name: str, params: Mapping[str, Any]) -> Step:
+def _restore_step(name: str, params: Mapping[str, Any]) -> Step:
     """Make a step from its stored parameters. BocError for a step, a parameter or a choice that this version lacks."""
     if name not in STEPS:
         raise BocError(f"unknown codec step {name!r} (known: {', '.join(STEPS)}); upgrade boc")
@@ -227,7 +227,7 @@ def current(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     return {parameter: value for parameter, value in params.items() if parameter not in retired}
 
 
-def _through(steps: Sequence[Step], X: Any, side: str, modality: Modality) -> Any:
+def _apply(steps: Sequence[Step], X: Any, side: str, modality: Modality) -> Any:
     for step in steps:
         X = getattr(step, side)(X, modality)
     return X
@@ -237,7 +237,7 @@ def _fit_chain(chain: Sequence[Step], samples: Sequence[Sample], n_items: int | 
     """Fit the steps of one chain, each on the samples as transformed by the steps before it."""
     last = max((number for number, step in enumerate(chain) if step.learned and not step.frozen), default=-1)
     for number, step in enumerate(chain):
-        blocks = Blocks(sum(map(len, samples)), partial(_transformed, chain, number, samples))
+        blocks = Blocks(sum(map(len, samples)), partial(_transform_samples, chain, number, samples))
         if number > last:
             X, modality = next(iter(blocks))
             blocks = Blocks(1, partial(iter, [(_head(X), modality)]))  # it learns its width only
@@ -245,7 +245,7 @@ def _fit_chain(chain: Sequence[Step], samples: Sequence[Sample], n_items: int | 
             step.fit_blocks(blocks, n_items)
 
 
-def _transformed(chain: Sequence[Step], number: int, samples: Sequence[Sample]) -> Iterator[tuple[Any, Modality]]:
+def _transform_samples(chain: Sequence[Step], number: int, samples: Sequence[Sample]) -> Iterator[tuple[Any, Modality]]:
     """The samples in blocks, as the first ``number`` steps of the chain transform them."""
     for block in (block for sample in samples for block in sample.blocks()):
         X: Any = chain[0].read(block)

@@ -111,7 +111,7 @@ class Dictionary(Step):
 
     def fit(self, X: NDArray[Any], y: object = None) -> Dictionary:
         """Learn the vocabulary from ``X`` (n, d). ValueError for a parameter out of its range."""
-        X = self._validated(X, reset=True)
+        X = self._validate(X, reset=True)
         return self._learn(Directions(*rounded(X)), len(X))
 
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Dictionary:
@@ -121,7 +121,7 @@ class Dictionary(Step):
         """
         sample, done = None, 0
         for X, _ in blocks:
-            rows, scales = rounded(self._validated(X, reset=True))
+            rows, scales = rounded(self._validate(X, reset=True))
             if sample is None:
                 sample = Directions(np.empty((len(blocks), X.shape[1]), np.int8), np.empty(len(blocks), np.float32))
             sample.rows[done : done + len(X)], sample.scales[done : done + len(X)] = rows, scales
@@ -165,7 +165,7 @@ class Dictionary(Step):
         return QueryCode(mean, arrays, z, cells, self.temperature, 2**self.bits - 1)
 
     def _directions(self, X: NDArray[Any]) -> NDArray[np.float32]:
-        X = self._validated(X, reset=False)
+        X = self._validate(X, reset=False)
         return X if X.dtype == FLOAT32 else unit_rows(X)  # scaled before the conversion to float32 could overflow
 
     def _document_terms(self, rows: NDArray[np.float32]) -> sparse.csr_array:

@@ -21,11 +21,11 @@ def largest(X: NDArray[Any], z: int) -> NDArray[np.int32]:
     if z == width:
         return np.tile(np.arange(width, dtype=np.int32), (n, 1))
     kth = np.partition(X, width - z, axis=1)[:, width - z, None]
-    kept = kth <= X
-    for row in np.flatnonzero(kept.sum(axis=1) > z):  # ties at the k-th best: the last ones are dropped
+    mask = kth <= X
+    for row in np.flatnonzero(mask.sum(axis=1) > z):  # ties at the k-th best: the last ones are dropped
         equal = np.flatnonzero(X[row] == kth[row])
-        kept[row, equal[z - np.count_nonzero(kept[row]) :]] = False
-    return np.nonzero(kept)[1].reshape(n, z).astype(np.int32)
+        mask[row, equal[z - np.count_nonzero(mask[row]) :]] = False
+    return np.nonzero(mask)[1].reshape(n, z).astype(np.int32)
 
 
 class TopZ(SparseStep):
@@ -48,7 +48,7 @@ class TopZ(SparseStep):
 
     def fit(self, X: Any, y: object = None) -> TopZ:
         """Check the budgets against the width of ``X``; ValueError names both."""
-        width = self._validated(X, reset=True).shape[1]
+        width = self._validate(X, reset=True).shape[1]
         for name, z in (("z", self.z), ("query_z", self.query_z)):
             if z is not None and not 1 <= z <= width:
                 raise ValueError(f"{name} must be between 1 and the number of terms, {width}; got {z}")
@@ -62,7 +62,7 @@ class TopZ(SparseStep):
         return self._keep(X, self.z if self.query_z is None else self.query_z)
 
     def _keep(self, X: Any, z: int | None) -> sparse.csr_array:
-        X = self._validated(X, reset=False)
+        X = self._validate(X, reset=False)
         z = X.shape[1] if z is None else z
         return stacked([keep_block(X[i : i + BLOCK], z) for i in range(0, X.shape[0], BLOCK)])
 
@@ -83,9 +83,9 @@ def heaviest(terms: TermMatrix, z: int) -> TermMatrix:
     """The z largest frequencies of each row of ``terms`` (n, V), ties to the lower term."""
     row = np.repeat(np.arange(terms.shape[0]), np.diff(terms.indptr))
     order = np.lexsort((terms.indices, -terms.data, row))  # sorts within each row
-    kept = np.sort(order[np.arange(len(order)) - terms.indptr[row] < z])
-    ends = np.searchsorted(kept, terms.indptr)
-    return sparse.csr_array((terms.data[kept], terms.indices[kept], ends), shape=terms.shape)
+    places = np.sort(order[np.arange(len(order)) - terms.indptr[row] < z])
+    ends = np.searchsorted(places, terms.indptr)
+    return sparse.csr_array((terms.data[places], terms.indices[places], ends), shape=terms.shape)
 
 
 class UnitNorm(SparseStep):
@@ -97,7 +97,7 @@ class UnitNorm(SparseStep):
 
     def transform(self, X: Any) -> sparse.csr_array:
         """X (n, d) -> csr (n, d) with rows of length 1."""
-        rows = as_rows(self._validated(X, reset=False))
+        rows = as_rows(self._validate(X, reset=False))
         counts = np.diff(rows.indptr)
         owners = np.repeat(np.arange(len(counts)), counts)
         lengths = np.sqrt(np.bincount(owners, rows.data.astype(np.float64) ** 2, len(counts)))
@@ -133,12 +133,12 @@ class ScalarQuantizer(SparseStep):
         """Check the scale."""
         if not 0 < self.scale < np.inf:
             raise ValueError(f"scale must be a number greater than 0, got {self.scale}")
-        self._validated(X, reset=True)
+        self._validate(X, reset=True)
         return self
 
     def transform(self, X: Any) -> sparse.csr_array:
         """X (n, d) -> int32 csr (n, d)."""
-        rows = as_rows(self._validated(X, reset=False))
+        rows = as_rows(self._validate(X, reset=False))
         return frequencies(np.floor(rows.data.astype(np.float64) * self.scale), rows)
 
 
@@ -168,13 +168,13 @@ class BitQuantizer(SparseStep):
         """Learn the peak of ``X``."""
         if not 1 <= self.bits <= 15:
             raise ValueError(f"bits must be between 1 and 15, got {self.bits}")
-        rows = as_rows(self._validated(X, reset=True))
+        rows = as_rows(self._validate(X, reset=True))
         self.peak_ = np.array([rows.data.max(initial=0)], dtype=np.float32)
         return self
 
     def transform(self, X: Any) -> sparse.csr_array:
         """X (n, d) -> int32 csr (n, d), values 1 ... 2**bits - 1."""
-        rows = as_rows(self._validated(X, reset=False))
+        rows = as_rows(self._validate(X, reset=False))
         top = 2**self.bits - 1
         peak = float(self.peak_[0]) or 1.0
         return frequencies(np.minimum(np.ceil(rows.data.astype(np.float64) * (top / peak)), top), rows)
@@ -209,7 +209,7 @@ class DeepPermutation(SparseStep):
 
     def transform(self, X: Any) -> sparse.csr_array:
         """X (n, d) -> int32 csr (n, d)."""
-        X = self._validated(X, reset=False)
+        X = self._validate(X, reset=False)
         rows = X if sparse.issparse(X) else _full_rows(X)
         rows = sparse.csr_array(rows)
         rows.sort_indices()

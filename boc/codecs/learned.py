@@ -113,12 +113,12 @@ class LearnedTerms(ConceptStep):
         return self.encode_documents(X, "image")
 
     def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
-        return self._encoded(X, modality, self.z)
+        return self._encode(X, modality, self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
-        return self._encoded(X, modality, self.query_z)
+        return self._encode(X, modality, self.query_z)
 
-    def _encoded(self, X: Any, modality: Modality, z: int) -> sparse.csr_array:
+    def _encode(self, X: Any, modality: Modality, z: int) -> sparse.csr_array:
         """n sets of rows -> float32 csr (n, p), at most ``z`` values per row, all above 0."""
         X, thresholds = self._sets(X), self.thresholds_[MODALITIES.index(modality)]
         per = max(1, CELLS // (len(self.directions_) * max(1, round(len(X.values) / max(1, len(X))))))
@@ -126,8 +126,8 @@ class LearnedTerms(ConceptStep):
         for start in range(0, len(X), per):
             offsets = X.offsets[start : start + per + 1]
             block = Ragged(X.values[offsets[0] : offsets[-1]], offsets - offsets[0])
-            found = largest_products(block, self.directions_, thresholds)
-            parts.append(keep_block(np.log1p(np.where(found > LEAST, found, 0)), min(z, found.shape[1])))
+            products = largest_products(block, self.directions_, thresholds)
+            parts.append(keep_block(np.log1p(np.where(products > LEAST, products, 0)), min(z, products.shape[1])))
         return stacked(parts) if parts else sparse.csr_array((0, len(self.directions_)), dtype=np.float32)
 
 

@@ -170,7 +170,7 @@ class Code:
         for argument, value in self.arguments.items():
             rule = _rule(self.name, argument)
             if not rule.takes(value):
-                raise _refused(self.name, argument, rule, value)
+                raise _value_error(self.name, argument, rule, value)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -179,12 +179,12 @@ class Code:
         return {name: value for name, (value, default) in values.items() if value != default}
 
     def __str__(self) -> str:
-        written = {name: _written(value) for name, value in self.arguments.items()}
-        if written.keys() <= set(BUDGETS):
+        values = {name: _quote(value) for name, value in self.arguments.items()}
+        if values.keys() <= set(BUDGETS):
             return self.name + "".join(
-                sign + written[key] for sign, key in zip(":/", BUDGETS, strict=True) if key in written
+                sign + values[key] for sign, key in zip(":/", BUDGETS, strict=True) if key in values
             )
-        return f"{self.name}({', '.join(f'{key}={value}' for key, value in written.items())})"
+        return f"{self.name}({', '.join(f'{key}={value}' for key, value in values.items())})"
 
     __repr__ = __str__
 
@@ -213,8 +213,8 @@ class Code:
         from boc.clustering.codebook import Codebook
 
         book = Codebook.load(Path(self.codebook).expanduser())
-        if book.made_for != (kind or "concepts"):
-            contents = {"words": "the vectors of words", "learned": "learned terms"}.get(book.made_for, "concepts")
+        if book.kind != (kind or "concepts"):
+            contents = {"words": "the vectors of words", "learned": "learned terms"}.get(book.kind, "concepts")
             raise BocError(f"code {self}: the codebook holds {contents}; make one with boc build-codebook{option}")
         return book
 
@@ -258,14 +258,14 @@ def parse_code(text: str) -> Code:
 
     BocError says what is wrong, the known names, and the syntax.
     """
-    name, written = split_code(text)
+    name, texts = split_code(text)
     _check_name(name)
     arguments: dict[str, Any] = {}
-    for argument, value in written.items():
+    for argument, value in texts.items():
         rule = _rule(name, argument)
         arguments[argument] = rule.read(value)
         if arguments[argument] is None:
-            raise _refused(name, argument, rule, value)
+            raise _value_error(name, argument, rule, value)
     return Code(name, **arguments)
 
 
@@ -278,7 +278,7 @@ def split_code(text: str) -> tuple[str, dict[str, str]]:
     name, *numbers = head.groups()
     arguments = {key: value for key, value in zip(BUDGETS, numbers, strict=True) if value is not None}
     if tokens.accept("("):
-        for key, value in _listed(tokens):
+        for key, value in _read_arguments(tokens):
             if key in arguments:
                 raise tokens.error(f"{key} is given twice")
             arguments[key] = value
@@ -287,7 +287,7 @@ def split_code(text: str) -> tuple[str, dict[str, str]]:
     return str(name), arguments
 
 
-def _listed(tokens: Tokens) -> Iterator[tuple[str, str]]:
+def _read_arguments(tokens: Tokens) -> Iterator[tuple[str, str]]:
     """The arguments up to the closing parenthesis."""
     if tokens.accept(")"):
         return
@@ -302,7 +302,7 @@ def _listed(tokens: Tokens) -> Iterator[tuple[str, str]]:
             raise tokens.error(f"a comma or ) is missing before {tokens.next!r}" if tokens.next else ") is missing")
 
 
-def _written(value: object) -> str:
+def _quote(value: object) -> str:
     """The value of an argument as text, in quotes if it needs them."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return text if BARE.fullmatch(text) else "'" + text.replace("'", "''") + "'"
@@ -350,23 +350,23 @@ class Tokens:
 
 def _check_name(name: str) -> None:
     if name not in CODES:
-        raise BocError(f"no code {name!r}{_meant(name, CODES)}; known: {', '.join(CODES)}; {HELP}")
+        raise BocError(f"no code {name!r}{_suggest(name, CODES)}; known: {', '.join(CODES)}; {HELP}")
 
 
 def _rule(name: str, argument: str) -> Rule:
     rules = CODES[name].rules
     if argument not in rules:
         owners = [other for other, kind in CODES.items() if argument in kind.rules]
-        why = f" (it is for {', '.join(owners)})" if owners else _meant(argument, rules)
+        why = f" (it is for {', '.join(owners)})" if owners else _suggest(argument, rules)
         raise BocError(f"code {name}: no argument {argument!r}{why}; {name} takes {', '.join(rules)}; {HELP}")
     return rules[argument]
 
 
-def _refused(name: str, argument: str, rule: Rule, value: object) -> BocError:
+def _value_error(name: str, argument: str, rule: Rule, value: object) -> BocError:
     return BocError(f"code {name}: {argument} must be {rule}, got {value!r}; correct it; {HELP}")
 
 
-def _meant(typed: str, known: Mapping[str, Any]) -> str:
+def _suggest(typed: str, known: Mapping[str, Any]) -> str:
     near = get_close_matches(typed.lower(), known, 1)
     return f" (did you mean {near[0]}?)" if near else ""
 
@@ -409,11 +409,11 @@ def code_of(config: Mapping[str, Any]) -> Code | None:
             options = {"spherical": every.get("spherical", False)}
             centroids = np.zeros((every["clusters"], 1), np.float32)
             book = Codebook(centroids, Identity("", "", 1), (), options, 0)
-        made = code.codec(max(code.z or 1, code.query_z or 1), book)
+        codec = code.codec(max(code.z or 1, code.query_z or 1), book)
         stored = [(step["name"], current(step["name"], step["params"])) for step in config["steps"]]
     except (BocError, LookupError):
         return None
-    steps = [(type(step).__name__, step.get_params()) for step in made.steps]
+    steps = [(type(step).__name__, step.get_params()) for step in codec.steps]
     same = [name for name, _ in steps] == [name for name, _ in stored] and all(
         {**mine, **theirs} == mine for (_, mine), (_, theirs) in zip(steps, stored, strict=True)
     )

@@ -68,9 +68,9 @@ def concept_code(
     if code == "hard":
         if z is not None or query_z is not None:
             raise BocError("hard counts the one nearest centroid of each concept; leave out z and query_z")
-        return SurrogateCodec(frozen(concept_steps(codebook, "hard")))
+        return SurrogateCodec(_complete(concept_steps(codebook, "hard")))
     soft: dict[str, Any] = {"z": z, "query_z": query_z, "similarity": similarity, "aggregate": aggregate}
-    return SurrogateCodec(frozen(concept_steps(codebook, code, **soft)))
+    return SurrogateCodec(_complete(concept_steps(codebook, code, **soft)))
 
 
 def late_code(terms: int | None = None, density: int = 20) -> SurrogateCodec:
@@ -90,10 +90,10 @@ def learned_code(codebook: Codebook, *, z: int | None = None, query_z: int | Non
     (by default as many as they were learned with), scaled to unit length. Nothing is still to be fitted."""
     budgets = (z or codebook.options.get("z", 32), query_z or codebook.options.get("query_z", 32))
     step = LearnedTerms.from_codebook(codebook, z=budgets[0], query_z=budgets[1])
-    return SurrogateCodec(frozen([step, UnitNorm(), ScalarQuantizer(LEARNED_SCALE)]))
+    return SurrogateCodec(_complete([step, UnitNorm(), ScalarQuantizer(LEARNED_SCALE)]))
 
 
-def frozen(chain: list[Step]) -> list[Step]:
+def _complete(chain: list[Step]) -> list[Step]:
     """Complete the chain over a given codebook; the steps after the codebook learn only their width."""
     for step in chain[1:]:
         step.fit(np.zeros((1, chain[0]._n_features_out), np.float32))

@@ -46,7 +46,7 @@ class Center(Step):
 
     def fit(self, X: NDArray[Any], y: object = None) -> Center:
         """Learn the mean of the rows of ``X`` (n, d) for each label of ``y`` (n,)."""
-        X = self._validated(X, reset=True)
+        X = self._validate(X, reset=True)
         labels = np.zeros(len(X), dtype="U1") if y is None else np.asarray(y).astype(str)
         if labels.shape != (len(X),):
             raise ValueError(f"y must hold one label for each of the {len(X)} rows, got shape {labels.shape}")
@@ -58,7 +58,7 @@ class Center(Step):
         return 8 * width
 
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Center:
-        return self._learn(Blocks(len(blocks), lambda: ((self._validated(X, reset=True), k) for X, k in blocks)))
+        return self._learn(Blocks(len(blocks), lambda: ((self._validate(X, reset=True), k) for X, k in blocks)))
 
     def _learn(self, blocks: Blocks) -> Center:
         """Compute the means in one pass over the blocks; a second one ends when all are known to be of unequal rows."""
@@ -81,13 +81,13 @@ class Center(Step):
 
     def transform(self, X: NDArray[Any], modality: str | None = None) -> NDArray[np.float32]:
         """X (n, d) -> float32 (n, d). A modality not seen in ``fit``, or None, is centred by the mean of the means."""
-        return self._centred(X, modality)
+        return self._center(X, modality)
 
     def encode_documents(self, X: Any, modality: Modality) -> NDArray[np.float32]:
-        return self._centred(X, modality)
+        return self._center(X, modality)
 
-    def _centred(self, X: Any, modality: str | None) -> NDArray[np.float32]:
-        X = self._validated(X, reset=False)
+    def _center(self, X: Any, modality: str | None) -> NDArray[np.float32]:
+        X = self._validate(X, reset=False)
         centred: NDArray[np.float32] = (X if X.dtype == FLOAT32 else X.astype(np.float32)) - self.mean(modality)
         return centred
 
@@ -141,7 +141,7 @@ class RandomRotation(Step):
         """Draw the matrix for vectors as wide as ``X``. ValueError if ``expand`` is below 1."""
         if self.expand < 1:
             raise ValueError(f"expand must be at least 1, got {self.expand}")
-        width = self._validated(X, reset=True).shape[1]
+        width = self._validate(X, reset=True).shape[1]
         rng = np.random.default_rng(self.seed)
         blocks = [_orthogonal(width, rng) for _ in range(self.expand)]
         self.rotation_ = (np.concatenate(blocks, axis=1) / np.sqrt(self.expand)).astype(np.float32)
@@ -153,7 +153,7 @@ class RandomRotation(Step):
 
     def transform(self, X: NDArray[Any]) -> NDArray[np.float32]:
         """X (n, d) -> float32 (n, expand * d)."""
-        X = self._validated(X, reset=False)
+        X = self._validate(X, reset=False)
         rotated: NDArray[np.float32] = X.astype(np.float32, copy=False) @ self.rotation_
         return rotated
 
@@ -183,7 +183,7 @@ class CReLU(Step):
 
     def transform(self, X: NDArray[Any]) -> NDArray[np.float32]:
         """X (n, d) -> float32 (n, 2 d), all >= 0."""
-        X = self._validated(X, reset=False).astype(np.float32)
+        X = self._validate(X, reset=False).astype(np.float32)
         halves: NDArray[np.float32] = np.concatenate([X, -X], axis=1)
         return np.maximum(halves, 0)
 
@@ -214,7 +214,7 @@ class ShiftedCReLU(Step):
 
     def fit(self, X: Any, y: object = None) -> ShiftedCReLU:
         """Learn the shift from ``X`` (n, d)."""
-        X = self._validated(X, reset=True)
+        X = self._validate(X, reset=True)
         self.shift_ = np.array([np.abs(X).max()], dtype=np.float32)
         return self
 
@@ -224,12 +224,12 @@ class ShiftedCReLU(Step):
 
     def transform(self, X: Any) -> NDArray[np.float32]:
         """The document side: X (n, d) -> float32 (n, 2 d), all >= 0."""
-        X = self._validated(X, reset=False)
+        X = self._validate(X, reset=False)
         return _halves(X, self.shift_)
 
     def encode_queries(self, X: Any, modality: Modality) -> NDArray[np.float32]:
         """The query side: X (n, d) -> float32 (n, 2 d), all >= 0."""
-        return _halves(self._validated(X, reset=False), np.zeros(1, np.float32))
+        return _halves(self._validate(X, reset=False), np.zeros(1, np.float32))
 
 
 def _halves(X: NDArray[Any], shift: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -73,7 +73,7 @@ class WordTerms(Center):
         self.z = z
         self.query_z = query_z
         self.seed = seed
-        self._given: Codebook | None = None
+        self._codebook: Codebook | None = None
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, *, z: int = 32, query_z: int = 32) -> WordTerms:
@@ -97,11 +97,11 @@ class WordTerms(Center):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         super().fit(X, y)
-        book = self._given
+        book = self._codebook
         self.vocabulary_ = np.empty((0, self.n_features_in_), np.float32)
         self.origin_, self.term_labels_ = np.empty(0, np.float32), np.empty(0, np.uint8)
         if book is None:
-            X = self._validated(X, reset=False)
+            X = self._validate(X, reset=False)
             labels = np.zeros(len(X), "U1") if y is None else np.asarray(y).astype(str)
             rows = X - self.means_[np.searchsorted(self.labels_, labels)]
             self.vocabulary_ = kmeans(unit_rows(rows), self.clusters, seed=self.seed, spherical=True)
@@ -125,23 +125,23 @@ class WordTerms(Center):
 
     def transform(self, X: NDArray[Any], modality: str | None = None) -> sparse.csr_array:
         """The document side: X (n, d) -> float32 csr (n, p), at most ``z`` values per row, all above 0."""
-        return self._nearest(unit_rows(self._centred(X, modality)), self.z)
+        return self._nearest(unit_rows(self._center(X, modality)), self.z)
 
     def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
         return self.transform(X, modality)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
         """The query side: X (n, d) -> float32 csr (n, p), at most ``query_z`` values per row, all above 0."""
-        return self._nearest(unit_rows(self._centred(X, modality)), self.query_z)
+        return self._nearest(unit_rows(self._center(X, modality)), self.query_z)
 
     def _nearest(self, rows: NDArray[np.float32], z: int) -> sparse.csr_array:
         """The dot products of rows with their ``z`` nearest words, those above 0."""
         dots = np.concatenate([row[None] @ self.vocabulary_.T for row in rows])
         columns = largest(dots, min(z, dots.shape[1]))
         values = np.take_along_axis(dots, columns, axis=1)
-        kept = values > LEAST
-        data, numbers = values[kept].astype(np.float32), columns[kept].astype(np.int32)
+        large = values > LEAST
+        data, numbers = values[large].astype(np.float32), columns[large].astype(np.int32)
         if len(rows) == 1:
             return one_row(data, numbers, dots.shape[1])
-        ends = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
+        ends = np.concatenate([[0], np.cumsum(large.sum(axis=1))])
         return sparse.csr_array((data, numbers, ends), shape=dots.shape)

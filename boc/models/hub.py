@@ -43,7 +43,7 @@ def look(repository: str, revision: str = "", sha256: str = "") -> Offer:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub import HfApi
 
-    with _reported(repository, revision):
+    with _translate_errors(repository, revision):
         api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
         info = api.model_info(repository, revision=revision or None, files_metadata=True)
     files = {each.rfilename: each for each in info.siblings or []}
@@ -71,7 +71,7 @@ def download(offer: Offer) -> models.Model:
     folder = models.place(offer.repository)
     check_writable(folder / models.RECORD)
     (folder / models.RECORD).unlink(missing_ok=True)
-    with _reported(offer.repository, offer.revision):
+    with _translate_errors(offer.repository, offer.revision):
         snapshot_download(
             offer.repository,
             revision=offer.revision,
@@ -113,7 +113,7 @@ def _complete(path: Path, file: Any) -> bool:
 
 
 @contextmanager
-def _reported(repository: str, revision: str) -> Iterator[None]:
+def _translate_errors(repository: str, revision: str) -> Iterator[None]:
     """Turn what the library raises into a BocError with the next step."""
     from huggingface_hub import errors
 

@@ -87,10 +87,10 @@ class Captions:
 
         Captions of similar length are batched, so there is little padding.
         """
-        known = [self.ids[i] for i in numbers] if rows is None else rows
-        order = sorted(range(len(known)), key=lambda i: len(known[i]))
+        ids = [self.ids[i] for i in numbers] if rows is None else rows
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         parts = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
-        return [self._encode(network, part, numbers, [known[i] for i in part], device) for part in parts]
+        return [self._encode(network, part, numbers, [ids[i] for i in part], device) for part in parts]
 
     def _encode(
         self,
@@ -117,7 +117,7 @@ class Captions:
             spans = ((self._offsets[i], self._offsets[i + 1]) for i in numbers)
             return torch.from_numpy(np.stack([words[a:b].mean(axis=0, dtype=np.float32) for a, b in spans]))
         network.eval()
-        found: dict[int, Tensor] = {}
+        rows: dict[int, Tensor] = {}
         order = sorted(set(map(int, numbers)), key=lambda i: len(self.ids[i]))
         for start in range(0, len(order), BATCH):
             part = order[start : start + BATCH]
@@ -125,8 +125,8 @@ class Captions:
             with torch.autocast(device, dtype=torch.bfloat16, enabled=fast_bfloat16(device)):
                 hidden = network.txt_enc(ids.to(device), lengths.to(device)).float().cpu()
             means = (row[:n].mean(dim=0) for row, n in zip(hidden, lengths.tolist(), strict=True))
-            found |= dict(zip(part, means, strict=True))
-        return torch.stack([found[int(i)] for i in numbers])
+            rows |= dict(zip(part, means, strict=True))
+        return torch.stack([rows[int(i)] for i in numbers])
 
     def bags(self, numbers: Sequence[int] | NDArray[np.int64]) -> sparse.csr_array:
         """Relative frequency of each id in each caption, float64 (len(numbers), size)."""

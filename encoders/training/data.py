@@ -39,8 +39,8 @@ class Pairs:
 
     def apart(self, pictures: Collection[int]) -> tuple[Pairs, Pairs]:
         """(rest, those of ``pictures``, numbers as in ``self.pictures``), both in order."""
-        held = np.isin(self.pictures, np.fromiter(pictures, np.int64))
-        return self._take(np.flatnonzero(~held)), self._take(np.flatnonzero(held))
+        mask = np.isin(self.pictures, np.fromiter(pictures, np.int64))
+        return self._take(np.flatnonzero(~mask)), self._take(np.flatnonzero(mask))
 
     def sample(self, size: int, seed: int) -> Pairs:
         """At most ``size`` random pictures, with their captions."""
@@ -115,7 +115,7 @@ def read_pairs(path: Path, ids: set[str] | None) -> tuple[Pairs, list[Item]]:
     captions = [caption for caption in captions if caption.group in own]
     for number, caption in enumerate(captions):
         own[caption.group].append(number)
-    kept = [(i, np.array(own[p.id], dtype=np.int64)) for i, p in enumerate(pictures) if own.get(p.id)]
-    if not kept:
+    pairs = [(i, np.array(own[p.id], dtype=np.int64)) for i, p in enumerate(pictures) if own.get(p.id)]
+    if not pairs:
         raise EncoderError(f"{path}: no picture with captions to learn from; extract from a CSV of image,caption")
-    return Pairs(np.array([i for i, _ in kept], dtype=np.int64), [c for _, c in kept]), captions
+    return Pairs(np.array([i for i, _ in pairs], dtype=np.int64), [c for _, c in pairs]), captions

@@ -32,7 +32,7 @@ class Fragments:
         self._ids = ids
         self._stops = frozenset(stops)
         self._share = share
-        self._known = {
+        self._words_of = {
             int(picture): frozenset(id for number in numbers for id in ids[number])
             for picture, numbers in zip(pairs.pictures, pairs.captions, strict=True)
         }
@@ -44,17 +44,17 @@ class Fragments:
     def apart(self, pictures: NDArray[np.int64], rows: Sequence[Sequence[int]]) -> Tensor:
         """Boolean (pictures, rows): whether the captions of a picture lack a word of the row, so that it is a
         negative."""
-        asked = [frozenset(row[1:-1]) - self._stops for row in rows]
-        known = [self._known[int(picture)] for picture in pictures]
-        return torch.tensor([[not words <= have for words in asked] for have in known])
+        contents = [frozenset(row[1:-1]) - self._stops for row in rows]
+        vocabularies = [self._words_of[int(picture)] for picture in pictures]
+        return torch.tensor([[not words <= have for words in contents] for have in vocabularies])
 
     def _cut(self, row: list[int], rng: np.random.Generator) -> list[int]:
         """A run of at least one word that is no stop word, if there is such a word."""
         places = [i for i in range(1, len(row) - 1) if row[i] not in self._stops]
         if not places or rng.random() >= self._share:
             return row
-        kept = rng.choice(places)
-        start, stop = rng.integers(1, kept + 1), rng.integers(kept + 1, len(row))
+        place = rng.choice(places)
+        start, stop = rng.integers(1, place + 1), rng.integers(place + 1, len(row))
         return [row[0], *row[start:stop], row[-1]]
 
 
@@ -68,5 +68,5 @@ def turned_round(
     """
     empty = frozenset(stops) | opposites.keys()
     says = [not opposites.keys().isdisjoint(row) and not empty.issuperset(row[1:-1]) for row in rows]
-    places = [place for place, found in enumerate(says) if found]
+    places = [place for place, affected in enumerate(says) if affected]
     return places, [[opposites.get(id, id) for id in rows[place]] for place in places]

@@ -73,9 +73,9 @@ class Objective(nn.Module):
                 losses.append(self.config.generation_weight * generation_loss)
             else:
                 scores = self.scores(part, images, region_mask, chunks)
-                loss = self._ranked(part, scores[:, : len(numbers)], positive, negatives, apart)
+                loss = self._ranking_loss(part, scores[:, : len(numbers)], positive, negatives, apart)
                 if turned and part == "alignment":
-                    loss = loss + len(numbers) * self.config.opposites * self._turned(scores, positive, turned)
+                    loss = loss + len(numbers) * self.config.opposites * self._opposites_loss(scores, positive, turned)
                 losses.append(loss if self.config.summed else loss / len(numbers))
         if not self.config.uncertainty:
             return torch.stack(losses).sum()
@@ -87,7 +87,9 @@ class Objective(nn.Module):
         before, behind = self._margins
         return sets[:, before : sets.shape[1] - behind]
 
-    def _ranked(self, part: str, scores: Tensor, positive: Tensor, negatives: int, apart: Tensor | None) -> Tensor:
+    def _ranking_loss(
+        self, part: str, scores: Tensor, positive: Tensor, negatives: int, apart: Tensor | None
+    ) -> Tensor:
         """The loss of the scores of ``matching`` or ``alignment``."""
         config, matching = self.config, part == "matching"
         if matching and config.sinkhorn:
@@ -97,7 +99,7 @@ class Objective(nn.Module):
             return contrast(scores, positive, temperature, apart)
         return hinge(scores, positive, config.margin if matching else config.alignment_margin, negatives, apart)
 
-    def _turned(self, scores: Tensor, positive: Tensor, turned: Sequence[int]) -> Tensor:
+    def _opposites_loss(self, scores: Tensor, positive: Tensor, turned: Sequence[int]) -> Tensor:
         """The loss of captions beside themselves turned round, for their own pictures."""
         places = torch.tensor(turned, device=scores.device)
         own = positive.int().argmax(dim=0)[places]
@@ -111,10 +113,10 @@ class Objective(nn.Module):
             if part == "matching":
                 columns.append(images.vectors.float() @ chunk.encoded.vectors.float().T)
             else:
-                columns.append(self._aligned(images.sets, region_mask, chunk))
+                columns.append(self._alignment_scores(images.sets, region_mask, chunk))
         return in_order(chunks, columns)
 
-    def _aligned(self, regions: Tensor, region_mask: Tensor, chunk: Chunk) -> Tensor:
+    def _alignment_scores(self, regions: Tensor, region_mask: Tensor, chunk: Chunk) -> Tensor:
         with torch.autocast(regions.device.type, dtype=torch.bfloat16, enabled=self.mixed and self.training):
             # TERN's sets are not of unit length.
             unit = [nn.functional.normalize(rows, dim=-1) for rows in (regions, chunk.encoded.sets)]
@@ -131,11 +133,11 @@ class _Generation(nn.Module):
 
     def __init__(self, config: TrainConfig, network: Network, captions: Captions) -> None:
         super().__init__()
-        known = np.unique(np.concatenate([[0], *captions.ids]))
+        used = np.unique(np.concatenate([[0], *captions.ids]))
         self._ids = captions.ids
-        self._number = {int(id): number for number, id in enumerate(known)}  # 0, the padding, stays 0
+        self._number = {int(id): number for number, id in enumerate(used)}  # 0, the padding, stays 0
         self._longest = config.generation_length
-        self.branch = CaptionBranch(network.dim, len(known), config.generation_hidden, cell=config.generation_cell)
+        self.branch = CaptionBranch(network.dim, len(used), config.generation_hidden, cell=config.generation_cell)
 
     def forward(self, regions: Tensor, lengths: Tensor, numbers: Sequence[int], positive: Tensor) -> Tensor:
         rows = [[self._number[id] for id in self._ids[number]] for number in numbers]

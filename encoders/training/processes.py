@@ -68,9 +68,9 @@ class Processes:
         """The ``value`` of the first process."""
         if self.count == 1:
             return value
-        told = torch.tensor(value, dtype=torch.float64, device=device)
-        dist.broadcast(told, 0)
-        return float(told)
+        shared = torch.tensor(value, dtype=torch.float64, device=device)
+        dist.broadcast(shared, 0)
+        return float(shared)
 
 
 @contextmanager
@@ -85,13 +85,13 @@ def joined() -> Iterator[Processes]:
         return
     cards = torch.cuda.is_available()
     if cards:
-        number, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-        if number >= found:
+        rank, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if rank >= gpus:
             raise EncoderError(
-                f"this machine has too few GPUs ({found}) for the processes that torchrun started; "
-                f"give --nproc-per-node {found}, or put CUDA_VISIBLE_DEVICES= before the command to train without GPUs"
+                f"this machine has too few GPUs ({gpus}) for the processes that torchrun started; "
+                f"give --nproc-per-node {gpus}, or put CUDA_VISIBLE_DEVICES= before the command to train without GPUs"
             )
-        torch.cuda.set_device(number)
+        torch.cuda.set_device(rank)
     dist.init_process_group("cpu:gloo,cuda:nccl" if cards else "gloo", timeout=PATIENCE)
     try:
         yield Processes(dist.get_rank(), count)

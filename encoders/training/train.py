@@ -65,7 +65,7 @@ class Recipe:
             if group is None:
                 known = ", ".join(key for group in fields_of.values() for key in group)
                 raise EncoderError(f"no setting {key!r}; known: {known}")
-            groups[group][key] = _parsed(key, value, fields_of[group][key])
+            groups[group][key] = _parse_value(key, value, fields_of[group][key])
         recipe = cls(kind=kind, sizes=groups["sizes"], train=TrainConfig(**groups["train"]), **groups["rest"])
         recipe._check_vector()
         return recipe
@@ -225,7 +225,7 @@ def _build(region_dim: int, recipe: Recipe, tower: text_towers.TextTower) -> Net
     return network
 
 
-def _parsed(name: str, value: str, kind: str) -> int | float | str | bool:
+def _parse_value(name: str, value: str, kind: str) -> int | float | str | bool:
     if kind == "bool":
         if value not in {"0", "1"}:
             raise EncoderError(f"{name} must be 0 or 1, got {value!r}")

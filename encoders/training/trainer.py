@@ -109,7 +109,7 @@ class Trainer:
         self.objective = Objective(config, network, captions, mixed=self.mixed).to(device)
         self.regions = regions
         self.captions = captions
-        self.train, self.held_out = (pairs, held_out) if held_out is not None else self._split(pairs)
+        self.train, self.held_out = (pairs, held_out) if held_out is not None else self._hold_out(pairs)
         if len(self.train) < config.batch_size:
             raise EncoderError(
                 f"{len(self.train)} pictures to learn from, batches have {config.batch_size}; "
@@ -123,11 +123,11 @@ class Trainer:
         self.learned = {name: p for name, p in whole.named_parameters() if p.requires_grad}
         self.buffers = dict(whole.named_buffers())  # those of batch normalisation
         self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
-        self._relevance = self._known() if config.choose != "recall" else None
+        self._relevance = self._load_relevance() if config.choose != "recall" else None
         self.state = RunState()
         self._loss = 0.0  # of the last batch
 
-    def _split(self, pairs: Pairs) -> tuple[Pairs, Pairs]:
+    def _hold_out(self, pairs: Pairs) -> tuple[Pairs, Pairs]:
         if not 1 <= self.config.held_out < len(pairs):
             raise EncoderError(
                 f"held_out must be between 1 and {len(pairs) - 1}, all pictures but one; got {self.config.held_out}"
@@ -140,8 +140,8 @@ class Trainer:
 
     def run(self) -> Iterator[Progress]:
         """Train to the end. After each validation the folder has the best weights so far."""
-        if self._saved.exists():
-            self.state = restore(self._saved, self._tensors, self.optimizer)
+        if self._state_path.exists():
+            self.state = restore(self._state_path, self._tensors, self.optimizer)
         else:
             self._begin()
         saved_at = time.monotonic()
@@ -166,12 +166,12 @@ class Trainer:
             yield Progress(self.state.step, self.steps, epoch, self._loss, recalls, ndcg)
 
     @property
-    def _saved(self) -> Path:
+    def _state_path(self) -> Path:
         return self.folder / "training" / "state.safetensors"
 
     def _save(self) -> None:
         if self.processes.first:
-            save(self._saved, self.state, self._tensors, self.optimizer)
+            save(self._state_path, self.state, self._tensors, self.optimizer)
 
     @property
     def _tensors(self) -> dict[str, Mapping[str, Tensor]]:
@@ -281,7 +281,7 @@ class Trainer:
         warm_start(self.network, means[torch.from_numpy(each)], words, self.config.averaging)
         self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
 
-    def _known(self) -> NDArray[np.float32]:
+    def _load_relevance(self) -> NDArray[np.float32]:
         """The relevance of the held-out pictures to their captions. BocError if the file is of others."""
         texts = [self.captions.texts[number] for numbers in self.held_out.captions for number in numbers]
         if self.config.relevance in ("", *RELEVANCES):
@@ -294,7 +294,7 @@ class Trainer:
     def _validate(self) -> tuple[Recalls, Ndcg | None]:
         """Recalls and NDCG of the averaged weights on the held-out pictures; the best weights are written to the
         folder."""
-        kept = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
+        weights = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
         self._set(self.average)
         owners = self.held_out.owners
         scores = validate(self.network, self.objective, self.held_out, self.regions, self.captions, self.device)
@@ -309,7 +309,7 @@ class Trainer:
             if self.processes.first:
                 save_weights(self.folder, self.network.state_dict())
             self.state = replace(self.state, best=score, best_step=self.state.step)
-        self._set(kept)
+        self._set(weights)
         return recalls, ndcg
 
     @torch.no_grad()
