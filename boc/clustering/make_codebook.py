@@ -28,7 +28,7 @@ RIDGE = 100.0  # regularisation of the words, in captions; 10 to 100 found the s
 FREQUENT = 0.3  # power of a word's frequency; .2 to .4 found about the same there
 
 
-def labelled(codebook: Codebook, files: Sequence[FeatureFile]) -> Codebook:
+def add_labels(codebook: Codebook, files: Sequence[FeatureFile]) -> Codebook:
     """Add labels to a codebook: the words and regions of ``files`` that are nearest to each centroid."""
     return replace(codebook, labels=pack_labels(codebook_labels(codebook, files)))
 

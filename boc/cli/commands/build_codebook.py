@@ -62,7 +62,7 @@ def command(features: tuple[Path, ...], output: Path, clusters: int, kind: str) 
         else:
             made = make_codebook.cluster(files, clusters, space=kind, tell=tell)
             tell("labelling")
-            made = make_codebook.labelled(made, files)
+            made = make_codebook.add_labels(made, files)
     made.save(output)
     named = {"words": "words", "learned": "terms"}.get(kind, f"centroids of {made.concepts} concepts")
     click.echo(f"{len(made)} {named} in {output}")
