@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.clustering.codebook import Codebook
-from boc.clustering.kmeans import centred, nearest
+from boc.clustering.kmeans import center, nearest
 from boc.inputs.features import FeatureFile
 from boc.labels import EXAMPLES, WORDS, Box, Example, Label, content_words, distinctive, whole_words
 from boc.types import MODALITIES, Batch, Modality, Ragged
@@ -30,7 +30,7 @@ def codebook_labels(book: Codebook, files: Iterable[FeatureFile], batch: int = B
     words, regions = _WordCounts(len(book)), _NearestRegions(len(book))
 
     def assign(concepts: NDArray[np.float32], modality: Modality) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        concepts = centred(concepts, modality, book.means, book.axes)
+        concepts = center(concepts, modality, book.means, book.axes)
         columns, squared = nearest(unit_rows(concepts) if book.spherical else concepts, book.centroids, 1)
         return columns[:, 0], squared[:, 0]
 

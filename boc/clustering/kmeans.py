@@ -82,7 +82,7 @@ def lloyd(X: Floats, k: int, *, seed: int, rounds: int, spherical: bool, crowd: 
     return centroids
 
 
-def centred(concepts: Floats, modality: Modality, means: Floats | None, axes: Floats | None = None) -> Floats:
+def center(concepts: Floats, modality: Modality, means: Floats | None, axes: Floats | None = None) -> Floats:
     """``concepts`` (m, d) less the mean of their modality in ``means`` (2, d), times ``axes`` (d, d), as far as there
     are any."""
     if means is not None and means.size:

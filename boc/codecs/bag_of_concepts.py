@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.kmeans import Floats, centred, kmeans, nearest, row_block, squared_distances
+from boc.clustering.kmeans import Floats, center, kmeans, nearest, row_block, squared_distances
 from boc.codecs.base import ConceptStep, Step, frequencies, stacked
 from boc.codecs.frequencies import ScalarQuantizer, UnitNorm, keep_block
 from boc.errors import BocError
@@ -86,7 +86,7 @@ class _Assignment(ConceptStep):
         if not self.means_.size:
             return X
         sets = self._sets(X)
-        return Ragged(centred(sets.values, modality, self.means_, self.axes_), sets.offsets)
+        return Ragged(center(sets.values, modality, self.means_, self.axes_), sets.offsets)
 
     def _take(self, codebook: Codebook) -> None:
         self.centroids_ = codebook.centroids
