@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from bench.report.rows import Writer
 from boc.clustering.codebook import Codebook
 from boc.codecs import SurrogateCodec, concept_code, global_code
-from boc.codecs.base import stacked
+from boc.codecs.base import stack_rows
 from boc.codecs.dictionary import Dictionary, dictionary_steps
 from boc.codecs.frequencies import document_frequencies, postings_read
 from boc.errors import BocError
@@ -107,7 +107,7 @@ def rows(truth: Truth, found: Iterator[tuple[str, str, SurrogateCodec]]) -> Iter
     """One row per setting and depth."""
     for code, setting, codec in found:
         documents, queries = (
-            stacked([encode(part) for part in side])
+            stack_rows([encode(part) for part in side])
             for encode, side in ((codec.encode_documents, truth.items), (codec.encode_queries, truth.queries))
         )
         lengths = document_frequencies(documents)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.clustering.kmeans import Floats, center, kmeans, nearest, row_block, squared_distances
-from boc.codecs.base import ConceptStep, Step, frequencies, stacked
+from boc.codecs.base import ConceptStep, Step, frequencies, stack_rows
 from boc.codecs.frequencies import ScalarQuantizer, UnitNorm, keep_block
 from boc.errors import BocError
 from boc.labels import carries_content
@@ -344,4 +344,4 @@ def concept_steps(
 
 
 def _stack(parts: list[sparse.csr_array], width: int, dtype: Any) -> sparse.csr_array:
-    return stacked(parts) if parts else sparse.csr_array((0, width), dtype=dtype)
+    return stack_rows(parts) if parts else sparse.csr_array((0, width), dtype=dtype)

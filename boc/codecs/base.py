@@ -134,7 +134,7 @@ class Step:
         """
         parts, labels = zip(*blocks, strict=True)
         rows = [len(part) if isinstance(part, Ragged) else part.shape[0] for part in parts]
-        return self.fit(joined(parts), np.repeat(labels, rows))
+        return self.fit(concatenate(parts), np.repeat(labels, rows))
 
     @property
     def _n_features_out(self) -> int:
@@ -274,15 +274,15 @@ def as_rows(X: Any) -> sparse.csr_array:
     return rows
 
 
-def joined(parts: Sequence[Any]) -> Any:
+def concatenate(parts: Sequence[Any]) -> Any:
     """Stack blocks of dense or sparse rows, or of sets."""
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], Ragged):
         return Ragged.concatenate(parts)
-    return stacked(parts) if sparse.issparse(parts[0]) else np.concatenate(parts)
+    return stack_rows(parts) if sparse.issparse(parts[0]) else np.concatenate(parts)
 
 
-def stacked(parts: Sequence[sparse.csr_array]) -> sparse.csr_array:
+def stack_rows(parts: Sequence[sparse.csr_array]) -> sparse.csr_array:
     """Stack blocks of rows."""
     return parts[0] if len(parts) == 1 else sparse.vstack(parts, format="csr")

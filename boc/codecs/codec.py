@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.codecs.bag_of_concepts import HardAssignment, SoftAssignment
-from boc.codecs.base import Blocks, Sample, Step, stacked
+from boc.codecs.base import Blocks, Sample, Step, stack_rows
 from boc.codecs.dictionary import Dictionary, query_terms
 from boc.codecs.frequencies import BitQuantizer, DeepPermutation, ScalarQuantizer, TopZ, UnitNorm
 from boc.codecs.late_interaction import LateInteraction
@@ -203,7 +203,7 @@ class SurrogateCodec:
             return _apply(self.steps, X, side, embeddings.modality)
         together = max(step.rows_together for step in self.steps)
         blocks = (X[i : i + together] for i in range(0, len(X), together))
-        return stacked([_apply(self.steps, block, side, embeddings.modality) for block in blocks])
+        return stack_rows([_apply(self.steps, block, side, embeddings.modality) for block in blocks])
 
 
 def _restore_step(name: str, params: Mapping[str, Any]) -> Step:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.clustering.cell_index import Centroids, Directions, kmeans_products, rounded, spherical_kmeans
-from boc.codecs.base import Blocks, Step, stacked, terms_of
+from boc.codecs.base import Blocks, Step, stack_rows, terms_of
 from boc.codecs.signed import Center
 from boc.types import Modality, QueryCode
 from boc.vectors import FLOAT32, unit_rows
@@ -151,7 +151,7 @@ class Dictionary(Step):
         """The document side: X (n, d) -> int32 csr (n, V) with ``z`` terms per row, none for a zero row."""
         rows = self._directions(X)
         parts = [self._document_terms(rows[i : i + ROWS]) for i in range(0, len(rows), ROWS)]
-        return stacked(parts)
+        return stack_rows(parts)
 
     def encode_queries(self, X: NDArray[Any], modality: Modality) -> sparse.csr_array:
         """The query side: X (n, d) -> int32 csr (n, V) with ``query_z`` terms per row, none for a zero row."""

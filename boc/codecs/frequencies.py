@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.codecs.base import SparseStep, as_rows, frequencies, one_row, stacked
+from boc.codecs.base import SparseStep, as_rows, frequencies, one_row, stack_rows
 from boc.errors import BocError
 from boc.types import Modality, TermMatrix
 
@@ -64,7 +64,7 @@ class TopZ(SparseStep):
     def _keep(self, X: Any, z: int | None) -> sparse.csr_array:
         X = self._validate(X, reset=False)
         z = X.shape[1] if z is None else z
-        return stacked([keep_block(X[i : i + BLOCK], z) for i in range(0, X.shape[0], BLOCK)])
+        return stack_rows([keep_block(X[i : i + BLOCK], z) for i in range(0, X.shape[0], BLOCK)])
 
 
 def keep_block(X: Any, z: int) -> sparse.csr_array:

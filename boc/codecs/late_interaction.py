@@ -23,7 +23,7 @@ import numpy as np
 from scipy import sparse
 
 from boc.clustering.kmeans import Floats, lloyd
-from boc.codecs.base import ConceptStep, stacked
+from boc.codecs.base import ConceptStep, stack_rows
 from boc.types import Modality, Ragged
 from boc.vectors import unit_rows
 
@@ -113,7 +113,7 @@ class LateInteraction(ConceptStep):
             return self._histograms(X)
         filled = np.diff(X.offsets) > 0
         parts = [_above(block, self.thresholds_) for block in self._largest(X.take(np.flatnonzero(filled).tolist()))]
-        terms = stacked(parts) if parts else sparse.csr_array((0, len(self.centroids_)), dtype=np.int32)
+        terms = stack_rows(parts) if parts else sparse.csr_array((0, len(self.centroids_)), dtype=np.int32)
         lengths = np.zeros(len(X), np.int64)
         lengths[filled] = np.diff(terms.indptr)
         return sparse.csr_array(

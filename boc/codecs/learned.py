@@ -19,7 +19,7 @@ import numpy as np
 from scipy import sparse
 
 from boc.clustering.kmeans import Floats, kmeans
-from boc.codecs.base import ConceptStep, stacked
+from boc.codecs.base import ConceptStep, stack_rows
 from boc.codecs.frequencies import keep_block
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
 from boc.vectors import unit_rows
@@ -128,7 +128,7 @@ class LearnedTerms(ConceptStep):
             block = Ragged(X.values[offsets[0] : offsets[-1]], offsets - offsets[0])
             products = largest_products(block, self.directions_, thresholds)
             parts.append(keep_block(np.log1p(np.where(products > LEAST, products, 0)), min(z, products.shape[1])))
-        return stacked(parts) if parts else sparse.csr_array((0, len(self.directions_)), dtype=np.float32)
+        return stack_rows(parts) if parts else sparse.csr_array((0, len(self.directions_)), dtype=np.float32)
 
 
 def item_rows(embeddings: Embeddings) -> Ragged:
