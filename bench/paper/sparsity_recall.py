@@ -96,7 +96,7 @@ def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: S
         codec = fit_code(fit, make(width))
         for sparsity in sparsities:
             z = kept(sparsity, width)
-            yield Setting(code, chain, z, z, sparsity, codec.budgeted(z, z))
+            yield Setting(code, chain, z, z, sparsity, codec.set_budgets(z, z))
     for sparsity in sparsities:
         z = kept(sparsity, width)  # the largest component, which bits are measured by, depends on it
         yield Setting("bits", ROTATED, z, z, sparsity, fit_code(fit, global_code("bits", z=z, query_z=z)))
@@ -108,7 +108,9 @@ def global_settings(fit: FeatureFile, sparsities: Sequence[float], dictionary: S
         yield Setting("scalar", "shifted", width, width, 0.0, shifted)
     for z, query_z in PROBES:
         sparsity = round(1 - z / dictionary.n_terms, 4)
-        yield Setting("dictionary", f"of {dictionary.n_terms}", z, query_z, sparsity, dictionary.budgeted(z, query_z))
+        yield Setting(
+            "dictionary", f"of {dictionary.n_terms}", z, query_z, sparsity, dictionary.set_budgets(z, query_z)
+        )
 
 
 def concept_settings(books: Codebooks, fit: FeatureFile, sparsities: Sequence[float]) -> Iterator[Setting]:
@@ -120,7 +122,7 @@ def concept_settings(books: Codebooks, fit: FeatureFile, sparsities: Sequence[fl
             codec = concept_code(book, aggregate=aggregate).fit(one)
             for sparsity in sparsities:
                 z = kept(sparsity, len(book))
-                yield Setting(f"soft {aggregate}", CONTEXT[name], z, z, sparsity, codec.budgeted(z, z))
+                yield Setting(f"soft {aggregate}", CONTEXT[name], z, z, sparsity, codec.set_budgets(z, z))
         hard = concept_code(book, "hard").fit(one)
         yield Setting("hard", CONTEXT[name], 1, 1, round(1 - 1 / len(book), 4), hard)
 

@@ -70,7 +70,7 @@ class Coded(Engine):
 
     def choose(self, setting: Setting) -> None:
         query_z, self.depth = setting
-        self.codec.budgeted(self.z, query_z)
+        self.codec.set_budgets(self.z, query_z)
 
     def vectors_read(self, setting: Setting) -> int | None:
         return setting[1]
@@ -230,7 +230,7 @@ def fitted(data: Data, code: str) -> SurrogateCodec:
     folder = folder_of(data, f"codec {parsed.name}")
     with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:
         codec = SurrogateCodec.restore(json.loads((folder / "config.json").read_text()), dict(arrays))
-    return codec.budgeted(parsed.z or 1, min(QUERY_Z[parsed.name][1], codec.n_terms))
+    return codec.set_budgets(parsed.z or 1, min(QUERY_Z[parsed.name][1], codec.n_terms))
 
 
 def encoded(data: Data, code: str, clock: Clock) -> Iterator[TermMatrix]:

@@ -108,7 +108,7 @@ class SurrogateCodec:
         self.n_terms = self.steps[-1]._n_features_out
         return self
 
-    def budgeted(self, z: int, query_z: int) -> SurrogateCodec:
+    def set_budgets(self, z: int, query_z: int) -> SurrogateCodec:
         """This code with other budgets for documents and queries; nothing is learned again."""
         for step in self.steps:
             if "query_z" in step.get_params(deep=False):

@@ -184,10 +184,10 @@ def settings(sample: Sample, candidates: Sequence[Candidate], k: int) -> Iterato
         dictionary = candidate.code.name == "dictionary"
         code = replace(candidate.code, terms=codec.n_terms) if dictionary else candidate.code
         for z in candidate.z:
-            documents = codec.budgeted(z, z).encode_documents(sample.items)
+            documents = codec.set_budgets(z, z).encode_documents(sample.items)
             lengths = document_frequencies(documents)
             for query_z in candidate.query_z:
-                codec.budgeted(z, query_z)
+                codec.set_budgets(z, query_z)
                 queries = codec.encode_queries(sample.choose), codec.encode_queries(sample.judge)
                 tried = replace(code, z=z, query_z=query_z)
                 yield Setting(tried, documents, queries, (first, second), postings_read(lengths, queries[0]))

@@ -128,13 +128,13 @@ def test_one_call_gives_what_all_steps_give(
     queries = Embeddings(modality, asked(n, seed))
     filters = [Filter("colour", "=", colour) for colour in colours]
     options: dict[str, Any] = {"k": k, "rm": rm, "find": find, "filters": filters}
-    searcher.codec.budgeted(2, query_z)
+    searcher.codec.set_budgets(2, query_z)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrays_module, "BLOCK", 4)
         found = searcher.search_arrays(queries, threads=threads, **options)
         patch.setattr(query, "_query", None)
         step_by_step = Searcher(searcher.index)
-        step_by_step.codec.budgeted(2, query_z)
+        step_by_step.codec.set_budgets(2, query_z)
         expected = step_by_step.search_arrays(queries, **options)
     assert searcher._arrays._planned(modality, find, tuple(filters), query_z) is not None
     assert step_by_step._arrays._planned(modality, find, tuple(filters), query_z) is None
