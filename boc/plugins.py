@@ -67,7 +67,7 @@ def region_source(spec: str) -> RegionSource:
 
 
 def trainer() -> ModuleType:
-    """The module that trains encoders: Recipe, Training, joined, describe, check_place, check_size, finished, best."""
+    """The module that trains encoders: Recipe, Training, join_processes, describe, check_place, check_size, is_finished, best."""
     return _module("encoders.training", "train")
 
 

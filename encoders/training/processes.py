@@ -74,7 +74,7 @@ class Processes:
 
 
 @contextmanager
-def joined() -> Iterator[Processes]:
+def join_processes() -> Iterator[Processes]:
     """The processes of this ``torchrun``; without it, this process alone.
 
     EncoderError if the machine has GPUs, but fewer than processes.

@@ -26,7 +26,7 @@ from .caption_tensors import Captions
 from .config import TrainConfig
 from .data import RegionReader, numbers_of, read_pairs
 from .processes import Processes
-from .processes import joined as joined
+from .processes import join_processes as join_processes
 from .recipes import RECIPES
 from .trainer import Progress, RunState, Trainer
 
@@ -130,7 +130,7 @@ def check_size(recipe: Recipe, pictures: int, validated: int | None = None) -> N
         )
 
 
-def finished(folder: Path, run: Mapping[str, Any]) -> bool:
+def is_finished(folder: Path, run: Mapping[str, Any]) -> bool:
     """Whether ``folder`` holds the result of ``run``. EncoderError if it holds another run, finished or not."""
     note = folder / "training.json"
     if not note.exists():

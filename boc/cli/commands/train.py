@@ -89,7 +89,7 @@ def command(
     from boc.inputs.sources import joined, open_source, without
 
     trainer = plugins.trainer()
-    with trainer.joined() as processes, ExitStack() as held:
+    with trainer.join_processes() as processes, ExitStack() as held:
         training = None
         with processes.first_alone():
             if processes.first:
@@ -108,7 +108,7 @@ def command(
             run = trainer.describe(recipe, data.digest, region_source, validated)
             if processes.first:
                 held.enter_context(sole_writer(output))
-            if not trainer.finished(output, run):
+            if not trainer.is_finished(output, run):
                 file = data.file or _regions_file(data, output, region_source, told=processes.first)
                 kept = {item.id for item in data.items if item.modality == "image"}
                 training = trainer.Training(

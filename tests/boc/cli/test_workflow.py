@@ -260,11 +260,11 @@ def test_regions_from_files_make_a_model_and_an_index_even_where_a_picture_has_n
     recipe = trainer.Recipe.of("small", {name: str(value) for name, value in (sizes | plan).items()})
     run = trainer.describe(recipe, source.digest, regions)
     folder = tmp_path / "model"
-    assert not trainer.finished(folder, run)
+    assert not trainer.is_finished(folder, run)
     training = trainer.Training(folder, tmp_path / "regions.h5", regions, recipe, run, ids=None, device="cpu")
     assert list(training.prepare())[-1] == training.captions == 24
     assert [now.step for now in training.run()] == [1, 2, 2]
-    assert trainer.finished(folder, run)
+    assert trainer.is_finished(folder, run)
 
     encoder = plugins.encoder(f"tern:{folder}", "cpu")
     assert list(Extraction(source, tmp_path / "f.h5", encoder=encoder, dtype="float32").run()) == [0, 36]

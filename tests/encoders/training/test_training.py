@@ -36,7 +36,7 @@ from encoders.training import warmstart
 from encoders.training.caption_tensors import Captions, Chunk, in_order
 from encoders.training.config import TrainConfig
 from encoders.training.data import RegionReader, numbers_of, read_pairs
-from encoders.training.processes import Processes, joined
+from encoders.training.processes import Processes, join_processes
 from encoders.training.recipes import RECIPES
 from encoders.training.train import Recipe
 from encoders.training.trainer import RunState, Trainer, cosine, update_average
@@ -487,7 +487,7 @@ def test_a_process_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(EncoderError, match=r"too few GPUs \(2\) for .*; give --nproc-per-node 2,"), joined():
+    with pytest.raises(EncoderError, match=r"too few GPUs \(2\) for .*; give --nproc-per-node 2,"), join_processes():
         pass
 
 
