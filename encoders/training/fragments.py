@@ -58,7 +58,7 @@ class Fragments:
         return [row[0], *row[start:stop], row[-1]]
 
 
-def turned_round(
+def exchange_opposites(
     rows: Sequence[Sequence[int]], opposites: Mapping[int, int], stops: Collection[int]
 ) -> tuple[list[int], list[list[int]]]:
     """The places of the ``rows`` that say where something is, and these rows with each word of ``opposites``

@@ -36,7 +36,7 @@ from ..runtime.model_folder import save_weights
 from .caption_tensors import Captions
 from .config import CHOICES, TrainConfig
 from .data import Pairs, RegionReader
-from .fragments import Fragments, turned_round
+from .fragments import Fragments, exchange_opposites
 from .objectives import Objective
 from .processes import Processes
 from .warmstart import latent_semantics, scale, warm_start
@@ -244,7 +244,7 @@ class Trainer:
             apart = self.fragments.apart(pictures, rows)
         if self.config.opposites:
             rows = [self.captions.ids[number] for number in numbers] if rows is None else rows
-            turned, more = turned_round(rows, self.captions.opposites, self.captions.stops)
+            turned, more = exchange_opposites(rows, self.captions.opposites, self.captions.stops)
             rows = [*rows, *more]
         return rows, apart, turned
 

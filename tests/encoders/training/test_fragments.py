@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from boc.errors import EncoderError
 from encoders.training.config import TrainConfig
 from encoders.training.data import Pairs
-from encoders.training.fragments import Fragments, turned_round
+from encoders.training.fragments import Fragments, exchange_opposites
 
 START, END, STOP = 1, 2, 3
 ROWS = st.lists(st.integers(STOP, 12), min_size=0, max_size=8).map(lambda ids: [START, *ids, END])
@@ -55,7 +55,7 @@ OPPOSITES = {A: RED, RED: A, BOAT: SHIP, SHIP: BOAT}
 
 @given(rows=st.lists(ROWS, max_size=6), stops=st.sets(st.integers(STOP, 12), max_size=3))
 def test_what_is_turned_round_says_where_something_is(rows: list[list[int]], stops: set[int]) -> None:
-    places, turned = turned_round(rows, OPPOSITES, stops)
+    places, turned = exchange_opposites(rows, OPPOSITES, stops)
     expected = []
     for place, row in enumerate(rows):
         where = [id for id in row if id in OPPOSITES]
@@ -66,7 +66,7 @@ def test_what_is_turned_round_says_where_something_is(rows: list[list[int]], sto
     for place, row in zip(places, turned, strict=True):
         for old, new in zip(rows[place], row, strict=True):
             assert new == OPPOSITES.get(old, old)
-    assert turned_round(turned, OPPOSITES, stops)[1] == [rows[place] for place in places]  # twice is not at all
+    assert exchange_opposites(turned, OPPOSITES, stops)[1] == [rows[place] for place in places]  # twice is not at all
 
 
 @pytest.mark.parametrize(
