@@ -67,7 +67,7 @@ def region_source(spec: str) -> RegionSource:
 
 
 def trainer() -> ModuleType:
-    """The module that trains encoders: Recipe, Training, join_processes, describe, check_place, check_size, is_finished, best."""
+    """Return the module that trains encoders: ``Recipe``, ``Training``, ``describe``, ``join_processes``, and checks."""
     return _module("encoders.training", "train")
 
 

@@ -32,7 +32,7 @@ class Pairs:
         """The place of the picture of each caption, the captions in the order of the pictures."""
         return np.repeat(np.arange(len(self)), [len(c) for c in self.captions])
 
-    def split(self, held_out: int, seed: int) -> tuple[Pairs, Pairs]:
+    def hold_out(self, held_out: int, seed: int) -> tuple[Pairs, Pairs]:
         """Hold out ``held_out`` random pictures with their captions; return (rest, held out)."""
         order = np.random.default_rng(seed).permutation(len(self))
         return self._take(np.sort(order[held_out:])), self._take(np.sort(order[:held_out]))

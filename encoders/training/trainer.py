@@ -132,7 +132,7 @@ class Trainer:
             raise EncoderError(
                 f"held_out must be between 1 and {len(pairs) - 1}, all pictures but one; got {self.config.held_out}"
             )
-        return pairs.split(self.config.held_out, self.config.seed)
+        return pairs.hold_out(self.config.held_out, self.config.seed)
 
     @property
     def steps(self) -> int:

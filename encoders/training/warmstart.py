@@ -109,12 +109,12 @@ def _start_tern(network: Tern, regions: Tensor, words: Tensor, averaging: float)
     _project(network.cap_proj.weight, network.cap_proj.bias, texts)
     layers: Any = network.img_enc.transformer_encoder.layers
     for layer in layers:
-        _quieten(layer)
+        _damp(layer)
         layer.self_attn.out_proj.weight.mul_(QUIET)
     stack: Any
     for stack in {network.transformer_encoder_1, network.image_joint}:
         for layer in stack.layers:
-            _quieten(layer)
+            _damp(layer)
             _average(layer.self_attn, averaging)
 
 
@@ -189,7 +189,7 @@ def _identity(linear: nn.Linear, rank: int) -> None:
     linear.weight[torch.arange(rank), torch.arange(rank)] = 1
 
 
-def _quieten(layer: Any) -> None:
+def _damp(layer: Any) -> None:
     """Make the attention nearly uniform, and the feed-forward part nearly zero."""
     width = layer.self_attn.embed_dim
     layer.self_attn.in_proj_weight[: 2 * width] *= QUIET

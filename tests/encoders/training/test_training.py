@@ -248,7 +248,7 @@ def test_left_out_regions_are_random_and_never_all(library: Path, keep: float) -
 
 def test_pairs_are_split_and_drawn_without_loss(library: Path) -> None:
     pairs, captions = read_pairs(library / "regions.h5", None)
-    rest, held_out = pairs.split(8, seed=3)
+    rest, held_out = pairs.hold_out(8, seed=3)
     assert sorted([*rest.pictures, *held_out.pictures]) == pairs.pictures.tolist()
     assert len(held_out) == 8
     batches = list(rest.batches(10, 1, np.random.default_rng(0)))
