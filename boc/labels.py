@@ -63,7 +63,7 @@ class Label:
 
 @cache
 def stop_words() -> frozenset[str]:
-    """English stop-words, in lower case: scikit-learn's list of 318.
+    """Return English stop-words, in lower case: scikit-learn's list of 318.
 
     The paper (BoC, section IV) names no list. This one also has some words that pictures can show, such as "fire",
     "front" and "two".
@@ -74,8 +74,8 @@ def stop_words() -> frozenset[str]:
 
 
 def content_words(sentence: str) -> list[str]:
-    """The words of a sentence in lower case, in order, without numbers, single letters, stop-words and special tokens
-    such as "[UNK]".
+    """Return the words of a sentence in lower case, in order, without numbers, single letters, stop-words and special
+    tokens such as "[UNK]".
 
     >>> content_words("Two dogs are on the dog's sled .")
     ['dogs', "dog's", 'sled']
@@ -105,14 +105,14 @@ def whole_words(pieces: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
 
 
 def carries_content(pieces: Sequence[str]) -> list[bool]:
-    """For each word-piece of a sentence, whether its word is not a stop-word."""
+    """Return for each word-piece of a sentence whether its word is no stop-word."""
     words, of = whole_words(pieces)
     stops = stop_words()
     return [words[number] not in stops for number in of.tolist()]
 
 
 def distinctive(counts: Mapping[str, int], size: float, general: Mapping[str, int], total: float) -> list[str]:
-    """The over-represented words of ``counts``, most significant first, ties alphabetical.
+    """Return the over-represented words of ``counts``, most significant first, ties alphabetical.
 
     ``counts`` counts words among ``size`` captions (or occurrences), ``general`` among ``total`` of the background.
     """
@@ -168,13 +168,13 @@ class IndexLabels:
 
 
 def pack_labels(labels: Sequence[Label]) -> NDArray[np.uint8]:
-    """Labels as the bytes of a JSON text, uint8 (n,), which can be stored without pickle."""
+    """Write labels as the bytes of a JSON text, uint8 (n,), which can be stored without pickle."""
     rows = [{"words": label.words, "examples": [[e.id, e.content, e.box] for e in label.examples]} for label in labels]
     return np.frombuffer(json.dumps(rows, ensure_ascii=False).encode("utf-8"), dtype=np.uint8)
 
 
 def unpack_labels(packed: NDArray[np.uint8]) -> list[Label]:
-    """The inverse of ``pack_labels``; no labels for an empty array. ManifestError for other bytes."""
+    """Read what ``pack_labels`` wrote; no labels for an empty array. ManifestError for other bytes."""
     if not packed.size:
         return []
     try:

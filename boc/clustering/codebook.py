@@ -64,7 +64,7 @@ class Codebook:
 
     @property
     def spherical(self) -> bool:
-        """Whether concepts must be scaled to unit length before they are compared with the centroids."""
+        """True if concepts must be scaled to unit length before they are compared with the centroids."""
         return bool(self.options.get("spherical", False))
 
     def save(self, path: Path) -> None:
@@ -103,7 +103,7 @@ class Codebook:
         return _from_entries(path, about, arrays)
 
     def check(self, identity: Identity) -> None:
-        """BocError unless the centroids lie in the space of the concepts of the encoder ``identity``.
+        """Raise BocError unless the centroids lie in the space of the concepts of the encoder ``identity``.
 
         Variants of one encoder, such as ``tern:FOLDER`` and ``tern:FOLDER?alone``, share their space.
         """
@@ -115,12 +115,13 @@ class Codebook:
 
 
 def weights(identity: Identity) -> str:
-    """The digest of the weights of an encoder, which its variants share; the digest of a variant is VARIANT:DIGEST."""
+    """Return the digest of the weights of an encoder, which its variants share; the digest of a variant is
+    VARIANT:DIGEST."""
     return identity.digest.rpartition(":")[2]
 
 
 def variant(identity: Identity) -> str:
-    """The variant of an encoder, "" for the encoder itself."""
+    """Return the variant of an encoder, "" for the encoder itself."""
     return identity.digest.rpartition(":")[0]
 
 

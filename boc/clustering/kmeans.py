@@ -20,7 +20,8 @@ LEAST = 1e-3  # of the largest variance: narrower axes are scaled as if they had
 
 
 def kmeans(X: Floats, clusters: int, *, seed: int = 0, spherical: bool = False, rounds: int = 25) -> Floats:
-    """At most ``clusters`` centroids (p, d) of the points ``X`` (n, d) by Lloyd's algorithm; p = n if n is smaller.
+    """Return at most ``clusters`` centroids (p, d) of the points ``X`` (n, d) by Lloyd's algorithm; p = n if n is
+    smaller.
 
     ``spherical`` clusters by cosine and gives centroids of unit length.
     """
@@ -33,7 +34,8 @@ def kmeans(X: Floats, clusters: int, *, seed: int = 0, spherical: bool = False, 
 
 
 def nearest(X: Floats, centroids: Floats, z: int) -> tuple[NDArray[np.int64], Floats]:
-    """The ``z`` nearest centroids of each row, in any order: their numbers (n, z) and squared L2 distances (n, z)."""
+    """Return the ``z`` nearest centroids of each row, in any order: their numbers (n, z) and squared L2 distances (n,
+    z)."""
     if len(X) * len(centroids) > SMALL:
         import faiss
 
@@ -46,7 +48,7 @@ def nearest(X: Floats, centroids: Floats, z: int) -> tuple[NDArray[np.int64], Fl
 
 
 def squared_distances(X: Floats, centroids: Floats) -> Floats:
-    """|x - c|**2 of all pairs, (n, p). Summed in float64: the expanded square of a small distance cancels."""
+    """Return |x - c|**2 of all pairs, (n, p). Summed in float64: the expanded square of a small distance cancels."""
     rows, columns = X.astype(np.float64), centroids.astype(np.float64)
     squared = rows @ (-2 * columns.T)
     squared += np.einsum("ij,ij->i", rows, rows)[:, None]
@@ -55,13 +57,14 @@ def squared_distances(X: Floats, centroids: Floats) -> Floats:
 
 
 def row_block(centroids: Floats, z: int | None) -> int:
-    """Rows to assign at a time, so that at most ``DISTANCES`` distances are in memory."""
+    """Return how many rows to assign at a time, so that at most ``DISTANCES`` distances are in memory."""
     p = len(centroids)
     return max(1, min(DISTANCES // (p if z is None else min(z, p)), ROWS))
 
 
 def lloyd(X: Floats, k: int, *, seed: int, rounds: int, spherical: bool, crowd: int = 256) -> Floats:
-    """``k`` centroids (k, d) of more than ``k`` points (n, d) by Lloyd's algorithm: by faiss, on a GPU if there is one.
+    """Return ``k`` centroids (k, d) of more than ``k`` points (n, d) by Lloyd's algorithm: by faiss, on a GPU if
+    there is one.
 
     At most ``crowd`` points per centroid are used. ``spherical`` gives centroids of unit length.
     """
@@ -83,16 +86,16 @@ def lloyd(X: Floats, k: int, *, seed: int, rounds: int, spherical: bool, crowd: 
 
 
 def center(concepts: Floats, modality: Modality, means: Floats | None, axes: Floats | None = None) -> Floats:
-    """``concepts`` (m, d) less the mean of their modality in ``means`` (2, d), times ``axes`` (d, d), as far as there
-    are any."""
+    """Return ``concepts`` (m, d) less the mean of their modality in ``means`` (2, d), times ``axes`` (d, d), as far as
+    there are any."""
     if means is not None and means.size:
         concepts = concepts - means[MODALITIES.index(modality)]
     return concepts @ axes if axes is not None and axes.size else concepts
 
 
 def rescaling(points: Floats) -> Floats:
-    """The symmetric matrix (d, d) that divides the principal axes of ``points`` (n, d), taken as directions, by the
-    power .35 of their variances.
+    """Return the symmetric matrix (d, d) that divides the principal axes of ``points`` (n, d), taken as directions, by
+    the power .35 of their variances.
 
     The similarities to many centroids add up to a product of concepts in which each axis counts as much as centroids
     spread along it, and centroids of k-means spread as the points do. With variances v the product of concepts divided

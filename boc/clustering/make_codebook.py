@@ -166,7 +166,7 @@ def vocabulary(
 def _directions(
     files: Sequence[FeatureFile], terms: dict[str, int], dim: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mean of the captions (d,), and what each word adds to it (p, d), by ridge regression."""
+    """Return the mean of the captions (d,), and what each word adds to it (p, d), by ridge regression."""
     p, captions = len(terms), 0
     pairs, sums = np.zeros((p, p)), np.zeros((p, dim))
     used, total = np.zeros(p), np.zeros(dim)
@@ -189,7 +189,7 @@ def _directions(
 
 
 def sentences(files: Sequence[FeatureFile]) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
-    """Word-pieces and concepts (m, d) of each caption."""
+    """Yield the word-pieces and concepts (m, d) of each caption."""
     for file in files:
         for batch in file.batches("text"):
             words, concepts = batch.embeddings.words, batch.embeddings.concepts
@@ -210,7 +210,7 @@ class _Pool:
 
 
 def mean_concepts(files: Sequence[FeatureFile], *, drop_stopwords: bool = False) -> NDArray[np.float32]:
-    """The mean concept of each modality, float32 (2, d); 0 for one without concepts."""
+    """Return the mean concept of each modality, float32 (2, d); 0 for one without concepts."""
     means = []
     for modality in MODALITIES:
         total, count = np.zeros(files[0].header.dim), 0
@@ -263,7 +263,7 @@ def _gather(data: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def _concepts(file: FeatureFile, modality: Modality) -> NDArray[Any] | None:
-    """All concept vectors of one modality (N, d), memory-mapped; None if the file has none."""
+    """Return all concept vectors of one modality (N, d), memory-mapped; None if the file has none."""
     try:
         return file.mapped(modality, "ragged/concepts")
     except KeyError:

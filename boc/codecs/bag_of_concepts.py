@@ -51,7 +51,8 @@ class _Assignment(ConceptStep):
     term_labels_: NDArray[np.uint8]
 
     def read(self, embeddings: Embeddings) -> Ragged:
-        """The concept sets, without concepts of stop-words if ``drop_stopwords``. BocError if there are no sets."""
+        """Return the concept sets, without concepts of stop-words if ``drop_stopwords``. BocError if there are no
+        sets."""
         concepts = super().read(embeddings)
         if not self.drop_stopwords or embeddings.modality != "text":
             return concepts
@@ -82,7 +83,7 @@ class _Assignment(ConceptStep):
         return self.transform(self._center(X, modality))
 
     def _center(self, X: Any, modality: Modality) -> Any:
-        """Concepts less the mean of their modality, along scaled axes, as far as the codebook has these."""
+        """Return the concepts less the mean of their modality, along scaled axes, as far as the codebook has these."""
         if not self.means_.size:
             return X
         sets = self._sets(X)
@@ -151,13 +152,13 @@ class HardAssignment(_Assignment):
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, *, drop_stopwords: bool = False) -> HardAssignment:
-        """The step with the centroids of ``codebook``; it is not fitted again."""
+        """Make the step with the centroids of ``codebook``; it is not fitted again."""
         step = cls(len(codebook), spherical=codebook.spherical, drop_stopwords=drop_stopwords)
         step._take(codebook)
         return step
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """n sets -> int32 csr (n, p); one histogram per set; an empty set has an empty row."""
+        """Count n sets -> int32 csr (n, p): one histogram per set; an empty set has an empty row."""
         sets = self._sets(X)
         parts = []
         for block in self._blocks(sets, row_block(self.centroids_, 1)):
@@ -233,7 +234,7 @@ class SoftAssignment(_Assignment):
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, **options: Any) -> SoftAssignment:
-        """The step with the centroids of ``codebook``; it is not fitted again. ``options`` are parameters except
+        """Make the step with the centroids of ``codebook``; it is not fitted again. ``options`` are parameters except
         ``clusters``, ``seed`` and ``spherical``; ValueError for one out of its range."""
         step = cls(len(codebook), spherical=codebook.spherical, **options)
         step._check()
@@ -246,7 +247,7 @@ class SoftAssignment(_Assignment):
         return self
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """n sets -> float32 csr (n, p); an empty set has an empty row."""
+        """Aggregate the similarities of n sets -> float32 csr (n, p); an empty set has an empty row."""
         return self._assign(X, self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
@@ -279,7 +280,7 @@ class SoftAssignment(_Assignment):
         return terms
 
     def _aggregate_all(self, block: Ragged) -> Floats:
-        """The similarities to all centroids, aggregated per set."""
+        """Aggregate the similarities to all centroids per set."""
         similar = self._similar(squared_distances(block.values, self.centroids_))
         result = np.zeros((len(block), similar.shape[1]), np.float32)
         filled = np.diff(block.offsets) > 0
@@ -288,7 +289,7 @@ class SoftAssignment(_Assignment):
         return result
 
     def _aggregate_nearest(self, block: Ragged, columns: NDArray[np.int64], similar: Floats) -> sparse.csr_array:
-        """The similarities ``similar`` (rows, z) to the kept centroids ``columns`` (rows, z), aggregated per set."""
+        """Aggregate the similarities ``similar`` (rows, z) to the centroids ``columns`` (rows, z) per set."""
         entries = (similar.ravel(), columns.ravel(), block.offsets * columns.shape[1])
         rows = sparse.csr_array(entries, shape=(len(block), len(self.centroids_)))
         rows.sort_indices()
@@ -323,7 +324,7 @@ def concept_steps(
     seed: int = 0,
     **options: Any,
 ) -> list[Step]:
-    """The chain of a Bag of Concepts: ``hard`` or ``soft`` assignment, unit norm, scalar quantiser.
+    """Make the chain of a Bag of Concepts: ``hard`` or ``soft`` assignment, unit norm, scalar quantiser.
 
     ``options`` are those of ``HardAssignment`` or ``SoftAssignment`` (similarity, aggregate, z, query_z,
     drop_stopwords). Without a codebook the chain learns ``clusters`` centroids in ``fit``.

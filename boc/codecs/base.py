@@ -20,7 +20,7 @@ from boc.vectors import FLOAT32, are_plain
 
 
 class Sample(Protocol):
-    """What a code is learned from: embeddings of one modality, which ``blocks`` yields some at a time, repeatedly."""
+    """A sample to learn a code from: embeddings of one modality; ``blocks`` yields some at a time, repeatedly."""
 
     def __len__(self) -> int: ...
 
@@ -29,7 +29,7 @@ class Sample(Protocol):
 
 @dataclass(frozen=True)
 class Blocks:
-    """What a step learns from: ``length`` rows or sets, in blocks with their modalities; it can be read repeatedly."""
+    """The input that a step learns from: ``length`` rows or sets, in blocks with modalities, to be read repeatedly."""
 
     length: int
     read: Callable[[], Iterator[tuple[Any, Modality]]]
@@ -60,18 +60,18 @@ class Step:
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """The values of parameters that are words."""
     reads_concepts: ClassVar[bool] = False
-    """Whether a chain that begins with this step works on concept sets."""
+    """True if a chain that begins with this step works on concept sets."""
     rows_together: ClassVar[int] = 1024
     """Rows per block of a chain; few enough that the arrays between steps stay in the cache."""
     frozen = False
-    """Whether the step is complete, with a given codebook, and is not fitted again with its chain."""
+    """True if the step is complete, with a given codebook, and is not fitted again with its chain."""
 
     @classmethod
     def _parameters(cls) -> list[str]:
         return sorted(name for name in signature(cls).parameters)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name. ``deep`` has no effect, since none of them is an estimator."""
+        """Return the parameters by name. ``deep`` has no effect, since none of them is an estimator."""
         return {name: getattr(self, name) for name in self._parameters()}
 
     def set_params(self, **params: Any) -> Step:
@@ -87,7 +87,7 @@ class Step:
         return f"{type(self).__name__}({parameters})"
 
     def read(self, embeddings: Embeddings) -> NDArray[np.float32] | Ragged:
-        """The input of a chain that begins with this step: the global vectors (n, d), unless overridden."""
+        """Return the input of a chain that begins with this step: the global vectors (n, d), unless overridden."""
         return embeddings.vectors
 
     def fit(self, X: Any, y: object = None) -> Step:
@@ -104,7 +104,7 @@ class Step:
         return self.fit(X, y).transform(X)
 
     def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
-        """Names of the output columns: the name of the step in lower case, and a number."""
+        """Return the names of the output columns: the name of the step in lower case, and a number."""
         from sklearn.utils.validation import check_is_fitted
 
         check_is_fitted(self)
@@ -112,23 +112,24 @@ class Step:
         return np.array([f"{name}{i}" for i in range(self._n_features_out)], dtype=object)
 
     def sample_rows(self, n_items: int) -> int:
-        """How many rows ``fit`` should see at least, of a collection of ``n_items``."""
+        """Return the number of rows that ``fit`` should see at least, of a collection of ``n_items``."""
         return 0
 
     def terms_at(self, n_items: int) -> int:
-        """Number of output columns of the step made for a collection of ``n_items``: here that of the fitted step."""
+        """Return the number of output columns of the step made for a collection of ``n_items``: here that of the fitted
+        step."""
         return self._n_features_out
 
     def learning_work(self, rows: int, n_items: int) -> float:
-        """What ``fit_blocks`` has to do with so many rows, to compare collections of different sizes by."""
+        """Return the work of ``fit_blocks`` with so many rows, to compare collections of different sizes by."""
         return rows
 
     def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
-        """Bytes of memory that ``fit_blocks`` takes for a sample of so many rows: float32, and its parts."""
+        """Return the bytes of memory that ``fit_blocks`` takes for a sample of so many rows: float32, and its parts."""
         return 8 * rows * width
 
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Step:
-        """``fit`` to a sample of a collection of ``n_items``, here put together from its blocks.
+        """Fit to a sample of a collection of ``n_items``, here put together from its blocks.
 
         A step that learns from one block after the other, or whose size follows from the collection's, overrides it.
         """
@@ -142,11 +143,11 @@ class Step:
         return int(self.n_features_in_)
 
     def encode_documents(self, X: Any, modality: Modality) -> Any:
-        """``transform`` for items of one modality that are to be indexed."""
+        """Transform items of one modality that are to be indexed."""
         return self.transform(X)
 
     def encode_queries(self, X: Any, modality: Modality) -> Any:
-        """``transform`` for queries of one modality."""
+        """Transform queries of one modality."""
         return self.encode_documents(X, modality)
 
     def _validate(self, X: Any, *, reset: bool) -> Any:
@@ -203,9 +204,9 @@ class ConceptStep(Step):
     reads_concepts: ClassVar[bool] = True
 
     def read(self, embeddings: Embeddings) -> Ragged:
-        """The concept sets. BocError if there are none."""
+        """Return the concept sets. BocError if there are none."""
         if embeddings.concepts is None:
-            raise BocError("no concept vectors here; boc extract keeps them unless told --set concepts=false")
+            raise BocError("no concept vectors here; boc extract keeps them without --set concepts=false")
         return embeddings.concepts
 
     def _sets(self, X: Any, *, reset: bool = False) -> Ragged:
@@ -221,7 +222,7 @@ class ConceptStep(Step):
 
 
 def terms_of(frequencies: NDArray[np.int32], columns: NDArray[np.int32], n_terms: int) -> sparse.csr_array:
-    """Term matrix (n, n_terms) from ``frequencies`` and ascending ``columns``, both (n, z)."""
+    """Make a term matrix (n, n_terms) from ``frequencies`` and ascending ``columns``, both (n, z)."""
     n, z = columns.shape
     if n == 1:
         return one_row(frequencies[0], columns[0], n_terms)
@@ -233,7 +234,7 @@ def terms_of(frequencies: NDArray[np.int32], columns: NDArray[np.int32], n_terms
 def one_row(values: NDArray[Any], columns: NDArray[np.int32], width: int) -> sparse.csr_array:
     """Return a csr_array (1, width) of ``values``, none of them 0, in ascending ``columns``.
 
-    The constructor looks at all that it is given, which takes longer than a step of a chain; a shallow copy of an empty
+    The constructor looks at all that it gets, which takes longer than a step of a chain; a shallow copy of an empty
     row does not.
     """
     matrix = copy(_empty_row(width, values.dtype))
@@ -247,7 +248,7 @@ def _empty_row(width: int, dtype: np.dtype[Any]) -> sparse.csr_array:
 
 
 def frequencies(values: NDArray[Any], rows: sparse.csr_array) -> sparse.csr_array:
-    """Term matrix with the pattern of ``rows`` and ``values`` as int32 frequencies; entries below 1 are dropped.
+    """Make a term matrix with the pattern of ``rows`` and ``values`` as int32 frequencies; entries below 1 are dropped.
 
     Raises ValueError for a frequency beyond int32.
     """
@@ -265,7 +266,7 @@ def frequencies(values: NDArray[Any], rows: sparse.csr_array) -> sparse.csr_arra
 
 
 def as_rows(X: Any) -> sparse.csr_array:
-    """Dense or sparse ``X`` as a read-only csr_array with sorted indices and without explicit zeros."""
+    """Convert dense or sparse ``X`` to a read-only csr_array with sorted indices and without explicit zeros."""
     if type(X) is sparse.csr_array and X.shape[0] == 1 and X.has_sorted_indices and X.data.all():
         return X
     rows = sparse.csr_array(X, copy=True)

@@ -46,7 +46,7 @@ STEPS: dict[str, type[Step]] = {
 
 
 class SurrogateCodec:
-    """Turns embeddings into term matrices: ``encode_documents`` for items, ``encode_queries`` for queries.
+    """A code that turns embeddings into term matrices: ``encode_documents`` for items, ``encode_queries`` for queries.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class SurrogateCodec:
 
     @property
     def reads_concepts(self) -> bool:
-        """Whether the first step reads concept sets."""
+        """True if the first step reads concept sets."""
         return self.steps[0].reads_concepts
 
     @property
@@ -79,19 +79,19 @@ class SurrogateCodec:
         return dict(enumerate(first.words)) if isinstance(first, WordTerms) else {}
 
     def sample_rows(self, n_items: int) -> int:
-        """How many rows ``fit`` should see at least, of a collection of ``n_items``."""
+        """Return the number of rows that ``fit`` should see at least, of a collection of ``n_items``."""
         return max((step.sample_rows(n_items) for step in self.steps if not step.frozen), default=0)
 
     def terms_at(self, n_items: int) -> int:
-        """Number of terms of this code, once fitted, made for a collection of ``n_items``."""
+        """Return the number of terms of this code, once fitted, made for a collection of ``n_items``."""
         return self.steps[-1].terms_at(n_items)
 
     def learning_work(self, rows: int, n_items: int) -> float:
-        """What ``fit`` has to do with so many rows, to compare collections of different sizes by."""
+        """Return the work of ``fit`` with so many rows, to compare collections of different sizes by."""
         return sum(step.learning_work(rows, n_items) for step in self.steps if step.learned and not step.frozen)
 
     def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
-        """Bytes of memory that ``fit`` takes for a sample of so many vectors of ``width`` components."""
+        """Return the bytes of memory that ``fit`` takes for a sample of so many vectors of ``width`` components."""
         learning = (step for step in self.steps if step.learned and not step.frozen)
         return max((step.learning_bytes(rows, width, n_items) for step in learning), default=0)
 
@@ -109,18 +109,18 @@ class SurrogateCodec:
         return self
 
     def set_budgets(self, z: int, query_z: int) -> SurrogateCodec:
-        """This code with other budgets for documents and queries; nothing is learned again."""
+        """Set the budgets of documents and queries, and return this codec; nothing is learned again."""
         for step in self.steps:
             if "query_z" in step.get_params(deep=False):
                 step.set_params(z=z, query_z=query_z)
         return self
 
     def encode_documents(self, embeddings: Embeddings) -> TermMatrix:
-        """Term matrix (n, n_terms) of items to be indexed."""
+        """Encode items to be indexed as a term matrix (n, n_terms)."""
         return self._encode(embeddings, "encode_documents")
 
     def encode_queries(self, embeddings: Embeddings) -> TermMatrix:
-        """Term matrix (n, n_terms) of queries."""
+        """Encode queries as a term matrix (n, n_terms)."""
         code = self.query_code(embeddings.modality) if self.n_terms and len(embeddings) == 1 else None
         if code is not None and are_plain(embeddings.vectors, len(code.mean)):  # each step would check it again
             return query_terms(code, embeddings.vectors)
@@ -133,7 +133,8 @@ class SurrogateCodec:
         return last.query_z if isinstance(last, Dictionary) else None
 
     def query_code(self, modality: Modality) -> QueryCode | None:
-        """What ``encode_queries`` does to float32 vectors of a modality, for a dictionary; None for other codes."""
+        """Return what ``encode_queries`` does to float32 vectors of a modality, for a dictionary; None for other
+        codes."""
         match self.steps:
             case [Dictionary() as last]:
                 mean = np.zeros(last.n_features_in_, np.float32)
@@ -144,12 +145,12 @@ class SurrogateCodec:
         return last.query_code(mean)
 
     def config(self) -> dict[str, Any]:
-        """Names and parameters of the steps, and the number of terms, for JSON."""
+        """Return the names and parameters of the steps, and the number of terms, for JSON."""
         steps = [{"name": type(step).__name__, "params": step.get_params(deep=False)} for step in self.steps]
         return {"steps": steps, "n_terms": self.n_terms}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The learned arrays of the steps, by ``number.name``."""
+        """Return the learned arrays of the steps, by ``number.name``."""
         learned = {}
         for i, step in enumerate(self.steps):
             for name in step.learned:
@@ -246,7 +247,7 @@ def _fit_chain(chain: Sequence[Step], samples: Sequence[Sample], n_items: int | 
 
 
 def _transform_samples(chain: Sequence[Step], number: int, samples: Sequence[Sample]) -> Iterator[tuple[Any, Modality]]:
-    """The samples in blocks, as the first ``number`` steps of the chain transform them."""
+    """Yield the samples in blocks, as the first ``number`` steps of the chain transform them."""
     for block in (block for sample in samples for block in sample.blocks()):
         X: Any = chain[0].read(block)
         for step in chain[:number]:

@@ -16,7 +16,8 @@ BLOCK = 4096  # rows at a time, which keeps temporaries small
 
 
 def largest(X: NDArray[Any], z: int) -> NDArray[np.int32]:
-    """Ascending columns (n, z) of the ``z`` largest entries of each row of ``X`` (n, d), ties to the lower column."""
+    """Return the ascending columns (n, z) of the ``z`` largest entries of each row of ``X`` (n, d), ties to the lower
+    column."""
     n, width = X.shape
     if z == width:
         return np.tile(np.arange(width, dtype=np.int32), (n, 1))
@@ -55,7 +56,7 @@ class TopZ(SparseStep):
         return self
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """X (n, d) -> float32 csr (n, d), at most ``z`` positive entries per row."""
+        """Keep the largest of X (n, d) -> float32 csr (n, d), at most ``z`` positive entries per row."""
         return self._keep(X, self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
@@ -68,7 +69,8 @@ class TopZ(SparseStep):
 
 
 def keep_block(X: Any, z: int) -> sparse.csr_array:
-    """The ``z`` largest positive components of each row of ``X`` (n, d), all rows at a time: float32 csr (n, d)."""
+    """Return the ``z`` largest positive components of each row of ``X`` (n, d), all rows at a time: float32 csr (n,
+    d)."""
     block = X.toarray() if sparse.issparse(X) else X
     columns = largest(block, z)
     values = np.take_along_axis(block, columns, axis=1).astype(np.float32, copy=False)
@@ -80,7 +82,7 @@ def keep_block(X: Any, z: int) -> sparse.csr_array:
 
 
 def heaviest(terms: TermMatrix, z: int) -> TermMatrix:
-    """The z largest frequencies of each row of ``terms`` (n, V), ties to the lower term."""
+    """Return the z largest frequencies of each row of ``terms`` (n, V), ties to the lower term."""
     row = np.repeat(np.arange(terms.shape[0]), np.diff(terms.indptr))
     order = np.lexsort((terms.indices, -terms.data, row))  # sorts within each row
     places = np.sort(order[np.arange(len(order)) - terms.indptr[row] < z])
@@ -96,7 +98,7 @@ class UnitNorm(SparseStep):
     """
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """X (n, d) -> csr (n, d) with rows of length 1."""
+        """Scale X (n, d) -> csr (n, d) with rows of length 1."""
         rows = as_rows(self._validate(X, reset=False))
         counts = np.diff(rows.indptr)
         owners = np.repeat(np.arange(len(counts)), counts)
@@ -137,7 +139,7 @@ class ScalarQuantizer(SparseStep):
         return self
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """X (n, d) -> int32 csr (n, d)."""
+        """Quantize X (n, d) -> int32 csr (n, d)."""
         rows = as_rows(self._validate(X, reset=False))
         return frequencies(np.floor(rows.data.astype(np.float64) * self.scale), rows)
 
@@ -173,7 +175,7 @@ class BitQuantizer(SparseStep):
         return self
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """X (n, d) -> int32 csr (n, d), values 1 ... 2**bits - 1."""
+        """Quantize X (n, d) -> int32 csr (n, d), values 1 ... 2**bits - 1."""
         rows = as_rows(self._validate(X, reset=False))
         top = 2**self.bits - 1
         peak = float(self.peak_[0]) or 1.0
@@ -208,7 +210,7 @@ class DeepPermutation(SparseStep):
         self.offset = offset
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """X (n, d) -> int32 csr (n, d)."""
+        """Quantize X (n, d) -> int32 csr (n, d)."""
         X = self._validate(X, reset=False)
         rows = X if sparse.issparse(X) else _full_rows(X)
         rows = sparse.csr_array(rows)
@@ -225,18 +227,20 @@ class DeepPermutation(SparseStep):
 
 
 def _full_rows(X: NDArray[Any]) -> sparse.csr_array:
-    """``X`` as a csr_array that stores every component, including zeros."""
+    """Convert ``X`` to a csr_array that stores every component, including zeros."""
     n, d = X.shape
     return sparse.csr_array((X.ravel(), np.tile(np.arange(d), n), np.arange(n + 1) * d), shape=(n, d))
 
 
 def document_frequencies(documents: TermMatrix) -> NDArray[np.int64]:
-    """Length of each term's posting list, int64 (V,): the number of rows of ``documents`` (n, V) that have it."""
+    """Return the length of each term's posting list, int64 (V,): the number of rows of ``documents`` (n, V) that have
+    it."""
     return np.bincount(documents.indices, minlength=documents.shape[1]).astype(np.int64, copy=False)
 
 
 def postings_read(frequencies: NDArray[np.int64], queries: TermMatrix) -> float:
-    """Mean over ``queries`` (q, V) of the postings in the lists of their terms: what term-at-a-time scoring reads.
+    """Return the mean over ``queries`` (q, V) of the postings in the lists of their terms: what term-at-a-time scoring
+    reads.
 
     ``frequencies`` (V,) are document frequencies. BocError if there is no query, or if the numbers of terms differ.
     """

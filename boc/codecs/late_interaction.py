@@ -102,12 +102,12 @@ class LateInteraction(ConceptStep):
         return len(self.centroids_)
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """n sets of regions -> int32 csr (n, p)."""
+        """Encode n sets of regions -> int32 csr (n, p)."""
         return self.encode_documents(X, "image")
 
     def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
-        """n sets -> int32 csr (n, p): of pictures the similarities, of sentences the histograms; for an empty set an
-        empty row."""
+        """Encode n sets -> int32 csr (n, p): of pictures the similarities, of sentences the histograms; for an empty
+        set an empty row."""
         X = self._sets(X)
         if modality == "text" and self.labels_.any():
             return self._histograms(X)
@@ -134,7 +134,7 @@ class LateInteraction(ConceptStep):
         return terms
 
     def _largest(self, X: Ragged) -> Iterator[Floats]:
-        """For sets, none of them empty, the largest cosine with each centroid: blocks of float32 (n, p)."""
+        """Yield the largest cosine with each centroid of sets, none of them empty: blocks of float32 (n, p)."""
         sets = max(1, CELLS // (len(self.centroids_) * max(1, round(len(X.values) / max(1, len(X))))))
         for first in range(0, len(X), sets):
             offsets = X.offsets[first : first + sets + 1]
@@ -143,7 +143,7 @@ class LateInteraction(ConceptStep):
 
 
 def _above(largest: Floats, thresholds: Floats) -> sparse.csr_array:
-    """Frequencies of what exceeds the thresholds."""
+    """Return the frequencies of what exceeds the thresholds."""
     terms = sparse.csr_array(np.rint(TOP * np.maximum(largest - thresholds, 0)).astype(np.int32))
     terms.eliminate_zeros()
     return terms

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
 KINDS = ("vector", "concept")
-"""What a row of an item is: the first of its set is the global vector."""
+"""The kinds of rows of an item: the first of its set is the global vector."""
 CELLS = 1 << 22  # products computed at a time
 LEAST = 1e-3  # least excess over a threshold that counts
 COMMON = 0.05  # share of the items that have a nameless term
@@ -76,7 +76,7 @@ class LearnedTerms(ConceptStep):
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, *, z: int = 32, query_z: int = 32) -> LearnedTerms:
-        """The step with the terms of ``codebook``, which has thresholds; it is not fitted again."""
+        """Make the step with the terms of ``codebook``, which has thresholds; it is not fitted again."""
         step = cls(len(codebook), z, query_z)
         step.directions_ = codebook.centroids
         step.thresholds_ = np.empty(0, np.float32) if codebook.thresholds is None else codebook.thresholds
@@ -86,7 +86,7 @@ class LearnedTerms(ConceptStep):
         return step
 
     def read(self, embeddings: Embeddings) -> Ragged:
-        """The rows of each item: its global vector, then its concepts if there are any."""
+        """Return the rows of each item: its global vector, then its concepts if there are any."""
         return item_rows(embeddings)
 
     def fit(self, X: Any, y: object = None) -> LearnedTerms:
@@ -109,7 +109,7 @@ class LearnedTerms(ConceptStep):
         return len(self.directions_)
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """n sets of rows -> float32 csr (n, p), values above 0; an empty set has an empty row."""
+        """Encode n sets of rows -> float32 csr (n, p), values above 0; an empty set has an empty row."""
         return self.encode_documents(X, "image")
 
     def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
@@ -119,7 +119,7 @@ class LearnedTerms(ConceptStep):
         return self._encode(X, modality, self.query_z)
 
     def _encode(self, X: Any, modality: Modality, z: int) -> sparse.csr_array:
-        """n sets of rows -> float32 csr (n, p), at most ``z`` values per row, all above 0."""
+        """Encode n sets of rows -> float32 csr (n, p), at most ``z`` values per row, all above 0."""
         X, thresholds = self._sets(X), self.thresholds_[MODALITIES.index(modality)]
         per = max(1, CELLS // (len(self.directions_) * max(1, round(len(X.values) / max(1, len(X))))))
         parts = []
@@ -132,7 +132,7 @@ class LearnedTerms(ConceptStep):
 
 
 def item_rows(embeddings: Embeddings) -> Ragged:
-    """The rows of each item, of unit length: its global vector first, then its concepts."""
+    """Return the rows of each item, of unit length: its global vector first, then its concepts."""
     vectors, concepts = unit_rows(embeddings.vectors), embeddings.concepts
     if concepts is None:
         return Ragged(vectors, np.arange(len(vectors) + 1, dtype=np.int64))

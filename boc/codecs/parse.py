@@ -190,16 +190,16 @@ class Code:
 
     @property
     def reads_concepts(self) -> bool:
-        """Whether the code reads concept sets."""
+        """True if the code reads concept sets."""
         return self.name in (*CONCEPT_CODES, *LEARNED_CODES)
 
     @property
     def reads_codebook(self) -> bool:
-        """Whether the code needs a codebook."""
+        """True if the code needs a codebook."""
         return "codebook" in CODES[self.name].rules
 
     def load_codebook(self) -> Codebook | None:
-        """The codebook, read from its file; None for a code that needs none. BocError if the code names no file, or the
+        """Read the codebook from its file; None for a code that needs none. BocError if the code names no file, or the
         file holds no codebook."""
         if not self.reads_codebook:
             return None
@@ -219,8 +219,8 @@ class Code:
         return book
 
     def budgets(self, dim: int) -> tuple[int, int]:
-        """Terms of an item and of a query under a code of components, for vectors of ``dim`` components: those of the
-        code, or the defaults limited to twice the components. BocError for more than that."""
+        """Return the terms of an item and of a query under a code of components, for vectors of ``dim`` components:
+        those of the code, or the defaults limited to twice the components. BocError for more than that."""
         terms = 2 * dim
         for argument, value in (("z", self.z), ("query_z", self.query_z)):
             if value is not None and value > terms:
@@ -230,7 +230,7 @@ class Code:
         return self.z or min(DEFAULT_Z, terms), self.query_z or max(self.z or 0, min(DEFAULT_QUERY_Z, terms))
 
     def codec(self, dim: int, codebook: Codebook | None = None) -> SurrogateCodec:
-        """The unfitted codec for vectors of ``dim`` components.
+        """Make the unfitted codec for vectors of ``dim`` components.
 
         ``codebook`` replaces the file that the code names. BocError for more terms than ``dim`` allows.
         """
@@ -288,7 +288,7 @@ def split_code(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _read_arguments(tokens: Tokens) -> Iterator[tuple[str, str]]:
-    """The arguments up to the closing parenthesis."""
+    """Yield the arguments up to the closing parenthesis."""
     if tokens.accept(")"):
         return
     while True:
@@ -303,7 +303,7 @@ def _read_arguments(tokens: Tokens) -> Iterator[tuple[str, str]]:
 
 
 def _quote(value: object) -> str:
-    """The value of an argument as text, in quotes if it needs them."""
+    """Write the value of an argument as text, in quotes if it needs them."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return text if BARE.fullmatch(text) else "'" + text.replace("'", "''") + "'"
 
@@ -335,7 +335,7 @@ class Tokens:
         return token[1:-1].replace(2 * quote, quote) if quote in "'\"" else token
 
     def error(self, what: str) -> BocError:
-        """A BocError about the code."""
+        """Return a BocError about the code."""
         return BocError(f"code {self.text!r}: {what}; {FORM}")
 
     def _advance(self) -> None:

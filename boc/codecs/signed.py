@@ -54,7 +54,7 @@ class Center(Step):
         return self._learn(Blocks(len(X), partial(iter, parts)))
 
     def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
-        """Bytes of the sums; no sample is kept."""
+        """Return the bytes of the sums; it keeps no sample."""
         return 8 * width
 
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Center:
@@ -80,7 +80,8 @@ class Center(Step):
         return self
 
     def transform(self, X: NDArray[Any], modality: str | None = None) -> NDArray[np.float32]:
-        """X (n, d) -> float32 (n, d). A modality not seen in ``fit``, or None, is centred by the mean of the means."""
+        """Centre X (n, d) -> float32 (n, d). A modality not seen in ``fit``, or None, is centred by the mean of the
+        means."""
         return self._center(X, modality)
 
     def encode_documents(self, X: Any, modality: Modality) -> NDArray[np.float32]:
@@ -92,7 +93,7 @@ class Center(Step):
         return centred
 
     def mean(self, modality: str | None) -> NDArray[np.float32]:
-        """What is subtracted from rows of a modality."""
+        """Return the mean that is subtracted from rows of a modality."""
         labels = self.labels_.tolist()
         mean: NDArray[np.float32] = (
             self.means_[labels.index(modality)] if modality in labels else self.means_.mean(axis=0)
@@ -101,7 +102,8 @@ class Center(Step):
 
 
 def _differ(rows: NDArray[Any], mean: NDArray[np.float64]) -> bool:
-    """Whether some row differs from the mean; centring would leave nothing to search by of rows that are all equal."""
+    """Return whether some row differs from the mean; centring would leave nothing to search by of rows that are all
+    equal."""
     least = ALIKE * np.square(mean).sum()
     blocks = (rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK))  # mostly the first one decides
     return any(np.square(block - mean).sum(axis=1).max() > least for block in blocks)
@@ -152,7 +154,7 @@ class RandomRotation(Step):
         return int(self.rotation_.shape[1])
 
     def transform(self, X: NDArray[Any]) -> NDArray[np.float32]:
-        """X (n, d) -> float32 (n, expand * d)."""
+        """Rotate X (n, d) -> float32 (n, expand * d)."""
         X = self._validate(X, reset=False)
         rotated: NDArray[np.float32] = X.astype(np.float32, copy=False) @ self.rotation_
         return rotated
@@ -182,7 +184,7 @@ class CReLU(Step):
         return 2 * int(self.n_features_in_)
 
     def transform(self, X: NDArray[Any]) -> NDArray[np.float32]:
-        """X (n, d) -> float32 (n, 2 d), all >= 0."""
+        """Rectify X (n, d) -> float32 (n, 2 d), all >= 0."""
         X = self._validate(X, reset=False).astype(np.float32)
         halves: NDArray[np.float32] = np.concatenate([X, -X], axis=1)
         return np.maximum(halves, 0)
@@ -223,12 +225,12 @@ class ShiftedCReLU(Step):
         return 2 * int(self.n_features_in_)
 
     def transform(self, X: Any) -> NDArray[np.float32]:
-        """The document side: X (n, d) -> float32 (n, 2 d), all >= 0."""
+        """Encode documents: X (n, d) -> float32 (n, 2 d), all >= 0."""
         X = self._validate(X, reset=False)
         return _halves(X, self.shift_)
 
     def encode_queries(self, X: Any, modality: Modality) -> NDArray[np.float32]:
-        """The query side: X (n, d) -> float32 (n, 2 d), all >= 0."""
+        """Encode queries: X (n, d) -> float32 (n, 2 d), all >= 0."""
         return _halves(self._validate(X, reset=False), np.zeros(1, np.float32))
 
 

@@ -17,20 +17,20 @@ FIELD = "words"
 
 
 def to_counts(terms: TermMatrix) -> list[dict[str, int]]:
-    """One {term: frequency} per row of ``terms`` (n, V), in the order of the columns."""
+    """Return one {term: frequency} per row of ``terms`` (n, V), in the order of the columns."""
     pairs = zip(terms.indices.tolist(), terms.data.tolist(), strict=True)
     words = [(f"t{j}", int(f)) for j, f in pairs]
     return [dict(words[a:b]) for a, b in zip(terms.indptr[:-1], terms.indptr[1:], strict=True)]
 
 
 def to_text(terms: TermMatrix) -> list[str]:
-    """Surrogate text of each row: "t17 t17 t203"."""
+    """Write the surrogate text of each row: "t17 t17 t203"."""
     return [" ".join(" ".join([word] * f) for word, f in row.items()) for row in to_counts(terms)]
 
 
 def to_words(terms: TermMatrix, words: Mapping[int, str]) -> list[str]:
-    """Text of each row in which a term is its word: "rocket rocket desert", the most frequent first, ties by term.
-    Terms without a word are left out."""
+    """Write each row as a text in which a term is its word: "rocket rocket desert", the most frequent first, ties by
+    term. Terms without a word are left out."""
     rows = []
     for first, end in zip(terms.indptr[:-1], terms.indptr[1:], strict=True):
         order = first + np.argsort(-terms.data[first:end], kind="stable")
@@ -40,12 +40,12 @@ def to_words(terms: TermMatrix, words: Mapping[int, str]) -> list[str]:
 
 
 def word_fields(words: Mapping[int, str]) -> dict[str, FieldType]:
-    """The metadata fields that an index has for a code with these words."""
+    """Return the metadata fields that an index has for a code with these words."""
     return {FIELD: "text"} if words else {}
 
 
 def with_words(items: Sequence[Item], terms: TermMatrix, words: Mapping[int, str]) -> list[Item]:
-    """The items, and in the field ``FIELD`` of pictures the words of their ``terms``; unchanged without ``words``."""
+    """Write the words of their ``terms`` into the field ``FIELD`` of pictures; without ``words`` nothing changes."""
     if not words:
         return list(items)
     texts = to_words(terms, words)

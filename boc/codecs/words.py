@@ -77,7 +77,7 @@ class WordTerms(Center):
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, *, z: int = 32, query_z: int = 32) -> WordTerms:
-        """The step with the words of ``codebook``; ``fit`` learns the mean of the pictures only."""
+        """Make the step with the words of ``codebook``; ``fit`` learns the mean of the pictures only."""
         step = cls(len(codebook), z, query_z)
         step._given = codebook
         return step
@@ -86,7 +86,7 @@ class WordTerms(Center):
         return Step.learning_bytes(self, rows, width, n_items)
 
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> WordTerms:
-        """``fit`` to all blocks at once: the directions are learned from them too."""
+        """Fit to all blocks at once: the directions are learned from them too."""
         Step.fit_blocks(self, blocks, n_items)
         return self
 
@@ -124,18 +124,18 @@ class WordTerms(Center):
         return len(self.vocabulary_)
 
     def transform(self, X: NDArray[Any], modality: str | None = None) -> sparse.csr_array:
-        """The document side: X (n, d) -> float32 csr (n, p), at most ``z`` values per row, all above 0."""
+        """Encode documents: X (n, d) -> float32 csr (n, p), at most ``z`` values per row, all above 0."""
         return self._nearest(unit_rows(self._center(X, modality)), self.z)
 
     def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
         return self.transform(X, modality)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
-        """The query side: X (n, d) -> float32 csr (n, p), at most ``query_z`` values per row, all above 0."""
+        """Encode queries: X (n, d) -> float32 csr (n, p), at most ``query_z`` values per row, all above 0."""
         return self._nearest(unit_rows(self._center(X, modality)), self.query_z)
 
     def _nearest(self, rows: NDArray[np.float32], z: int) -> sparse.csr_array:
-        """The dot products of rows with their ``z`` nearest words, those above 0."""
+        """Return the dot products of rows with their ``z`` nearest words, those above 0."""
         dots = np.concatenate([row[None] @ self.vocabulary_.T for row in rows])
         columns = largest(dots, min(z, dots.shape[1]))
         values = np.take_along_axis(dots, columns, axis=1)

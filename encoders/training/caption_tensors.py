@@ -111,7 +111,7 @@ class Captions:
 
     @torch.inference_mode()
     def means(self, network: Network, numbers: Sequence[int] | NDArray[np.int64], device: str) -> Tensor:
-        """Mean output of the text tower over the tokens of each caption, float32 (len(numbers), h)."""
+        """Return the mean output of the text tower over the tokens of each caption, float32 (len(numbers), h)."""
         if self.frozen:
             words = np.load(self._path, mmap_mode="r", allow_pickle=False)
             spans = ((self._offsets[i], self._offsets[i + 1]) for i in numbers)
@@ -129,7 +129,7 @@ class Captions:
         return torch.stack([rows[int(i)] for i in numbers])
 
     def bags(self, numbers: Sequence[int] | NDArray[np.int64]) -> sparse.csr_array:
-        """Relative frequency of each id in each caption, float64 (len(numbers), size)."""
+        """Return the relative frequency of each id in each caption, float64 (len(numbers), size)."""
         rows = np.repeat(np.arange(len(numbers)), [len(self.ids[i]) for i in numbers])
         shares = np.concatenate([np.full(len(self.ids[i]), 1 / len(self.ids[i])) for i in numbers])
         columns = np.concatenate([self.ids[i] for i in numbers])

@@ -21,7 +21,7 @@ CELLS: dict[str, tuple[type[nn.GRU | nn.LSTM], type[nn.GRUCell | nn.LSTMCell]]] 
 
 
 def caption_targets(ids: Sequence[Sequence[int]], max_length: int = MAX_LENGTH, pad: int = 0) -> Tensor:
-    """Ids of whole captions, start to end, as targets (B, T) int64, T at most ``max_length``.
+    """Pad the ids of whole captions, start to end, to targets (B, T) int64, T at most ``max_length``.
 
     A longer caption is cut and keeps its last id, the end. A shorter one is followed by at least one pad, which the
     branch must predict too.
@@ -65,7 +65,8 @@ class CaptionBranch(nn.Module):
     def forward(
         self, regions: Tensor, lengths: Tensor, targets: Tensor, owners: Tensor | None = None, pad: int = 0
     ) -> Tensor:
-        """Negative log-likelihood of the captions, word by word given the words before, summed, over their number.
+        """Compute the negative log-likelihood of the captions, word by word given the words before, summed, over their
+        number.
 
         regions (B, n, dim) with lengths (B,) of at least 1; targets (C, T) from ``caption_targets``, which count from
         the second to the first pad. ``owners`` (C,) are the pictures of the captions; without them C is B and caption i

@@ -38,18 +38,19 @@ class Pairs:
         return self._take(np.sort(order[held_out:])), self._take(np.sort(order[:held_out]))
 
     def apart(self, pictures: Collection[int]) -> tuple[Pairs, Pairs]:
-        """(rest, those of ``pictures``, numbers as in ``self.pictures``), both in order."""
+        """Take out ``pictures``, numbers as in ``self.pictures``; return (rest, those), both in order."""
         mask = np.isin(self.pictures, np.fromiter(pictures, np.int64))
         return self._take(np.flatnonzero(~mask)), self._take(np.flatnonzero(mask))
 
     def sample(self, size: int, seed: int) -> Pairs:
-        """At most ``size`` random pictures, with their captions."""
+        """Return at most ``size`` random pictures, with their captions."""
         return self._take(np.sort(np.random.default_rng(seed).permutation(len(self))[:size]))
 
     def batches(
         self, size: int, per_picture: int, rng: np.random.Generator
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Tensor]]:
-        """One pass in random order: picture numbers, numbers of ``per_picture`` captions of each, and their owners."""
+        """Yield one pass in random order: picture numbers, numbers of ``per_picture`` captions of each, and their
+        owners."""
         order = rng.permutation(len(self))
         for start in range(0, len(order) - size + 1, size):
             chosen = order[start : start + size]
@@ -77,7 +78,7 @@ class RegionReader:
             self.boxes = file.mapped("image", "ragged/boxes")
 
     def __call__(self, pictures: Sequence[int] | NDArray[np.int64], keep: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-        """Padded features (B, n, d), boxes (B, n, 4), lengths (B,).
+        """Read padded features (B, n, d), boxes (B, n, 4), lengths (B,).
 
         Each region is kept with probability ``keep`` (by torch's generator), at least one per picture.
         """
@@ -96,7 +97,8 @@ class RegionReader:
 
 
 def numbers_of(path: Path, ids: Collection[str]) -> list[int]:
-    """The numbers of the pictures with these ids in a regions file. EncoderError if the file has none of them."""
+    """Return the numbers of the pictures with these ids in a regions file. EncoderError if the file has none of
+    them."""
     with FeatureFile(path) as file:
         numbers = [number for number, item in enumerate(file.items("image")) if item.id in ids]
     if not numbers:
@@ -105,7 +107,7 @@ def numbers_of(path: Path, ids: Collection[str]) -> list[int]:
 
 
 def read_pairs(path: Path, ids: set[str] | None) -> tuple[Pairs, list[Item]]:
-    """Pictures with captions of a regions file (only those of ``ids``, if given), and those captions.
+    """Read the pictures with captions of a regions file (only those of ``ids``, if given), and those captions.
 
     Raises EncoderError if no picture has a caption.
     """

@@ -1,4 +1,4 @@
-"""What training reads in the place of captions: fragments of them, and captions turned round.
+"""Texts that training reads instead of captions: fragments of them, and captions turned round.
 
 Queries are shorter than captions. A fragment is a run of words. It describes the picture of its caption, and perhaps
 others: a picture whose captions have all of its words is no negative of it. So "red rocket" has to be told apart from
@@ -22,7 +22,7 @@ from .data import Pairs
 
 
 class Fragments:
-    """Cuts captions to fragments, and finds the pictures that are negatives of a fragment.
+    """Fragments of captions, and the pictures that are negatives of a fragment.
 
     ``ids`` are the token ids of the captions, the first and the last of each special; ``stops`` are ids of words
     without content; a caption is cut with probability ``share``.
@@ -38,18 +38,18 @@ class Fragments:
         }
 
     def cut(self, numbers: Sequence[int], rng: np.random.Generator) -> list[list[int]]:
-        """The ids of the captions ``numbers``, or of fragments of them."""
+        """Return the ids of the captions ``numbers``, or of fragments of them."""
         return [self._cut(list(self._ids[number]), rng) for number in numbers]
 
     def apart(self, pictures: NDArray[np.int64], rows: Sequence[Sequence[int]]) -> Tensor:
-        """Boolean (pictures, rows): whether the captions of a picture lack a word of the row, so that it is a
+        """Return whether (pictures, rows) the captions of a picture lack a word of the row, so that it is a
         negative."""
         contents = [frozenset(row[1:-1]) - self._stops for row in rows]
         vocabularies = [self._words_of[int(picture)] for picture in pictures]
         return torch.tensor([[not words <= have for words in contents] for have in vocabularies])
 
     def _cut(self, row: list[int], rng: np.random.Generator) -> list[int]:
-        """A run of at least one word that is no stop word, if there is such a word."""
+        """Return a run of at least one word that is no stop word, if there is such a word."""
         places = [i for i in range(1, len(row) - 1) if row[i] not in self._stops]
         if not places or rng.random() >= self._share:
             return row
@@ -61,8 +61,8 @@ class Fragments:
 def exchange_opposites(
     rows: Sequence[Sequence[int]], opposites: Mapping[int, int], stops: Collection[int]
 ) -> tuple[list[int], list[list[int]]]:
-    """The places of the ``rows`` that say where something is, and these rows with each word of ``opposites``
-    exchanged.
+    """Exchange each word of ``opposites`` in the ``rows`` that say where something is; return their places and the new
+    rows.
 
     A row needs a word with content beside them: "to the left" alone is as true as "to the right".
     """

@@ -1,4 +1,4 @@
-"""Learns terms from pictures and their captions: a codebook in the loop of the training.
+"""Training of terms from pictures and their captions: a codebook in the loop of the training.
 
 The head (``boc.codecs.learned``) begins as a codebook, spherical k-means over the rows of both modalities, and is then
 trained like an encoder: an item has its ``z`` largest activations, of unit length, and each caption is to be nearer to

@@ -14,7 +14,7 @@ from torch import Tensor
 def hinge(
     scores: Tensor, positive: Tensor, margin: float = 0.2, negatives: int = 1, apart: Tensor | None = None
 ) -> Tensor:
-    """Hinge-based triplet loss (VSE++; TERN, section IV), both directions, summed over the batch.
+    """Compute the hinge-based triplet loss (VSE++; TERN, section IV), both directions, summed over the batch.
 
     Each positive pair (i, j) pays the mean of max(0, margin + s - s_ij) over its ``negatives`` hardest negative
     sentences s in row i, and the same over pictures in column j. With one, as published, only the hardest counts; with
@@ -30,8 +30,9 @@ def hinge(
 
 
 def contrast(scores: Tensor, positive: Tensor, temperature: float, apart: Tensor | None = None) -> Tensor:
-    """Cross entropy of each positive pair against its negatives, both directions, summed over the batch (InfoNCE: van
-    den Oord et al., 2018; as in CLIP, Radford et al., ICML 2021). Scores are divided by ``temperature``."""
+    """Compute the cross entropy of each positive pair against its negatives, both directions, summed over the batch
+    (InfoNCE: van den Oord et al., 2018; as in CLIP, Radford et al., ICML 2021). Scores are divided by
+    ``temperature``."""
     others = _others(scores, positive, apart) / temperature
     images, sentences = positive.nonzero(as_tuple=True)
     own = scores[images, sentences] / temperature
@@ -40,11 +41,11 @@ def contrast(scores: Tensor, positive: Tensor, temperature: float, apart: Tensor
 
 
 def preference(scores: Tensor, others: Tensor, temperature: float) -> Tensor:
-    """Mean cross entropy of choosing each of ``scores`` (n,) between itself and the one of ``others`` (n,) beside it;
-    both are divided by ``temperature``."""
+    """Compute the mean cross entropy of choosing each of ``scores`` (n,) between itself and the one of ``others`` (n,)
+    beside it; both are divided by ``temperature``."""
     return torch.nn.functional.softplus((others - scores) / temperature).mean()
 
 
 def _others(scores: Tensor, positive: Tensor, apart: Tensor | None) -> Tensor:
-    """The scores of negative pairs, and -inf elsewhere."""
+    """Return the scores of negative pairs, and -inf elsewhere."""
     return scores.masked_fill(positive if apart is None else positive | ~apart, -torch.inf)

@@ -62,9 +62,10 @@ class Objective(nn.Module):
         apart: Tensor | None = None,
         turned: Sequence[int] = (),
     ) -> Tensor:
-        """The loss of pictures with ``lengths`` regions and the captions ``numbers``; ``positive`` (pictures, captions)
-        says which captions describe which picture, ``apart`` which do not (see losses.py), ``negatives`` how many count
-        (see ``hinge``). The chunks hold the captions, then those at the places ``turned`` once more, turned round."""
+        """Compute the loss of pictures with ``lengths`` regions and the captions ``numbers``; ``positive`` (pictures,
+        captions) says which captions describe which picture, ``apart`` which do not (see losses.py), ``negatives`` how
+        many count (see ``hinge``). The chunks hold the captions, then those at the places ``turned`` once more, turned
+        round."""
         losses = []
         for part in self.parts:
             if part == "generation":
@@ -83,14 +84,14 @@ class Objective(nn.Module):
         return 0.5 * weighted.sum()
 
     def _regions(self, sets: Tensor) -> Tensor:
-        """The rows of ``sets`` that are regions, without special rows."""
+        """Return the rows of ``sets`` that are regions, without special rows."""
         before, behind = self._margins
         return sets[:, before : sets.shape[1] - behind]
 
     def _ranking_loss(
         self, part: str, scores: Tensor, positive: Tensor, negatives: int, apart: Tensor | None
     ) -> Tensor:
-        """The loss of the scores of ``matching`` or ``alignment``."""
+        """Compute the loss of the scores of ``matching`` or ``alignment``."""
         config, matching = self.config, part == "matching"
         if matching and config.sinkhorn:
             scores = sinkhorn(scores, config.sinkhorn, config.sinkhorn_temperature)
@@ -100,14 +101,14 @@ class Objective(nn.Module):
         return hinge(scores, positive, config.margin if matching else config.alignment_margin, negatives, apart)
 
     def _opposites_loss(self, scores: Tensor, positive: Tensor, turned: Sequence[int]) -> Tensor:
-        """The loss of captions beside themselves turned round, for their own pictures."""
+        """Compute the loss of captions beside themselves turned round, for their own pictures."""
         places = torch.tensor(turned, device=scores.device)
         own = positive.int().argmax(dim=0)[places]
         others = scores[own, positive.shape[1] + torch.arange(len(turned), device=scores.device)]
         return preference(scores[own, places], others, self.config.alignment_temperature)
 
     def scores(self, part: str, images: Encoded, region_mask: Tensor, chunks: Sequence[Chunk]) -> Tensor:
-        """Scores (pictures, captions) by ``matching`` or ``alignment``."""
+        """Score pictures and captions (pictures, captions) by ``matching`` or ``alignment``."""
         columns = []
         for chunk in chunks:
             if part == "matching":

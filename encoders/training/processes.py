@@ -31,7 +31,7 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes files and shows progress."""
+        """True if this process writes files and shows progress."""
         return self.rank == 0
 
     def wait(self) -> None:
@@ -41,7 +41,7 @@ class Processes:
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
-        """The first process runs the block; then the others do."""
+        """Let the first process run the block, then the others."""
         if not self.first:
             self.wait()
         yield
@@ -65,7 +65,7 @@ class Processes:
                     tensor /= self.count
 
     def of_first(self, value: float, device: str) -> float:
-        """The ``value`` of the first process."""
+        """Return the ``value`` of the first process."""
         if self.count == 1:
             return value
         shared = torch.tensor(value, dtype=torch.float64, device=device)
@@ -75,7 +75,7 @@ class Processes:
 
 @contextmanager
 def join_processes() -> Iterator[Processes]:
-    """The processes of this ``torchrun``; without it, this process alone.
+    """Yield the processes of this ``torchrun``; without it, this process alone.
 
     EncoderError if the machine has GPUs, but fewer than processes.
     """

@@ -46,7 +46,7 @@ class Recipe:
 
     @classmethod
     def of(cls, name: str, settings: Mapping[str, str]) -> Recipe:
-        """The recipe ``name`` of RECIPES with other ``settings``: fields of the network's configuration, of
+        """Make the recipe ``name`` of RECIPES with other ``settings``: fields of the network's configuration, of
         TrainConfig, and of this class.
 
         EncoderError for an unknown name or an invalid value.
@@ -71,7 +71,7 @@ class Recipe:
         return recipe
 
     def _check_vector(self) -> None:
-        """EncoderError if nothing would train the vectors that an index holds."""
+        """Raise EncoderError if nothing trains the vectors that an index holds."""
         defaults = {field.name: field.default for field in fields(NETWORKS[self.kind].Config)}
         vector = self.sizes.get("vector", defaults.get("vector"))
         if "matching" not in self.train.objective.split("+") and vector != "mean":
@@ -91,8 +91,8 @@ def _types(config: type) -> dict[str, str]:
 def describe(
     recipe: Recipe, items: str, source: RegionSource, validate: Collection[str] | None = None
 ) -> dict[str, Any]:
-    """Everything that determines the result of a run: the recipe, the digest of the items, that of the region source,
-    that of the ids of the pictures to ``validate`` on, if they are named.
+    """Describe everything that determines the result of a run: the recipe, the digest of the items, that of the region
+    source, that of the ids of the pictures to ``validate`` on, if they are named.
 
     EncoderError for a missing text tower, or a source without the boxes that the network reads, before regions are
     extracted.
@@ -106,13 +106,13 @@ def describe(
 
 
 def check_place(folder: Path) -> None:
-    """BocError if a run into ``folder`` would replace files that do not belong to a model."""
+    """Raise BocError if a run into ``folder`` would replace files that do not belong to a model."""
     check_model_folder(folder)
 
 
 def check_size(recipe: Recipe, pictures: int, validated: int | None = None) -> None:
-    """EncoderError if so few pictures leave nothing to train or to validate on, before regions are cut; ``validated``
-    of them are named."""
+    """Raise EncoderError, before regions are cut, if too few pictures are left to train or to validate on;
+    ``validated`` of them are named."""
     held_out, batch = recipe.train.held_out, recipe.train.batch_size
     if validated is not None and pictures == validated:
         raise EncoderError(
@@ -131,7 +131,7 @@ def check_size(recipe: Recipe, pictures: int, validated: int | None = None) -> N
 
 
 def is_finished(folder: Path, run: Mapping[str, Any]) -> bool:
-    """Whether ``folder`` holds the result of ``run``. EncoderError if it holds another run, finished or not."""
+    """Return whether ``folder`` holds the result of ``run``. EncoderError if it holds another run, finished or not."""
     note = folder / "training.json"
     if not note.exists():
         return False
@@ -146,7 +146,7 @@ def is_finished(folder: Path, run: Mapping[str, Any]) -> bool:
 
 
 def best(folder: Path) -> Recalls:
-    """The recalls, on the held-out pictures, of the weights that a finished run kept."""
+    """Return the recalls, on the held-out pictures, of the weights that a finished run kept."""
     state = RunState(**json.loads((folder / "history.json").read_text(encoding="utf-8")))
     entry = next(e for e in state.history if e["step"] == state.best_step)
     return Recalls(Recall(**entry["text_to_image"]), Recall(**entry["image_to_text"]))

@@ -69,7 +69,7 @@ class RunState:
     history: list[dict[str, Any]] | tuple[()] = ()
 
     def over(self, config: TrainConfig, steps: int) -> bool:
-        """Whether the last step is done, or ``patience`` validations brought no improvement."""
+        """Return whether the last step is done, or ``patience`` validations brought no improvement."""
         since = sum(entry["step"] > self.best_step for entry in self.history)
         return self.step >= steps or since >= config.patience
 
@@ -209,7 +209,7 @@ class Trainer:
         update_average(self.average, self.learned, self.config.average, self.state.step)
 
     def _forward(self, pictures: Any, numbers: Any, positive: Tensor) -> Tensor:
-        """The loss of a batch."""
+        """Compute the loss of a batch."""
         step = self.state.step
         torch.manual_seed(self.config.seed * 1_000_003 + step)
         self.network.train()
@@ -228,14 +228,15 @@ class Trainer:
         return loss
 
     def _group(self, step: int) -> tuple[int, int]:
-        """The place of a batch among those whose gradients are added, and their number, smaller at the end of an
+        """Return the place of a batch among those whose gradients are added, and their number, smaller at the end of an
         epoch."""
         done = step % self.steps_per_epoch
         place = done % self.config.accumulate
         return place, min(self.config.accumulate, self.steps_per_epoch - (done - place))
 
     def _read(self, pictures: Any, numbers: Any, step: int) -> tuple[list[list[int]] | None, Tensor | None, list[int]]:
-        """The texts to read instead of the captions; the negative pairs; which texts are turned round at the end."""
+        """Return the texts to read instead of the captions; the negative pairs; which texts are turned round at the
+        end."""
         rows: list[list[int]] | None = None
         apart: Tensor | None = None
         turned: list[int] = []
@@ -249,7 +250,7 @@ class Trainer:
         return rows, apart, turned
 
     def _factor(self, step: int) -> float:
-        """The factor of the learning rate."""
+        """Return the factor of the learning rate."""
         if self.config.schedule == "cosine":
             return cosine(step, self.config.warmup, self.steps)
         past = step // self.steps_per_epoch // self.config.decay_epochs
@@ -282,7 +283,7 @@ class Trainer:
         self.average = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
 
     def _load_relevance(self) -> NDArray[np.float32]:
-        """The relevance of the held-out pictures to their captions. BocError if the file is of others."""
+        """Return the relevance of the held-out pictures to their captions. BocError if the file is of others."""
         texts = [self.captions.texts[number] for numbers in self.held_out.captions for number in numbers]
         if self.config.relevance in ("", *RELEVANCES):
             by: Relevance = "graph" if self.config.relevance == "graph" else "rouge-l"
@@ -292,8 +293,7 @@ class Trainer:
         return relevance
 
     def _validate(self) -> tuple[Recalls, Ndcg | None]:
-        """Recalls and NDCG of the averaged weights on the held-out pictures; the best weights are written to the
-        folder."""
+        """Evaluate the averaged weights on the held-out pictures, and write the best weights to the folder."""
         weights = {name: parameter.detach().clone() for name, parameter in self.learned.items()}
         self._set(self.average)
         owners = self.held_out.owners
@@ -319,14 +319,14 @@ class Trainer:
 
 
 def _plain_attention(device: str) -> AbstractContextManager[None]:
-    """On a CPU the fused attention takes several times as long to go back through as the plain one, for sets of some
+    """Use plain attention on a CPU, where the gradients of the fused one take several times as long for sets of some
     dozen rows."""
     context: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext()
     return context
 
 
 def cosine(step: int, warmup: int, steps: int) -> float:
-    """Factor of the learning rate at ``step`` (from 0): linear up, then half a cosine down to 0."""
+    """Return the factor of the learning rate at ``step`` (from 0): linear up, then half a cosine down to 0."""
     if step < warmup:
         return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
@@ -344,7 +344,8 @@ def update_average(average: dict[str, Tensor], learned: Mapping[str, Tensor], de
 def validate(
     network: Network, objective: Objective, pairs: Pairs, regions: RegionReader, captions: Captions, device: str
 ) -> NDArray[np.float32]:
-    """The ranking scores of ``objective`` (captions, pictures), of the pictures of ``pairs`` and all their captions."""
+    """Compute the ranking scores of ``objective`` (captions, pictures), of the pictures of ``pairs`` and all their
+    captions."""
     network.eval()
     objective.eval()
     numbers = np.concatenate(pairs.captions)

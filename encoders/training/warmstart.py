@@ -39,7 +39,7 @@ class Projection:
 
 
 def cca(X: Tensor, Y: Tensor, rank: int) -> tuple[Projection, Projection]:
-    """The ``rank`` most correlated directions of X (n, d) and Y (n, e), rows paired.
+    """Return the ``rank`` most correlated directions of X (n, d) and Y (n, e), rows paired.
 
     Directions are weighted by their correlation, and scaled so that projections have unit variance on the whole.
     """
@@ -135,7 +135,7 @@ def _start_vsrn(network: Vsrn, regions: Tensor, words: Tensor) -> None:
 
 
 def _whitening(X: Tensor, ridge: float) -> Tensor:
-    """Inverse square root of the covariance of the centred X, plus ``ridge`` times its mean variance."""
+    """Return the inverse square root of the covariance of the centred X, plus ``ridge`` times its mean variance."""
     C = X.T @ X / len(X)
     values, vectors = torch.linalg.eigh(C + ridge * C.diagonal().mean() * torch.eye(len(C), dtype=C.dtype))
     root: Tensor = vectors / values.clamp(min=1e-12).sqrt() @ vectors.T
@@ -161,7 +161,7 @@ def _split_rectified(fusion: Any, projection: Projection, half: int, rank: int) 
 
 
 def _project(weight: Tensor, bias: Tensor, projection: Projection) -> None:
-    """Weight (out, in) and bias (out,) of a linear map: the projection, and weak noise in the rest."""
+    """Set the weight (out, in) and bias (out,) of a linear map to the projection, with weak noise in the rest."""
     rank = projection.matrix.shape[1]
     weight.mul_(QUIET)
     bias.zero_()
