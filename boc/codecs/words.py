@@ -79,7 +79,7 @@ class WordTerms(Center):
     def from_codebook(cls, codebook: Codebook, *, z: int = 32, query_z: int = 32) -> WordTerms:
         """Make the step with the words of ``codebook``; ``fit`` learns the mean of the pictures only."""
         step = cls(len(codebook), z, query_z)
-        step._given = codebook
+        step._codebook = codebook
         return step
 
     def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
