@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,8 +60,8 @@ def slow_soft(sets: Ragged, C: NDArray[np.float32], kind: str, aggregate: str, z
             if kind == "deviation":
                 S.append([s - sum(similar) / len(D) for s in similar])
             else:
-                kept = sorted(range(len(C)), key=lambda k: D[k])[:budget]
-                S.append([similar[k] if k in kept else 0.0 for k in range(len(C))])
+                nearest_of = sorted(range(len(C)), key=lambda k: D[k])[:budget]
+                S.append([similar[k] if k in nearest_of else 0.0 for k in range(len(C))])
         columns = [[row[k] for row in S] or [0.0] for k in range(len(C))]
         row = [sum(column) if aggregate == "sum" else max(column) for column in columns]
         if kind == "deviation":
@@ -98,17 +96,15 @@ def test_soft_assignment_aggregates_similarities(
 ) -> None:
     sets, codebook = random_sets(sizes, seed, 2.0), book(p, seed + 1)
     step = SoftAssignment.from_codebook(codebook, similarity=kind, aggregate=aggregate, z=z)
-    found = step.transform(sets)
-    assert found.dtype == np.float32
-    wanted = slow_soft(sets, codebook.centroids, kind, aggregate, z)
-    np.testing.assert_allclose(found.toarray(), wanted, rtol=2e-2 if kind == "printed" else 1e-4, atol=1e-6)
-    assert found.has_sorted_indices
+    terms = step.transform(sets)
+    assert terms.dtype == np.float32
+    expected = slow_soft(sets, codebook.centroids, kind, aggregate, z)
+    np.testing.assert_allclose(terms.toarray(), expected, rtol=2e-2 if kind == "printed" else 1e-4, atol=1e-6)
+    assert terms.has_sorted_indices
 
 
 @given(sizes=SIZES, seed=SEEDS, modality=st.sampled_from(MODALITIES), side=st.sampled_from(["documents", "queries"]))
-def test_a_centred_codebook_compares_concepts_less_their_mean(
-    sizes: list[int], seed: int, modality: Modality, side: str
-) -> None:
+def test_means_and_axes_move_concepts(sizes: list[int], seed: int, modality: Modality, side: str) -> None:
     sets, codebook = random_sets(sizes, seed), book(5, seed + 1)
     means = np.random.default_rng(seed).standard_normal((2, codebook.identity.dim)).astype(np.float32)
     axes = np.random.default_rng(seed + 2).standard_normal((WIDTH, WIDTH)).astype(np.float32)
@@ -117,27 +113,11 @@ def test_a_centred_codebook_compares_concepts_less_their_mean(
         shifted = Ragged(moved if scaled is None else moved @ scaled, sets.offsets)
         for kind in (HardAssignment, SoftAssignment):
             step = kind.from_codebook(replace(codebook, means=means, axes=scaled))
-            found = getattr(step, f"encode_{side}")(sets, modality)
-            assert found.toarray().tolist() == kind.from_codebook(codebook).transform(shifted).toarray().tolist()
+            terms = getattr(step, f"encode_{side}")(sets, modality)
+            assert terms.toarray().tolist() == kind.from_codebook(codebook).transform(shifted).toarray().tolist()
 
 
-@given(sizes=st.lists(st.integers(1, 4), min_size=2, max_size=4), seed=SEEDS)
-def test_the_printed_formula_gives_our_cosines_where_all_distances_exceed_1(sizes: list[int], seed: int) -> None:
-    sets, codebook = random_sets(sizes, seed), book(5, seed + 1)
-    sets = Ragged(sets.values + 20, sets.offsets)
-    found = SoftAssignment.from_codebook(codebook, similarity="printed").transform(sets).toarray()
-    literal = [[sum(1 / (1 - distance(v, c)) for v in sets[i]) for c in codebook.centroids] for i in range(len(sets))]
-    np.testing.assert_allclose(cosines(found), cosines(np.array(literal)), rtol=1e-4)
-    assert (np.array(literal) < 0).all()
-
-
-def cosines(X: NDArray[Any]) -> NDArray[Any]:
-    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
-    product: NDArray[Any] = unit @ unit.T
-    return product
-
-
-def test_queries_have_a_budget_of_their_own() -> None:
+def test_soft_query_budget() -> None:
     sets, codebook = random_sets([3, 2], 0), book(8)
     step = SoftAssignment.from_codebook(codebook, z=2, query_z=5)
     assert same_matrix(step.encode_documents(sets, "image"), step.transform(sets))
@@ -146,7 +126,7 @@ def test_queries_have_a_budget_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"z": 3}, {"z": 3, "aggregate": "max"}])
-def test_more_rows_than_a_block_change_nothing(options: dict[str, Any]) -> None:
+def test_blocks_equal_whole(options: dict[str, Any]) -> None:
     sets, codebook = random_sets([0, 3, 9, 0, *[1, 2, 40] * 500, 0], 0), book(8)
     assert len(sets.values) > kmeans.ROWS
     soft, hard = SoftAssignment.from_codebook(codebook, **options), HardAssignment.from_codebook(codebook)
@@ -156,7 +136,7 @@ def test_more_rows_than_a_block_change_nothing(options: dict[str, Any]) -> None:
         np.testing.assert_allclose(step.transform(sets).toarray(), whole, rtol=exact)
 
 
-def test_a_block_stays_small_beside_many_centroids() -> None:
+def test_row_block_memory() -> None:
     """Neither a dense block of distances nor the kept ones of a sparse block exceed 64 MB of float64."""
     for p in (1, 1000, 65_536):
         centroids = np.empty((p, 1), np.float32)
@@ -169,7 +149,7 @@ def test_a_block_stays_small_beside_many_centroids() -> None:
 
 @given(seed=SEEDS, z=st.integers(1, 5))
 @settings(max_examples=5)
-def test_many_rows_find_the_same_centroids_as_few(seed: int, z: int) -> None:
+def test_nearest_of_many_rows_equals_few(seed: int, z: int) -> None:
     """faiss is asked for many, numpy for few."""
     rng = np.random.default_rng(seed)
     X, C = (rng.standard_normal((n, WIDTH)).astype(np.float32) + 3 for n in (kmeans.SMALL // 6 + 1, 6))
@@ -180,7 +160,7 @@ def test_many_rows_find_the_same_centroids_as_few(seed: int, z: int) -> None:
         np.testing.assert_allclose(squared[:30], exact, rtol=1e-4, atol=1e-4)
 
 
-def test_directions_ignore_length() -> None:
+def test_spherical_ignores_length() -> None:
     sets = random_sets([2, 3], 0)
     longer = Ragged(sets.values * 7, sets.offsets)
     for step in (SoftAssignment(5, spherical=True), HardAssignment(5, spherical=True)):
@@ -191,15 +171,15 @@ def test_directions_ignore_length() -> None:
         )
 
 
-def test_clusters_are_found_whatever_the_seed_and_the_same_for_one_seed() -> None:
+def test_kmeans_finds_clusters() -> None:
     rng = np.random.default_rng(0)
     centres = 10 * np.eye(WIDTH, dtype=np.float32)
     X = (np.repeat(centres, 50, axis=0) + rng.standard_normal((200, WIDTH)) / 10).astype(np.float32)
-    found = kmeans.kmeans(X, WIDTH, seed=3)
-    order = found.argmax(axis=1)
+    centroids = kmeans.kmeans(X, WIDTH, seed=3)
+    order = centroids.argmax(axis=1)
     assert sorted(order.tolist()) == [0, 1, 2, 3]
-    np.testing.assert_allclose(found, X.reshape(WIDTH, 50, WIDTH).mean(axis=1)[order], atol=1e-4)
-    assert np.array_equal(found, kmeans.kmeans(X, WIDTH, seed=3))
+    np.testing.assert_allclose(centroids, X.reshape(WIDTH, 50, WIDTH).mean(axis=1)[order], atol=1e-4)
+    assert np.array_equal(centroids, kmeans.kmeans(X, WIDTH, seed=3))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +192,7 @@ def test_clusters_are_found_whatever_the_seed_and_the_same_for_one_seed() -> Non
         ({"aggregate": "mean"}, "sum, max; got 'mean'"),
     ],
 )
-def test_parameters_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+def test_soft_parameters_out_of_range(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SoftAssignment(**options).fit(random_sets([3], 0))
     if "clusters" not in options:
@@ -220,55 +200,47 @@ def test_parameters_out_of_range_are_refused(options: dict[str, Any], message: s
             SoftAssignment.from_codebook(book(3), **options)
 
 
-def test_a_chain_keeps_its_codebook_and_comes_back_the_same(tmp_path: Path) -> None:
-    codebook = book(6)
-    given_items = [embedded("image", [3, 0, 2], 0), embedded("text", [1, 4], 1)]
-    for steps in (concept_steps(codebook), concept_steps(codebook, "hard"), concept_steps(clusters=4, z=2)):
-        codec = SurrogateCodec(steps).fit(*given_items)
-        if steps[0].frozen:
-            assert np.array_equal(steps[0].centroids_, codebook.centroids)
-        restored = SurrogateCodec.restore(json.loads(json.dumps(codec.config())), codec.arrays())
-        for items in given_items:
-            terms = codec.encode_documents(items)
-            assert_canonical(terms, (len(items), codec.n_terms))
-            assert same_matrix(terms, restored.encode_documents(items))
-            assert same_matrix(codec.encode_queries(items), restored.encode_queries(items))
-        assert codec.encode_documents(given_items[0])[[1]].nnz == 0
+@pytest.mark.parametrize("assignment", ["hard", "soft"])
+def test_chain_fit_keeps_codebook(assignment: str) -> None:
+    codebook, items = book(6), embedded("image", [3, 0, 2], 0)
+    codec = SurrogateCodec(concept_steps(codebook, assignment)).fit(items)
+    assert np.array_equal(codec.arrays()["0.centroids_"], codebook.centroids)
+    assert_canonical(codec.encode_documents(items), (3, 6))
 
 
 def embedded(modality: Any, sizes: list[int], seed: int) -> Embeddings:
     return Embeddings(modality, np.ones((len(sizes), WIDTH), np.float32), random_sets(sizes, seed))
 
 
-def test_an_unknown_assignment_or_option_is_refused() -> None:
+def test_unknown_assignment_or_option() -> None:
     with pytest.raises(BocError, match="'fuzzy'; known: hard, soft"):
         concept_steps(book(3), "fuzzy")
     with pytest.raises(BocError, match="hard assignment does not take all of: z"):
         concept_steps(book(3), "hard", z=3)
 
 
-def test_items_without_concepts_are_refused_with_what_to_do() -> None:
+def test_items_without_concepts() -> None:
     codec = SurrogateCodec(concept_steps(book(3))).fit(embedded("image", [2], 0))
     with pytest.raises(BocError, match="--set concepts=false"):
         codec.encode_documents(Embeddings("image", np.ones((1, WIDTH), np.float32)))
 
 
 @pytest.mark.parametrize("kind", [HardAssignment, SoftAssignment])
-def test_stop_words_are_dropped_from_sentences_only(kind: Any) -> None:
+def test_drop_stopwords(kind: Any) -> None:
     words = [["a", "dog", "is", "in", "##side"], ["the"], []]
     texts = Embeddings("text", np.ones((3, WIDTH), np.float32), random_sets([5, 1, 0], 0), words=words)
     pictures = embedded("image", [2], 1)
     step = kind.from_codebook(book(4), drop_stopwords=True)
-    kept = step.read(texts)
-    assert kept.offsets.tolist() == [0, 3, 3, 3]
-    assert np.array_equal(kept.values, texts.concepts.values[[1, 3, 4]])  # type: ignore[union-attr]
+    concepts = step.read(texts)
+    assert concepts.offsets.tolist() == [0, 3, 3, 3]
+    assert np.array_equal(concepts.values, texts.concepts.values[[1, 3, 4]])  # type: ignore[union-attr]
     assert step.read(pictures) is pictures.concepts
     assert kind.from_codebook(book(4)).read(texts) is texts.concepts
     with pytest.raises(BocError, match="words are not known"):
         step.read(embedded("text", [2], 1))
 
 
-def test_the_scale_tells_rows_apart_that_are_nearly_parallel() -> None:
+def test_scale_separates_nearly_parallel_rows() -> None:
     """Dense rows of similarities are: 1,000 components of 0.03 that differ by a tenth. What rounding adds to the
     cosines of a query must stay small beside how they differ; a constant does no harm."""
     rng = np.random.default_rng(0)

@@ -43,7 +43,7 @@ COUNTS = st.lists(st.integers(0, 4), min_size=1, max_size=6)
 
 
 @given(counts=COUNTS, terms=st.integers(1, 9), density=st.integers(1, 100), seed=st.integers(0, 99))
-def test_codes_are_those_of_the_definition(counts: list[int], terms: int, density: int, seed: int) -> None:
+def test_codes_follow_definition(counts: list[int], terms: int, density: int, seed: int) -> None:
     step = fitted(sets([2, 3, 4], seed), sets([3, 1, 2, 2], seed + 100), terms=terms, density=density)
     fresh = sets(counts, seed + 200)
     pictures, sentences = (step.encode_documents(fresh, kind).toarray() for kind in ("image", "text"))
@@ -58,7 +58,7 @@ def test_codes_are_those_of_the_definition(counts: list[int], terms: int, densit
 
 
 @given(seed=st.integers(0, 99), density=st.integers(1, 99))
-def test_a_term_is_in_the_pictures_above_its_threshold(seed: int, density: int) -> None:
+def test_density_bounds_document_frequency(seed: int, density: int) -> None:
     pictures = sets([2] * 40, seed + 100)
     step = fitted(sets([3] * 5, seed), pictures, terms=4, density=density)
     counts = np.diff(step.encode_documents(pictures, "image").tocsc().indptr)
@@ -67,30 +67,27 @@ def test_a_term_is_in_the_pictures_above_its_threshold(seed: int, density: int) 
 
 
 @given(words=COUNTS, pictures=COUNTS, seed=st.integers(0, 99))
-def test_without_rounding_and_threshold_the_order_is_that_of_mrsw(
-    words: list[int], pictures: list[int], seed: int
-) -> None:
+def test_scores_are_mrsw_without_thresholds(words: list[int], pictures: list[int], seed: int) -> None:
     """Where every word is a centroid and all pictures have all terms, up to a constant of the sentence and rounding."""
-    asked, found = sets([count + 1 for count in words], seed), sets([count + 1 for count in pictures], seed + 100)
-    step = fitted(asked, found, density=100)
-    assert np.allclose(step.centroids_, unit_rows(asked.values))
-    scores = (step.encode_queries(asked, "text") @ step.encode_documents(found, "image").T).toarray() / TOP
-    constants = step.encode_queries(asked, "text") @ step.thresholds_
-    exact = alignments(asked, found, "mrsw")
-    error = 0.501 / TOP * np.diff(asked.offsets)[:, None]
+    sentences, gallery = sets([count + 1 for count in words], seed), sets([count + 1 for count in pictures], seed + 100)
+    step = fitted(sentences, gallery, density=100)
+    assert np.allclose(step.centroids_, unit_rows(sentences.values))
+    scores = (step.encode_queries(sentences, "text") @ step.encode_documents(gallery, "image").T).toarray() / TOP
+    constants = step.encode_queries(sentences, "text") @ step.thresholds_
+    exact = alignments(sentences, gallery, "mrsw")
+    error = 0.501 / TOP * np.diff(sentences.offsets)[:, None]
     assert (np.abs(scores + constants[:, None] - exact) <= error + 1e-5).all()
 
 
-def test_a_gallery_without_sentences_can_be_searched_by_sentences() -> None:
-    found = sets([4] * 30, 0)
+def test_fit_without_sentences() -> None:
     codec = SurrogateCodec([LateInteraction(terms=8)]).fit(
-        Embeddings("image", np.zeros((30, WIDTH), np.float32), found)
+        Embeddings("image", np.zeros((30, WIDTH), np.float32), sets([4] * 30, 0))
     )
-    asked = Embeddings("text", np.zeros((1, WIDTH), np.float32), sets([6], 1))
-    assert codec.encode_queries(asked).sum() == 6
+    query = Embeddings("text", np.zeros((1, WIDTH), np.float32), sets([6], 1))
+    assert codec.encode_queries(query).sum() == 6
 
 
-def test_invalid_parameters_and_inputs_are_refused() -> None:
+def test_invalid_parameters_and_inputs() -> None:
     some = sets([1, 2], 0)
     with pytest.raises(ValueError, match="terms must be at least 1, got 0"):
         LateInteraction(terms=0).fit(some)
@@ -102,16 +99,15 @@ def test_invalid_parameters_and_inputs_are_refused() -> None:
         LateInteraction().read(Embeddings("text", np.zeros((1, WIDTH), np.float32)))
 
 
-def test_an_index_ranks_by_late_interaction(library: Path, tmp_path: Path) -> None:
+def test_index_scores_and_explanation(library: Path, tmp_path: Path) -> None:
     """Learned from the feature file, by the concepts of both modalities; scores are those of the code."""
     build_index("late", library / "photos.h5", code="late(terms=16, density=50)", at=f"file:{tmp_path}", rerank="mrsw")
     searcher = Searcher.open("late", f"file:{tmp_path}", device="cpu")
     assert str(code_of(searcher.index.manifest.codec)) == "late(terms=16, density=50)"
-    asked = searcher.encoder.encode_texts(["a red box"])
-    codes = searcher.codec.encode_queries(asked)
-    found = searcher.index.search(codes, 5, "image")[0]
-    terms = searcher.index.terms([hit.item.id for hit in found])
-    assert [hit.score for hit in found] == (terms @ codes.T).toarray()[:, 0].tolist()
+    codes = searcher.codec.encode_queries(searcher.encoder.encode_texts(["a red box"]))
+    ranking = searcher.index.search(codes, 5, "image")[0]
+    terms = searcher.index.terms([hit.item.id for hit in ranking])
+    assert [hit.score for hit in ranking] == (terms @ codes.T).toarray()[:, 0].tolist()
     hits = searcher.search("a red box", k=3)
     assert len(hits) == 3
     explained = explain(searcher, hits[0].item.id, text="a red box")
