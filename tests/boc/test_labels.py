@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -44,13 +43,13 @@ LABELS = st.builds(
 
 
 @given(st.lists(LABELS, max_size=4))
-def test_packed_labels_come_back(given_labels: list[Label]) -> None:
-    packed = pack_labels(given_labels)
+def test_pack_round_trip(labels: list[Label]) -> None:
+    packed = pack_labels(labels)
     assert packed.dtype == np.uint8
-    assert unpack_labels(packed) == given_labels
+    assert unpack_labels(packed) == labels
 
 
-def test_no_bytes_are_no_labels_and_foreign_bytes_are_refused() -> None:
+def test_unpack_foreign_bytes() -> None:
     assert unpack_labels(np.empty(0, np.uint8)) == []
     for text in (b"\xff\xfe", b"[", b"3", b'[{"words": ["a"]}]', b'[{"words": ["a"], "examples": [["x"]]}]'):
         with pytest.raises(ManifestError, match="stored labels"):
@@ -58,25 +57,25 @@ def test_no_bytes_are_no_labels_and_foreign_bytes_are_refused() -> None:
 
 
 @given(words=st.lists(st.lists(st.text("abcXYZ", min_size=1, max_size=3), min_size=1, max_size=4), max_size=6))
-def test_pieces_are_joined_to_the_words_they_were_cut_from(words: list[list[str]]) -> None:
+def test_whole_words_joins_pieces(words: list[list[str]]) -> None:
     pieces = [piece if i == 0 else f"##{piece}" for word in words for i, piece in enumerate(word)]
-    joined, of = whole_words(pieces)
-    assert joined == ["".join(word).lower() for word in words]
+    whole, of = whole_words(pieces)
+    assert whole == ["".join(word).lower() for word in words]
     assert of.tolist() == [number for number, word in enumerate(words) for _ in word]
 
 
-def test_pieces_that_continue_nothing_are_words_of_their_own() -> None:
+def test_whole_words_of_stray_pieces() -> None:
     words, of = whole_words(["##s", "##", "#", "[UNK]", "##ed"])
     assert (words, of.tolist()) == (["##s", "##", "#", "[unk]ed"], [0, 1, 2, 3, 3])
 
 
-def test_a_stop_word_counts_only_as_a_whole() -> None:
+def test_carries_content() -> None:
     assert {"a", "the", "is", "with"} <= stop_words()
     assert carries_content(["The", "dog", "is", "in", "##side", "a", "##corn"]) == [False, True, False, *[True] * 4]
     assert carries_content([]) == []
 
 
-def test_content_words_leave_out_what_says_nothing() -> None:
+def test_content_words() -> None:
     assert content_words("The DOG's ball isn't on 3 of a snow-covered hill 's 2nd x [UNK] .") == [
         "dog's", "ball", "isn't", "snow-covered", "hill",
     ]  # fmt: skip
@@ -86,20 +85,20 @@ def test_content_words_leave_out_what_says_nothing() -> None:
 COUNTS = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 20), max_size=6)
 
 
-@given(found=COUNTS, general=COUNTS, size=st.integers(20, 40), total=st.integers(20, 200))
-def test_distinctive_equals_the_formula(found: dict[str, int], general: dict[str, int], size: int, total: int) -> None:
+@given(inside=COUNTS, general=COUNTS, size=st.integers(20, 40), total=st.integers(20, 200))
+def test_distinctive_follows_formula(inside: dict[str, int], general: dict[str, int], size: int, total: int) -> None:
     """Monroe et al., eqs. 16 and 22, term by term."""
     scores = {}
-    for word, y in found.items():
+    for word, y in inside.items():
         b = general.get(word, 0)
         a = 10 * (b + 0.5) / (total + 1)
         delta = math.log((y + a) / (size + 10 - y - a)) - math.log((b + a) / (total + 10 - b - a))
         scores[word] = delta / math.sqrt(1 / (y + a) + 1 / (b + a))
     expected = sorted((w for w in scores if scores[w] > 1.64), key=lambda w: (-scores[w], w))
-    assert distinctive(found, size, general, total) == expected
+    assert distinctive(inside, size, general, total) == expected
 
 
-def test_a_word_as_frequent_as_everywhere_is_no_label() -> None:
+def test_distinctive_ignores_usual_words() -> None:
     general = {"man": 500, "zebra": 5}
     assert distinctive({"man": 25, "zebra": 4}, 50, general, 1000) == ["zebra"]
     assert distinctive({}, 0, general, 1000) == []
@@ -115,7 +114,7 @@ def index_of(folder: Path, items: Sequence[Item], terms: NDArray[np.int32]) -> I
     return backend.open("i")
 
 
-def test_the_index_says_what_a_term_is_of(tmp_path: Path) -> None:
+def test_index_labels(tmp_path: Path) -> None:
     """Term 0 is of the captions with zebras and of three pictures, term 1 of every caption, term 2 of nothing."""
     topics = ["a zebra on grass", "two zebras eat grass", "a red car", "a man in a car", "a man sleeps"] * 30
     captions = [Item(f"c{i:03d}", "text", text) for i, text in enumerate(topics)]
@@ -124,37 +123,25 @@ def test_the_index_says_what_a_term_is_of(tmp_path: Path) -> None:
     terms[: len(captions), 0] = ["zebra" in text for text in topics]
     terms[: len(captions), 1] = 1
     terms[len(captions) :, 0] = [3, 9, 0, 7, 5]
-    found = IndexLabels(index_of(tmp_path, [*captions, *pictures], terms), 3)
-    label = found[0]
+    labels = IndexLabels(index_of(tmp_path, [*captions, *pictures], terms), 3)
+    label = labels[0]
     assert set(label.words) == {"zebra", "zebras", "grass", "eat"}
     assert label.words[0] == "grass"
     assert label.examples == tuple(Example(f"p{i}", f"/p{i}.jpg") for i in (1, 3, 4))
-    assert found[1] == Label()  # its first fifty captions are as mixed as all
-    assert found[2] == Label()
-    counts, size = found.background
+    assert labels[1] == Label()  # its first fifty captions are as mixed as all
+    assert labels[2] == Label()
+    counts, size = labels.background
     assert size == len(captions)
     assert counts == Counter(word for text in topics for word in set(content_words(text)))
 
 
-def test_an_index_of_pictures_gives_pictures(tmp_path: Path) -> None:
+def test_index_labels_without_captions(tmp_path: Path) -> None:
     items = [Item(f"p{i}", "image", f"/p{i}.jpg") for i in range(5)]
-    found = IndexLabels(index_of(tmp_path, items, np.arange(1, 6, dtype=np.int32)[:, None]), 1)
-    assert found[0] == Label((), tuple(Example(f"p{i}", f"/p{i}.jpg") for i in (4, 3, 2)))
+    labels = IndexLabels(index_of(tmp_path, items, np.arange(1, 6, dtype=np.int32)[:, None]), 1)
+    assert labels[0] == Label((), tuple(Example(f"p{i}", f"/p{i}.jpg") for i in (4, 3, 2)))
 
 
-def test_the_background_is_a_sample_of_bounded_size(tmp_path: Path) -> None:
+def test_background_size(tmp_path: Path) -> None:
     items = [Item(f"c{i:03d}", "text", f"word{'x' * i}") for i in range(100)]
     counts, size = IndexLabels(index_of(tmp_path, items, np.ones((100, 1), np.int32)), 1, sample=30).background
     assert size == counts.total() == 25  # every fourth
-
-
-@pytest.mark.slow
-def test_terms_that_are_words_are_labelled_by_them(photos: Path, tmp_path: Path) -> None:
-    """Of real captions: a term that all sentences with a word have gets that word as its first."""
-    with (photos / "captions.csv").open(newline="", encoding="utf-8") as handle:
-        captions = [row["caption"] for row in csv.DictReader(handle)][:3000]
-    topics = ["snow", "dog", "beach", "bike", "guitar"]
-    terms = np.array([[word in content_words(text) for word in topics] for text in captions], dtype=np.int32)
-    items = [Item(f"{i:05d}", "text", text) for i, text in enumerate(captions)]
-    found = IndexLabels(index_of(tmp_path, items, terms), len(topics))
-    assert [found[i].words[0] for i in range(len(topics))] == topics

@@ -85,9 +85,7 @@ def slow_labels(centroids: NDArray[np.float32], paths: Sequence[Path], spherical
 
 
 @pytest.mark.parametrize("spherical", [False, True])
-def test_codebook_labels_equal_a_loop_whatever_the_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spherical: bool
-) -> None:
+def test_labels_equal_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spherical: bool) -> None:
     monkeypatch.setattr(labels, "SIGNIFICANT", 0.3)
     paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
     write_features(paths[0], 0, 1)
@@ -103,11 +101,11 @@ def test_codebook_labels_equal_a_loop_whatever_the_batches(
             assert codebook_labels(book(centroids, spherical), [a, b], size) == expected
 
 
-def test_names_of_centroids_come_first_and_missing_parts_are_left_out(tmp_path: Path) -> None:
+def test_names_come_first(tmp_path: Path) -> None:
     write_features(tmp_path / "a.h5", 0, 1, boxes=False, words=False)
     centroids = np.eye(3, dtype=np.float32)
     with FeatureFile(tmp_path / "a.h5") as file:
-        found = codebook_labels(replace(book(centroids), words=("dog", "cat", "snow")), [file])
-    assert [label.words for label in found] == [("dog",), ("cat",), ("snow",)]
-    assert {example.box for label in found for example in label.examples} == {None}
-    assert json.loads(pack_labels(found).tobytes())[0]["words"] == ["dog"]
+        labels_of = codebook_labels(replace(book(centroids), words=("dog", "cat", "snow")), [file])
+    assert [label.words for label in labels_of] == [("dog",), ("cat",), ("snow",)]
+    assert {example.box for label in labels_of for example in label.examples} == {None}
+    assert json.loads(pack_labels(labels_of).tobytes())[0]["words"] == ["dog"]
