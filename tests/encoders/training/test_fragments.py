@@ -23,7 +23,7 @@ def pairs(count: int, per_picture: int) -> Pairs:
 
 
 @given(rows=st.lists(ROWS, min_size=1, max_size=6), seed=st.integers(0, 99))
-def test_a_fragment_is_a_run_of_its_caption_with_a_word_that_means_something(rows: list[list[int]], seed: int) -> None:
+def test_fragment_is_run_with_content(rows: list[list[int]], seed: int) -> None:
     fragments = Fragments(rows, pairs(len(rows), 1), [STOP], share=1.0)
     for row, cut in zip(rows, fragments.cut(range(len(rows)), np.random.default_rng(seed)), strict=True):
         inner = cut[1:-1]
@@ -37,24 +37,24 @@ def test_a_fragment_is_a_run_of_its_caption_with_a_word_that_means_something(row
 def test_all_runs_occur() -> None:
     fragments = Fragments([[START, 4, 5, 6, END]], pairs(1, 1), [], share=1.0)
     rng = np.random.default_rng(0)
-    found = {tuple(fragments.cut([0], rng)[0][1:-1]) for _ in range(300)}
-    assert found == {(4,), (5,), (6,), (4, 5), (5, 6), (4, 5, 6)}
+    runs = {tuple(fragments.cut([0], rng)[0][1:-1]) for _ in range(300)}
+    assert runs == {(4,), (5,), (6,), (4, 5), (5, 6), (4, 5, 6)}
 
 
-@given(rows=st.lists(ROWS, min_size=6, max_size=6), asked=st.lists(ROWS, min_size=1, max_size=4))
-def test_negatives_are_pictures_whose_captions_lack_a_word(rows: list[list[int]], asked: list[list[int]]) -> None:
+@given(rows=st.lists(ROWS, min_size=6, max_size=6), texts=st.lists(ROWS, min_size=1, max_size=4))
+def test_negatives_lack_a_word(rows: list[list[int]], texts: list[list[int]]) -> None:
     fragments = Fragments(rows, pairs(3, 2), [STOP], share=1.0)
-    found = fragments.apart(np.array([7, 8, 9]), asked).tolist()
-    for picture, flags in enumerate(found):
+    negatives = fragments.apart(np.array([7, 8, 9]), texts).tolist()
+    for picture, flags in enumerate(negatives):
         own = rows[2 * picture] + rows[2 * picture + 1]
-        assert flags == [any(id not in own and id != STOP for id in row[1:-1]) for row in asked]
+        assert flags == [any(id not in own and id != STOP for id in row[1:-1]) for row in texts]
 
 
 OPPOSITES = {A: RED, RED: A, BOAT: SHIP, SHIP: BOAT}
 
 
 @given(rows=st.lists(ROWS, max_size=6), stops=st.sets(st.integers(STOP, 12), max_size=3))
-def test_what_is_turned_round_says_where_something_is(rows: list[list[int]], stops: set[int]) -> None:
+def test_exchange_opposites(rows: list[list[int]], stops: set[int]) -> None:
     places, turned = exchange_opposites(rows, OPPOSITES, stops)
     expected = []
     for place, row in enumerate(rows):
@@ -79,6 +79,6 @@ def test_what_is_turned_round_says_where_something_is(rows: list[list[int]], sto
         ({"opposites": 1.0, "text_lr": 1.0}, "opposites need an alignment, which objective=matching lacks"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], words: str) -> None:
+def test_invalid_settings(settings: dict[str, object], words: str) -> None:
     with pytest.raises(EncoderError, match=words):
         TrainConfig(**settings)  # type: ignore[arg-type]

@@ -31,15 +31,15 @@ def gaussian(*shape: int, seed: int) -> NDArray[np.float32]:
     st.integers(1, 9),
     st.integers(0, 999),
 )
-def test_the_head_is_the_step_of_the_codec(counts: list[int], modality: Modality, z: int, seed: int) -> None:
+def test_head_equals_codec_step(counts: list[int], modality: Modality, z: int, seed: int) -> None:
     sets = Ragged.from_sets([gaussian(count, WIDTH, seed=seed + i) for i, count in enumerate(counts)], WIDTH)
     items = Embeddings(modality, unit_rows(gaussian(len(counts), WIDTH, seed=seed + 99)), sets)
     step = LearnedTerms(7, z, z).fit(items.vectors)
     step.directions_, step.thresholds_ = gaussian(7, WIDTH, seed=seed), 0.3 * gaussian(2, 2, 7, seed=seed + 1)
     rows = step.encode_documents(step.read(items), modality).toarray()
-    found = Head(step.directions_, step.thresholds_)(item_rows(items), modality, z).detach().numpy()
+    activations = Head(step.directions_, step.thresholds_)(item_rows(items), modality, z).detach().numpy()
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    np.testing.assert_allclose(found, rows / np.maximum(lengths, 1e-6), atol=0.01)
+    np.testing.assert_allclose(activations, rows / np.maximum(lengths, 1e-6), atol=0.01)
 
 
 def pairs_of(count: int, seed: int) -> Pairs:
@@ -54,26 +54,26 @@ def pairs_of(count: int, seed: int) -> Pairs:
     return Pairs(rows, {i: np.array([2 * i, 2 * i + 1]) for i in range(count)})
 
 
-def found_first(head: Head, pairs: Pairs) -> float:
+def first_share(head: Head, pairs: Pairs) -> float:
     """The share of captions whose own picture is first."""
     pictures, captions = (head(pairs.rows[modality], modality, 4).detach().numpy() for modality in MODALITIES)
     return float(((captions @ pictures.T).argmax(axis=1) == np.arange(len(captions)) // 2).mean())
 
 
 @pytest.mark.slow
-def test_learned_terms_find_more_than_the_unlearned_and_both_modalities_use_them() -> None:
+def test_training_improves_recall_in_shared_terms() -> None:
     pairs = pairs_of(64, 0)
     head, again = (first_head(pairs, 24, 0) for _ in range(2))
-    before = found_first(head, pairs)
+    before = first_share(head, pairs)
     losses, repeated = (list(train(each, pairs, z=4, query_z=4, epochs=30, rate=0.02)) for each in (head, again))
     assert losses[-1] < losses[0] - 0.5
     assert losses == repeated
-    assert found_first(head, pairs) > 1.5 * before  # chance is 1 / 64
+    assert first_share(head, pairs) > 1.5 * before  # chance is 1 / 64
     used = [(head(pairs.rows[modality], modality, 4) > 0).any(dim=0) for modality in MODALITIES]
     assert (used[0] & used[1]).sum() >= 0.8 * (used[0] | used[1]).sum()
 
 
-def test_without_torch_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "encoders.training.learned_terms")
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(BocError, match=r"needs the package torch; install it with: pip install 'boc\[encoders\]'"):

@@ -41,21 +41,21 @@ def slow(A: NDArray[np.float64], words: int, pooling: str) -> float:
     m=st.lists(st.integers(0, 3), min_size=1, max_size=3),
     pooling=st.sampled_from([p for p in POOLINGS if p != "scan"]),
 )
-def test_pooling_is_the_slow_loop(seed: int, n: list[int], m: list[int], pooling: str) -> None:
+def test_pooling_equals_loop(seed: int, n: list[int], m: list[int], pooling: str) -> None:
     generator = torch.Generator().manual_seed(seed)
     regions, words = (
         torch.nn.functional.normalize(torch.randn(len(c), 4, 5, generator=generator, dtype=torch.float64), dim=2)
         for c in (n, m)
     )
     masks = [torch.arange(4)[None] < torch.tensor(c)[:, None] for c in (n, m)]
-    found = pooled(regions, masks[0], words, masks[1], pooling)
+    scores = pooled(regions, masks[0], words, masks[1], pooling)
     for i in range(len(n)):
         for j in range(len(m)):
             A = (regions[i] @ words[j].T) * (masks[0][i][:, None] & masks[1][j][None, :])
-            assert float(found[i, j]) == pytest.approx(slow(A.numpy(), m[j], pooling), abs=1e-12)
+            assert float(scores[i, j]) == pytest.approx(slow(A.numpy(), m[j], pooling), abs=1e-12)
 
 
-def test_attention_over_words_is_scan() -> None:
+def test_scan_equals_attention() -> None:
     generator = torch.Generator().manual_seed(0)
     regions, words = (
         torch.nn.functional.normalize(torch.randn(1, c, 5, generator=generator, dtype=torch.float64), dim=2)
@@ -72,14 +72,18 @@ def test_attention_over_words_is_scan() -> None:
     assert float(alone) == 0
 
 
-@pytest.fixture
-def captions(tmp_path: Path) -> tuple[Any, Captions]:
-    """A small TERAN and captions for it."""
+def small(kind: str, folder: Path) -> tuple[Any, Captions]:
+    """A small network and captions for it."""
     torch.manual_seed(0)
     tower = text_towers.load_tower("small", 1, TEXTS)
-    network = make("teran", TERAN, tower.text).eval()
+    network = make(kind, {"region_dim": 6, "width": 8} if kind == "vsrn" else TERAN, tower.text).eval()
     items = [Item(str(i), "text", text) for i, text in enumerate(TEXTS)]
-    return network, Captions(items, tower.tokens, network.txt_enc.width, frozen=False, folder=tmp_path)
+    return network, Captions(items, tower.tokens, network.txt_enc.width, frozen=False, folder=folder)
+
+
+@pytest.fixture
+def captions(tmp_path: Path) -> tuple[Any, Captions]:
+    return small("teran", tmp_path)
 
 
 def encode(network: Any, captions: Captions) -> tuple[Encoded, torch.Tensor, torch.Tensor, Any]:
@@ -89,7 +93,7 @@ def encode(network: Any, captions: Captions) -> tuple[Encoded, torch.Tensor, tor
     return images, lengths, mask, captions.encode(network, [4, 0, 2, 1, 5, 3], "cpu")
 
 
-def test_the_parts_add_up_or_are_weighed_by_their_uncertainty(captions: tuple[Any, Captions]) -> None:
+def test_loss_adds_or_weighs_parts(captions: tuple[Any, Captions]) -> None:
     network, texts = captions
     positive = torch.tensor([[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1]], dtype=torch.bool)
     numbers = [4, 0, 2, 1, 5, 3]
@@ -116,32 +120,25 @@ def test_the_parts_add_up_or_are_weighed_by_their_uncertainty(captions: tuple[An
 
 
 @torch.no_grad()
-def test_captions_turned_round_cost_what_their_own_pictures_prefer_them(captions: tuple[Any, Captions]) -> None:
+def test_loss_of_opposites(captions: tuple[Any, Captions]) -> None:
     network, texts = captions
     positive = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.bool)
     settings: dict[str, Any] = {"objective": "matching+alignment", "text_lr": 1.0, "alignment_temperature": 0.3}
     plain = Objective(TrainConfig(**settings), network, texts).eval()
-    told = Objective(TrainConfig(**settings, opposites=0.7), network, texts).eval()
+    taught = Objective(TrainConfig(**settings, opposites=0.7), network, texts).eval()
     images, lengths, mask, chunks = encode(network, texts)
     scores = plain.scores("alignment", images, mask, chunks)
     pairs = [((1, 2), (1, 4)), ((0, 1), (0, 5))]  # places 2 and 1, of pictures 1 and 0, are turned round as 4 and 5
     costs = [np.log1p(np.exp((float(scores[other]) - float(scores[own])) / 0.3)) for own, other in pairs]
     alone = plain(images, lengths, mask, texts.encode(network, [4, 0, 2, 1], "cpu"), [4, 0, 2, 1], positive, 2)
     batch = images, lengths, mask, chunks, [4, 0, 2, 1], positive, 2, None, [2, 1]
-    assert float(told(*batch)) == pytest.approx(float(alone) + 0.7 * float(np.mean(costs)), abs=1e-5)
+    assert float(taught(*batch)) == pytest.approx(float(alone) + 0.7 * float(np.mean(costs)), abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["tern", "teran", "vsrn"])
-def test_generation_reads_every_region_and_nothing_else(kind: str, tmp_path: Path) -> None:
+def test_generation_reads_regions_only(kind: str, tmp_path: Path) -> None:
     """Rows before, behind and beyond the regions of a picture may be anything."""
-    torch.manual_seed(0)
-    tower = text_towers.load_tower("small", 1, TEXTS)
-    sizes = {"region_dim": 6, "width": 8} if kind == "vsrn" else TERAN
-    network = make(kind, sizes, tower.text)
-    texts = Captions(
-        [Item(str(i), "text", text) for i, text in enumerate(TEXTS)],
-        tower.tokens, network.txt_enc.width, frozen=False, folder=tmp_path,
-    )  # fmt: skip
+    network, texts = small(kind, tmp_path)
     config = TrainConfig(objective="matching+generation", generation_hidden=4, generation_weight=1.0)
     objective = Objective(config, network, texts).eval()
     lengths, positive = torch.tensor([4, 2, 3]), torch.eye(3, dtype=torch.bool)
@@ -163,7 +160,7 @@ def test_generation_reads_every_region_and_nothing_else(kind: str, tmp_path: Pat
 
 
 @given(seed=st.integers(0, 999), temperature=st.sampled_from([0.05, 1.0]), masked=st.booleans())
-def test_contrast_is_the_slow_loop(seed: int, temperature: float, masked: bool) -> None:
+def test_contrast_equals_loop(seed: int, temperature: float, masked: bool) -> None:
     """The cross entropy of each positive pair against the negatives of its row, and of its column."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randn(3, 5, generator=generator, dtype=torch.float64)
@@ -175,12 +172,12 @@ def test_contrast_is_the_slow_loop(seed: int, temperature: float, masked: bool) 
         row = sum(np.exp(float(scores[i, k]) / temperature) for k in range(5) if apart[i, k])
         column = sum(np.exp(float(scores[k, j]) / temperature) for k in range(3) if apart[k, j])
         expected -= np.log(own / (own + row)) + np.log(own / (own + column))
-    found = contrast(scores, positive, temperature, apart if masked else None)
-    assert float(found) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    loss = contrast(scores, positive, temperature, apart if masked else None)
+    assert float(loss) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 @given(seed=st.integers(0, 999))
-def test_what_is_neither_positive_nor_apart_costs_nothing(seed: int) -> None:
+def test_other_pairs_cost_nothing(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randn(4, 6, generator=generator, dtype=torch.float64)
     positive = torch.rand(4, 6, generator=generator) < 0.3
@@ -191,7 +188,7 @@ def test_what_is_neither_positive_nor_apart_costs_nothing(seed: int) -> None:
     assert float(hinge(scores, positive, 0.2, 2, ~positive)) == float(hinge(scores, positive, 0.2, 2))
 
 
-def test_scores_are_in_the_order_asked(captions: tuple[Any, Captions]) -> None:
+def test_scores_in_order_of_captions(captions: tuple[Any, Captions]) -> None:
     network, texts = captions
     objective = Objective(TrainConfig(objective="alignment"), network, texts)
     with torch.no_grad():
@@ -205,24 +202,20 @@ def test_scores_are_in_the_order_asked(captions: tuple[Any, Captions]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tern", "teran"])
-def test_an_alignment_is_one_of_cosines(kind: str, tmp_path: Path) -> None:
+def test_alignment_of_cosines(kind: str, tmp_path: Path) -> None:
     """Also of TERN, whose sets have rows of any length."""
-    torch.manual_seed(0)
-    tower = text_towers.load_tower("small", 1, TEXTS)
-    network = make(kind, TERAN, tower.text).eval()
-    items = [Item(str(i), "text", text) for i, text in enumerate(TEXTS)]
-    texts = Captions(items, tower.tokens, network.txt_enc.width, frozen=False, folder=tmp_path)
+    network, texts = small(kind, tmp_path)
     objective = Objective(TrainConfig(objective="alignment"), network, texts)
     with torch.no_grad():
         images, lengths, mask, chunks = encode(network, texts)
-        found = objective.scores("alignment", images, mask, chunks)
+        scores = objective.scores("alignment", images, mask, chunks)
         chunk = chunks[0]
         regions, words = (nn.functional.normalize(s, dim=2) for s in (images.sets, chunk.encoded.sets))
         for i, n in enumerate(lengths.tolist()):
-            for place, rows, kept in zip(chunk.places, words, chunk.mask, strict=True):
-                A = regions[i, 1 : 1 + n] @ rows[kept].T
+            for place, rows, mask in zip(chunk.places, words, chunk.mask, strict=True):
+                A = regions[i, 1 : 1 + n] @ rows[mask].T
                 expected = A.amax(dim=0).clamp(min=0).sum() if A.numel() else 0.0  # I-CLS, a zero, is among them
-                assert float(found[i, place]) == pytest.approx(float(expected), abs=1e-4)
+                assert float(scores[i, place]) == pytest.approx(float(expected), abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -233,22 +226,20 @@ def test_an_alignment_is_one_of_cosines(kind: str, tmp_path: Path) -> None:
         ({"objective": "alignment", "pooling": "max"}, "no pooling 'max' of alignments; known: mrsw"),
     ],
 )
-def test_an_objective_that_is_none_is_refused(
-    captions: tuple[Any, Captions], settings: dict[str, Any], words: str
-) -> None:
+def test_invalid_objective(captions: tuple[Any, Captions], settings: dict[str, Any], words: str) -> None:
     with pytest.raises(EncoderError, match=words):
         Objective(TrainConfig(**settings), *captions)
 
 
-def test_stop_words_can_be_left_out_of_the_alignment(captions: tuple[Any, Captions]) -> None:
+def test_alignment_without_stop_words(captions: tuple[Any, Captions]) -> None:
     tower = text_towers.load_tower("small", 1, TEXTS * 2)  # only words that are there twice are word-pieces
     stops = text_towers.stop_ids(tower.tokens)
     network = make("teran", {**TERAN, "stop_words": False, "last_word": True}, {**tower.text, "stop_ids": stops})
     ids, lengths = text_towers.pad(tower.tokens.ids(["a red box", "at the very left"]))
     strings = tower.tokens.strings(tower.tokens.ids(["a red box", "at the very left"]))
     mask = network.word_mask(ids, lengths)
-    kept = [[s for s, m in zip(row, flags, strict=False) if m] for row, flags in zip(strings, mask, strict=True)]
-    assert kept == [["red", "box"], ["left"]]
+    words = [[s for s, m in zip(row, flags, strict=False) if m] for row, flags in zip(strings, mask, strict=True)]
+    assert words == [["red", "box"], ["left"]]
     network.word_margins = (1, 2)  # last_word=False
     assert [int(n) for n in network.word_mask(ids, lengths).sum(dim=1)] == [1, 0]
     plain = captions[0].word_mask(ids, lengths)

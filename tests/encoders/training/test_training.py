@@ -28,8 +28,6 @@ from boc.types import Item
 from encoders.networks import text_towers
 from encoders.networks.base import Network
 from encoders.networks.tern import Tern, TernConfig
-from encoders.networks.vsrn import Vsrn
-from encoders.networks.vsrnpp import VsrnPlusPlus
 from encoders.runtime import model_folder as checkpoint
 from encoders.training import trainer as trainer_module
 from encoders.training import warmstart
@@ -50,25 +48,25 @@ SENTENCES = [" ".join(random.Random(i).choices(WORDS, k=1 + i % 19)) for i in ra
 
 
 @pytest.mark.slow
-def test_the_same_captions_give_the_same_word_pieces_in_any_process() -> None:
+def test_tokenizer_is_deterministic() -> None:
     code = (
         "import hashlib, sys; from encoders.networks.text_towers import learn_tokenizer\n"
         "print(hashlib.sha256(learn_tokenizer(sys.argv[1:]).to_str().encode()).hexdigest())"
     )
     here = hashlib.sha256(text_towers.learn_tokenizer(SENTENCES).to_str().encode()).hexdigest()
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", code, *SENTENCES], env=environment, capture_output=True, text=True, check=True
     )
-    assert told.stdout.strip() == here
+    assert output.stdout.strip() == here
 
 
-def test_frequent_words_are_one_piece_and_others_are_spelled() -> None:
+def test_tokenizer_pieces() -> None:
     tokenizer = text_towers.learn_tokenizer([*SENTENCES, "Zebra"])
 
     def pieces(text: str) -> list[str]:
-        found: list[str] = tokenizer.encode(text, add_special_tokens=False).tokens
-        return found
+        tokens: list[str] = tokenizer.encode(text, add_special_tokens=False).tokens
+        return tokens
 
     for word in WORDS:
         assert pieces(word) == pieces(word.upper()) == [word]
@@ -105,40 +103,24 @@ def recalls(model: Network, regions: list[torch.Tensor], words: list[torch.Tenso
 
 
 @pytest.mark.slow
-def test_the_closed_form_start_finds_what_belongs_together() -> None:
+@pytest.mark.parametrize(("kind", "least"), [("tern", 80), ("vsrn", 40), ("vsrnpp", 40)])
+def test_warm_start_recall(kind: str, least: float) -> None:
     torch.manual_seed(0)
-    sizes = TernConfig(12, visual_width=32, visual_layers=1, joint_width=16, joint_layers=2, heads=2, feedforward=32)
-    model = Tern(sizes, {"kind": "embedding", "vocabulary": 30, "width": 16})
-    untrained = recalls(model, *paired(2, 200))
+    tern = {"visual_width": 32, "visual_layers": 1, "joint_width": 16, "joint_layers": 2, "heads": 2, "feedforward": 32}
+    sizes = tern if kind == "tern" else {"width": 16, "norm_axis": "row"}
+    text = {"kind": "embedding", "vocabulary": 30, "width": 16}
+    network = checkpoint.make(kind, {"region_dim": 12, **sizes}, text)
+    before = recalls(network, *paired(2, 200))
     regions, words = paired(1, 500)
-    warm_start(model, torch.stack([r.mean(0) for r in regions]), torch.stack([w.mean(0) for w in words]), averaging=8)
-    started = recalls(model, *paired(2, 200))
-    for found, random_ in (
-        (started.text_to_image, untrained.text_to_image),
-        (started.image_to_text, untrained.image_to_text),
-    ):
-        assert random_.r10 < 20  # chance is 5
-        assert found.r1 > 40  # chance is 0.5
-        assert found.r10 > 80
-
-
-@pytest.mark.slow
-def test_the_closed_form_start_of_vsrn_finds_what_belongs_together() -> None:
-    torch.manual_seed(0)
-    for kind in (Vsrn, VsrnPlusPlus):
-        config = kind.Config(region_dim=12, width=16, norm_axis="row")
-        network = kind(config, {"kind": "embedding", "vocabulary": 30, "width": 16})
-        untrained = recalls(network, *paired(2, 200))
-        regions, words = paired(1, 500)
-        warm_start(network, torch.stack([r.mean(0) for r in regions]), torch.stack([w.mean(0) for w in words]), 8)
-        started = recalls(network, *paired(2, 200))
-        for side in ("text_to_image", "image_to_text"):
-            assert getattr(untrained, side).r10 < 20  # chance is 5
-            assert getattr(started, side).r10 > 40
+    warm_start(network, torch.stack([r.mean(0) for r in regions]), torch.stack([w.mean(0) for w in words]), 8)
+    after = recalls(network, *paired(2, 200))
+    for side in ("text_to_image", "image_to_text"):
+        assert getattr(before, side).r10 < 20  # chance is 5
+        assert getattr(after, side).r10 > least
 
 
 @pytest.mark.parametrize("known", [0, 3])
-def test_word_vectors_become_latent_semantics(known: int) -> None:
+def test_latent_semantics(known: int) -> None:
     rng = np.random.default_rng(0)
     counts = rng.poisson(0.7, (60, 12)) + np.eye(12)[rng.integers(0, 12, 60)]
     counts[:, 0] = 1  # a word of all captions
@@ -154,12 +136,12 @@ def test_word_vectors_become_latent_semantics(known: int) -> None:
     assert (after[0, known:] == 0).all()
     spread = np.log(60 / (counts > 0).sum(axis=0))
     U, S, _ = np.linalg.svd(bags.toarray() * spread)
-    found = bags @ after[:, known:].numpy()
-    found /= np.linalg.norm(found[:, 0])
-    assert np.allclose(np.abs(found), np.abs(U[:, :5] * S[:5] / S[0]), atol=1e-4)
+    semantics = bags @ after[:, known:].numpy()
+    semantics /= np.linalg.norm(semantics[:, 0])
+    assert np.allclose(np.abs(semantics), np.abs(U[:, :5] * S[:5] / S[0]), atol=1e-4)
 
 
-def test_cca_gives_the_canonical_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cca_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the textbook's eigenvalues of Cxx^-1 Cxy Cyy^-1 Cyx."""
     monkeypatch.setattr(warmstart, "IMAGE_RIDGE", 1e-9)
     monkeypatch.setattr(warmstart, "TEXT_RIDGE", 1e-9)
@@ -182,7 +164,7 @@ def test_cca_gives_the_canonical_correlations(monkeypatch: pytest.MonkeyPatch) -
         assert np.allclose(projected.std(axis=0) / projected[:, 0].std(), expected / expected[0], atol=1e-4)
 
 
-def test_a_ridge_shrinks_the_directions_that_vary_little() -> None:
+def test_cca_ridge() -> None:
     rng = np.random.default_rng(1)
     Z = rng.standard_normal((500, 2))
     X, Y = Z * [1, 0.01], Z + 0.1 * rng.standard_normal((500, 2))
@@ -197,7 +179,7 @@ def vectors(chunks: list[Chunk]) -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("frozen", [True, False])
-def test_captions_come_in_the_order_asked_whatever_their_lengths(tmp_path: Path, frozen: bool) -> None:
+def test_captions_in_order(tmp_path: Path, frozen: bool) -> None:
     torch.manual_seed(0)
     tower = text_towers.load_tower("small", 1, SENTENCES)
     model = Tern(TernConfig(8, 8, 1, 16, 1, 2, 16), tower.text)
@@ -218,19 +200,19 @@ def test_captions_come_in_the_order_asked_whatever_their_lengths(tmp_path: Path,
     assert (captions.means(model, numbers, "cpu") - means[numbers]).abs().max() <= 0.01
 
 
-def test_a_reader_gives_the_regions_of_the_file(library: Path) -> None:
+def test_region_reader(library: Path) -> None:
     reader = RegionReader(library / "regions.h5")
     numbers = [7, 0, 39, 7]
     features, boxes, lengths = reader(numbers)
     with FeatureFile(library / "regions.h5") as file:
         for i, number in enumerate(numbers):
-            found = file.region_batch("image", number, number + 1).regions()[0]
-            assert np.array_equal(features[i, : lengths[i]], found.features)
-            assert np.array_equal(boxes[i, : lengths[i]], found.boxes)
+            expected = file.region_batch("image", number, number + 1).regions()[0]
+            assert np.array_equal(features[i, : lengths[i]], expected.features)
+            assert np.array_equal(boxes[i, : lengths[i]], expected.boxes)
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.9])
-def test_left_out_regions_are_random_and_never_all(library: Path, keep: float) -> None:
+def test_region_reader_keep(library: Path, keep: float) -> None:
     torch.manual_seed(0)
     reader = RegionReader(library / "regions.h5")
     whole, _, total = reader(range(40))
@@ -246,7 +228,7 @@ def test_left_out_regions_are_random_and_never_all(library: Path, keep: float) -
     assert (lengths == 1).all() == (keep == 0)
 
 
-def test_pairs_are_split_and_drawn_without_loss(library: Path) -> None:
+def test_pairs_hold_out_and_batches(library: Path) -> None:
     pairs, captions = read_pairs(library / "regions.h5", None)
     rest, held_out = pairs.hold_out(8, seed=3)
     assert sorted([*rest.pictures, *held_out.pictures]) == pairs.pictures.tolist()
@@ -264,7 +246,7 @@ def test_pairs_are_split_and_drawn_without_loss(library: Path) -> None:
     assert [theirs[i].id for i in few.captions[0]] == ["004.png#0", "004.png#1"]
 
 
-def test_pictures_named_to_validate_on_are_taken_out(library: Path) -> None:
+def test_pairs_apart(library: Path) -> None:
     pairs, _ = read_pairs(library / "regions.h5", None)
     named = {"004.png", "017.png"}
     rest, held_out = pairs.apart(numbers_of(library / "regions.h5", named))
@@ -277,7 +259,7 @@ def test_pictures_named_to_validate_on_are_taken_out(library: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["captions.csv", "regions.h5"])
-def test_train_validates_on_a_list(library: Path, tmp_path: Path, source: str) -> None:
+def test_train_validate_option(library: Path, tmp_path: Path, source: str) -> None:
     names = [f"{i:03d}.png" for i in range(40)]
     for name, part in (("train", names[:24]), ("val", names[30:36]), ("both", names[20:32])):
         (tmp_path / f"{name}.txt").write_text("\n".join(part))
@@ -305,7 +287,7 @@ def test_train_validates_on_a_list(library: Path, tmp_path: Path, source: str) -
 
 
 @given(warmup=st.integers(0, 50), rest=st.integers(1, 200))
-def test_the_learning_rate_goes_up_then_down_to_zero(warmup: int, rest: int) -> None:
+def test_cosine_schedule(warmup: int, rest: int) -> None:
     steps = warmup + rest
     factors = [cosine(step, warmup, steps) for step in range(steps + 1)]
     assert factors[0] == (1 / warmup if warmup else 1)
@@ -316,13 +298,13 @@ def test_the_learning_rate_goes_up_then_down_to_zero(warmup: int, rest: int) -> 
 
 
 @given(values=st.lists(st.integers(-8, 8), min_size=1, max_size=30), decay=st.sampled_from([0.0, 0.5, 0.99]))
-def test_the_running_average_follows_its_recurrence(values: list[int], decay: float) -> None:
+def test_update_average(values: list[int], decay: float) -> None:
     average = {"w": torch.zeros(1, dtype=torch.float64)}
     expected = 0.0
     for step, value in enumerate(values):
         update_average(average, {"w": torch.tensor([float(value)], dtype=torch.float64)}, decay, step)
-        kept = min(decay, (step + 1) / (step + 10))
-        expected = kept * expected + (1 - kept) * value
+        factor = min(decay, (step + 1) / (step + 10))
+        expected = factor * expected + (1 - factor) * value
         assert float(average["w"]) == pytest.approx(expected, abs=1e-9)
     if decay == 0:
         assert float(average["w"]) == values[-1]
@@ -356,10 +338,19 @@ def make(library: Path, tmp_path: Path) -> Make:
     return build
 
 
-def tensors(trainer: Trainer) -> dict[str, torch.Tensor]:
-    learned = {f"learned.{name}": tensor for name, tensor in trainer.learned.items()}
-    average = {f"average.{name}": tensor for name, tensor in trainer.average.items()}
-    return learned | average | {f"buffer.{name}": tensor for name, tensor in trainer.buffers.items()}
+def resume_at(stop: int, make: Make, settings: dict[str, Any]) -> Trainer:
+    """The trainer that continues a run that was stopped at the end of a step."""
+    run = make("wild", **settings).run()
+    while next(run).step < stop:
+        pass
+    run.close()
+    return make("wild", **settings)
+
+
+def assert_same_tensors(one: Trainer, other: Trainer) -> None:
+    for kind in ("learned", "average", "buffers"):
+        for name, tensor in getattr(one, kind).items():
+            assert torch.equal(getattr(other, kind)[name], tensor), name
 
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -375,29 +366,24 @@ RUNS: dict[str, dict[str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS.keys())
 @pytest.mark.parametrize("stop", [2, 6])
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(
+def test_resumed_run_equals_whole(
     make: Make, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], stop: int
 ) -> None:
     calm = make("calm", **settings)
     assert [now.step for now in calm.run() if now.recalls is None] == list(range(1, 13))
     monkeypatch.setattr(trainer_module, "SAVE_SECONDS", 0)
-    first = make("wild", **settings).run()
-    while next(first).step < stop:
-        pass
-    first.close()
-    second = make("wild", **settings)
+    second = resume_at(stop, make, settings)
     steps = [now.step for now in second.run() if now.recalls is None]
     assert steps == list(range(stop, 13))  # the step at whose end it was stopped is done again
     assert second.state == calm.state
-    for name, tensor in tensors(calm).items():
-        assert torch.equal(tensors(second)[name], tensor), name
-    kept = [load_file(trainer.folder / "model.safetensors") for trainer in (calm, second)]
-    assert all(torch.equal(kept[0][name], kept[1][name]) for name in kept[0])
+    assert_same_tensors(second, calm)
+    weights = [load_file(trainer.folder / "model.safetensors") for trainer in (calm, second)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("summed", [True, False])
-def test_gradients_of_batches_are_added(make: Make, monkeypatch: pytest.MonkeyPatch, summed: bool) -> None:
+def test_accumulate(make: Make, monkeypatch: pytest.MonkeyPatch, summed: bool) -> None:
     """Four batches per epoch: the weights move after the third and the fourth, and a stopped run ends alike."""
     settings = {"text_lr": 1.0, "accumulate": 3, "summed": summed, "epochs": 2}
     calm = make("calm", **settings)
@@ -417,18 +403,13 @@ def test_gradients_of_batches_are_added(make: Make, monkeypatch: pytest.MonkeyPa
     assert moved == [3, 4, 7, 8]
     monkeypatch.setattr(torch.Tensor, "backward", backward)
     monkeypatch.setattr(trainer_module, "SAVE_SECONDS", 0)
-    first = make("wild", **settings).run()
-    while next(first).step < 6:
-        pass
-    first.close()
-    second = make("wild", **settings)
+    second = resume_at(6, make, settings)
     assert [now.step for now in second.run() if now.recalls is None] == [5, 6, 7, 8]
-    for name, tensor in tensors(calm).items():
-        assert torch.equal(tensors(second)[name], tensor), name
+    assert_same_tensors(second, calm)
 
 
-def test_layers_that_are_computed_again_give_the_same_gradients_from_less_memory(make: Make) -> None:
-    gradients, kept = [], []
+def test_recompute(make: Make) -> None:
+    gradients, memory = [], []
     for again in (False, True):
         trainer = make(f"again-{again}", text_lr=1.0, recompute=again, warm_start=False)
         pictures, numbers, positive = next(trainer.train.batches(8, 1, np.random.default_rng(0)))
@@ -437,10 +418,10 @@ def test_layers_that_are_computed_again_give_the_same_gradients_from_less_memory
             loss = trainer._forward(pictures, numbers, positive)
         loss.backward()
         gradients.append({name: p.grad for name, p in trainer.learned.items() if p.grad is not None})
-        kept.append(sum(sizes))
+        memory.append(sum(sizes))
     assert set(gradients[0]) == set(gradients[1])
     assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0])
-    assert kept[1] < 0.6 * kept[0]
+    assert memory[1] < 0.6 * memory[0]
 
 
 # What each of two processes runs: the command twice, the second time with another port, as a new torchrun would have.
@@ -454,7 +435,7 @@ print(json.dumps([first.stdout, boc(*sys.argv[2:]).stdout]))
 
 
 @pytest.mark.slow
-def test_two_processes_train_what_one_does(library: Path, tmp_path: Path) -> None:
+def test_two_processes_equal_one(library: Path, tmp_path: Path) -> None:
     """As ``torchrun`` of the documentation starts them; they also continue a run that has ended."""
     tiny = [f"--set={name}=8" for name in ("visual_width", "joint_width", "feedforward", "held_out")]
     command = [
@@ -476,13 +457,13 @@ def test_two_processes_train_what_one_does(library: Path, tmp_path: Path) -> Non
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     first, second = sorted(map(json.loads, done.stdout.splitlines()))
-    told = alone.stdout.replace(str(tmp_path / "one"), str(tmp_path / "two"))
-    assert (first, second) == (["", ""], [told, told])
+    expected = alone.stdout.replace(str(tmp_path / "one"), str(tmp_path / "two"))
+    assert (first, second) == (["", ""], [expected, expected])
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
     assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-6) for name in weights[0])
 
 
-def test_a_process_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setenv("WORLD_SIZE", "3")
@@ -491,14 +472,14 @@ def test_a_process_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.Monke
         pass
 
 
-def test_processes_without_a_batch_each_are_refused(make: Make) -> None:
+def test_processes_without_batches(make: Make) -> None:
     with pytest.raises(EncoderError, match="2 processes share out the batches of a step, and accumulate=1 "):
         make("shared", processes=Processes(0, 2))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("patience", [1, 2])
-def test_training_stops_when_nothing_gets_better(make: Make, patience: int) -> None:
+def test_patience(make: Make, patience: int) -> None:
     trainer = make("still", epochs=9, lr=0.0, patience=patience)
     validated = [now.epoch for now in trainer.run() if now.recalls is not None]
     assert validated == list(range(1 + patience))
@@ -506,43 +487,43 @@ def test_training_stops_when_nothing_gets_better(make: Make, patience: int) -> N
 
 
 @pytest.mark.slow
-def test_the_weights_kept_are_the_best_that_were_validated(make: Make) -> None:
+def test_best_weights_are_saved(make: Make) -> None:
     for seed in range(9):  # until one that learns too fast ends below its best
         trainer = make(f"best-{seed}", epochs=6, lr=0.1, average=0.0, seed=seed)
-        found = [now.recalls.total for now in trainer.run() if now.recalls is not None]
-        if found[-1] < max(found):
+        totals = [now.recalls.total for now in trainer.run() if now.recalls is not None]
+        if totals[-1] < max(totals):
             break
-    assert found[-1] < max(found)
-    assert trainer.state.best == max(found)
-    assert trainer.state.best_step == 4 * (1 + found.index(max(found)))
+    assert totals[-1] < max(totals)
+    assert trainer.state.best == max(totals)
+    assert trainer.state.best_step == 4 * (1 + totals.index(max(totals)))
     trainer.network.load_state_dict(load_file(trainer.folder / "model.safetensors"))
     again = trainer_module.validate(
         trainer.network, trainer.objective, trainer.held_out, trainer.regions, trainer.captions, "cpu"
     )
-    assert evaluate_recall(again, trainer.held_out.owners).total == max(found)
+    assert evaluate_recall(again, trainer.held_out.owners).total == max(totals)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("choose", ["ndcg", "ndcg-image"])
-def test_ndcg_may_choose_the_weights(make: Make, tmp_path: Path, choose: str) -> None:
+def test_choose_by_ndcg(make: Make, tmp_path: Path, choose: str) -> None:
     trainer = make("rouge", epochs=4, lr=0.1, average=0.0, choose=choose)
-    found = [now.ndcg for now in trainer.run() if now.ndcg is not None]
-    scores = [n.text_to_image + (n.image_to_text if choose == "ndcg" else 0) for n in found]
+    ndcgs = [now.ndcg for now in trainer.run() if now.ndcg is not None]
+    scores = [n.text_to_image + (n.image_to_text if choose == "ndcg" else 0) for n in ndcgs]
     assert len(scores) == 4
     assert trainer.state.best == max(scores)
     assert trainer.state.best_step == 4 * (1 + scores.index(max(scores)))
-    assert [entry["ndcg"]["text_to_image"] for entry in trainer.state.history] == [n.text_to_image for n in found]
+    assert [entry["ndcg"]["text_to_image"] for entry in trainer.state.history] == [n.text_to_image for n in ndcgs]
     texts = [trainer.captions.texts[n] for numbers in trainer.held_out.captions for n in numbers]
     own = rouge_l_matrix(texts, trainer.held_out.owners)
     write_relevance(tmp_path / "r.f32", own)
     again = make("file", epochs=4, lr=0.1, average=0.0, choose=choose, relevance=str(tmp_path / "r.f32"))
-    assert [now.ndcg for now in again.run() if now.ndcg is not None] == found
+    assert [now.ndcg for now in again.run() if now.ndcg is not None] == ndcgs
     write_relevance(tmp_path / "r.f32", own[:, :-1])
     with pytest.raises(BocError, match="for 16 captions and 7 pictures, there are 16 and 8"):
         make("other", choose=choose, relevance=str(tmp_path / "r.f32"))
 
 
-def test_what_chooses_the_weights_must_be_known() -> None:
+def test_choose_errors() -> None:
     with pytest.raises(EncoderError, match="choose must be one of recall, ndcg, ndcg-image, got 'spice'"):
         TrainConfig(choose="spice")
     with pytest.raises(EncoderError, match="relevance is for choose=ndcg"):
@@ -550,7 +531,7 @@ def test_what_chooses_the_weights_must_be_known() -> None:
 
 
 @pytest.mark.slow
-def test_a_frozen_tower_stays_as_it_is(make: Make) -> None:
+def test_frozen_tower(make: Make) -> None:
     for text_lr, same in ((0.0, True), (0.5, False)):
         trainer = make(f"tower-{same}", text_lr=text_lr, epochs=1)
         before = {name: tensor.clone() for name, tensor in trainer.network.txt_enc.state_dict().items()}
@@ -560,7 +541,7 @@ def test_a_frozen_tower_stays_as_it_is(make: Make) -> None:
 
 
 @pytest.mark.parametrize(("first", "last"), [(100, 1), (60, 6), (1, 1), (7, 7)])
-def test_the_number_of_negatives_falls_from_the_first_to_the_last(make: Make, first: int, last: int) -> None:
+def test_negatives_schedule(make: Make, first: int, last: int) -> None:
     trainer = make("negatives", epochs=9, negatives_first=first, negatives_last=last)
     counts = [trainer._negatives(step) for step in range(trainer.steps)]
     assert counts[0] == first
@@ -568,7 +549,7 @@ def test_the_number_of_negatives_falls_from_the_first_to_the_last(make: Make, fi
     assert counts == sorted(counts, reverse=True)
 
 
-def test_a_run_is_over_at_its_last_step_or_without_patience_left() -> None:
+def test_run_state_over() -> None:
     config = TrainConfig(patience=2)
     entries = [{"step": step} for step in (4, 8, 12)]
     assert not RunState(8, 1.0, 4, entries[:2]).over(config, 20)
@@ -578,7 +559,7 @@ def test_a_run_is_over_at_its_last_step_or_without_patience_left() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
-def test_settings_change_a_recipe(name: str) -> None:
+def test_recipe_settings(name: str) -> None:
     plain = Recipe.of(name, {})
     assert plain == Recipe.of(name, RECIPES[name])
     width = "width" if plain.kind.startswith("vsrn") else "joint_width"
@@ -599,7 +580,7 @@ def test_settings_change_a_recipe(name: str) -> None:
         ({"text_layers": ""}, "text_layers must be a number"),
     ],
 )
-def test_a_setting_that_is_none_is_refused(setting: dict[str, str], words: str) -> None:
+def test_invalid_setting(setting: dict[str, str], words: str) -> None:
     with pytest.raises(EncoderError, match=words):
         Recipe.of("small", setting)
 
@@ -613,13 +594,13 @@ def test_a_setting_that_is_none_is_refused(setting: dict[str, str], words: str) 
         ("vsrn", {"objective": "alignment"}),
     ],
 )
-def test_a_global_vector_that_nothing_trains_is_refused(recipe: str, setting: dict[str, str]) -> None:
+def test_untrained_vector(recipe: str, setting: dict[str, str]) -> None:
     with pytest.raises(EncoderError, match="leaves its global vector as chance made it; add matching"):
         Recipe.of(recipe, setting)
     objective = f"matching+{setting.get('objective', 'alignment')}"
     assert Recipe.of(recipe, {**setting, "objective": objective}).train.objective == objective
 
 
-def test_pairs_need_captions(library: Path) -> None:
+def test_read_pairs_without_captions(library: Path) -> None:
     with pytest.raises(EncoderError, match="no picture with captions to learn from"):
         read_pairs(library / "regions.h5", set())
