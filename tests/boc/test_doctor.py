@@ -28,7 +28,7 @@ def one(findings: Iterator[Finding] | list[Finding], about: str) -> Finding:
     return finding
 
 
-def test_what_is_installed_is_fine_and_what_is_not_has_a_next_step(tmp_path: Path) -> None:
+def test_findings_have_next_step(tmp_path: Path) -> None:
     findings = list(doctor.examine([f"file:{tmp_path}"]))
     for finding in findings:
         assert bool(finding.todo) == (finding.state != "ok"), finding
@@ -39,7 +39,7 @@ def test_what_is_installed_is_fine_and_what_is_not_has_a_next_step(tmp_path: Pat
     assert {f"extra {name}" for name in doctor.USES} <= {finding.about for finding in findings}
 
 
-def test_missing_and_old_packages_are_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["numpy>=99.5", "nothing-like-it>=1", 'tomli>=99; python_version < "3.0"', 'click<99,>=8; extra == "web"',
              'ghost>=2; extra == "encoders"', 'unchecked>=9; extra == "dev"']  # fmt: skip
     monkeypatch.setattr("importlib.metadata.requires", lambda name: lines)
@@ -60,20 +60,20 @@ NUMBERS = st.lists(st.integers(0, 120), min_size=1, max_size=4).map(lambda parts
 
 
 @given(version=NUMBERS, least=NUMBERS, suffix=st.sampled_from(["", "+cpu", ".post1"]))
-def test_versions_are_compared_as_installers_do(version: str, least: str, suffix: str) -> None:
+def test_version_comparison(version: str, least: str, suffix: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("importlib.metadata.version", lambda name: version + suffix)
         assert (doctor._lack(f"torch<999,>={least}") == "") == (Version(version + suffix) >= Version(least))
 
 
-def test_modules_that_are_not_compiled_are_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_is_compiled", lambda name: not name.endswith("_topk"))
     [finding] = doctor.compiled_modules()
     assert (finding.state, "indexing.embedded._topk" in finding.what) == ("note", True)
     assert "C compiler" in finding.todo
 
 
-def test_a_folder_with_indexes_is_fine_and_a_damaged_one_is_a_problem(library: Path, tmp_path: Path) -> None:
+def test_folder_with_indexes(library: Path, tmp_path: Path) -> None:
     findings = list(doctor.backend(f"file:{library / 'index'}"))
     assert {finding.state for finding in findings} == {"ok"}
     assert "40 pictures, 80 captions" in findings[0].what
@@ -86,7 +86,7 @@ def test_a_folder_with_indexes_is_fine_and_a_damaged_one_is_a_problem(library: P
     assert "boc delete photos --all" in result.stdout
 
 
-def test_folders_that_cannot_be_used(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_folders(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
     for at, state, words in (
@@ -142,7 +142,7 @@ def serving(answer: Callable[[str, str], Answer]) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("version", ["9.4.3", "17.0.0"])
-def test_a_server_without_rights_is_a_note_and_an_untested_one_too(version: str) -> None:
+def test_server_without_rights(version: str) -> None:
     def searchable(method: str, path: str) -> Answer:
         """An Elasticsearch of which this user may search all and make nothing."""
         if path == "/":
@@ -160,7 +160,7 @@ def test_a_server_without_rights_is_a_note_and_an_untested_one_too(version: str)
     assert "ask for the rights" in findings[0].todo
 
 
-def test_servers_that_cannot_be_used() -> None:
+def test_unusable_servers() -> None:
     pytest.importorskip("elasticsearch")
     [finding] = doctor.backend(f"elastic+http://127.0.0.1:{free_port()}")
     assert (finding.state, bool(finding.todo)) == ("problem", True)
@@ -171,7 +171,7 @@ def test_servers_that_cannot_be_used() -> None:
     assert "BOC_PASSWORD" in finding.todo
 
 
-def test_it_shows_where_settings_come_from(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_origin_of_settings(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "boc.toml").write_text('at = "file:places"\n[search]\nk = 3\n')
     monkeypatch.setenv("BOC_SEARCH_RM", "5")
     monkeypatch.setenv("BOC_SERCH_K", "5")
@@ -188,7 +188,7 @@ def test_it_shows_where_settings_come_from(here: Path, monkeypatch: pytest.Monke
     assert "hidden-word" not in result.output
 
 
-def test_a_wrong_file_of_settings_is_a_problem_among_the_others(here: Path) -> None:
+def test_wrong_settings_file(here: Path) -> None:
     (here / "boc.toml").write_text("[search]\nkk = 3\n")
     result = boc("doctor")
     assert result.exit_code == 1
@@ -196,7 +196,7 @@ def test_a_wrong_file_of_settings_is_a_problem_among_the_others(here: Path) -> N
     assert "file:boc-data: no index yet" in result.stdout
 
 
-def test_a_server_that_works(server: Any) -> None:
+def test_working_server(server: Any) -> None:
     scheme = "elastic" if server.kind.engine == "elasticsearch" else "opensearch"
     [finding] = doctor.backend(f"{scheme}+{server.url}")
     assert finding.state == "ok"

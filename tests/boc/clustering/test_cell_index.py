@@ -225,26 +225,10 @@ def test_centroids_are_distinct_unit_vectors_in_cells(many: Centroids) -> None:
     assert len(many.heads) == len(many.starts) - 1 > 1
 
 
-@pytest.mark.slow
-def test_with_all_cells_no_centroid_is_missed(many: Centroids, points: NDArray[np.float32]) -> None:
-    """And 8 bits hardly show in a cosine."""
-    numbers, cosines = many.nearest(points[:200], 10, len(many.heads))
-    products = points[:200] @ many.units.T
-    np.testing.assert_allclose(np.sort(cosines, axis=1), np.sort(products, axis=1)[:, -10:], atol=5e-3)
-    np.testing.assert_allclose(np.take_along_axis(products, numbers, axis=1), cosines, atol=5e-3)
-
-
 def test_a_few_cells_give_nearly_the_exact_answer(many: Centroids, points: NDArray[np.float32]) -> None:
     some, all_ = (many.nearest(points[:500], 10, cells)[0] for cells in (16, len(many.heads)))
     shared = [len(set(a) & set(b)) for a, b in zip(some.tolist(), all_.tolist(), strict=True)]
     assert np.mean(shared) > 9.5
-
-
-def test_what_is_beside_a_row_changes_no_bit_of_its_answer(many: Centroids, points: NDArray[np.float32]) -> None:
-    together = many.nearest(points[:50], 5, 8)
-    alone = [many.nearest(point[None], 5, 8) for point in points[:50]]
-    for i, found in enumerate(together):
-        assert found.tobytes() == np.concatenate([one[i] for one in alone]).tobytes()
 
 
 def test_rows_too_many_to_be_held_together_are_all_answered() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -204,36 +203,19 @@ def test_the_remainder_is_orthogonal_to_what_was_chosen(n: int, m: int, z: int, 
         np.testing.assert_allclose(atoms[picks] @ (x - w @ atoms[picks]), 0, atol=2e-3)
 
 
-def test_a_second_centroid_covers_what_the_first_one_misses() -> None:
-    """The second nearest is nearly the first again; pursuit takes the one across."""
-    candidates = unit_rows(np.array([[1, 0.5], [1, 0.4], [0, 1]]))
-    chosen, weights = pursued(unit_rows(np.array([[1.0, 0.8]])), candidates[None], 2)
-    assert chosen.tolist() == [[0, 2]]
-    np.testing.assert_allclose(weights[0] @ candidates[chosen[0]], unit_rows(np.array([[1.0, 0.8]]))[0], atol=1e-3)
-
-
 def test_two_equal_candidates_do_not_break_it() -> None:
     candidates = unit_rows(np.array([[1.0, 1.0], [1.0, 1.0]]))
     _, weights = pursued(unit_rows(np.array([[1.0, 0.0]])), candidates[None], 2)
     assert np.isfinite(weights).all()
 
 
-@pytest.mark.parametrize("factor", [1e-100, 1e-30, 1e30, 1e100])
-def test_rows_beyond_float32_keep_their_direction(factor: float) -> None:
+@pytest.mark.parametrize("factor", [1e-100, 1e-30, 0.03, 70, 1e30, 1e100])
+def test_only_directions_count(factor: float) -> None:
+    """Also of rows beyond float32."""
     X = gaussian(3, 8).astype(np.float64)
     step = Dictionary(6, bits=4).fit(X)
     assert abs(step.transform(X) - step.transform(factor * X)).max() <= 1
     assert abs(step.encode_queries(X, "text") - step.encode_queries(factor * X, "text")).max() <= 1
-
-
-@pytest.mark.slow
-@given(seed=st.integers(0, 99), factor=st.floats(0.01, 100))
-def test_only_directions_count(seed: int, factor: float) -> None:
-    X = gaussian(seed, 8)
-    step = Dictionary(6, bits=4).fit(X)
-    for a, b in ((step.transform(X), step.transform(factor * X)),
-                 (step.encode_queries(X, "image"), step.encode_queries(factor * X, "image"))):  # fmt: skip
-        assert abs(a - b).max() <= 1
 
 
 def test_a_vector_without_direction_has_no_terms() -> None:
@@ -278,24 +260,6 @@ def test_parameters_out_of_range_are_named(wrong: dict[str, Any], message: str) 
 def learned() -> Dictionary:
     """A vocabulary in many cells."""
     return Dictionary(2 * ONE_CELL_CENTROIDS, z=2, query_z=64).fit(clustered(0, 400, 12_000))
-
-
-def test_a_seed_gives_one_code_and_another_seed_another() -> None:
-    X = clustered(1, 50, 500)
-    first, again, other = (Dictionary(64, seed=seed).fit(X) for seed in (1, 1, 2))
-    assert same_matrix(first.transform(X), again.transform(X))
-    assert not np.array_equal(first.centroids_, other.centroids_)
-
-
-@pytest.mark.slow
-def test_restored_from_its_parameters_and_arrays_it_is_the_same(learned: Dictionary) -> None:
-    X = clustered(2, 400, 300)
-    twin = Dictionary(**json.loads(json.dumps(learned.get_params())))
-    twin.n_features_in_ = learned.n_features_in_
-    for name in learned.learned:
-        setattr(twin, name, getattr(learned, name).copy())
-    assert same_matrix(twin.transform(X), learned.transform(X))
-    assert same_matrix(twin.encode_queries(X, "image"), learned.encode_queries(X, "image"))
 
 
 @pytest.mark.slow
@@ -358,12 +322,7 @@ def test_memory_of_learning_is_that_of_the_sample_and_of_the_centroids_in_bytes(
     assert global_code("bits").learning_bytes(1000, 256, 10**6) == 8 * 1000 * 256
 
 
-def test_centroids_are_stored_in_bytes_without_a_loss() -> None:
-    codec = global_code("dictionary", terms=16).fit(Embeddings("image", gaussian(0, 200)))
-    arrays = codec.arrays()
-    assert [arrays[f"1.{name}"].dtype for name in Dictionary.learned] == [
-        np.int8, np.float32, np.int8, np.float32, np.int64,
-    ]  # fmt: skip
-    restored = SurrogateCodec.restore(codec.config(), arrays).steps[1]
-    for name in Dictionary.learned:
-        assert same_matrix(getattr(restored, name), getattr(codec.steps[1], name))
+def test_centroids_are_stored_in_bytes() -> None:
+    arrays = global_code("dictionary", terms=16).fit(Embeddings("image", gaussian(0, 200))).arrays()
+    dtypes = [np.int8, np.float32, np.int8, np.float32, np.int64]
+    assert [arrays[f"1.{name}"].dtype for name in Dictionary.learned] == dtypes

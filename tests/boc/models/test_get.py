@@ -48,16 +48,16 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "models" / "me--tiny"
 
 
-def held(folder: Path) -> dict[str, bytes]:
+def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != models.RECORD}
 
 
 @pytest.mark.slow
-def test_a_process_downloads_a_model_and_nothing_else(hub: Hub, place: Path) -> None:
+def test_get_downloads_model_files_only(hub: Hub, place: Path) -> None:
     hub.repositories["me/tiny"][NEW] = FILES | {"model.py": b"import os", "onnx/model.onnx": b"0", "tf_model.h5": b"0"}
     hub.extra = ["../config.json", "sub/tokenizer.json"]
     done = subprocess.run([*COMMAND, "--yes"], capture_output=True, text=True, check=True)
-    assert held(place) == FILES
+    assert files_of(place) == FILES
     assert [path.name for path in place.parent.iterdir()] == ["me--tiny"]
     files = {path.rpartition("/")[2] for path in hub.paths("/me/")}
     assert files == set(FILES) - {"model.safetensors"}
@@ -73,27 +73,27 @@ def test_a_process_downloads_a_model_and_nothing_else(hub: Hub, place: Path) -> 
     assert record["files"] == {name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()}
 
 
-def test_a_complete_model_is_not_downloaded_again_and_another_revision_replaces_it(hub: Hub, place: Path) -> None:
+def test_get_again_and_other_revision(hub: Hub, place: Path) -> None:
     assert boc(*GET, "--revision", OLD).exit_code == 0
-    assert held(place) == hub.repositories["me/tiny"][OLD]
+    assert files_of(place) == hub.repositories["me/tiny"][OLD]
     hub.asked.clear()
     assert "is there already" in boc(*GET).stdout
     assert not hub.asked
     assert boc(*GET, "--revision", "main").exit_code == 0
-    assert held(place) == FILES
+    assert files_of(place) == FILES
     model = models.find("me/tiny")
     assert model is not None
     assert model.revision == NEW
     (place / "config.json").write_bytes(b"changed")
     assert boc(*GET).exit_code == 0
-    assert held(place) == FILES
+    assert files_of(place) == FILES
 
 
 @pytest.mark.slow
-def test_a_cut_connection_is_resumed_and_a_failure_leaves_no_model(hub: Hub, place: Path) -> None:
+def test_get_resumes_cut_connection(hub: Hub, place: Path) -> None:
     hub.cut = 2_000_000
     assert boc(*GET).exit_code == 0
-    assert held(place) == FILES
+    assert files_of(place) == FILES
     boc("model", "remove", "me/tiny")
     hub.cut, hub.dies = 2_000_000, True
     failed = boc(*GET)
@@ -103,12 +103,12 @@ def test_a_cut_connection_is_resumed_and_a_failure_leaves_no_model(hub: Hub, pla
     hub.dead, hub.dies = False, False
     hub.asked.clear()
     assert boc(*GET).exit_code == 0
-    assert held(place) == FILES
+    assert files_of(place) == FILES
     assert not hub.paths("/me/")  # of the small files
 
 
 @pytest.mark.slow
-def test_a_killed_download_is_no_model_and_can_be_repeated(hub: Hub, place: Path) -> None:
+def test_get_after_kill(hub: Hub, place: Path) -> None:
     hub.stall = 2_500_000
     process = subprocess.Popen([*COMMAND, "--yes"], stderr=subprocess.DEVNULL)
     while not hub.paths("/stored/"):
@@ -118,10 +118,10 @@ def test_a_killed_download_is_no_model_and_can_be_repeated(hub: Hub, place: Path
     assert not list(models.models())
     hub.stall = None
     assert boc(*GET).exit_code == 0
-    assert held(place) == FILES
+    assert files_of(place) == FILES
 
 
-def test_wrong_bytes_are_thrown_away(hub: Hub, place: Path) -> None:
+def test_get_wrong_bytes(hub: Hub, place: Path) -> None:
     hub.damage = True
     failed = boc(*GET)
     assert failed.exit_code == 1
@@ -132,9 +132,7 @@ def test_wrong_bytes_are_thrown_away(hub: Hub, place: Path) -> None:
     assert boc(*GET).exit_code == 0
 
 
-def test_weights_of_another_digest_than_the_pinned_one_are_not_downloaded(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_get_pinned_weights(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = models.Entry("me/tiny", NEW, "0" * 64, "mit", 1, "")
     monkeypatch.setitem(models.CATALOGUE, "tiny", entry)
     failed = boc("model", "get", "tiny", "--yes")
@@ -148,19 +146,19 @@ def test_weights_of_another_digest_than_the_pinned_one_are_not_downloaded(
     assert set(chosen.files) == set(FILES) - {"model.safetensors"} | {"open_clip_model.safetensors"}
 
 
-def test_weights_in_parts_are_downloaded_with_their_list(hub: Hub, place: Path) -> None:
+def test_get_weights_in_parts(hub: Hub, place: Path) -> None:
     parts = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
     index = json.dumps({"weight_map": {"a": parts[0], "b": parts[1]}}).encode()
     files = {"config.json": b"{}", "model.safetensors.index.json": index, **dict.fromkeys(parts, b"0")}
     hub.repositories["me/tiny"][NEW] = files | {"pytorch_model-00001-of-00001.bin": b"0", "x/model.safetensors": b"0"}
     assert boc(*GET).exit_code == 0
-    assert held(place) == files
+    assert files_of(place) == files
     assert models.weights(place) == ["model.safetensors.index.json", *parts]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", ["n\n", "y\n"])
-def test_a_licence_can_be_refused(hub: Hub, place: Path, answer: str) -> None:
+def test_get_asks_for_licence(hub: Hub, place: Path, answer: str) -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen(COMMAND, stdin=slave, stderr=subprocess.PIPE, text=True)
     os.write(master, answer.encode())
@@ -170,7 +168,7 @@ def test_a_licence_can_be_refused(hub: Hub, place: Path, answer: str) -> None:
     assert "licence   mit" in printed
     if answer == "y\n":
         assert process.returncode == 0
-        assert held(place) == FILES
+        assert files_of(place) == FILES
     else:
         assert "nothing was downloaded" in printed
         assert process.returncode == 1
@@ -178,7 +176,7 @@ def test_a_licence_can_be_refused(hub: Hub, place: Path, answer: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_named(hub: Hub) -> None:
+def test_get_full_disk(hub: Hub) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_200_000, resource.RLIM_INFINITY))
 
@@ -189,7 +187,7 @@ def test_a_full_disk_is_named(hub: Hub) -> None:
     assert boc(*GET).exit_code == 0
 
 
-def test_refusals_name_the_next_step(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_errors(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "has no model me/nothing" in boc("model", "get", "me/nothing", "--yes").stderr
     assert "has no revision 'v9'" in boc(*GET, "--revision", "v9").stderr
     alone = boc("model", "get", "me/tiny").stderr
@@ -210,7 +208,7 @@ def test_refusals_name_the_next_step(hub: Hub, monkeypatch: pytest.MonkeyPatch) 
     assert "--encoder clip:model" in failed
 
 
-def test_models_are_listed_verified_and_removed(hub: Hub, place: Path) -> None:
+def test_list_verify_remove(hub: Hub, place: Path) -> None:
     assert json.loads(boc("model", "list", "--json").stdout) == []
     assert boc("model", "verify").exit_code == 0
     boc(*GET)
@@ -232,14 +230,14 @@ def test_models_are_listed_verified_and_removed(hub: Hub, place: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 2}', '{"format": 1, "repository": "x"}', "\0"])
-def test_a_damaged_record_is_an_error(hub: Hub, place: Path, text: str) -> None:
+def test_damaged_record(hub: Hub, place: Path, text: str) -> None:
     place.mkdir(parents=True)
     (place / models.RECORD).write_text(text)
     with pytest.raises(BocError, match="is no record of a model"):
         models.find("me/tiny")
 
 
-def test_without_an_encoder_the_next_step_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:
+def test_index_without_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:
     monkeypatch.chdir(tmp_path)
     failed = boc("index", "photos", draw_pictures(tmp_path / "pictures", 2))
     assert failed.exit_code == 1
@@ -251,7 +249,7 @@ def test_without_an_encoder_the_next_step_is_named(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_a_downloaded_model_indexes_and_searches(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_downloaded_model_searches(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_clip(tmp_path / "tiny")
     hub.repositories["me/clip"] = {NEW: {path.name: path.read_bytes() for path in (tmp_path / "tiny").iterdir()}}
     monkeypatch.chdir(tmp_path)
