@@ -77,6 +77,8 @@ def test_exchange_opposites(rows: list[list[int]], stops: set[int]) -> None:
         ({"fragments": 0.5}, "fragments need a text tower that learns"),
         ({"opposites": 1.0, "objective": "alignment"}, "opposites need a text tower that learns"),
         ({"opposites": 1.0, "text_lr": 1.0}, "opposites need an alignment, which objective=matching lacks"),
+        ({"choose": "spice"}, "choose must be one of recall, ndcg, ndcg-image, got 'spice'"),
+        ({"relevance": "x.npy"}, "relevance is for choose=ndcg"),
     ],
 )
 def test_invalid_settings(settings: dict[str, object], words: str) -> None:
