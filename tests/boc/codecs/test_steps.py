@@ -98,20 +98,20 @@ def test_topz_keeps_largest(X: NDArray[np.float32], data: st.DataObject) -> None
         step = TopZ(z, query_z).fit(rows)
         budgets = {"documents": z or X.shape[1], "queries": query_z or z or X.shape[1]}
         for side, budget in budgets.items():
-            kept = getattr(step, f"encode_{side}")(rows, "image")
+            terms = getattr(step, f"encode_{side}")(rows, "image")
             for i, x in enumerate(X.tolist()):
                 expected = {j: x[j] for j in largest(x, budget)}
-                row = slice(kept.indptr[i], kept.indptr[i + 1])
-                assert dict(zip(kept.indices[row].tolist(), kept.data[row].tolist(), strict=True)) == expected
+                row = slice(terms.indptr[i], terms.indptr[i + 1])
+                assert dict(zip(terms.indices[row].tolist(), terms.data[row].tolist(), strict=True)) == expected
         assert same_matrix(step.transform(rows), step.encode_documents(rows, "text"))
 
 
 def test_topz_across_blocks() -> None:
     X = np.random.default_rng(0).integers(-3, 4, (BLOCK + 5, 4)).astype(np.float32)
-    kept = TopZ(2).fit(X).transform(X).toarray()
+    terms = TopZ(2).fit(X).transform(X).toarray()
     for i in [0, BLOCK - 1, BLOCK, BLOCK + 4]:
-        assert np.flatnonzero(kept[i]).tolist() == sorted(largest(X[i].tolist(), 2))
-    assert kept.shape == X.shape
+        assert np.flatnonzero(terms[i]).tolist() == sorted(largest(X[i].tolist(), 2))
+    assert terms.shape == X.shape
 
 
 @pytest.mark.parametrize(
@@ -222,9 +222,9 @@ def test_permutation_variants_count_ranks(X: NDArray[np.float32], data: st.DataO
         for row, x in zip(terms.toarray().tolist(), X, strict=True):
             v = rectified(x)
             order = sorted(range(width), key=lambda j: (-v[j], j))[:z]  # BoC, eq. 1
-            kept = order if reading == "printed" else [j for j in order if v[j] > 0]
-            first = {"kept": len(kept), "offset": 2 * len(kept), "printed": width}[reading]
-            assert {j: f for j, f in enumerate(row) if f} == {j: first - rank for rank, j in enumerate(kept)}
+            ranked = order if reading == "printed" else [j for j in order if v[j] > 0]
+            first = {"kept": len(ranked), "offset": 2 * len(ranked), "printed": width}[reading]
+            assert {j: f for j, f in enumerate(row) if f} == {j: first - rank for rank, j in enumerate(ranked)}
 
 
 @settings(max_examples=50)
@@ -238,8 +238,8 @@ def test_printed_scalar_code_scores_cosines(seed: int, data: st.DataObject) -> N
 
     def printed(x: NDArray[np.float32], budget: int) -> list[int]:
         floors = [math.floor(1000 * float(value)) for value in rectified(x)]
-        kept = sorted(range(width), key=lambda j: (-floors[j], j))[:budget]
-        return [floors[j] if j in kept else 0 for j in range(width)]
+        top = sorted(range(width), key=lambda j: (-floors[j], j))[:budget]
+        return [floors[j] if j in top else 0 for j in range(width)]
 
     for q, row in zip(X, scores.tolist(), strict=True):
         for d, score in zip(X, row, strict=True):
