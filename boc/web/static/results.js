@@ -181,7 +181,7 @@ export class Results {
       "a",
       {
         class: "like",
-        href: this.address({ like: hit.id, q: "", open: "", word: "" }),
+        href: this.address({ like: [hit.id], q: "", open: "", word: "" }),
         tabindex: "-1",
         draggable: "false",
         title: "More like this (m)",

@@ -32,7 +32,7 @@ from fastapi.testclient import TestClient
 
 from boc.web import schemas
 from boc.web.app import create_app
-from boc.web.http.limits import Crowd
+from boc.web.http.limits import LoadLimit
 from boc.web.serialize import thumb
 from boc.web.settings import Settings
 
@@ -170,7 +170,7 @@ def test_k_grows_a_ranking_without_moving_what_was_there(client: TestClient) -> 
 def test_similar_is_a_search_by_the_stored_vector_without_the_item(
     client: TestClient, searcher: Searcher, id: str, find: Any
 ) -> None:
-    found = got(client, f"/api/similar/{id.replace('#', '%23')}", schemas.SearchAnswer, k=6, rm=20, find=find)
+    found = got(client, "/api/search", schemas.SearchAnswer, like=id, k=6, rm=20, find=find)
     wanted = searcher.search_vectors(searcher.stored(id), k=7, rm=20, find=find)[0]
     assert [hit.item.id for hit in wanted if hit.item.id != id][:6] == [hit["id"] for hit in found["hits"]]
     assert id not in [hit["id"] for hit in found["hits"]]
@@ -275,9 +275,7 @@ def test_a_picture_comes_with_the_words_that_it_is_written_in(library: Path, tmp
         assert got(client, "/api/item/003.png%231", schemas.WholeItem)["words"] == []
 
 
-@pytest.mark.parametrize(
-    "address", ["/api/item/", "/api/similar/", "/api/thumb/", "/api/explain/"], ids=lambda a: a.split("/")[2]
-)
+@pytest.mark.parametrize("address", ["/api/item/", "/api/thumb/", "/api/explain/"], ids=lambda a: a.split("/")[2])
 def test_an_unknown_id_is_named(client: TestClient, address: str) -> None:
     answer = client.get(f"{address}strange%20one", params={"q": TEXT} if "explain" in address else {})
     assert answer.status_code == 404
@@ -366,7 +364,7 @@ def test_pictures_are_found_below_a_prefix_too(searcher: Searcher, tmp_path: Pat
     whole.mount(prefix, client_of(searcher, tmp_path).app)
     client = TestClient(whole, base_url="http://127.0.0.1:8000")
     hits = client.get(f"{prefix}/api/search", params={"q": TEXT, "k": 3}).json()["hits"]
-    hits += client.get(f"{prefix}/api/similar/007.png", params={"k": 3, "find": "text"}).json()["hits"]
+    hits += client.get(f"{prefix}/api/search", params={"like": "007.png", "k": 3, "find": "text"}).json()["hits"]
     why = client.get(f"{prefix}/api/explain/012.png", params={"q": TEXT}).json()
     shown = [*hits, client.get(f"{prefix}/api/item/003.png%231").json()]
     shown += [example for term in why["terms"] for example in term["examples"]]
@@ -452,7 +450,7 @@ def test_without_a_place_for_thumbnails_they_are_made_each_time(searcher: Search
 def test_openapi_lists_the_interface(client: TestClient) -> None:
     api = client.get("/openapi.json").json()
     assert {path for path in api["paths"] if path.startswith("/api/")} == set(api["paths"])
-    assert {"/api/search", "/api/info", "/api/similar/{id}", "/api/explain/{id}"} <= set(api["paths"])
+    assert {"/api/search", "/api/info", "/api/explain/{id}"} <= set(api["paths"])
 
 
 def test_without_the_page_the_interface_is_the_same(searcher: Searcher, client: TestClient, tmp_path: Path) -> None:
@@ -586,7 +584,7 @@ def test_a_client_that_reads_slowly_keeps_no_place(library: Path) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"x"})
 
-    crowd = Crowd(app, settings)
+    crowd = LoadLimit(app, settings)
 
     async def ask(name: str, wait: asyncio.Event | None) -> None:
         async def send(message: Any) -> None:

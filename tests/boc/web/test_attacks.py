@@ -89,7 +89,7 @@ def picture(**options: Any) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("route", ["thumb", "item", "similar", "explain"])
+@pytest.mark.parametrize("route", ["thumb", "item", "explain"])
 @pytest.mark.parametrize("id", TRAVERSALS)
 def test_ids_are_looked_up_and_never_opened(client: TestClient, route: str, id: str) -> None:
     answer = client.get(f"/api/{route}/{id}" + ("?q=dog" if route == "explain" else ""))

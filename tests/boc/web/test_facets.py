@@ -22,7 +22,7 @@ from boc.inputs.file_facts import HIDDEN
 from boc.inputs.metadata import holds, parse_filter
 from boc.web import schemas
 from boc.web.app import create_app
-from boc.web.http.errors import ProblemError
+from boc.web.http.responses import ProblemError
 from boc.web.pictures import archive
 from boc.web.settings import Settings
 
