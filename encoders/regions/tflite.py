@@ -17,10 +17,7 @@ from boc.errors import EncoderError
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
-from ._cells import cell_boxes
-
-ARGUMENT = "FILE"
-EXTRA = "tflite"
+from ._shared import cell_boxes
 
 
 def load(argument: str) -> TfliteRegions:

@@ -18,11 +18,8 @@ from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
 
 from ..runtime import device
-from . import _options
-from ._boxes import Kept, select
+from ._shared import Kept, parse_spec, select, write_spec
 
-ARGUMENT = "NAME?weights=FILE&top=36&threshold=0.2&nms=0.5"
-EXTRA = "detectors"
 CLASSES = "roi_heads.box_predictor.cls_score.bias"
 
 
@@ -46,7 +43,7 @@ def load(argument: str) -> TorchvisionRegions:
 
     EncoderError if the name is unknown, or the weights are missing or do not fit.
     """
-    name, options = _options.parse(argument, Options)
+    name, options = parse_spec(argument, Options)
     return TorchvisionRegions(name, options)
 
 
@@ -70,7 +67,7 @@ class TorchvisionRegions:
             self._options = Options(**(vars(self._options) | {"weights": str(path.resolve())}))
         decides = f"{name} {sha256(path)} {self._options.top} {self._options.threshold} {self._options.nms}"
         dim = self._network.roi_heads.box_predictor.cls_score.in_features
-        spec = _options.spec("torchvision", name, self._options)
+        spec = write_spec("torchvision", name, self._options)
         self.identity = Identity(spec, hashlib.sha256(decides.encode()).hexdigest(), dim)
 
     @torch.inference_mode()

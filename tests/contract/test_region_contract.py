@@ -211,12 +211,12 @@ def test_an_unknown_kind_is_told_all_that_there_are() -> None:
 
 
 def test_a_named_file_is_looked_for_beside_the_model_first(tmp_path: Path) -> None:
-    from encoders.regions import _options
+    from encoders.regions._shared import within
 
     (tmp_path / "model").mkdir()
-    assert _options.within(tmp_path, "model?top=3") == f"{tmp_path / 'model'}?top=3"
-    assert _options.within(tmp_path, "model") == str(tmp_path / "model")
-    assert _options.within(tmp_path, "other?top=3") == "other?top=3"
+    assert within(tmp_path, "model?top=3") == f"{tmp_path / 'model'}?top=3"
+    assert within(tmp_path, "model") == str(tmp_path / "model")
+    assert within(tmp_path, "other?top=3") == "other?top=3"
 
 
 def test_other_files_have_another_digest(tmp_path: Path) -> None:

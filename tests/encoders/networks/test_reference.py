@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-import encoders.regions.files
+import encoders.regions.precomputed
 from boc import plugins
 from boc.types import ImageRef
 from encoders.conversion.checkpoints import read_published
@@ -394,8 +394,8 @@ def test_boxes_divided_by_the_width_alone_are_noticed(
 ) -> None:
     given, (spec, images, _) = arrays(file), converted(file)
     encoder: Any = plugins.encoder(spec, "cpu")
-    right = encoders.regions.files._size
-    monkeypatch.setattr(encoders.regions.files, "_size", lambda path: (right(path)[0], right(path)[0]))
+    right = encoders.regions.precomputed._size
+    monkeypatch.setattr(encoders.regions.precomputed, "_size", lambda path: (right(path)[0], right(path)[0]))
     found = encoder.encode_images([encoder.prepare(image) for image in images])
     assert np.abs(found.vectors - given["expected_image_global"]).max() > UNIT
 

@@ -194,7 +194,7 @@ def test_parameters_choose_among_the_same_boxes(tmp_path: Path, picture: ImageRe
 def test_kept_boxes_are_those_a_slow_loop_keeps(
     boxes: NDArray[np.float32], confidence: NDArray[np.float32], top: int
 ) -> None:
-    from encoders.regions._boxes import Kept, select
+    from encoders.regions._shared import Kept, select
 
     kept, rows = select(boxes, confidence, Kept(top, 0.25))
     expected = []
