@@ -12,6 +12,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader, select_autoescape
+from PIL import Image
 
 from boc import __version__
 from boc.search.searcher import Searcher
@@ -24,7 +25,6 @@ from boc.web.live_index import Library
 from boc.web.metrics import Metrics, add_operations
 from boc.web.microbatch import Batcher
 from boc.web.pictures.decoding import Budget
-from boc.web.pictures.sizes import Sizes
 from boc.web.pictures.thumbnails import Thumbnails
 from boc.web.search import Search
 from boc.web.settings import Settings
@@ -59,29 +59,29 @@ def create_app(searcher: Searcher, settings: Settings, others: Mapping[str, Sear
     app.add_middleware(Compressed)
     for layer in (LoadLimit, BodyLimit, Guard):  # the last layer added sees a request first
         app.add_middleware(layer, settings=settings)
-    app.add_middleware(RequestLog, count=metrics.request, queries=settings.log_queries)
+    app.add_middleware(RequestLog, count=metrics.request)
     app.add_middleware(Heads)
     return app
 
 
 @asynccontextmanager
-async def _warm(app: FastAPI) -> AsyncIterator[None]:
-    """Load what the first search would wait for."""
-    await run_in_threadpool(next(iter(app.state.services.values())).sizes.warm)
+async def _warm(_: FastAPI) -> AsyncIterator[None]:
+    """Load the decoders of pictures, for which the first thumbnail would wait."""
+    await run_in_threadpool(Image.init)
     yield
 
 
 def _services(searchers: Mapping[str, Searcher], settings: Settings, metrics: Metrics) -> dict[str, routes.Service]:
-    """A service per index; they share encoders, thumbnails, sizes, and the memory for decoding."""
-    budget, sizes = Budget(settings.decoding), Sizes()
+    """A service per index; they share encoders, thumbnails, and the memory for decoding."""
+    budget = Budget(settings.decoding)
     batching: dict[str, Batcher] = {}
     thumbnails = Thumbnails(settings.cache, settings.cache_bytes, budget, metrics.cache("thumbnails"))
     found = {}
     for name, searcher in searchers.items():
         library = Library(searcher, settings, budget, metrics, batching)
-        search = Search(library, sizes, metrics.stages)
+        search = Search(library, metrics.stages)
         own = replace(settings, name=name)
-        found[name] = routes.Service(tuple(searchers), library, sizes, thumbnails, own, search)
+        found[name] = routes.Service(tuple(searchers), library, thumbnails, own, search)
     return found
 
 

@@ -26,7 +26,6 @@ from boc.web.facets import offered
 from boc.web.http.responses import ProblemError, as_json, unknown
 from boc.web.live_index import Library, Opened
 from boc.web.pictures import archive, uploads
-from boc.web.pictures.sizes import Sizes
 from boc.web.pictures.thumbnails import SIDES, Thumbnails
 from boc.web.pictures.uploads import Upload
 from boc.web.search import MOST, Id, Question, Search
@@ -64,7 +63,6 @@ class Service:
 
     names: tuple[str, ...]
     library: Library
-    sizes: Sizes
     thumbnails: Thumbnails
     settings: Settings
     search: Search
@@ -222,10 +220,9 @@ async def item(service: Served, id: str) -> Response:
 
     def work(opened: Opened) -> serialize.Json:
         found = _item(opened, id)
-        (size,) = service.sizes.of([found], patience=None)
         words = opened.searcher.codec.words if found.modality == "image" else {}
         terms = serialize.written(opened.searcher.index.terms([id]), words) if words else []
-        return {**serialize.item(found, size), "captions": captions(opened, found), "words": terms}
+        return {**serialize.item(found), "captions": captions(opened, found), "words": terms}
 
     return await service.answer(work)
 

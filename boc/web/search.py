@@ -20,7 +20,6 @@ from boc.types import Embeddings, Stages
 from boc.web import schemas, serialize
 from boc.web.http.responses import as_json
 from boc.web.live_index import Library, Opened
-from boc.web.pictures.sizes import Sizes
 from boc.web.pictures.uploads import Upload
 from boc.web.settings import FILTERS, SENTENCE, K
 
@@ -106,10 +105,9 @@ class Question(_Options):
 class Search:
     """Searches by embeddings from an encoder or from the index."""
 
-    def __init__(self, library: Library, sizes: Sizes, measured: Callable[[serialize.Json], None]) -> None:
+    def __init__(self, library: Library, measured: Callable[[serialize.Json], None]) -> None:
         """``measured`` is called with the milliseconds of the stages of each search."""
         self._library = library
-        self._sizes = sizes
         self._measured = measured
 
     def __call__(self, request: Request, question: Question, sent: Upload | None) -> Response:
@@ -131,15 +129,14 @@ class Search:
         stages.took("encode_ms", begun)
         hits = searcher.search_query(query, options, encoded=encoded, stages=stages)
         begun = perf_counter()
-        sizes = self._sizes.of([hit.item for hit in hits])
         shown = [
             {
-                **serialize.item(hit.item, size),
+                **serialize.item(hit.item),
                 "score": float(hit.score),
                 "confidence": hit.confidence,
                 "duplicates": hit.duplicates,
             }
-            for hit, size in zip(hits, sizes, strict=True)
+            for hit in hits
         ]
         stages.took("content_ms", begun)
         assert stages.codes is not None

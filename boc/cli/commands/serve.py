@@ -7,13 +7,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from boc.cli import options
-from boc.cli.commands import sync
 
 if TYPE_CHECKING:
     from socket import socket
@@ -35,16 +33,12 @@ if TYPE_CHECKING:
     help="Port to listen on; 0 takes a free one.",
 )
 @click.option(
-    "--token", envvar="BOC_TOKEN", help="Token that every client must give; better set in the environment as BOC_TOKEN."
-)
-@click.option(
     "--allow-host",
     "hosts",
     multiple=True,
     metavar="NAME",
     help="Another host name that requests may use; can be repeated.",
 )
-@click.option("--cache", type=options.PATH, help="Folder to cache thumbnails in [default: boc/thumbnails in ~/.cache].")
 @click.option("--api-only", is_flag=True, help="Serve the JSON interface under /api, without the page.")
 @click.option("--open", "browse", is_flag=True, help="Open the page in a browser.")
 @click.option(
@@ -59,45 +53,28 @@ if TYPE_CHECKING:
     type=click.Choice(["text", "json"]),
     help="Log each request on stderr as a line of this form, without token, query and ids.",
 )
-@click.option("--log-queries", is_flag=True, help="Log the addresses of requests too: sentences and ids, no token.")
-@click.option(
-    "--sync",
-    "folders",
-    multiple=True,
-    type=options.PATH,
-    metavar="FOLDER",
-    help="Keep NAME in line with this folder of pictures, as boc sync --watch does; can be repeated.",
-)
-@options.ocr
 @options.at
 @options.encoder
-@options.device
 def command(
     names: tuple[str, ...],
     host: str,
     port: int,
-    token: str | None,
     hosts: tuple[str, ...],
-    cache: Path | None,
     api_only: bool,
     browse: bool,
     workers: int,
     log: Form | None,
-    log_queries: bool,
-    folders: tuple[Path, ...],
-    ocr: bool,
     at: str,
     encoder: str | None,
-    device: str,
 ) -> None:
     """Serve the search page of one or more indexes and its JSON interface, until Ctrl-C.
 
-    The first NAME is at /, each of several at /index/NAME/.
+    The first NAME is at /, each of several at /index/NAME/. If the variable BOC_TOKEN is set, every client must give
+    the token in it. Thumbnails are cached in boc/thumbnails in XDG_CACHE_HOME [default: ~/.cache].
 
     \b
     Examples: boc serve photos --open
               boc serve photos album
-              boc serve photos --sync ~/Pictures
               boc serve photos --at elastic+https://USER@HOST:9200 --port 8080
               BOC_TOKEN=$(openssl rand -hex 16) boc serve photos --host 0.0.0.0 --allow-host pictures.example.org
               boc serve photos --workers 4 --log json
@@ -116,35 +93,29 @@ def command(
             raise
         raise BocError(f"boc serve needs the package {error.name}; install it with: pip install 'boc[web]'") from error
 
+    token = os.environ.get("BOC_TOKEN")
     if token is not None and not token.strip():
-        raise BocError("the token is empty; give one that is hard to guess, or leave --token out")
-    if log_queries and log is None:
-        raise click.UsageError("--log-queries adds to a log; give --log text or --log json too")
+        raise BocError("BOC_TOKEN is empty; set it to a token that is hard to guess, or unset it")
     if api_only and browse:
         raise click.UsageError("--api-only serves no page that --open could open; leave one of them out")
     names = tuple(dict.fromkeys(names))
-    if ocr and not folders:
-        raise click.UsageError("--ocr is for the pictures of --sync FOLDER; name the folder, or leave --ocr out")
-    if folders and len(names) > 1:
-        raise click.UsageError("--sync goes with one NAME; keep others in line with boc sync --watch")
-    folder = cache or default_cache()
-    settings = Settings(names[0], at, host, hosts, token, folder, log_queries=log_queries, api_only=api_only)
-    with listen(host, port) as sock, sync.beside(names[0], folders, at, encoder, device, ocr=ocr):
+    settings = Settings(names[0], at, host, hosts, token, default_cache(), api_only=api_only)
+    with listen(host, port) as sock:
         address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}/"
 
         def ready() -> None:
             if not settings.private and token is None:
                 all_may = f"everybody who reaches {host} can search and see these pictures"
-                click.echo(f"note: {all_may}; give a --token to change that", err=True)
+                click.echo(f"note: {all_may}; set BOC_TOKEN to change that", err=True)
             click.echo(f"{' '.join(names)} is at {address}{'api/' if api_only else ''}", err=True)
-            if browse and _shows():
+            if browse and _has_screen():
                 click.launch(address if token is None else f"{address}?token={token}")
 
         try:
             if workers == 1:
-                _answer(ready, True, names, settings, encoder, device, log, sock)
+                _answer(ready, True, names, settings, encoder, log, sock)
             else:
-                run_workers(workers, _answer, names, settings, encoder, device, log, sock, ready=ready)
+                run_workers(workers, _answer, names, settings, encoder, log, sock, ready=ready)
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None
 
@@ -155,7 +126,6 @@ def _answer(
     names: Sequence[str],
     settings: Settings,
     encoder: str | None,
-    device: str,
     log: Form | None,
     sock: socket,
 ) -> None:
@@ -164,14 +134,14 @@ def _answer(
     from boc.web.app import create_app
     from boc.web.http.server import run
 
-    searchers = {name: Searcher.open(name, settings.at, encoder=encoder, device=device) for name in names}
+    searchers = {name: Searcher.open(name, settings.at, encoder=encoder) for name in names}
     app = create_app(searchers[names[0]], settings, searchers)
-    _load_encoders(searchers.values(), told=first)
+    _load_encoders(searchers.values(), announce=first)
     ready()
     run(app, sock, log)
 
 
-def _load_encoders(searchers: Iterable[Searcher], *, told: bool) -> None:
+def _load_encoders(searchers: Iterable[Searcher], *, announce: bool) -> None:
     """Load the encoder of each index, once where several have the same, and encode and search once: what is loaded on
     the way is not waited for by the first query."""
     loaded: dict[str, Encoder] = {}
@@ -180,12 +150,12 @@ def _load_encoders(searchers: Iterable[Searcher], *, told: bool) -> None:
         if identity.digest in loaded:
             searcher.encoder = loaded[identity.digest]
         else:
-            if told:
+            if announce:
                 click.echo(f"loading the encoder {identity.spec}", err=True)
             loaded[identity.digest] = searcher.encoder
         searcher.search("a picture", k=1, min_confidence=0)
 
 
-def _shows() -> bool:
-    """Whether there is a screen for a browser; without one the tools that open pages only complain."""
+def _has_screen() -> bool:
+    """Return whether there is a screen for a browser; without one the tools that open pages only complain."""
     return not sys.platform.startswith("linux") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))

@@ -1,6 +1,6 @@
 """Request ids, and the log of the server on stderr, as lines of text or JSON.
 
-No line holds a token; sentences and ids are logged only with ``queries``.
+No line holds a token, a sentence or an id.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from contextvars import ContextVar
 from datetime import datetime, timezone
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
-from urllib.parse import parse_qsl, urlencode
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -38,14 +37,12 @@ class RequestLog:
     """Give each request an id, that of its header ``X-Request-ID`` if it has one; count and log the response.
 
     ``count`` is called with the route, method, status and seconds of each request. The route is the pattern of its
-    address, as ``/api/item/{id}``; "none" if there is no route, or the request was refused before. With ``queries``
-    the log has the path and the parameters too.
+    address, as ``/api/item/{id}``; "none" if there is no route, or the request was refused before.
     """
 
-    def __init__(self, app: ASGIApp, count: Callable[[str, str, int, float], None], *, queries: bool) -> None:
+    def __init__(self, app: ASGIApp, count: Callable[[str, str, int, float], None]) -> None:
         self._app = app
         self._count = count
-        self._queries = queries
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -72,8 +69,6 @@ class RequestLog:
             self._count(route, method, status, seconds)
             values = {"method": method, "route": route, "status": status, "ms": round(1000 * seconds, 1), "bytes": size}
             values["client"] = (scope.get("client") or ("",))[0]
-            if self._queries:
-                values |= {"path": str(scope["path"]), "query": without_token(scope["query_string"].decode("latin-1"))}
             _access.info("answered", extra={"values": values})
 
 
@@ -82,11 +77,6 @@ def _route(scope: Scope) -> str:
     if isinstance(pattern, str):
         return below_index(pattern)
     return "/static" if path_of(scope).startswith("/static/") else "none"
-
-
-def without_token(query: str) -> str:
-    """Remove the parameter ``token`` from the parameters of an address."""
-    return urlencode([(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name != "token"])
 
 
 class _Text(logging.Formatter):

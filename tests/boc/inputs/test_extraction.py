@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import signal
 import struct
 import subprocess
@@ -340,23 +339,6 @@ def test_workers_do_not_change_a_byte(library: Path, table: Path, tmp_path: Path
         for count in (0, 2):
             assert boc("extract", table, "-o", tmp_path / f"{count}.h5", what, "--workers", count).exit_code == 1
         assert (tmp_path / "0.h5").read_bytes() == (tmp_path / "2.h5").read_bytes()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [0, 2])
-def test_the_rate_is_told_and_how_long_the_encoder_waited(
-    library: Path, table: Path, tmp_path: Path, count: int
-) -> None:
-    arguments = ("extract", table, "-o", tmp_path / "f.h5", "--workers", count)
-    told = rf"(\d+\.\d) images per second, {count or 'no'} workers"
-    lines = boc(*arguments, f"--encoder=tern:{library / 'model'}").stderr.splitlines()
-    (match,) = filter(
-        None, (re.fullmatch(rf"{told}; the encoder waited for pictures (\d+) % of the time", line) for line in lines)
-    )
-    assert float(match[1]) > 0
-    assert 0 < int(match[2]) <= 100
-    again = boc("extract", table, "-o", tmp_path / "g.h5", "--workers", count, "--regions=grid").stderr
-    assert sum(bool(re.fullmatch(told, line)) for line in again.splitlines()) == 1
 
 
 @pytest.mark.slow

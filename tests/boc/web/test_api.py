@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin
@@ -152,29 +151,6 @@ def test_postings_are_the_lists_of_the_terms_of_the_query(client: TestClient, se
         assert found["postings"] == sum(frequencies[codes.indices[i]] for i in order[:z])
         assert found["postings"] <= before
         before = found["postings"]
-
-
-def test_k_grows_a_ranking_without_moving_what_was_there(client: TestClient) -> None:
-    """Hits are re-ranked, so a larger k may put others in between, but with all candidates none."""
-    rankings = [
-        [hit["id"] for hit in got(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=k, rm=40 / k)["hits"]]
-        for k in (5, 10, 20, 40)
-    ]
-    for shorter, longer in pairwise(rankings):
-        assert longer[: len(shorter)] == shorter
-    assert not got(client, "/api/search", schemas.SearchAnswer, q=TEXT, k=40)["more"]
-
-
-@pytest.mark.parametrize("id", ["007.png", "007.png#1"])
-@pytest.mark.parametrize("find", ["image", "text"])
-def test_similar_is_a_search_by_the_stored_vector_without_the_item(
-    client: TestClient, searcher: Searcher, id: str, find: Any
-) -> None:
-    found = got(client, "/api/search", schemas.SearchAnswer, like=id, k=6, rm=20, find=find)
-    wanted = searcher.search_vectors(searcher.stored(id), k=7, rm=20, find=find)[0]
-    assert [hit.item.id for hit in wanted if hit.item.id != id][:6] == [hit["id"] for hit in found["hits"]]
-    assert id not in [hit["id"] for hit in found["hits"]]
-    assert found["query"] == {"kind": "item", "id": id}
 
 
 def test_a_picture_that_is_sent_finds_what_its_file_finds(
