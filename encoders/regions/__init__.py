@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 
 from boc.errors import EncoderError
 from boc.plugins import RegionSource
-
-from ._shared import within
 
 KINDS = {
     "bottomup": ("bottomup", "load", "FILE?top=36&threshold=0&nms=0.3", "detectors"),
@@ -18,24 +15,17 @@ KINDS = {
     "grid": ("grid", "load", "", "encoders"),
     "patches": ("patches", "load", "FOLDER", "encoders"),
     "scan": ("precomputed", "load_scan", "DIR", "encoders"),
-    "tflite": ("tflite", "load", "FILE", "tflite"),
-    "torchvision": ("torchvision", "load", "NAME?weights=FILE&top=36&threshold=0.2&nms=0.5", "detectors"),
     "tsv": ("precomputed", "load_tsv", "FILE", "encoders"),
 }
 """Kind -> its module, its function ``(argument) -> RegionSource``, its argument, and the extra with its packages."""
 
 
-def load(spec: str, base: Path | None = None) -> RegionSource:
-    """Load the region source ``KIND`` or ``KIND:ARGUMENT``; a file that it names is first looked up in ``base``.
-
-    Raises EncoderError for an unknown kind or a missing package.
-    """
+def load(spec: str) -> RegionSource:
+    """Load the region source ``KIND`` or ``KIND:ARGUMENT``. EncoderError for an unknown kind or a missing package."""
     kind, _, argument = spec.partition(":")
     if kind not in KINDS:
         raise EncoderError(f"no region source {spec!r}; known: {', '.join(known().values())}")
     name, function, _, extra = KINDS[kind]
-    if base is not None and argument:
-        argument = within(base, argument)
     try:
         module = import_module(f".{name}", __name__)
     except ModuleNotFoundError as error:
@@ -47,5 +37,5 @@ def load(spec: str, base: Path | None = None) -> RegionSource:
 
 
 def known() -> dict[str, str]:
-    """Return the spec of each kind of region source by name: ``tflite:FILE`` for ``tflite``."""
+    """Return the spec of each kind of region source by name: ``tsv:FILE`` for ``tsv``."""
     return {kind: f"{kind}:{argument}" if argument else kind for kind, (_, _, argument, _) in KINDS.items()}

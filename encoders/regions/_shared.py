@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -50,14 +49,6 @@ def write_spec(kind: str, name: str, options: object) -> str:
         if getattr(options, field.name) != field.default
     ]
     return f"{kind}:{name}" + ("?" + "&".join(said) if said else "")
-
-
-def within(base: Path, argument: str) -> str:
-    """``argument`` with its file or folder looked up in ``base``; unchanged if it is not there."""
-    name, mark, query = argument.partition("?")
-    if (base / argument).exists():
-        return str(base / argument)
-    return f"{base / name}{mark}{query}" if (base / name).exists() else argument
 
 
 def _known(defaults: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "--regions",
     metavar="KIND[:PATH]",
     shell_complete=completers.regions,
-    help="Write the regions of this source instead of vectors, for example grid or tflite:FILE.",
+    help="Write the regions of this source instead of vectors, for example grid or files:DIR.",
 )
 @click.option(
     "--dtype",

@@ -126,7 +126,7 @@ def test_kinds_of_encoders_and_regions_are_those_that_there_are() -> None:
     assert offered("boc model get c") == ["clip"]
     assert offered("boc search x --encoder tern:o") == ["tern:other/"]
     assert "grid" in offered("boc train x --regions ")
-    assert "tflite:" in offered("boc extract x --regions t")
+    assert "tsv:" in offered("boc extract x --regions t")
 
 
 def test_choices_and_options_are_offered() -> None:

@@ -198,7 +198,7 @@ class Broken:
 
 
 def refuse() -> None:
-    raise EncoderError("weights.tflite: no such model file")
+    raise EncoderError("regions.tsv: no such table")
 
 
 def refs(count: int, **names: int) -> list[ImageRef]:
@@ -258,7 +258,7 @@ def test_an_error_that_is_not_of_one_picture_ends_the_run(count: int) -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_cannot_begin_says_why() -> None:
-    with preparing(Broken(), refs(3), 2) as prepared, pytest.raises(EncoderError, match="no such model file"):
+    with preparing(Broken(), refs(3), 2) as prepared, pytest.raises(EncoderError, match="no such table"):
         next(prepared)
 
 
