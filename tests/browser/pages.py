@@ -30,8 +30,8 @@ def serving(
 ) -> Iterator[Any]:
     """A running ``boc serve``: has ``url`` and ``process``."""
     port = port or free_port()
-    environment = {"BOC_TOKEN": token} if token else {}
-    command = ["serve", name, *others, "--at", f"file:{home / 'index'}", "--port", port, "--cache", cache]
+    environment = {"XDG_CACHE_HOME": str(cache)} | ({"BOC_TOKEN": token} if token else {})
+    command = ["serve", name, *others, "--at", f"file:{home / 'index'}", "--port", port]
     log = cache.parent / f"{name}-{port}.log"
     process: Any = start(command, log, log, **environment)
     process.url = f"http://127.0.0.1:{port}/"

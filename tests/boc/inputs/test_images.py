@@ -12,6 +12,7 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,12 +64,6 @@ def test_the_orientation_of_the_camera_is_applied(tmp_path: Path, orientation: i
     assert np.array_equal(pixels(tmp_path / "a.png"), upright)
 
 
-def test_grey_is_repeated(tmp_path: Path) -> None:
-    grey = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
-    Image.fromarray(grey).save(tmp_path / "a.png")
-    assert np.array_equal(pixels(tmp_path / "a.png"), np.repeat(grey[..., None], 3, axis=2))
-
-
 def test_sixteen_bit_grey_is_scaled_not_cut(tmp_path: Path) -> None:
     deep = np.array([[0, 256, 1000], [32768, 65279, 65535]], dtype=np.uint16)
     for suffix in ("png", "tif"):
@@ -81,46 +76,40 @@ def test_sixteen_bit_grey_is_scaled_not_cut(tmp_path: Path) -> None:
         assert found[1, 2] == 255
 
 
+def palette(*colours: tuple[int, int, int]) -> Image.Image:
+    image = Image.new("P", (2, 1))
+    image.putpalette([value for colour in colours for value in colour])
+    image.putdata([0, 1])
+    return image
+
+
+@pytest.mark.parametrize(
+    ("image", "options", "expected"),
+    [
+        (Image.fromarray(np.array([[20, 200]], np.uint8)), {}, [(20,) * 3, (200,) * 3]),
+        (Image.fromarray(np.array([[True, False]])), {}, [WHITE, BLACK]),
+        (Image.fromarray(np.array([[0, 65535]], np.float32)), {}, [BLACK, WHITE]),
+        (Image.fromarray(np.full((1, 2), 0.5, np.float32)), {}, [BLACK, BLACK]),
+        (palette(RED, BLACK), {}, [RED, BLACK]),
+        (palette(BLACK, RED), {"transparency": 0}, [WHITE, RED]),
+        (palette(BLACK, RED), {"transparency": b"\x00\xff"}, [WHITE, RED]),
+        (Image.fromarray(np.array([[RED, BLACK]], np.uint8)), {"transparency": BLACK}, [RED, WHITE]),
+    ],
+)
+def test_every_mode_becomes_colours(
+    tmp_path: Path, image: Image.Image, options: dict[str, Any], expected: list[tuple[int, ...]]
+) -> None:
+    path = tmp_path / ("a.tif" if image.mode == "F" else "a.png")
+    image.save(path, **options)
+    assert pixels(path).tolist() == [[list(colour) for colour in expected]]
+
+
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (0.2, 0.6), (-3, 0.5)])
 def test_fractions_are_stretched_over_their_range(tmp_path: Path, low: float, high: float) -> None:
     parts = np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4)
     Image.fromarray((low + parts * (high - low)).astype(np.float32)).save(tmp_path / "a.tif")
     found = pixels(tmp_path / "a.tif")[..., 0].astype(int)
     assert np.abs(found - parts * 255).max() <= 1
-
-
-def test_greater_floats_are_taken_as_sixteen_bit_and_an_even_one_is_read(tmp_path: Path) -> None:
-    Image.fromarray(np.array([[0, 32768, 65535]], dtype=np.float32)).save(tmp_path / "a.tif")
-    assert pixels(tmp_path / "a.tif")[0, :, 0].tolist() == [0, 128, 255]
-    Image.fromarray(np.full((2, 2), 0.5, dtype=np.float32)).save(tmp_path / "b.tif")
-    assert len(np.unique(pixels(tmp_path / "b.tif"))) == 1
-
-
-def test_one_bit_is_black_and_white(tmp_path: Path) -> None:
-    Image.fromarray(np.array([[True, False]])).save(tmp_path / "a.png")
-    assert pixels(tmp_path / "a.png").tolist() == [[list(WHITE), list(BLACK)]]
-
-
-def test_a_palette_is_looked_up(tmp_path: Path) -> None:
-    image = Image.new("P", (2, 1))
-    image.putpalette([*RED, *BLACK])
-    image.putdata([0, 1])
-    image.save(tmp_path / "a.png")
-    assert pixels(tmp_path / "a.png").tolist() == [[list(RED), list(BLACK)]]
-
-
-@pytest.mark.parametrize("transparency", [0, b"\x00\xff"])
-def test_a_transparent_colour_of_a_palette_becomes_white(tmp_path: Path, transparency: int | bytes) -> None:
-    image = Image.new("P", (2, 1))
-    image.putpalette([*BLACK, *RED])
-    image.putdata([0, 1])
-    image.save(tmp_path / "a.png", transparency=transparency)
-    assert pixels(tmp_path / "a.png").tolist() == [[list(WHITE), list(RED)]]
-
-
-def test_a_transparent_colour_without_a_palette_becomes_white(tmp_path: Path) -> None:
-    Image.fromarray(np.array([[RED, BLACK]], dtype=np.uint8)).save(tmp_path / "a.png", transparency=BLACK)
-    assert pixels(tmp_path / "a.png").tolist() == [[list(RED), list(WHITE)]]
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])
