@@ -465,6 +465,7 @@ def test_regions_of_another_source_are_refused(library: Path, tmp_path: Path) ->
         Extraction(open_source(library / "photos.h5"), tmp_path / "f.h5", regions=region_source("grid"))
 
 
+@pytest.mark.slow
 def test_facts_of_files_become_metadata_of_pictures(library: Path, tmp_path: Path) -> None:
     from boc import plugins
     from boc.inputs.file_facts import FACTS, facts_of

@@ -429,6 +429,7 @@ def test_openapi_lists_the_interface(client: TestClient) -> None:
     assert {"/api/search", "/api/info", "/api/explain/{id}"} <= set(api["paths"])
 
 
+@pytest.mark.slow
 def test_without_the_page_the_interface_is_the_same(searcher: Searcher, client: TestClient, tmp_path: Path) -> None:
     bare = client_of(searcher, tmp_path, api_only=True)
     for path in ("/", "/index/photos", "/index/photos/", "/static/app.js"):

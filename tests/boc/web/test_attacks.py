@@ -392,6 +392,7 @@ def test_other_addresses_are_refused(client: TestClient, address: str) -> None:
     refused(client.get(address), 404)
 
 
+@pytest.mark.slow
 def test_a_crowd_waits_and_what_is_too_much_comes_again(
     searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

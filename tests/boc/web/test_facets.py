@@ -62,6 +62,7 @@ def test_only_fields_with_values_and_facets_worth_counting_are_offered(client: T
     assert {facet["field"] for facet in counted} == set(found.facets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"filter": ["year=2001"]}, {"hybrid": "rrf"}])
 def test_facets_count_hits_and_their_filters_find_as_many(
     client: TestClient, searcher: Searcher, more: dict[str, Any]

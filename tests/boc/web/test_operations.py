@@ -112,6 +112,7 @@ def test_probes_need_neither_name_nor_token_but_measurements_do(searcher: Search
     assert client.get("/metrics", headers=bearer | {"sec-fetch-site": "cross-site"}).status_code == 403
 
 
+@pytest.mark.slow
 def test_a_server_is_ready_while_its_index_can_be_reached(library: Path, tmp_path: Path) -> None:
     shutil.copytree(library / "index", tmp_path / "index")
     searcher = Searcher.open("photos", f"file:{tmp_path / 'index'}", device="cpu")
@@ -128,6 +129,7 @@ def test_a_server_is_ready_while_its_index_can_be_reached(library: Path, tmp_pat
         pass
 
 
+@pytest.mark.slow
 def test_requests_that_wait_for_a_lost_index_share_one_try_to_open_it(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -226,6 +226,7 @@ def test_every_tensor_is_accounted_for(joint_encoders: int) -> None:
         from_published({**file, "model": {**state, alias: state[alias] + 1}})
 
 
+@pytest.mark.slow
 def test_tensors_of_a_vsrn_are_accounted_for() -> None:
     file = vsrn_file()
     for part in (0, 1):
