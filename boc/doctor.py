@@ -27,7 +27,6 @@ USES = {
     "opensearch": "indexes on OpenSearch",
     "minilm": "the pretrained text tower",
     "eyes": "regions from an EfficientNet",
-    "tflite": "regions from a MobileNet",
     "words": "text towers that read whole words",
     "detectors": "regions from detectors",
     "web": "boc serve",

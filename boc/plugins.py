@@ -61,7 +61,7 @@ def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> 
 
 
 def region_source(spec: str) -> RegionSource:
-    """The region source ``KIND`` or ``KIND:ARGUMENT``, for example ``grid`` or ``tflite:FILE``."""
+    """The region source ``KIND`` or ``KIND:ARGUMENT``, for example ``grid`` or ``files:DIR``."""
     found: RegionSource = _package("encoders.regions").load(spec)
     return found
 

@@ -78,17 +78,6 @@ def photos() -> Path:
 
 
 @pytest.fixture(scope="session")
-def mobilenet() -> Path:
-    """Weights of MobileNetV2 for TensorFlow Lite: BOC_MOBILENET, or the file beside the project."""
-    pytest.importorskip("ai_edge_litert")
-    place = SHARED / "data" / "weights" / "mobilenet_v2_1.0_224_quant.tflite"
-    file = Path(os.environ.get("BOC_MOBILENET", place))
-    if not file.is_file():
-        pytest.skip(f"no weights at {file}; name the .tflite file with BOC_MOBILENET")
-    return file
-
-
-@pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with captions.csv, images/, regions.h5, model/, photos.h5 and the index ``photos`` in index/.
 

@@ -16,7 +16,7 @@ from boc import plugins
 from boc.errors import EncoderError, ImageError
 from boc.plugins import RegionSource
 from boc.types import ImageRef
-from tests.encoders.regions.test_detector import RCNN, make_detr, make_rcnn, make_yolos
+from tests.encoders.regions.test_detector import make_detr, make_yolos
 from tests.encoders.regions.test_patches import make_convnext, make_registers
 from tests.encoders.regions.test_tsv import write_tsv
 
@@ -88,14 +88,12 @@ SPECS: dict[str, Callable[[Path, pytest.FixtureRequest], str]] = {
     "files-cocobu": lambda folder, request: make_files(folder / "features", ("cocobu_att", "cocobu_box"), "npz"),
     "files-bu": lambda folder, request: make_files(folder / "features", ("bu_att", "bu_box"), "npz"),
     "files-npy": lambda folder, request: make_files(folder / "features", ("bu_att", "bu_box"), "npy"),
-    "tflite": lambda folder, request: f"tflite:{request.getfixturevalue('mobilenet')}",
     "efficientnet": lambda folder, request: eyes("lite0"),
     "efficientnet-all": lambda folder, request: eyes("lite0?side=96&maps=both&cells=4&crops=2&whole=1&colours=1"),
     "tsv": lambda folder, request: make_table(folder / "t.tsv", wide=False),
     "tsv-wide": lambda folder, request: make_table(folder / "t.tsv", wide=True),
     "detr": lambda folder, request: f"detector:{make_detr(folder / 'model')}?threshold=0",
     "yolos": lambda folder, request: f"detector:{make_yolos(folder / 'model')}?top=4&threshold=0",
-    "torchvision": lambda folder, request: f"torchvision:{RCNN}?weights={make_rcnn(folder)}&top=6&threshold=0",
     "patches": lambda folder, request: f"patches:{make_registers(folder / 'model')}",
     "patches-map": lambda folder, request: f"patches:{make_convnext(folder / 'model')}",
 }
@@ -161,7 +159,7 @@ def test_a_picture_that_is_missing_is_an_error_of_that_picture(given: Given) -> 
         source(ref(folder, "nowhere.png"))
 
 
-@pytest.mark.parametrize("kind", ["grid", "tflite", "efficientnet", "detr", "torchvision", "patches"])
+@pytest.mark.parametrize("kind", ["grid", "efficientnet", "detr", "patches"])
 def test_pixels_decide_not_how_they_are_stored(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     source, folder = plugins.region_source(SPECS[kind](tmp_path, request)), draw(tmp_path / "pictures")
     upright, rotated, grey = (source(ref(folder, f"{name}.png")) for name in ("upright", "rotated", "grey"))
@@ -207,16 +205,7 @@ def test_an_unknown_kind_is_told_all_that_there_are() -> None:
     for kind, written in regions.known().items():
         assert written.startswith(kind)
         assert written in str(caught.value)
-    assert {"grid", "tflite", "files", "tsv", "detector", "torchvision", "patches"} <= set(regions.known())
-
-
-def test_a_named_file_is_looked_for_beside_the_model_first(tmp_path: Path) -> None:
-    from encoders.regions import _options
-
-    (tmp_path / "model").mkdir()
-    assert _options.within(tmp_path, "model?top=3") == f"{tmp_path / 'model'}?top=3"
-    assert _options.within(tmp_path, "model") == str(tmp_path / "model")
-    assert _options.within(tmp_path, "other?top=3") == "other?top=3"
+    assert {"grid", "files", "tsv", "detector", "patches"} <= set(regions.known())
 
 
 def test_other_files_have_another_digest(tmp_path: Path) -> None:
@@ -244,16 +233,3 @@ def test_damaged_files_cost_one_picture(tmp_path: Path) -> None:
     assert len(source(ref(folder, "alpha.png"))) == 6
     with pytest.raises(EncoderError, match="no bottom-up features"):
         plugins.region_source(f"files:{folder}")
-
-
-def test_mobilenet_sees_photographs(mobilenet: Path, photos: Path) -> None:
-    source = plugins.region_source(f"tflite:{mobilenet}")
-    names = sorted(p.name for p in (photos / "images").iterdir())[:3]
-    found = [source(ref(photos / "images", name)) for name in names]
-    for one in found:
-        assert one.features.shape == (49, 1280)
-        assert (one.features >= 0).all()
-        assert 0 < (one.features > 0).mean() < 1
-    assert not np.array_equal(found[0].features, found[1].features)
-    again = source(ref(photos / "images", names[0]))
-    assert np.array_equal(again.features, found[0].features)

@@ -214,11 +214,8 @@ CASES = [
     (f"delete tiny 000.png 000.png#0 000.png#1 {AT}", ["boc delete tiny --all"]),
     ("extract {home}/captions.csv -o {home}/new.h5", ["--encoder", "--regions"]),
     ("extract {home}/captions.csv -o {home}/new.h5 --regions magic", ["magic", "grid"]),
-    ("extract {home}/captions.csv -o {home}/new.h5 --regions tflite:{home}/none", ["no such model file"]),
-    (
-        "extract {home}/captions.csv -o {home}/new.h5 --regions tflite:{home}/notes.txt",
-        ["notes.txt", "TensorFlow Lite"],
-    ),
+    ("extract {home}/captions.csv -o {home}/new.h5 --regions tsv:{home}/none", ["no such table"]),
+    ("extract {home}/captions.csv -o {home}/new.h5 --regions tsv:{home}/notes.txt", ["notes.txt", "no table"]),
     ("extract {home}/captions.csv -o {home}/new.h5 --regions files:{home}", ["bottom-up"]),
     ("extract {home}/captions.csv -o /proc/new.h5 --regions grid", ["/proc"]),
     ("extract {home}/captions.csv -o {home}/empty --regions grid", ["is a folder"]),

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boc.errors import BocWarning, SourceError
-from boc.inputs.folders import beginnings, listing
-from boc.inputs.sources import open_folders, open_source
+from boc.inputs.sources import beginnings, listing, open_folders, open_source
 
 NAME = st.text("ab.-_é ", min_size=1, max_size=4).filter(lambda name: name not in (".", ".."))
 TREE = st.lists(st.lists(NAME, min_size=1, max_size=3), max_size=12)
