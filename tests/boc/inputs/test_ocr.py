@@ -114,7 +114,7 @@ def test_a_picture_that_cannot_be_read_has_no_words_and_a_warning(
 def test_without_the_extra_the_error_has_the_line_for_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ocr, "find_spec", lambda name: None)
     noise(tmp_path / "pictures" / "a.png", 0)
-    made = boc("extract", tmp_path / "pictures", "-o", tmp_path / "f.h5", "--regions", "grid", "--ocr")
+    made = boc("extract", tmp_path / "pictures", "-o", tmp_path / "f.h5", "--regions", "grid", "--set=ocr=true")
     assert made.exit_code == 1
     assert "--ocr needs the package rapidocr; install it with: pip install 'boc[ocr]'" in made.stderr
     assert not (tmp_path / "f.h5").exists()
