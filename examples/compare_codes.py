@@ -20,7 +20,11 @@ def main(features: str) -> None:
     dim = items.vectors.shape[1]
     queries = Embeddings("image", items.vectors[:100])
     exact = np.argsort(-(queries.vectors @ items.vectors.T), axis=1)[:, :10]
-    codes = [Code(name, z=z, query_z=z) for name in ("scalar", "permutation") for z in (dim // 32, dim // 8, dim // 2)]
+    codes = [
+        Code(name, z=z, query_z=z)
+        for name in ("scalar", "permutation")
+        for z in (max(1, dim // 32), dim // 8, dim // 2)
+    ]
     print("postings  recall@10  code")
     for code in [*codes, Code("dictionary")]:
         codec = code.codec(dim).fit(items)

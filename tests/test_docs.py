@@ -98,6 +98,41 @@ def test_every_page_is_one_link_from_the_first() -> None:
     assert {page for page in DOCS.glob("**/*.md") if page != DOCS / "index.md"} <= linked
 
 
+NUMBER = r"(?<![\w.-])\d[\d.,]*"
+UNIT = r"(?:(?:ms|milliseconds?|[kMG]B|KB|s|seconds?|minutes?|hours?|points?|times)\b|%)"
+SETTINGS = {  # page: figures with a unit that no rows have: downloads, settings, limits, rules
+    "README.md": ["6 GB with PyTorch", "(0.6 GB, once)"],
+    "explanation/embedded-engine.md": ["about 48 MB"],
+    "explanation/exactness.md": ["512 times its weight"],
+    "explanation/servers.md": ["at most 8 MB"],
+    "howto/filters.md": ["2.2 times smaller"],
+    "howto/size-a-cluster.md": ["one per 30 GB", "20 to 40 GB", "Heap: 1 GB, and 1 GB more"],
+    "reference/servers.md": ["up to 63 times"],
+    "results/encoders.md": ["10 to 25 minutes"],
+    "results/memory.md": ["reads 128 KB ahead"],
+    "results/server-size.md": ["4 GB of heap", "each 30 GB or 10 million", "64 GB of memory"],
+    "results/servers.md": ["a heap of 2 GB"],
+    "tutorial/first-search.md": ["0.6 GB for a CLIP"],
+}
+
+
+def by_hand(page: Path) -> str:
+    """Return what of a page is neither made of rows, nor code, nor the target of a link."""
+    text = re.sub(r"^```.*?^```$", "", GENERATED.sub("", page.read_text(encoding="utf-8")), flags=re.S | re.M)
+    return re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`\n]*`", "", text))
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))], ids=lambda page: page.name)
+def test_figures_are_made_of_rows(page: Path) -> None:
+    text = " ".join(re.sub(r"^\|.*$", "", by_hand(page), flags=re.M).split())
+    for setting in SETTINGS.get(page.name if page.parent == ROOT else page.relative_to(DOCS).as_posix(), ()):
+        assert setting in text
+        text = text.replace(setting, "")
+    assert not re.findall(rf".{{30}}{NUMBER} {UNIT}.{{20}}", text)
+    if page.parent.name == "results":
+        assert not re.findall(rf"^\|.*{NUMBER}.*$", by_hand(page), re.M)
+
+
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
     texts = [page.read_text(encoding="utf-8") for page in PAGES if page.name != "CHANGELOG.md"]

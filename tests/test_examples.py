@@ -51,6 +51,12 @@ def test_more_terms_never_read_less(run: Run) -> None:
         assert postings == sorted(postings)
 
 
+def test_a_picture_is_the_best_under_a_code_of_ones_own(run: Run) -> None:
+    best, *others = run("own_code", "photos.h5")
+    assert best.split()[1] == "000.png"
+    assert len(others) == 2
+
+
 def test_filters_hold_and_words_count(run: Run) -> None:
     lines = run("filter_and_words", "photos.h5", "a red box at the left")
     titles = [i for i, line in enumerate(lines) if not line.startswith(" ")]
