@@ -46,7 +46,7 @@ flickr8k: install
 	$(BIN)/boc index flickr8k flickr8k/dev.h5 --at '$(AT)'
 	$(BIN)/boc evaluate flickr8k/dev.h5 --name flickr8k --at '$(AT)'
 
-# All encoders on the same photographs, side by side: see docs/encoders.md.
+# All encoders on the same photographs, side by side: see docs/results/encoders.md.
 encoders: install
 	test -f flickr8k/regions.h5 || \
 		$(BIN)/boc extract $(DATA)/captions.csv -o flickr8k/regions.h5 --regions '$(EYES)'
@@ -104,7 +104,7 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-# From data to rows, then from rows to a page: see docs/benchmarks.md. Stopped, the same command goes on.
+# From data to rows, then from rows to a page: see docs/results/index.md. Stopped, the same command goes on.
 OUT ?= bench-out
 bench: DATA := ../shared/data
 bench: install
