@@ -47,7 +47,7 @@ flickr8k: install
 	$(BIN)/boc index flickr8k flickr8k/dev.h5 --at '$(AT)'
 	$(BIN)/boc evaluate flickr8k/dev.h5 --name flickr8k --at '$(AT)'
 
-# All encoders on the same photographs, side by side: flickr8k/models.csv. See docs/encoders.md.
+# All encoders on the same photographs, side by side: flickr8k/models.csv. See docs/results/encoders.md.
 encoders: install
 	$(MAKE) -f bench/rows.mk PHOTOS=$(DATA) OUT=flickr8k F=flickr8k ROWS=models
 
@@ -92,7 +92,7 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-# From data to rows (bench/rows.mk), then from rows to a page: see docs/benchmarks.md. Stopped, the same command goes on.
+# From data to rows (bench/rows.mk), then from rows to a page: see docs/results/index.md. Stopped, the same command goes on.
 OUT ?= bench-out
 bench: DATA := ../shared/data
 bench: install

@@ -17,13 +17,13 @@ MODULES = (
 ENGINE = ("indexing.embedded._topk", "indexing.embedded._query", "indexing.embedded._strings")
 AT = ("--at", "file:index")
 
-page = Path("docs/encoders.md").read_text(encoding="utf-8").partition("## Your own vectors")[2]
+page = Path("docs/howto/own-vectors.md").read_text(encoding="utf-8")
 (snippet, *_) = re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)
 for module in (*MODULES, *ENGINE):
     importlib.import_module(module)
 with tempfile.TemporaryDirectory() as folder:
     os.chdir(folder)
-    exec(compile(snippet, "docs/encoders.md", "exec"))  # writes mine.h5
+    exec(compile(snippet, "docs/howto/own-vectors.md", "exec"))  # writes mine.h5
     for command in (
         ("--version",),
         ("index", "mine", "mine.h5", *AT),

@@ -186,7 +186,7 @@ def _server(at: str) -> Iterator[Finding]:
     else:
         tried = "; ".join(f"{field}: {support}" for field, support in about.items())
         unknown = any(support.startswith("not known") for support in about.values())
-        todo = "to make indexes, ask for the rights in docs/servers.md" if unknown else "see docs/servers.md"
+        todo = "to make indexes, ask for the rights in docs/reference/servers.md" if unknown else "see docs/servers.md"
         yield Finding("note" if unknown else "problem", shown, f"not known to score exactly ({tried}); {held}", todo)
     tested = TESTED.get(engine, ())
     if version[:1].isdigit() and version.partition(".")[0] not in tested:

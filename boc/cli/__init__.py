@@ -137,7 +137,7 @@ def _notes() -> Iterator[None]:
     cls=Group,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="boc COMMAND --help has examples. Options can be set in ./boc.toml or ~/.config/boc/boc.toml, and in the "
-    "environment: see docs/configuration.md.",
+    "environment: see docs/reference/configuration.md.",
 )
 @click.version_option(__version__, message="boc, version %(version)s")
 def main() -> None:

@@ -19,7 +19,7 @@ K = 10  # hits
 QUERIES = 200
 ROUNDS = 5  # over all queries; the median round counts
 SPARSE = 0.001  # share of the items in a list, below which hardly a posting is beside the one before
-SCATTERED = 2e-8  # seconds of a posting of such a list: each waits for memory (docs/sizing.md)
+SCATTERED = 2e-8  # seconds of a posting of such a list: each waits for memory (docs/howto/size-a-cluster.md)
 
 
 @dataclass(frozen=True)
