@@ -18,9 +18,9 @@ HYBRIDS: tuple[Hybrid, ...] = get_args(Hybrid)
 Modality: TypeAlias = Literal["image", "text"]
 MODALITIES: tuple[Modality, Modality] = ("image", "text")
 
-RequestForm: TypeAlias = Literal["json", "curl", "python", "kibana"]
+RequestForm: TypeAlias = Literal["body", "curl"]
 REQUEST_FORMS: tuple[RequestForm, ...] = get_args(RequestForm)
-"""Ways to write the HTTP request of a search: its body alone, or for a shell, a program, or the console of Kibana."""
+"""Ways to write the HTTP request of a search: its body alone, or a curl command."""
 
 Relevance: TypeAlias = Literal["rouge-l", "graph"]
 RELEVANCES: tuple[Relevance, ...] = get_args(Relevance)

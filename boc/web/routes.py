@@ -152,7 +152,7 @@ def _request(service: Service, query: Parts, asked: Asked, encode: Callable[[Ope
     def work(opened: Opened) -> str:
         encoded = [] if query.ids else [encode(opened, each) for each in query.parts]
         try:
-            return opened.searcher.request(query, asked.options(opened), encoded=encoded).written("json")
+            return opened.searcher.request(query, asked.options(opened), encoded=encoded).written("body")
         except UnreachableError:
             raise
         except BackendError as error:

@@ -20,7 +20,7 @@ from boc.plugins import Index
 from boc.types import Embeddings, Filter, Item, Rescore
 from boc.vectors import unit_rows
 from indexing.server.backend import ServerBackend
-from indexing.server.force_merge import _one_per_shard
+from indexing.server.force_merge import one_per_shard
 from indexing.server.index import ServerIndex
 from indexing.server.requests import WINDOW, dumps
 from indexing.server.term_fields import EXACT, STRATEGIES
@@ -139,8 +139,9 @@ def test_all_that_share_a_term_are_re_ranked_with_scripts_or_without(connect: Co
     rng = np.random.default_rng(5)
     terms, queries = random_terms(rng, (N, TERMS), 64, 0.02), random_terms(rng, (8, TERMS), 64, 0.1)
     vectors = unit_rows(rng.standard_normal((8, 3))).astype(np.float32)
-    found = build(connect(field=field), name, terms)
-    without = ServerIndex(NoScripts(found._transport), found.generation)
+    backend = connect(field=field)
+    found, refusing = build(backend, name, terms), NoScripts(backend.transport)
+    without = ServerIndex(refusing, found.generation)
     shared, products = dots(queries, terms) > 0, vectors @ VECTORS.T
     for index in (found, without):
         told = index.search(queries, WINDOW + 1, rescore=Rescore("dot", Embeddings("text", vectors), 10))
@@ -149,7 +150,7 @@ def test_all_that_share_a_term_are_re_ranked_with_scripts_or_without(connect: Co
             best = rows[np.argsort(-products[i, rows])][:10]
             assert [hit.item for hit in hits] == [ITEMS[row] for row in best]
             assert np.allclose([hit.score for hit in hits], products[i, best], atol=1e-2)
-    assert without._transport.refused == 1  # it does not ask twice
+    assert refusing.refused == 1  # it does not ask twice
 
 
 @pytest.mark.parametrize("field", STRATEGIES)
@@ -165,7 +166,7 @@ def test_segments_and_deletes_change_no_score(connect: Connect, name: str, field
             editor.put(ITEMS[part], terms[part], VECTORS[part])
             editor.commit("ab" * 32)
     index = backend.open(name)
-    assert segments(index) >= 5 * shards
+    assert segments(backend, index) >= 5 * shards
     assert np.array_equal(scores(index, ITEMS, queries), expected)
     with backend.edit(name) as editor:
         gone = [item.id for item in ITEMS[::3]]
@@ -177,22 +178,22 @@ def test_segments_and_deletes_change_no_score(connect: Connect, name: str, field
     assert np.array_equal(scores(index, left, queries), expected[:, kept])
     backend.transport.request("POST", f"/{index.generation.physical}/_forcemerge", max_num_segments=1)
     backend.transport.request("POST", f"/{index.generation.physical}/_refresh")
-    assert segments(index) <= shards
+    assert segments(backend, index) <= shards
     assert np.array_equal(scores(index, left, queries), expected[:, kept])
 
 
-def segments(index: ServerIndex) -> int:
+def segments(backend: ServerBackend, index: ServerIndex) -> int:
     """That are searched, on all shards."""
-    found = index._transport.request("GET", f"/{index.generation.physical}/_segments")["indices"]
+    found = backend.transport.request("GET", f"/{index.generation.physical}/_segments")["indices"]
     shards = [shard for each in found.values() for copies in each["shards"].values() for shard in copies]
     return sum(segment["search"] for shard in shards for segment in shard["segments"].values())
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
 def test_each_shard_gets_a_dummy_document_so_that_each_is_merged(connect: Connect, name: str) -> None:
-    index = build(connect(shards=4), name, drawn(3)[0])
-    transport, physical = index._transport, index.generation.physical
-    ids = _one_per_shard(transport, physical)
+    backend = connect(shards=4)
+    transport, physical = backend.transport, build(backend, name, drawn(3)[0]).generation.physical
+    ids = one_per_shard(transport, physical)
     for id in ids:
         transport.request("PUT", f"/{physical}/_doc/{id}", {})
     transport.request("POST", f"/{physical}/_refresh")
@@ -246,13 +247,14 @@ def test_a_query_of_too_many_terms_is_cut_by_weight_with_a_notice(
     n_terms = 20_000
     rng = np.random.default_rng(0)
     terms = random_terms(rng, (N, n_terms), 15, 0.005)
-    index = build(connect(field=field), name, terms, tagged=True)
+    backend = connect(field=field)
+    index = build(backend, name, terms, tagged=True)
     weights = rng.permutation(n_terms) % 511 + 1
     query = sparse.csr_array(weights[None].astype(np.int32))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BocWarning)
         found = scores(index, ITEMS, query, filters=[Filter("tag", "=", "even")] if filtered else [])
-    base, digits = index._strategy.base, index._strategy.digits(15)
+    base, digits = index.generation.strategy.base, index.generation.strategy.digits(15)
     clauses = [(int(weights[j]) * base**i, j, i) for j in range(n_terms) for i in range(digits)]
     kept = len(clauses)
     if caught:
@@ -261,7 +263,7 @@ def test_a_query_of_too_many_terms_is_cut_by_weight_with_a_notice(
         assert match is not None
         kept = int(match[1])
     assert kept > 950
-    if index._transport.engine == "opensearch":
+    if backend.transport.engine == "opensearch":
         assert kept < 1024
     cut = np.zeros((digits, 1, n_terms), np.int32)
     for weight, j, i in sorted(clauses, key=lambda clause: -clause[0])[:kept]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from boc.types import MODALITIES, Filter, Item, Modality, TermMatrix
 from indexing.server import requests
 from indexing.server.binary import decoded, encoded, raw
-from indexing.server.term_fields import STRATEGIES, CountedText, Strategy, Text
+from indexing.server.term_fields import STRATEGIES, CountedText, Strategy, Text, strongest
 from indexing.server.vector_fields import VECTOR_FIELDS, Binary, VectorField
 from tests.oracles import TEXT, assert_canonical, new_manifest, same_matrix, term_matrices
 
@@ -164,7 +164,7 @@ def test_a_hit_shows_an_item_as_its_own_field_holds_it(
     assert shown in (either[:1] if length <= 31_000 else either[1:] if length > 32_000 else either)
 
 
-@pytest.mark.parametrize("layout", [requests.OWN, requests.Layout(), requests.ATTACHED])
+@pytest.mark.parametrize("layout", [requests.OWN, requests.ATTACHED])
 def test_a_hit_that_lacks_its_item_is_told(layout: requests.Layout) -> None:
     with pytest.raises(KeyError):
         layout.of_hits([{"_source": {}}])
@@ -193,7 +193,7 @@ def test_surrogate_text_counts_words_and_nothing_else() -> None:
 
 @given(features=st.dictionaries(st.integers(0, 50).map("t{}".format), st.integers(1, 5)), limit=st.integers(0, 20))
 def test_the_strongest_are_those_of_largest_weight_ties_to_the_earlier(features: dict[str, int], limit: int) -> None:
-    found = requests.strongest(features, limit)
+    found = strongest(features, limit)
     names = list(features)
     left = list(names)
     expected = []

@@ -19,7 +19,7 @@ from boc.errors import BackendError
 from boc.types import TermMatrix
 from indexing.server import score_check, term_fields
 from indexing.server.backend import ServerBackend
-from indexing.server.score_check import self_test
+from indexing.server.score_check import saturation, self_test
 from indexing.server.term_fields import CountedText, RankFeatures, SparseVector, Strategy, Text
 from indexing.server.transport import Json, Transport
 from tests.oracles import new_manifest, picture
@@ -250,7 +250,7 @@ def test_no_index_is_made_where_scores_would_be_wrong(
 ) -> None:
     strategy = next(s for s in (Saturating(), Pruning(), BM25()) if s.name in available(backend))
     monkeypatch.setitem(term_fields.STRATEGIES, strategy.name, strategy)
-    monkeypatch.setattr(backend, "_order", [strategy.name])
+    backend = ServerBackend(backend.transport, backend.address, [strategy.name])
     terms, vectors = sparse.csr_array(np.ones((1, 3), np.int32)), np.ones((1, 3), np.float32)
     with (
         pytest.raises(BackendError, match="scores wrongly"),
@@ -264,21 +264,21 @@ def test_no_index_is_made_where_scores_would_be_wrong(
 @given(a=st.floats(0.01, 100), p=st.floats(0.1, 900))
 def test_saturation_is_told_from_proportion(a: float, p: float) -> None:
     f = np.array(score_check.COMMON, np.float64)
-    assert score_check._saturated(RankFeatures(), a * f) is None
-    assert score_check._saturated(RankFeatures(), np.zeros_like(f)) is None
-    fault = score_check._saturated(RankFeatures(), a * f / (f + p))
+    assert saturation(RankFeatures(), a * f) is None
+    assert saturation(RankFeatures(), np.zeros_like(f)) is None
+    fault = saturation(RankFeatures(), a * f / (f + p))
     assert fault is not None
     half = re.search(r"reached at (\S+)\)", fault)
     assert half
     assert float(half[1]) == pytest.approx(p, rel=0.006)
-    assert "BM25" in (score_check._saturated(Text(), a * f / (f + p)) or "")
+    assert "BM25" in (saturation(Text(), a * f / (f + p)) or "")
 
 
 def test_pruning_shows_in_the_documents() -> None:
     """By the rule of Elasticsearch: five times as frequent as the average, and at most 0.4 of the best weight."""
     strategy = SparseVector()
-    documents = list(strategy.documents(score_check._documents()))
-    asked = list(score_check._features(strategy, score_check._queries(), 2))
+    documents = list(strategy.documents(score_check.check_documents()))
+    asked = list(score_check.check_features(strategy, score_check.check_queries(), 2))
     frequency = {f: sum(f in d for d in documents) for d in documents for f in d}
     average = sum(frequency.values()) / len(frequency)
     dropped = [
