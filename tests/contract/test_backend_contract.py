@@ -49,7 +49,7 @@ EXACT: dict[str, int] = {"embedded": 2**53, "server": 2**24}
 """Scores below this are exact; a back end that is less than 2**53 refuses larger ones."""
 
 ARRAYS = {"0.means_": np.arange(6, dtype=np.float32).reshape(2, 3), "0.labels_": np.array(["image", "text"])}
-STORED = [("float32", None), ("float16", "int8"), ("float32", "float16"), ("int8", None)]  # vectors, concept sets
+STORED = [("float32", "float16"), ("float16", "int8"), ("int8", None)]  # vectors, concept sets
 
 
 FIELDS: dict[str, FieldType] = {
@@ -145,7 +145,7 @@ def pairs(found: list[tuple[list[str], NDArray[Any]]]) -> list[list[tuple[str, f
     return [list(zip(ids, scores.tolist(), strict=True)) for ids, scores in found]
 
 
-@pytest.mark.parametrize("largest", [1, 15, 1000, 2**20])
+@pytest.mark.parametrize("largest", [15, 2**20])
 def test_scores_are_integer_dot_products_of_a_thousand_pairs(
     backend: Backend, place: str, name: str, largest: int
 ) -> None:
@@ -273,7 +273,7 @@ def test_an_item_is_found_whole_however_long_it_is(backend: Backend, name: str, 
     assert np.allclose([hit.score for hit in hits], [3, 2, 1], atol=1e-5)
 
 
-@pytest.mark.parametrize("sort", [f"{sign}{name}" for name in FIELDS if name != "title" for sign in ("", "-")])
+@pytest.mark.parametrize("sort", ["-year", "tag", "taken", "-sharpness", "indoors"])
 def test_hits_are_those_of_the_best_scores_in_the_order_of_a_field(backend: Backend, name: str, sort: str) -> None:
     items = with_fields(20)
     index = build(backend, name, items, random_terms(np.random.default_rng(0), (20, 3), 3, 0.8), fields=FIELDS)
@@ -356,8 +356,7 @@ def slow_alignment(one: NDArray[np.float32], other: NDArray[np.float32], metric:
     return float(found.get(metric, over_words / len(words)))
 
 
-@pytest.mark.parametrize("metric", METRICS[1:])
-@pytest.mark.parametrize("dtype", CONCEPT_DTYPES)
+@pytest.mark.parametrize(("metric", "dtype"), zip(METRICS[1:], 2 * CONCEPT_DTYPES, strict=True))
 def test_rescored_hits_are_the_candidates_by_their_concept_sets(
     backend: Backend, name: str, dtype: str, metric: Metric
 ) -> None:
@@ -458,8 +457,7 @@ def test_words_are_searched_and_the_joint_score_is_the_sum_of_both(backend: Back
         assert hit.score == pytest.approx(by_terms[hit.item.id] + 2.5 * by_words.get(hit.item.id, 0), rel=1e-5)
 
 
-@pytest.mark.parametrize("modality", [None, *MODALITIES])
-@pytest.mark.parametrize("k", [1, 3, 1000])
+@pytest.mark.parametrize(("k", "modality"), [(1, None), (3, "image"), (1000, "text"), (1000, None)])
 def test_ties_are_ordered_by_id_and_cut_at_k(backend: Backend, name: str, k: int, modality: Modality | None) -> None:
     items = mixed_items(40)
     terms = random_terms(np.random.default_rng(0), (40, 3), 1, 0.5)
@@ -505,8 +503,7 @@ def test_vectors_come_in_the_order_asked(backend: Backend, name: str, dtype: str
         assert np.array_equal(found.reshape(-1, 5), kept(vectors[order], dtype))
 
 
-@pytest.mark.parametrize("dtype", CONCEPT_DTYPES)
-@pytest.mark.parametrize("most", [0, 6])
+@pytest.mark.parametrize(("dtype", "most"), [("float16", 6), ("int8", 6), ("int8", 0)])
 def test_concept_sets_come_in_the_order_asked(backend: Backend, name: str, dtype: str, most: int) -> None:
     rng = np.random.default_rng(0)
     sets = [vectors_for(int(m), 5, seed) for seed, m in enumerate(rng.integers(0, most, 20, endpoint=True))]
@@ -572,7 +569,7 @@ def test_terms_are_what_was_added(backend: Backend, name: str) -> None:
         assert same_matrix(found, terms[order])
 
 
-@pytest.mark.parametrize("among", [[], [2], [5, 0, 3], range(6), range(7)])
+@pytest.mark.parametrize("among", [[], [5, 0, 3], range(7)])
 def test_terms_may_be_asked_for_among_some(backend: Backend, name: str, among: Sequence[int]) -> None:
     items = mixed_items(20)
     terms = random_terms(np.random.default_rng(1), (20, 7), 300, 0.4)
@@ -598,7 +595,7 @@ def test_items_are_found_by_id_in_the_order_asked(backend: Backend, name: str) -
         assert index.find([items[i].id for i in order]) == [items[i] for i in order]
 
 
-@pytest.mark.parametrize("unknown", ["", "0000", "0000.jpgx", "zzzz", "~"])
+@pytest.mark.parametrize("unknown", ["", "0000.jpgx", "~"])
 def test_an_unknown_id_is_a_key_error(backend: Backend, name: str, unknown: str) -> None:
     index = build(backend, name, mixed_items(5), random_terms(np.random.default_rng(0), (5, 3), 3, 1))
     known = next(index.items()).id
@@ -641,7 +638,7 @@ def test_the_code_is_stored_with_the_index(backend: Backend, name: str) -> None:
     assert index.manifest.identity == asked.identity
 
 
-@pytest.mark.parametrize("count", [1, 9, 1000])
+@pytest.mark.parametrize("count", [9, 1000])
 def test_a_sample_is_of_one_modality_without_repeats(backend: Backend, name: str, count: int) -> None:
     items = mixed_items(40)
     index = build(backend, name, items, random_terms(np.random.default_rng(0), (40, 30), 9, 0.4))
@@ -729,14 +726,14 @@ def test_queries_of_another_number_of_terms_are_refused_with_both_numbers(backen
             index.search(sparse.csr_array(np.ones((1, width), np.int32)), 5)
 
 
-@pytest.mark.parametrize("k", [0, -1])
+@pytest.mark.parametrize("k", [0])
 def test_k_below_one_is_refused(backend: Backend, name: str, k: int) -> None:
     index = build(backend, name, mixed_items(3), random_terms(np.random.default_rng(0), (3, 3), 3, 1))
     with pytest.raises(BackendError, match=f"k must be at least 1, got {k}"):
         index.search(sparse.csr_array(np.ones((1, 3), np.int32)), k)
 
 
-@pytest.mark.parametrize(("rows", "width", "dim"), [(1, 3, 3), (2, 4, 3), (2, 3, 4), (2, 2, 3), (2, 3, 6)])
+@pytest.mark.parametrize(("rows", "width", "dim"), [(1, 3, 3), (2, 4, 3), (2, 3, 4)])
 def test_rows_that_do_not_fit_are_refused(backend: Backend, name: str, rows: int, width: int, dim: int) -> None:
     terms = random_terms(np.random.default_rng(0), (2, width), 3, 1)
     with backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS) as writer, pytest.raises(BackendError, match=r"\d"):

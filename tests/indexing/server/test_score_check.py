@@ -23,8 +23,13 @@ from indexing.server.score_check import saturation, self_test
 from indexing.server.term_fields import CountedText, RankFeatures, SparseVector, Strategy, Text
 from indexing.server.transport import Json, Transport
 from tests.oracles import new_manifest, picture
+from tests.servers.fixtures import kinds
 
 SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
+ON_PRUNING = pytest.mark.parametrize(
+    "server", kinds("opensearch-3", "elasticsearch-9", "elasticsearch-8.19"), indirect=True
+)
+"""One server of each engine, and the oldest one that prunes by default."""
 
 
 class Saturating(RankFeatures):
@@ -91,20 +96,8 @@ class Halving(Text):
         return super().clause(feature, max(1, weight // 2))
 
 
-FAULTS: dict[str, tuple[Strategy, str]] = {
-    "default saturation": (Saturating(), r'by saturation .* every query must say "linear"'),
-    "pruning": (Pruning(), r'by pruning: .* every query must say "prune": false'),
-    "BM25": (BM25(), "similarity is BM25, which saturates"),
-    "BM25 by another name": (HiddenBM25(), "similarity is BM25, which saturates"),
-    "norms": (Norms(), r"norms is true, must be false \(norms on"),
-    "double analysis": (DoubleAnalysis(), r'double analysis: search_analyzer is "simple"'),
-    "double analysis by the filter": (DoubleCounting(), r'double analysis: search_analyzer is "boc_counts"'),
-    "analysis that loses counts": (NumbersAsWords(), r'double analysis: analyzer is "standard"'),
-    "dots in features": (_dotted(RankFeatures), r"dots in term names \('t\.0'\)"),
-    "dots in sparse_vector": (_dotted(SparseVector), r"dots in term names \('t\.0'\)"),
-    "dots in words": (_dotted(Text), r"dots in term names \('t\.0'\)"),
-    "another": (Halving(), "for no known reason: test document 8 has 68, not 100"),
-}
+def as_it_is(body: Json) -> None:
+    """Make the index as the strategy says."""
 
 
 def change(**values: Any) -> Callable[[Json], None]:
@@ -122,11 +115,23 @@ def root(body: Json) -> None:
     body["settings"]["similarity"]["boc_dot"]["script"]["source"] = "return Math.sqrt(doc.freq);"
 
 
-BY_HAND: dict[str, tuple[Strategy, Callable[[Json], None], str]] = {
-    "BM25": (Text(), change(similarity=None), 'similarity is "BM25", must be "boc_dot"'),
-    "norms": (Text(), change(norms=None), "norms is true, must be false"),
+FAULTS: dict[str, tuple[Strategy, Callable[[Json], None], str]] = {
+    "default saturation": (Saturating(), as_it_is, r'by saturation .* every query must say "linear"'),
+    "pruning": (Pruning(), as_it_is, r'by pruning: .* every query must say "prune": false'),
+    "BM25": (BM25(), as_it_is, "similarity is BM25, which saturates"),
+    "BM25 by another name": (HiddenBM25(), as_it_is, "similarity is BM25, which saturates"),
+    "norms": (Norms(), as_it_is, r"norms is true, must be false \(norms on"),
+    "double analysis": (DoubleAnalysis(), as_it_is, r'double analysis: search_analyzer is "simple"'),
+    "double analysis by the filter": (DoubleCounting(), as_it_is, r'double analysis: search_analyzer is "boc_counts"'),
+    "analysis that loses counts": (NumbersAsWords(), as_it_is, r'double analysis: analyzer is "standard"'),
+    "dots in features": (_dotted(RankFeatures), as_it_is, r"dots in term names \('t\.0'\)"),
+    "dots in sparse_vector": (_dotted(SparseVector), as_it_is, r"dots in term names \('t\.0'\)"),
+    "dots in words": (_dotted(Text), as_it_is, r"dots in term names \('t\.0'\)"),
+    "another": (Halving(), as_it_is, "for no known reason: test document 8 has 68, not 100"),
+    "BM25 of an index": (Text(), change(similarity=None), 'similarity is "BM25", must be "boc_dot"'),
+    "norms of an index": (Text(), change(norms=None), "norms is true, must be false"),
     "positions": (Text(), change(index_options=None), 'index_options is "positions", must be "freqs"'),
-    "double analysis": (
+    "double analysis of an index": (
         CountedText(),
         change(search_analyzer=None),
         'double analysis: search_analyzer is "boc_counts"',
@@ -203,18 +208,10 @@ def test_what_is_right_passes_and_nothing_stays(backend: ServerBackend, index: s
         backend.transport.request("DELETE", f"/{index}")
 
 
+@ON_PRUNING
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_configuration_is_refused_by_name(backend: ServerBackend, index: str, fault: str) -> None:
-    strategy, message = FAULTS[fault]
-    need(backend, strategy)
-    backend.transport.request("PUT", f"/{index}", body(strategy))
-    with pytest.raises(BackendError, match=message):
-        self_test(backend.transport, index, strategy)
-
-
-@pytest.mark.parametrize("fault", BY_HAND)
-def test_an_index_that_is_not_as_asked_is_refused_by_name(backend: ServerBackend, index: str, fault: str) -> None:
-    strategy, spoil, message = BY_HAND[fault]
+    strategy, spoil, message = FAULTS[fault]
     need(backend, strategy)
     asked = body(strategy)
     spoil(asked)
@@ -223,6 +220,7 @@ def test_an_index_that_is_not_as_asked_is_refused_by_name(backend: ServerBackend
         self_test(backend.transport, index, strategy)
 
 
+@ON_PRUNING
 def test_a_field_that_cannot_be_asked_is_a_lack_and_no_fault(backend: ServerBackend, index: str) -> None:
     class Unknown(Text):
         def clause(self, feature: str, weight: int) -> Json:
@@ -235,6 +233,7 @@ def test_a_field_that_cannot_be_asked_is_a_lack_and_no_fault(backend: ServerBack
     assert "no_such_query" in lack
 
 
+@ON_PRUNING
 def test_a_document_that_is_refused_is_a_lack_and_no_fault(backend: ServerBackend, index: str) -> None:
     class Objects(Text):
         def field(self, features: Mapping[str, int]) -> Any:
@@ -245,6 +244,7 @@ def test_a_document_that_is_refused_is_a_lack_and_no_fault(backend: ServerBacken
     assert self_test(backend.transport, index, Objects()) is not None
 
 
+@ON_PRUNING
 def test_no_index_is_made_where_scores_would_be_wrong(
     backend: ServerBackend, index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
