@@ -19,7 +19,6 @@ import pytest
 
 from .catalogue import KINDS
 from .cluster import Cluster
-from .container import Container
 from .errors import UnavailableError
 from .provide import Given, fetched, provide
 from .security import SecureServer
@@ -60,7 +59,7 @@ def _folder(name: str) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", params=kinds(*SHARED))
-def server(request: pytest.FixtureRequest) -> Iterator[Given | Container | Server]:
+def server(request: pytest.FixtureRequest) -> Iterator[Given | Server]:
     """A server to ask, shared by all tests of the session; pytest runs one kind after the other."""
     with _folder(request.param) as folder, ExitStack() as stack:
         with _or_skip():
