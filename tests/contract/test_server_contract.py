@@ -15,8 +15,8 @@ from tests.contract.test_backend_contract import *  # noqa: F403
 from tests.contract.test_backend_contract import build, vectors_for
 from tests.oracles import picture, random_terms
 from tests.servers.fixtures import SHARED, kinds
+from tests.servers.fixtures import address as address_of
 
-SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 pytestmark = pytest.mark.parametrize("server", kinds(*SHARED), indirect=True, scope="session")
 
 
@@ -27,7 +27,7 @@ def place() -> str:
 
 @pytest.fixture
 def address(server: Any) -> str:
-    return f"{SCHEMES[server.kind.engine]}+{server.url}"
+    return address_of(server)
 
 
 @pytest.fixture

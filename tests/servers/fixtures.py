@@ -32,6 +32,12 @@ MEMORY = Path("/dev/shm")
 ROOM = 1 << 29  # several times what they were seen to take
 
 
+def address(server: Any, **options: object) -> str:
+    """The address of a server, with options of it."""
+    scheme = {"elasticsearch": "elastic", "opensearch": "opensearch"}[server.kind.engine]
+    return f"{scheme}+{server.url}" + "".join(f"{'&' if i else '?'}{n}={v}" for i, (n, v) in enumerate(options.items()))
+
+
 def kinds(*names: str) -> list[Any]:
     """Parameters of the fixture ``server``: ``parametrize("server", kinds("elasticsearch-9"), indirect=True)``."""
     return [pytest.param(name, marks=pytest.mark.slow if name == LIGHT else pytest.mark.servers) for name in names]

@@ -30,9 +30,8 @@ from boc.inputs.sources import Source
 from boc.search.searcher import Searcher
 from boc.types import Batch, Embeddings, Item
 from tests.helpers import boc
-from tests.servers.fixtures import kinds
+from tests.servers.fixtures import address, kinds
 
-SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 SERVERS = kinds("opensearch-3", "elasticsearch-9")
 N, DIM = 3000, 24
 WITHOUT = 7  # items that have no document
@@ -112,7 +111,7 @@ def shop(server: Any) -> Iterator[Shop]:
 
 @pytest.fixture
 def at(server: Any) -> str:
-    return f"{SCHEMES[server.kind.engine]}+{server.url}?replicas=0"
+    return address(server, replicas=0)
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -26,9 +25,8 @@ from indexing.server.requests import WINDOW, dumps
 from indexing.server.term_fields import EXACT, STRATEGIES
 from indexing.server.transport import Json, RefusedError, Transport
 from tests.oracles import new_manifest, picture, random_terms, sentence
-from tests.servers.fixtures import kinds
+from tests.servers.fixtures import address, kinds
 
-SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 N, QUERIES, TERMS = 200, 50, 100
 ITEMS = [picture(f"{i:03d}.jpg") if i % 3 else sentence(f"{i:03d}#0") for i in range(N)]
 VECTORS = unit_rows(np.random.default_rng(9).standard_normal((N, 3))).astype(np.float32)
@@ -45,22 +43,12 @@ def connect(server: Any) -> Connect:
     """Connects to the server with options of the address; skips for a field that it has not."""
 
     def connected(*, hosts: str = "{}", **options: object) -> ServerBackend:
-        place = hosts.format(server.url.removeprefix("http://"))
-        query = "&".join(f"{name}={value}" for name, value in options.items())
-        found = plugins.backend(f"{SCHEMES[server.kind.engine]}+http://{place}?{query}")
+        url = server.url.removeprefix("http://")
+        found = plugins.backend(address(server, **options).replace(url, hosts.format(url)))
         assert isinstance(found, ServerBackend)
         return found
 
     return connected
-
-
-@pytest.fixture
-def name(connect: Connect) -> Iterator[str]:
-    found = f"boc-test-{uuid.uuid4().hex[:12]}"
-    yield found
-    backend = connect()
-    if backend.exists(found):
-        backend.remove(found)
 
 
 def build(

@@ -34,7 +34,7 @@ from boc.types import Batch, Embeddings, Hit, Item
 from tests.fault_proxy import Faults, Proxy
 from tests.helpers import boc
 from tests.oracles import same_matrix
-from tests.servers import Cluster, SecureServer, Server
+from tests.servers import SecureServer, Server
 from tests.servers.fixtures import kinds
 
 pytestmark = pytest.mark.servers
@@ -463,60 +463,6 @@ def test_a_half_loaded_index_that_somebody_removes(place: Place, old: Made, new:
     assert Watcher(place.direct, place.name, old, new).look() == "old"
     run(*place.command(new))
     holds_exactly(place.direct, place.name, new)
-
-
-def three(cluster: Cluster) -> str:
-    hosts = ",".join(url.removeprefix("http://") for url in cluster.urls)
-    return f"opensearch+http://{hosts}?shards=3&replicas=1"
-
-
-def wait_for(cluster: Cluster, status: str, node: int = 0) -> None:
-    deadline = time.monotonic() + 120
-    path = f"_cluster/health?wait_for_status={status}&wait_for_no_initializing_shards=true&timeout=20s"
-    while time.monotonic() < deadline:
-        with suppress(OSError):
-            if not cluster.nodes[node].request("GET", path)["timed_out"]:
-                return
-    raise AssertionError(f"the cluster does not become {status}")
-
-
-def test_a_node_of_three_is_killed(
-    own: Callable[[Cluster], Cluster], tmp_path: Path, name: str, old: Made, new: Made
-) -> None:
-    """With replicas, searches and edits go on without it; a load, which makes them at its end, waits for the node."""
-    cluster = own(Cluster(tmp_path))
-    at = three(cluster)
-    run("index", name, old.path, "--code", "scalar:6", "--at", at)
-    wait_for(cluster, "green")
-    cluster.nodes[2].kill()
-    for _ in range(20):
-        holds_exactly(at, name, old)
-    cluster.nodes[2].start()
-    wait_for(cluster, "green")
-
-    process = start("index", name, new.path, "--append", "--at", at)
-    time.sleep(2)
-    cluster.nodes[1].kill()
-    code, said = finish(process)
-    cluster.nodes[1].start()
-    wait_for(cluster, "green")
-    if code:
-        assert said.splitlines()[-1].startswith("Error: ")
-        run("index", name, new.path, "--append", "--at", at)
-    found = {item.id: item for item in plugins.backend(at).open(name).items()}
-    assert found == {item.id: item for made in (old, new) for item in made.index.items()}
-
-    with Proxy(cluster.urls[0], SMALL) as proxy:
-        place = Place(cluster.nodes[0], proxy, name, "?shards=3&replicas=1")
-
-        def bounce() -> None:
-            cluster.nodes[1].kill()
-            threading.Timer(2, cluster.nodes[1].start).start()
-
-        moment(place, bounce, number=20)
-        run(*place.command(new))
-    wait_for(cluster, "green")
-    holds_exactly(at, name, new)
 
 
 def test_a_wrong_password(secure: SecureServer, name: str, old: Made, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -23,9 +22,8 @@ from indexing.server.score_check import saturation, self_test
 from indexing.server.term_fields import CountedText, RankFeatures, SparseVector, Strategy, Text
 from indexing.server.transport import Json, Transport
 from tests.oracles import new_manifest, picture
-from tests.servers.fixtures import kinds
+from tests.servers.fixtures import address, kinds
 
-SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 ON_PRUNING = pytest.mark.parametrize(
     "server", kinds("opensearch-3", "elasticsearch-9", "elasticsearch-8.19"), indirect=True
 )
@@ -151,11 +149,7 @@ FAULTS: dict[str, tuple[Strategy, Callable[[Json], None], str]] = {
 }
 
 
-@pytest.fixture
-def backend(server: Any) -> ServerBackend:
-    return connect(f"{SCHEMES[server.kind.engine]}+{server.url}")
-
-
+@lru_cache
 def connect(url: str) -> ServerBackend:
     found = plugins.backend(url)
     assert isinstance(found, ServerBackend)
@@ -163,10 +157,13 @@ def connect(url: str) -> ServerBackend:
 
 
 @pytest.fixture
-def index(backend: ServerBackend) -> Iterator[str]:
-    name = f"boc-test-{uuid.uuid4().hex[:12]}"
-    yield name
-    backend.transport.request("DELETE", f"/{name}", ignore_unavailable="true")
+def backend(server: Any) -> ServerBackend:
+    return connect(address(server))
+
+
+@pytest.fixture
+def index(name: str) -> str:
+    return name
 
 
 def body(strategy: Strategy, shards: int = 1) -> Json:
@@ -181,14 +178,10 @@ def need(backend: ServerBackend, strategy: Strategy) -> None:
         pytest.skip(f"{backend.transport.engine} here has no {strategy.name}")
 
 
+@lru_cache
 def available(backend: ServerBackend) -> list[str]:
     """The ways to store codes that the server has."""
-    return _available(f"{SCHEMES[backend.transport.engine]}+{backend.transport.shown}")
-
-
-@lru_cache
-def _available(url: str) -> list[str]:
-    told = connect(url).about()
+    told = backend.about()
     return [name for name in term_fields.STRATEGIES if told[name].startswith("exact")]
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +24,8 @@ from indexing.server.transport import Json, RefusedError, Transport
 from indexing.server.vector_fields import rounded
 from tests.helpers import boc
 from tests.oracles import new_manifest, picture, random_terms
-from tests.servers.fixtures import kinds
+from tests.servers.fixtures import address, kinds
 
-SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 N, DIM, TERMS, K = 200, 24, 100, 10
 RNG = np.random.default_rng(9)
 ITEMS = [replace(picture(f"{i:03d}.jpg"), fields={"tag": "even" if i % 2 == 0 else "odd"}) for i in range(N)]
@@ -45,19 +42,9 @@ CASES = [
 
 
 def connected(server: Any, **options: object) -> ServerBackend:
-    query = "&".join(f"{name}={value}" for name, value in options.items())
-    found = plugins.backend(f"{SCHEMES[server.kind.engine]}+{server.url}?{query}")
+    found = plugins.backend(address(server, **options))
     assert isinstance(found, ServerBackend)
     return found
-
-
-@pytest.fixture
-def name(server: Any) -> Iterator[str]:
-    found = f"boc-test-{uuid.uuid4().hex[:12]}"
-    yield found
-    backend = connected(server)
-    if backend.exists(found):
-        backend.remove(found)
 
 
 def build(backend: ServerBackend, name: str) -> ServerIndex:
@@ -182,7 +169,7 @@ def test_what_a_server_is_said_to_store_is_what_the_address_takes(server: Any) -
 
 @pytest.mark.parametrize("server", kinds("elasticsearch-9"), indirect=True)
 def test_it_is_told_whether_stored_vectors_are_rounded(server: Any, name: str, library: Path) -> None:
-    at = f"elastic+{server.url}?replicas=0"
+    at = address(server, replicas=0)
     for vectors, told in (("binary", "16 x float16"), ("byte", "16 x float16, stored rounded")):
         made = boc("index", name, library / "photos.h5", "--replace", "--at", f"{at}&vectors={vectors}")
         assert made.exit_code == 0, made.output
