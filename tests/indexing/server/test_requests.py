@@ -57,32 +57,25 @@ def words(field: str) -> dict[str, int]:
 class TestStrategy:
     @FEW
     @given(terms=sparse_terms(), query=st.dictionaries(st.integers(0, 8), st.integers(1, LARGEST)))
-    def test_the_sum_over_features_is_the_dot_product(
+    def test_the_features_of_a_document_are_its_frequencies(
         self, strategy: Strategy, terms: TermMatrix, query: dict[int, int]
     ) -> None:
+        """Their products with those of a query sum up to the dot product, and a term is there if one of them is."""
         digits = strategy.digits(int(terms.data.max(initial=0)))
         asked = strategy.features(list(query), list(query.values()), digits)
-        for i, document in enumerate(strategy.documents(terms)):
+        documents = strategy.documents(terms)
+        for i, document in enumerate(documents):
             row = row_of(terms, i)
+            assert all(0 < digit < strategy.base for digit in document.values())
             assert slow_dot(asked, document) == sum(weight * row.get(j, 0) for j, weight in query.items())
-
-    @FEW
-    @given(terms=sparse_terms())
-    def test_digits_put_together_are_the_frequencies(self, strategy: Strategy, terms: TermMatrix) -> None:
-        documents = list(strategy.documents(terms))
-        assert all(0 < digit < strategy.base for document in documents for digit in document.values())
+            there = {j for j in range(terms.shape[1]) if document.keys() & strategy.features([j], [1], digits).keys()}
+            assert there == set(row)
+            field = strategy.field(document)
+            assert (words(field) if isinstance(strategy, Text) else field) == document
+            assert not any("." in name or " " in name for name in document)
         found = requests.decode_terms(documents, strategy.base, terms.shape[1])
         assert_canonical(found, terms.shape)
         assert same_matrix(found, terms)
-
-    @FEW
-    @given(terms=sparse_terms(), column=st.integers(0, 8))
-    def test_a_term_is_in_a_document_if_one_of_its_features_is(
-        self, strategy: Strategy, terms: TermMatrix, column: int
-    ) -> None:
-        asked = strategy.features([column], [1], strategy.digits(int(terms.data.max(initial=0))))
-        for i, document in enumerate(strategy.documents(terms)):
-            assert bool(document.keys() & asked.keys()) == (column in row_of(terms, i))
 
     @FEW
     @given(value=frequencies)
@@ -92,14 +85,6 @@ class TestStrategy:
         asked = strategy.features([7], [3], digits)
         assert list(asked.values()) == [3 * strategy.base**i for i in range(digits)]
         assert len(asked) == digits
-
-    @FEW
-    @given(terms=sparse_terms())
-    def test_the_field_holds_the_features(self, strategy: Strategy, terms: TermMatrix) -> None:
-        for document in strategy.documents(terms):
-            field = strategy.field(document)
-            assert (words(field) if isinstance(strategy, Text) else field) == document
-            assert not any("." in name or " " in name for name in document)
 
     @FEW
     @given(weights=st.dictionaries(st.integers(0, 99).map("t{}".format), st.integers(1, LARGEST), min_size=1))
