@@ -15,7 +15,9 @@ from tests.helpers import SHARED, boc, draw_pictures
 from tests.once import once
 from tests.servers.fixtures import own, secure, server, shared_server  # noqa: F401
 
-settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "ci", derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+)  # the same examples each time, so more of them find nothing new; make fuzz draws others
 settings.register_profile(
     "quick", settings.get_profile("ci"), max_examples=20, phases=(Phase.explicit, Phase.generate)
 )  # of make check: a law that fails is not shrunk, which takes minutes
@@ -42,9 +44,9 @@ SERVER_SECONDS = 1800  # of a test that asks or starts servers
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put tests into groups for ``--dist loadgroup``, which runs a group in one process: those that share a server,
-    which is started once, and else those of a file. Groups that take long come first."""
+    which is started once, and else those of a file. There, groups that take long come first."""
     seconds: Counter[str] = Counter()
     group_of: dict[pytest.Item, str] = {}
     for item in items:
@@ -55,7 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if servers:
             item.add_marker(pytest.mark.timeout(SERVER_SECONDS))
         seconds[group] += 100 if servers else 10 if slow else 1
-    items.sort(key=lambda item: -seconds[group_of[item]])  # stable: the tests of a file keep their order
+    if config.getoption("loadgroup", False):  # in a process of xdist
+        items.sort(key=lambda item: -seconds[group_of[item]])  # stable: the tests of a file keep their order
 
 
 def pytest_sessionfinish() -> None:

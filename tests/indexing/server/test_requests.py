@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from boc.types import MODALITIES, Filter, Item, Modality, TermMatrix
@@ -20,7 +20,6 @@ from indexing.server.vector_fields import VECTOR_FIELDS, Binary, VectorField
 from tests.oracles import TEXT, assert_canonical, new_manifest, same_matrix, term_matrices
 
 LARGEST = 2**31 - 1
-FEW = settings(max_examples=40)  # of each strategy
 frequencies = (
     st.integers(1, 20) | st.sampled_from([15, 16, 17, 511, 512, 513, 2**24 - 1, 2**24]) | st.integers(1, LARGEST)
 )
@@ -55,7 +54,6 @@ def words(field: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=list(STRATEGIES))
 class TestStrategy:
-    @FEW
     @given(terms=sparse_terms(), query=st.dictionaries(st.integers(0, 8), st.integers(1, LARGEST)))
     def test_the_features_of_a_document_are_its_frequencies(
         self, strategy: Strategy, terms: TermMatrix, query: dict[int, int]
@@ -77,7 +75,6 @@ class TestStrategy:
         assert_canonical(found, terms.shape)
         assert same_matrix(found, terms)
 
-    @FEW
     @given(value=frequencies)
     def test_a_number_has_as_many_digits_as_are_told(self, strategy: Strategy, value: int) -> None:
         digits = strategy.digits(value)
@@ -86,7 +83,6 @@ class TestStrategy:
         assert list(asked.values()) == [3 * strategy.base**i for i in range(digits)]
         assert len(asked) == digits
 
-    @FEW
     @given(weights=st.dictionaries(st.integers(0, 99).map("t{}".format), st.integers(1, LARGEST), min_size=1))
     def test_a_query_says_each_weight_and_what_servers_would_do_otherwise(
         self, strategy: Strategy, weights: dict[str, int]
