@@ -28,6 +28,13 @@ Node = TypeVar("Node", Server, Cluster)
 
 LIGHT = "opensearch-3"
 SHARED = (LIGHT, "opensearch-2", "elasticsearch-9", "elasticsearch-8", "elasticsearch-8.19")
+FIELDS = {
+    **dict.fromkeys(("opensearch-3", "opensearch-2"), ("counted_text", "text", "rank_features")),
+    "elasticsearch-9": ("text", "sparse_vector"),
+    "elasticsearch-8": ("text",),
+    "elasticsearch-8.19": ("sparse_vector",),
+}
+"""Kind -> the field types in which it holds codes; a full distribution may have more."""
 MEMORY = Path("/dev/shm")
 ROOM = 1 << 29  # several times what they were seen to take
 
@@ -41,6 +48,16 @@ def address(server: Any, **options: object) -> str:
 def kinds(*names: str) -> list[Any]:
     """Parameters of the fixture ``server``: ``parametrize("server", kinds("elasticsearch-9"), indirect=True)``."""
     return [pytest.param(name, marks=pytest.mark.slow if name == LIGHT else pytest.mark.servers) for name in names]
+
+
+def with_fields(*names: str) -> pytest.MarkDecorator:
+    """Run a test with the fixture ``server`` and each ``field`` of these kinds."""
+    cases = [
+        pytest.param(name, field, id=f"{name}-{field}", marks=each.marks)
+        for name, each in zip(names, kinds(*names), strict=True)
+        for field in FIELDS[name]
+    ]
+    return pytest.mark.parametrize(("server", "field"), cases, indirect=["server"])
 
 
 @contextmanager

@@ -22,10 +22,10 @@ from indexing.server.backend import ServerBackend
 from indexing.server.force_merge import one_per_shard
 from indexing.server.index import ServerIndex
 from indexing.server.requests import WINDOW, dumps
-from indexing.server.term_fields import EXACT, STRATEGIES
+from indexing.server.term_fields import EXACT
 from indexing.server.transport import Json, RefusedError, Transport
 from tests.oracles import new_manifest, picture, random_terms, sentence
-from tests.servers.fixtures import address, kinds
+from tests.servers.fixtures import SHARED, address, kinds, with_fields
 
 N, QUERIES, TERMS = 200, 50, 100
 ITEMS = [picture(f"{i:03d}.jpg") if i % 3 else sentence(f"{i:03d}#0") for i in range(N)]
@@ -40,7 +40,7 @@ ON_TWO = pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-
 
 @pytest.fixture
 def connect(server: Any) -> Connect:
-    """Connects to the server with options of the address; skips for a field that it has not."""
+    """Connects to the server with options of the address."""
 
     def connected(*, hosts: str = "{}", **options: object) -> ServerBackend:
         url = server.url.removeprefix("http://")
@@ -61,14 +61,9 @@ def build(
         manifest = replace(manifest, fields={"tag": "keyword"})
         items = [replace(item, fields={"tag": "even" if i % 2 == 0 else "odd"}) for i, item in enumerate(ITEMS)]
     first = min(first, terms.shape[0])
-    try:
-        with backend.create(name, manifest, {}) as writer:
-            writer.add(items[:first], terms[:first], VECTORS[:first])
-            writer.commit()
-    except BackendError as error:
-        if "can hold no codes" not in str(error):
-            raise
-        pytest.skip(f"this {backend.transport.engine} has no {backend.address.field}")
+    with backend.create(name, manifest, {}) as writer:
+        writer.add(items[:first], terms[:first], VECTORS[:first])
+        writer.commit()
     return backend.open(name)
 
 
@@ -95,7 +90,7 @@ def drawn(seed: int, largest: int = 512) -> tuple[sparse.csr_array, sparse.csr_a
     return terms, random_terms(rng, (QUERIES, TERMS), largest, 0.3)
 
 
-@pytest.mark.parametrize("field", STRATEGIES)
+@with_fields(*SHARED)
 def test_ten_thousand_pairs_of_weights_up_to_512(connect: Connect, name: str, field: str) -> None:
     terms, queries = drawn(0)
     expected = dots(queries, terms)
@@ -126,8 +121,7 @@ class NoScripts:
         return self._transport.search(path, body, **params)
 
 
-@ON_TWO
-@pytest.mark.parametrize("field", STRATEGIES)
+@with_fields("opensearch-3", "elasticsearch-9")
 def test_all_that_share_a_term_are_re_ranked_with_scripts_or_without(connect: Connect, name: str, field: str) -> None:
     rng = np.random.default_rng(5)
     terms, queries = random_terms(rng, (N, TERMS), 64, 0.02), random_terms(rng, (8, TERMS), 64, 0.1)
@@ -146,7 +140,7 @@ def test_all_that_share_a_term_are_re_ranked_with_scripts_or_without(connect: Co
     assert refusing.refused == 1  # it does not ask twice
 
 
-@pytest.mark.parametrize("field", STRATEGIES)
+@with_fields(*SHARED)
 def test_segments_and_deletes_change_no_score(connect: Connect, name: str, field: str) -> None:
     shards = 3
     terms, queries = drawn(13)
@@ -198,7 +192,7 @@ def test_each_shard_gets_a_dummy_document_so_that_each_is_merged(connect: Connec
     assert [len(hits) for hits in found] == [1] * 4
 
 
-@pytest.mark.parametrize("field", STRATEGIES)
+@with_fields(*SHARED)
 def test_frequencies_of_several_digits(connect: Connect, name: str, field: str) -> None:
     rng = np.random.default_rng(0)
     terms = random_terms(rng, (N, TERMS), 2**20, 0.2)
@@ -213,8 +207,7 @@ def test_frequencies_of_several_digits(connect: Connect, name: str, field: str) 
     assert np.array_equal(scores(index, ITEMS, queries), expected)
 
 
-@ON_TWO
-@pytest.mark.parametrize("field", STRATEGIES)
+@with_fields("opensearch-3", "elasticsearch-9")
 def test_scores_of_2_to_24_are_refused_and_those_below_are_exact(connect: Connect, name: str, field: str) -> None:
     terms = sparse.csr_array(np.array([[2**20, 2**20 - 1, 1], [1, 1, 1]], np.int32))
     index = build(connect(field=field), name, terms)
@@ -234,7 +227,7 @@ def test_several_hosts_one_of_them_dead(connect: Connect, name: str, hosts: str)
         assert np.array_equal(scores(index, ITEMS, queries), dots(queries, terms))
 
 
-@pytest.mark.parametrize("field", STRATEGIES)
+@with_fields(*SHARED)
 def test_a_query_of_too_many_terms_is_cut_by_weight_with_a_notice(connect: Connect, name: str, field: str) -> None:
     n_terms = 20_000
     rng = np.random.default_rng(0)

@@ -22,12 +22,11 @@ from indexing.server.score_check import saturation, self_test
 from indexing.server.term_fields import CountedText, RankFeatures, SparseVector, Strategy, Text
 from indexing.server.transport import Json, Transport
 from tests.oracles import new_manifest, picture
-from tests.servers.fixtures import address, kinds
+from tests.servers.fixtures import FIELDS, address, kinds
 
-ON_PRUNING = pytest.mark.parametrize(
-    "server", kinds("opensearch-3", "elasticsearch-9", "elasticsearch-8.19"), indirect=True
-)
+PRUNING = ("opensearch-3", "elasticsearch-9", "elasticsearch-8.19")
 """One server of each engine, and the oldest one that prunes by default."""
+ON_EACH = pytest.mark.parametrize("server", kinds("opensearch-3", "elasticsearch-9"), indirect=True)
 
 
 class Saturating(RankFeatures):
@@ -173,27 +172,13 @@ def body(strategy: Strategy, shards: int = 1) -> Json:
     }
 
 
-def need(backend: ServerBackend, strategy: Strategy) -> None:
-    if strategy.name not in available(backend):
-        pytest.skip(f"{backend.transport.engine} here has no {strategy.name}")
-
-
-@lru_cache
-def available(backend: ServerBackend) -> list[str]:
-    """The ways to store codes that the server has."""
-    told = backend.about()
-    return [name for name in term_fields.STRATEGIES if told[name].startswith("exact")]
-
-
 def count(transport: Transport, index: str) -> int:
     return int(transport.request("GET", f"/{index}/_count")["count"])
 
 
 @pytest.mark.parametrize("shards", [1, 5])
-def test_what_is_right_passes_and_nothing_stays(backend: ServerBackend, index: str, shards: int) -> None:
-    names = available(backend)
-    assert names
-    for name in names:
+def test_what_is_right_passes_and_nothing_stays(server: Any, backend: ServerBackend, index: str, shards: int) -> None:
+    for name in FIELDS[server.kind.name]:
         strategy = term_fields.STRATEGIES[name]
         backend.transport.request("PUT", f"/{index}", body(strategy, shards))
         assert self_test(backend.transport, index, strategy) is None
@@ -201,11 +186,18 @@ def test_what_is_right_passes_and_nothing_stays(backend: ServerBackend, index: s
         backend.transport.request("DELETE", f"/{index}")
 
 
-@ON_PRUNING
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("server", "fault"),
+    [
+        pytest.param(name, fault, marks=each.marks, id=f"{name}-{fault}")
+        for name, each in zip(PRUNING, kinds(*PRUNING), strict=True)
+        for fault in FAULTS
+        if FAULTS[fault][0].name in FIELDS[name]
+    ],
+    indirect=["server"],
+)
 def test_a_wrong_configuration_is_refused_by_name(backend: ServerBackend, index: str, fault: str) -> None:
     strategy, spoil, message = FAULTS[fault]
-    need(backend, strategy)
     asked = body(strategy)
     spoil(asked)
     backend.transport.request("PUT", f"/{index}", asked)
@@ -213,35 +205,33 @@ def test_a_wrong_configuration_is_refused_by_name(backend: ServerBackend, index:
         self_test(backend.transport, index, strategy)
 
 
-@ON_PRUNING
+@ON_EACH
 def test_a_field_that_cannot_be_asked_is_a_lack_and_no_fault(backend: ServerBackend, index: str) -> None:
     class Unknown(Text):
         def clause(self, feature: str, weight: int) -> Json:
             return {"no_such_query": {feature: weight}}
 
-    need(backend, Text())
     backend.transport.request("PUT", f"/{index}", body(Unknown()))
     lack = self_test(backend.transport, index, Unknown())
     assert lack is not None
     assert "no_such_query" in lack
 
 
-@ON_PRUNING
+@ON_EACH
 def test_a_document_that_is_refused_is_a_lack_and_no_fault(backend: ServerBackend, index: str) -> None:
     class Objects(Text):
         def field(self, features: Mapping[str, int]) -> Any:
             return dict(features) if len(features) > 2 else super().field(features)  # not where it is only analysed
 
-    need(backend, Text())
     backend.transport.request("PUT", f"/{index}", body(Text()))
     assert self_test(backend.transport, index, Objects()) is not None
 
 
-@ON_PRUNING
+@ON_EACH
 def test_no_index_is_made_where_scores_would_be_wrong(
-    backend: ServerBackend, index: str, monkeypatch: pytest.MonkeyPatch
+    server: Any, backend: ServerBackend, index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strategy = next(s for s in (Saturating(), Pruning(), BM25()) if s.name in available(backend))
+    strategy = next(s for s in (Saturating(), Pruning()) if s.name in FIELDS[server.kind.name])
     monkeypatch.setitem(term_fields.STRATEGIES, strategy.name, strategy)
     backend = ServerBackend(backend.transport, backend.address, [strategy.name])
     terms, vectors = sparse.csr_array(np.ones((1, 3), np.int32)), np.ones((1, 3), np.float32)
