@@ -43,10 +43,13 @@ def pytest_collection() -> Iterator[None]:
 SERVER_SECONDS = 1800  # of a test that asks or starts servers
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put tests into groups for ``--dist loadgroup``, which runs a group in one process: those that share a server,
-    which is started once, and else those of a file. There, groups that take long come first."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Put tests into groups: those that share a server, which is started once, and else those of a file.
+
+    ``--dist loadgroup`` runs a group in one process, those that take long first. A single process runs the tests of
+    servers last, one server after the other.
+    """
     seconds: Counter[str] = Counter()
     group_of: dict[pytest.Item, str] = {}
     for item in items:
@@ -57,8 +60,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if servers:
             item.add_marker(pytest.mark.timeout(SERVER_SECONDS))
         seconds[group] += 100 if servers else 10 if slow else 1
+    result = yield
     if config.getoption("loadgroup", False):  # in a process of xdist
-        items.sort(key=lambda item: -seconds[group_of[item]])  # stable: the tests of a file keep their order
+        items.sort(key=lambda item: (-seconds[group_of[item]], group_of[item]))
+    else:
+        items.sort(key=lambda item: shared_server(item) or "")
+    return result
 
 
 def pytest_sessionfinish() -> None:

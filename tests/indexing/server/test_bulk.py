@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, repeat
 from pathlib import Path
 from typing import Any
@@ -36,15 +36,22 @@ def bulk_to(server: Any, **options: Any) -> Bulk:
 class Server:
     """A server in memory that goes wrong by a list, one entry a request, and no more when that has ended.
 
-    ``acknowledged`` counts the bytes of rows that it told the client are kept; ``log`` has what was done to each id.
+    ``trouble`` is called with each body first, and may raise. ``acknowledged`` counts the bytes of rows that are said
+    to be kept; ``log`` has what was done to each id.
     """
 
     engine = "opensearch"
     shown = "http://memory:9200"
 
-    def __init__(self, faults: Sequence[str] = (), largest: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        faults: Sequence[str] = (),
+        largest: int = 1 << 30,
+        trouble: Callable[[bytes], object] = lambda body: None,
+    ) -> None:
         self.faults = chain(faults, repeat("none"))
         self.largest = largest
+        self.trouble = trouble
         self.documents: dict[str, bytes] = {}
         self.log: dict[str, list[bytes | None]] = {}
         self.sizes: list[int] = []
@@ -64,6 +71,7 @@ class Server:
             self.parallel += 1
             self.most_parallel = max(self.most_parallel, self.parallel)
         try:
+            self.trouble(body)
             return self.answer(fault, body)
         finally:
             with self.lock:
@@ -210,13 +218,11 @@ def test_a_server_that_takes_less_gets_less() -> None:
 def test_connections_lost_over_large_requests() -> None:
     """Some servers do not say 413 but hang up: what goes again is smaller."""
 
-    class HangsUp(Server):
-        def answer(self, fault: str, body: bytes) -> Json:
-            if len(body) > 100_000:
-                raise UnreachableError("broken pipe")
-            return super().answer(fault, body)
+    def hang_up(body: bytes) -> None:
+        if len(body) > 100_000:
+            raise UnreachableError("broken pipe")
 
-    server = HangsUp()
+    server = Server(trouble=hang_up)
     document = orjson.dumps("x" * 5000)
     with bulk_to(server) as bulk:
         for i in range(200):
@@ -321,11 +327,10 @@ def test_operations_on_one_id_do_not_overtake_each_other(between: list[str]) -> 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 500])
 def test_what_no_waiting_helps_is_raised_at_once(status: int) -> None:
-    class No(Server):
-        def answer(self, fault: str, body: bytes) -> Json:
-            raise RefusedError("no", status)
+    def refuse(body: bytes) -> None:
+        raise RefusedError("no", status)
 
-    server = No()
+    server = Server(trouble=refuse)
     bulk = bulk_to(server, patience=1e9)
     bulk.index("a", b"1")
     with pytest.raises(RefusedError, match=r"^no$"):
@@ -358,13 +363,11 @@ def test_waiting_is_told() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
 
-        class Deaf(Server):
-            def answer(self, fault: str, body: bytes) -> Json:
-                if not caught:
-                    raise UnreachableError("nobody there")
-                return super().answer(fault, body)
+        def stay_away(body: bytes) -> None:
+            if not caught:
+                raise UnreachableError("nobody there")
 
-        with bulk_to(Deaf(), notice=0.01) as bulk:
+        with bulk_to(Server(trouble=stay_away), notice=0.01) as bulk:
             bulk.index("a", b"1")
     assert {str(w.message) for w in caught} == {"no row is taken at present, trying again: nobody there"}
     assert caught[0].category is BocWarning
@@ -374,13 +377,12 @@ class Hanging(Server):
     """Answers when it is let go."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(trouble=self.wait)
         self.asked, self.go = threading.Event(), threading.Event()
 
-    def answer(self, fault: str, body: bytes) -> Json:
+    def wait(self, body: bytes) -> None:
         self.asked.set()
         assert self.go.wait(60)
-        return super().answer(fault, body)
 
 
 def leave_by(error: type[BaseException], server: Hanging) -> None:
@@ -433,11 +435,10 @@ with Bulk(Hanging(), "photos") as bulk:
 
 
 def test_a_mistake_in_the_code_is_no_silence() -> None:
-    class Wrong(Server):
-        def answer(self, fault: str, body: bytes) -> Json:
-            raise TypeError("a mistake")
+    def mistake(body: bytes) -> None:
+        raise TypeError("a mistake")
 
-    bulk = bulk_to(Wrong())
+    bulk = bulk_to(Server(trouble=mistake))
     bulk.index("a", b"1")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading, "excepthook", lambda _: None)

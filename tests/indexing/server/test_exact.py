@@ -227,7 +227,7 @@ def test_several_hosts_one_of_them_dead(connect: Connect, name: str, hosts: str)
         assert np.array_equal(scores(index, ITEMS, queries), dots(queries, terms))
 
 
-@with_fields(*SHARED)
+@with_fields("opensearch-3", "elasticsearch-9")
 def test_a_query_of_too_many_terms_is_cut_by_weight_with_a_notice(connect: Connect, name: str, field: str) -> None:
     n_terms = 20_000
     rng = np.random.default_rng(0)
