@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from boc.atomic_files import sha256
-from tests import ports
+from tests.ports import free_port
 from tests.servers import (
     KINDS,
     MismatchError,
@@ -153,18 +153,16 @@ def test_an_address_stands_for_the_kind_of_its_version(server: Any, monkeypatch:
         given(server.kind)
 
 
-def test_no_port_is_given_twice_while_two_processes_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "PORTS", range(19_000, 19_024))
+def test_no_port_is_given_twice_while_two_processes_run() -> None:
     code = """
-from tests import ports
-ports.PORTS = range(19_000, 19_024)
-print(*[ports.free_port() for _ in range(10)], flush=True)
+from tests.ports import free_port
+print(*[free_port(range(19_000, 19_024)) for _ in range(10)], flush=True)
 input()
 """
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         theirs = set(map(int, other.stdout.readline().split()))
-        ours = {ports.free_port() for _ in range(10)}
+        ours = {free_port(range(19_000, 19_024)) for _ in range(10)}
         other.communicate("\n")
     assert len(ours | theirs) == 20
