@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS := bench,encoders,heic,codebook,detectors,elastic,opensearch,minilm,eyes,web,watch,words,docs,dev
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: install demo flickr8k encoders check fast test test-servers test-cluster browser lint types bench report bench-smoke docs dist licences audit fuzz lowest clean
+.PHONY: install demo flickr8k encoders check fast test test-servers test-all test-cluster browser lint types bench report bench-smoke docs dist licences audit fuzz lowest clean
 
 install: $(VENV)/installed
 
@@ -52,13 +52,15 @@ encoders: install
 	$(MAKE) -f bench/rows.mk PHOTOS=$(DATA) OUT=flickr8k F=flickr8k ROWS=models
 
 # Tests run in one process more than there are cores, since some wait for servers and other processes, with one thread
-# each; an idle process steals tests from the others. Compiled tests are kept, also where PYTHONDONTWRITEBYTECODE is set;
-# make install has compiled the libraries, which took longer.
+# each. A process takes a file of tests at a time, or all that ask one kind of server, the longest first: see
+# tests/conftest.py. Compiled tests are kept, also where PYTHONDONTWRITEBYTECODE is set; make install has compiled the
+# libraries, which took longer.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= \
-	$(BIN)/python -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist worksteal
+	$(BIN)/python -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadgroup --no-loadscope-reorder
 
 # What to run before every commit: lint, types, and the fast tests, laws on fewer examples.
-check: lint types fast
+check: install
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types fast
 
 fast: install
 	$(PYTEST) -q -m "not slow and not servers" --hypothesis-profile quick
@@ -68,11 +70,15 @@ test: install browser
 	-$(BIN)/python -m tests.servers fetch opensearch-3
 	$(PYTEST) -m "not servers"
 
-# The tests marked "servers": against every search server, fetched if no address or container stands for it. Two
-# processes, so that two servers run at a time: most tests wait for theirs.
+# The tests marked "servers": against every search server, fetched if no address stands for it.
 test-servers: install
 	$(BIN)/python -m tests.servers fetch
-	BOC_SERVERS_ALL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m servers
+	BOC_SERVERS_ALL=1 $(PYTEST) -m servers
+
+# All tests at once: servers of several kinds side by side, and the tests that need none beside them.
+test-all: install browser
+	$(BIN)/python -m tests.servers fetch
+	BOC_SERVERS_ALL=1 $(PYTEST)
 
 # All faults of clusters of three nodes, amid searches and amid loads: a quarter of an hour.
 test-cluster: install

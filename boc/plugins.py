@@ -170,7 +170,7 @@ class Request(Protocol):
         """Where it is sent, behind the address of the server."""
 
     def written(self, form: RequestForm) -> str:
-        """The body as JSON, or the request as a program."""
+        """The body as JSON, or the request as a curl command."""
 
 
 class Answerer(Protocol):
@@ -227,10 +227,8 @@ class Index(Protocol):
         *,
         filters: Sequence[Filter] = (),
         rescore: Rescore | None = None,
-        template: bool = False,
     ) -> Request:
-        """The HTTP request that has the hits of ``search`` for one query as its answer; with ``template`` the call of
-        the stored search template.
+        """The HTTP request that has the hits of ``search`` for one query as its answer.
 
         BackendError if the engine has no interface of its own, or does not re-rank by itself.
         """
@@ -429,15 +427,6 @@ class Backend(Protocol):
 
     def compact(self, name: str) -> None:
         """Merge an index into one segment without deleted rows; BackendError as ``open``."""
-
-    def store_template(self, name: str) -> str:
-        """Store the search template of an index on its server, for ``Index.request(..., template=True)``; its id.
-
-        BackendError as ``open``, and where there are no templates.
-        """
-
-    def remove_template(self, name: str) -> None:
-        """Remove the search template of an index; it is no error if there is none."""
 
     def growth(self, items: int, size: int, n_terms: int) -> tuple[int, float]:
         """What does not grow in a line with the items, of an index of ``items`` that take ``size`` bytes: the bytes of

@@ -347,11 +347,9 @@ class Searcher:
         options: SearchOptions | None = None,
         *,
         encoded: Sequence[Embeddings] | None = None,
-        template: bool = False,
         **keywords: Unpack[SearchKeywords],
     ) -> Request:
-        """The HTTP request that has the hits of ``search_query`` as its answer, for other programs; with ``template``
-        the call of the search template that is stored on the server, with its parameters.
+        """The HTTP request that has the hits of ``search_query`` as its answer, for other programs.
 
         BocError for options that take more than one request: items of the index as parts, hybrid searches, an order
         other than by score, variety and confidence. BackendError if the index is not on a server.
@@ -364,7 +362,7 @@ class Searcher:
         whole, _ = self._composed(query, encoded, options)
         codes, depth, rescore = self.asked(whole, options, Stages())
         only, filters = self.target(options.find), options.filters
-        return self.index.request(codes, depth, only, filters=filters, rescore=rescore, template=template)
+        return self.index.request(codes, depth, only, filters=filters, rescore=rescore)
 
     def asked(
         self,

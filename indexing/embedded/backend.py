@@ -48,12 +48,6 @@ class EmbeddedBackend:
             f"file:{self.folder} holds indexes of boc only; attach to one on a server with --at elastic+URL"
         )
 
-    def store_template(self, name: str) -> NoReturn:
-        raise BackendError(f"file:{self.folder} stores no search templates, which are of servers; add --at elastic+URL")
-
-    def remove_template(self, name: str) -> NoReturn:
-        self.store_template(name)
-
     def compact(self, name: str) -> None:
         with self.edit(name) as editor:
             editor.compact()

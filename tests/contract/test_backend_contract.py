@@ -49,7 +49,7 @@ EXACT: dict[str, int] = {"embedded": 2**53, "server": 2**24}
 """Scores below this are exact; a back end that is less than 2**53 refuses larger ones."""
 
 ARRAYS = {"0.means_": np.arange(6, dtype=np.float32).reshape(2, 3), "0.labels_": np.array(["image", "text"])}
-STORED = [("float32", None), ("float16", "int8"), ("float32", "float16"), ("int8", None)]  # vectors, concept sets
+STORED = [("float32", "float16"), ("float16", "int8"), ("int8", None)]  # vectors, concept sets
 
 
 FIELDS: dict[str, FieldType] = {
@@ -145,7 +145,7 @@ def pairs(found: list[tuple[list[str], NDArray[Any]]]) -> list[list[tuple[str, f
     return [list(zip(ids, scores.tolist(), strict=True)) for ids, scores in found]
 
 
-@pytest.mark.parametrize("largest", [1, 15, 1000, 2**20])
+@pytest.mark.parametrize("largest", [15, 2**20])
 def test_scores_are_integer_dot_products_of_a_thousand_pairs(
     backend: Backend, place: str, name: str, largest: int
 ) -> None:
@@ -273,7 +273,7 @@ def test_an_item_is_found_whole_however_long_it_is(backend: Backend, name: str, 
     assert np.allclose([hit.score for hit in hits], [3, 2, 1], atol=1e-5)
 
 
-@pytest.mark.parametrize("sort", [f"{sign}{name}" for name in FIELDS if name != "title" for sign in ("", "-")])
+@pytest.mark.parametrize("sort", ["-year", "tag", "taken", "-sharpness", "indoors"])
 def test_hits_are_those_of_the_best_scores_in_the_order_of_a_field(backend: Backend, name: str, sort: str) -> None:
     items = with_fields(20)
     index = build(backend, name, items, random_terms(np.random.default_rng(0), (20, 3), 3, 0.8), fields=FIELDS)
@@ -356,8 +356,7 @@ def slow_alignment(one: NDArray[np.float32], other: NDArray[np.float32], metric:
     return float(found.get(metric, over_words / len(words)))
 
 
-@pytest.mark.parametrize("metric", METRICS[1:])
-@pytest.mark.parametrize("dtype", CONCEPT_DTYPES)
+@pytest.mark.parametrize(("metric", "dtype"), list(zip(METRICS[1:], 2 * CONCEPT_DTYPES, strict=True)))
 def test_rescored_hits_are_the_candidates_by_their_concept_sets(
     backend: Backend, name: str, dtype: str, metric: Metric
 ) -> None:
@@ -458,8 +457,7 @@ def test_words_are_searched_and_the_joint_score_is_the_sum_of_both(backend: Back
         assert hit.score == pytest.approx(by_terms[hit.item.id] + 2.5 * by_words.get(hit.item.id, 0), rel=1e-5)
 
 
-@pytest.mark.parametrize("modality", [None, *MODALITIES])
-@pytest.mark.parametrize("k", [1, 3, 1000])
+@pytest.mark.parametrize(("k", "modality"), [(1, None), (3, "image"), (1000, "text"), (1000, None)])
 def test_ties_are_ordered_by_id_and_cut_at_k(backend: Backend, name: str, k: int, modality: Modality | None) -> None:
     items = mixed_items(40)
     terms = random_terms(np.random.default_rng(0), (40, 3), 1, 0.5)
@@ -495,34 +493,43 @@ def test_items_come_back_whole_and_in_order_of_their_ids(backend: Backend, name:
     assert {hit.item for hit in hits} <= set(items)
 
 
-@pytest.mark.parametrize("dtype", ["float32", *VECTOR_DTYPES])
-def test_vectors_come_in_the_order_asked(backend: Backend, name: str, dtype: str) -> None:
-    items, vectors = mixed_items(20), vectors_for(20, 5)
-    index = build(backend, name, items, random_terms(np.random.default_rng(0), (20, 4), 3, 0.5), vectors, dtype=dtype)
+@pytest.mark.parametrize(
+    ("dtype", "concept_dtype", "most"), [("float32", "float16", 6), ("float16", "int8", 6), ("int8", "int8", 0)]
+)
+def test_what_was_added_is_read_in_the_order_asked(
+    backend: Backend, name: str, dtype: str, concept_dtype: str, most: int
+) -> None:
+    rng = np.random.default_rng(1)
+    items, vectors, terms = with_fields(20), vectors_for(20, 5), random_terms(rng, (20, 6), 300, 0.3)
+    terms = sparse.csr_array((terms.data, terms.indices, terms.indptr), shape=(20, 7))  # a term that no item has
+    sets = [vectors_for(int(m), 5, seed) for seed, m in enumerate(rng.integers(0, most, 20, endpoint=True))]
+    index = build(backend, name, items, terms, vectors, dtype=dtype, concepts=sets, concept_dtype=concept_dtype,
+                  fields=FIELDS)  # fmt: skip
     for order in ([3, 0, 19], [7, 7, 2], [], list(range(20))):
-        found = index.vectors([items[i].id for i in order])
+        ids = [items[i].id for i in order]
+        assert index.find(ids) == [items[i] for i in order]
+        found = index.vectors(ids)
         assert found.dtype == index.manifest.vector_floats
         assert np.array_equal(found.reshape(-1, 5), kept(vectors[order], dtype))
-
-
-@pytest.mark.parametrize("dtype", CONCEPT_DTYPES)
-@pytest.mark.parametrize("most", [0, 6])
-def test_concept_sets_come_in_the_order_asked(backend: Backend, name: str, dtype: str, most: int) -> None:
-    rng = np.random.default_rng(0)
-    sets = [vectors_for(int(m), 5, seed) for seed, m in enumerate(rng.integers(0, most, 20, endpoint=True))]
-    items, terms = mixed_items(20), random_terms(rng, (20, 4), 3, 0.5)
-    index = build(backend, name, items, terms, concepts=sets, concept_dtype=dtype)
-    assert index.manifest.concept_dtype == dtype
-    for order in ([3, 0, 19], [7, 7, 2], [], list(range(20))):
-        found, wanted = index.concepts([items[i].id for i in order]), stored([sets[i] for i in order], dtype)
-        assert found.values.dtype == dtype
-        assert found.offsets.tolist() == wanted.offsets.tolist()
-        assert np.array_equal(found.values, wanted.values)
-        assert (found.scales is None) == (wanted.scales is None)
-        if found.scales is not None:
-            assert np.array_equal(found.scales, wanted.scales)
-    with pytest.raises(KeyError, match="'unknown'"):
-        index.concepts([items[0].id, "unknown"])
+        concepts, wanted = index.concepts(ids), stored([sets[i] for i in order], concept_dtype)
+        assert concepts.values.dtype == concept_dtype
+        assert concepts.offsets.tolist() == wanted.offsets.tolist()
+        assert np.array_equal(concepts.values, wanted.values)
+        assert (concepts.scales is None) == (wanted.scales is None)
+        assert concepts.scales is None or np.array_equal(concepts.scales, wanted.scales)
+        for among in (None, [], [5, 0, 3], range(7)):
+            read = index.terms(ids, among)
+            assert_canonical(read, (len(order), 7))
+            some = np.isin(np.arange(7), list(range(7) if among is None else among))
+            assert same_matrix(read, sparse.csr_array(terms[order].toarray() * some))
+    frequencies = index.document_frequencies()
+    assert frequencies.dtype == np.int64
+    assert frequencies.tolist() == (terms.toarray() > 0).sum(axis=0).tolist()
+    for unknown in ("", f"{items[0].id}x", "~"):
+        for ask in (index.vectors, index.terms, index.find, index.concepts, lambda ids: index.terms(ids, [0])):
+            with pytest.raises(KeyError) as caught:
+                ask([items[0].id, unknown])
+            assert caught.value.args == (unknown,)
 
 
 def test_an_index_without_concept_sets_says_how_to_have_them(backend: Backend, name: str) -> None:
@@ -562,52 +569,6 @@ def test_concept_sets_that_do_not_fit_are_refused_and_those_before_can_be_publis
     assert len(backend.open(name).concepts(["a"])) == 1
 
 
-def test_terms_are_what_was_added(backend: Backend, name: str) -> None:
-    items = mixed_items(20)
-    terms = random_terms(np.random.default_rng(1), (20, 6), 300, 0.3)
-    index = build(backend, name, items, terms)
-    for order in (list(range(20)), [4, 4, 1], [9]):
-        found = index.terms([items[i].id for i in order])
-        assert_canonical(found, (len(order), 6))
-        assert same_matrix(found, terms[order])
-
-
-@pytest.mark.parametrize("among", [[], [2], [5, 0, 3], range(6), range(7)])
-def test_terms_may_be_asked_for_among_some(backend: Backend, name: str, among: Sequence[int]) -> None:
-    items = mixed_items(20)
-    terms = random_terms(np.random.default_rng(1), (20, 7), 300, 0.4)
-    index = build(backend, name, items, terms)
-    for order in (list(range(20)), [4, 4, 1], [9], []):
-        found = index.terms([items[i].id for i in order], among)
-        assert_canonical(found, (len(order), 7))
-        assert same_matrix(found, sparse.csr_array(terms[order].toarray() * np.isin(np.arange(7), list(among))))
-
-
-def test_document_frequencies_are_counted(backend: Backend, name: str) -> None:
-    terms = random_terms(np.random.default_rng(1), (20, 9), 300, 0.1)
-    found = build(backend, name, mixed_items(20), terms).document_frequencies()
-    assert found.dtype == np.int64
-    assert found.tolist() == (terms.toarray() > 0).sum(axis=0).tolist()
-    assert 0 in found
-
-
-def test_items_are_found_by_id_in_the_order_asked(backend: Backend, name: str) -> None:
-    items = with_fields(20)
-    index = build(backend, name, items, random_terms(np.random.default_rng(0), (20, 3), 3, 0.5), fields=FIELDS)
-    for order in ([3, 0, 19], [7, 7, 2], [], list(range(20))):
-        assert index.find([items[i].id for i in order]) == [items[i] for i in order]
-
-
-@pytest.mark.parametrize("unknown", ["", "0000", "0000.jpgx", "zzzz", "~"])
-def test_an_unknown_id_is_a_key_error(backend: Backend, name: str, unknown: str) -> None:
-    index = build(backend, name, mixed_items(5), random_terms(np.random.default_rng(0), (5, 3), 3, 1))
-    known = next(index.items()).id
-    for ask in (index.vectors, index.terms, index.find, lambda ids: index.terms(ids, [0])):
-        with pytest.raises(KeyError, match=repr(unknown)) as caught:
-            ask([known, unknown])
-        assert caught.value.args == (unknown,)
-
-
 @pytest.mark.parametrize("batch", [1, 10])
 def test_a_repeated_id_is_refused_by_name_and_nothing_is_published(backend: Backend, name: str, batch: int) -> None:
     items = [picture("a"), picture("twin"), sentence("b"), sentence("twin")]
@@ -641,7 +602,7 @@ def test_the_code_is_stored_with_the_index(backend: Backend, name: str) -> None:
     assert index.manifest.identity == asked.identity
 
 
-@pytest.mark.parametrize("count", [1, 9, 1000])
+@pytest.mark.parametrize("count", [9, 1000])
 def test_a_sample_is_of_one_modality_without_repeats(backend: Backend, name: str, count: int) -> None:
     items = mixed_items(40)
     index = build(backend, name, items, random_terms(np.random.default_rng(0), (40, 30), 9, 0.4))
@@ -729,24 +690,22 @@ def test_queries_of_another_number_of_terms_are_refused_with_both_numbers(backen
             index.search(sparse.csr_array(np.ones((1, width), np.int32)), 5)
 
 
-@pytest.mark.parametrize("k", [0, -1])
+@pytest.mark.parametrize("k", [0])
 def test_k_below_one_is_refused(backend: Backend, name: str, k: int) -> None:
     index = build(backend, name, mixed_items(3), random_terms(np.random.default_rng(0), (3, 3), 3, 1))
     with pytest.raises(BackendError, match=f"k must be at least 1, got {k}"):
         index.search(sparse.csr_array(np.ones((1, 3), np.int32)), k)
 
 
-@pytest.mark.parametrize(("rows", "width", "dim"), [(1, 3, 3), (2, 4, 3), (2, 3, 4), (2, 2, 3), (2, 3, 6)])
-def test_rows_that_do_not_fit_are_refused(backend: Backend, name: str, rows: int, width: int, dim: int) -> None:
-    terms = random_terms(np.random.default_rng(0), (2, width), 3, 1)
-    with backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS) as writer, pytest.raises(BackendError, match=r"\d"):
-        writer.add([picture("a"), picture("b")][:rows], terms, vectors_for(2, dim))
-    assert not backend.exists(name)
-
-
-def test_an_index_of_nothing_is_refused(backend: Backend, name: str) -> None:
-    with backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS) as writer, pytest.raises(BackendError):
-        writer.commit()
+def test_rows_that_do_not_fit_are_refused_and_so_is_an_index_of_nothing(backend: Backend, name: str) -> None:
+    with backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS) as writer:
+        assert not writer.has(["a"])
+        for rows, width, dim in ((1, 3, 3), (2, 4, 3), (2, 3, 4), (2, 2, 3), (2, 3, 6)):
+            terms = random_terms(np.random.default_rng(0), (2, width), 3, 1)
+            with pytest.raises(BackendError, match=r"\d"):
+                writer.add([picture("a"), picture("b")][:rows], terms, vectors_for(2, dim))
+        with pytest.raises(BackendError, match="nothing"):
+            writer.commit()
     assert not backend.exists(name)
 
 
@@ -760,13 +719,6 @@ def test_the_error_for_an_unknown_index_names_those_that_are_there(backend: Back
     assert all(word in str(caught.value) for word in [*names, f"{name}-birds"])
     assert not backend.exists(f"{name}-birds")
     assert all(backend.exists(known) for known in names)
-
-
-def test_a_new_writer_has_nothing(backend: Backend, name: str) -> None:
-    with backend.create(name, new_manifest(3, 3, ARRAYS), ARRAYS) as writer:
-        assert not writer.has(["a"])
-        writer.add([picture("a")], random_terms(np.random.default_rng(0), (1, 3), 3, 1), vectors_for(1))
-        writer.commit()
 
 
 @dataclass(frozen=True)

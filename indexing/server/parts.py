@@ -1,33 +1,46 @@
-"""The writer of one part of an index that several processes load at once; the last one to finish publishes it."""
+"""Several processes load one index at once: each writes a part, and the last one to finish publishes.
+
+The first one learns the code, and the others take it from the server. It is kept in a small index of its own,
+``NAME-boc-KEY-code``, until the index is published. Who makes that index learns, and counts in its ``_meta`` meanwhile,
+so that the others see that it is alive. They wait; if it died, one of them learns.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
+import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BackendError
-from boc.manifest import Manifest
+from boc.manifest import Manifest, describe
 
 from . import requests
 from .address import Address
-from .aliases import Generation, check_free, digest_of, drop, generations, remember
-from .bulk import Ledger
+from .aliases import Generation, check_free, digest_of, drop, generations, indices_of, remember
+from .bulk import Bulk, Ledger
 from .force_merge import refresh, reopen
-from .searches import scan
-from .shared_code import forget
+from .searches import scan, stored_arrays
 from .transport import Json, RefusedError, Transport, UnfinishedError
-from .writer import EVERYTHING, Load, ServerWriter
+from .writer import EVERYTHING, Load, ServerWriter, put_arrays
 
 TESTING = "testing"
 """The state of a generation while the process that made it tests its scores. The others wait."""
 TEST_PATIENCE = 60.0  # seconds after which whoever tests is given up
 PAUSE = 0.5  # seconds between two looks
+BEAT = 2.0  # seconds between two signs of life
+DEAD = 30.0  # seconds without one after which whoever learns is given up
+META = "boc_code"
 CLAIM = "boc:publish"
+
+Learned: TypeAlias = tuple[dict[str, Any], Mapping[str, NDArray[Any]]]
+"""The configuration of a code, and its arrays."""
 
 
 class PartWriter(ServerWriter):
@@ -175,3 +188,119 @@ class PartWriter(ServerWriter):
 
 def _marker(part: int) -> str:
     return f"boc:part:{part}"
+
+
+def shared(
+    transport: Transport,
+    address: Address,
+    name: str,
+    key: str,
+    learn: Callable[[], Learned],
+    *,
+    beat: float = BEAT,
+    dead: float = DEAD,
+) -> Learned:
+    """Return what ``learn`` returns, called here or by the process that asked first. ``key`` stands for what is learned
+    from and how, in 12 hex digits. Who learns gives a sign of life every ``beat`` seconds, and is given up after
+    ``dead`` seconds without one."""
+    physical, seen, since = f"{name}-boc-{key}-code", -1, time.monotonic()
+    while True:
+        told = indices_of(transport, physical).get(physical, {}).get("mappings", {}).get("_meta", {}).get(META)
+        if told is None:
+            if reserve(transport, physical):
+                return _learned(transport, address, physical, learn, beat)
+            continue
+        if told["config"] is not None:
+            return told["config"], _read(transport, physical, told)
+        if told["beat"] != seen:
+            seen, since = told["beat"], time.monotonic()
+        elif time.monotonic() - since > dead:
+            _drop(transport, physical)
+        time.sleep(PAUSE)
+
+
+def forget(transport: Transport, name: str) -> None:
+    """Remove the codes that loads of ``name`` have shared."""
+    for physical, entry in indices_of(transport, f"{name}-boc-*-code").items():
+        if META in entry["mappings"].get("_meta", {}):
+            _drop(transport, physical)
+
+
+def reserve(transport: Transport, physical: str) -> bool:
+    """Make the index of a code, to learn it; False if another process did."""
+    body = {
+        "settings": {"number_of_shards": 1, "number_of_replicas": 0},
+        "mappings": {
+            "dynamic": False,
+            "_source": requests.kept(["block"]),
+            "_meta": _meta(),
+            "properties": {"block": {"type": "binary", "doc_values": True}},
+        },
+        "aliases": {f"{physical}.load": {}},
+    }
+    try:
+        transport.request("PUT", f"/{physical}", body)
+    except RefusedError as error:
+        if error.kind != "resource_already_exists_exception":
+            raise
+        return False
+    return True
+
+
+def _meta(beat: int = 0, config: Json | None = None, arrays: Json | None = None, blocks: int = 0) -> Json:
+    return {META: {"beat": beat, "config": config, "arrays": arrays, "blocks": blocks}}
+
+
+def _remember(transport: Transport, physical: str, meta: Json) -> None:
+    transport.request("PUT", f"/{physical}/_mapping", {"_meta": meta})
+
+
+def _learned(
+    transport: Transport, address: Address, physical: str, learn: Callable[[], Learned], beat: float
+) -> Learned:
+    """Learn the code while sending heartbeats, then store it; clean up on failure."""
+    stop = threading.Event()
+
+    def send_heartbeats() -> None:
+        number = 0
+        while not stop.wait(beat):
+            number += 1
+            with suppress(BackendError):
+                _remember(transport, physical, _meta(number))
+
+    thread = threading.Thread(target=send_heartbeats, daemon=True)
+    thread.start()
+    done = False
+    try:
+        try:
+            config, arrays = learn()
+        finally:
+            stop.set()
+            thread.join()
+        with Bulk(transport, f"{physical}.load", require_alias=True, patience=address.patience) as bulk:
+            blocks = put_arrays(bulk, arrays)
+        refresh(transport, physical)
+        told = {array: describe(values) for array, values in arrays.items()}
+        _remember(transport, physical, _meta(0, config, told, blocks))
+        done = True
+    finally:
+        if not done:
+            with suppress(BackendError):
+                _drop(transport, physical)
+    return config, arrays
+
+
+def _read(transport: Transport, physical: str, told: Json) -> dict[str, NDArray[Any]]:
+    """The arrays that another process left. BackendError if they are not those that it told of."""
+    arrays: dict[str, NDArray[Any]] = stored_arrays(transport, physical, told["blocks"], told["arrays"])
+    if {name: describe(np.asarray(values)) for name, values in arrays.items()} != told["arrays"]:
+        raise BackendError(f"{transport.shown}: {physical} is damaged; delete it, and repeat the command")
+    return arrays
+
+
+def _drop(transport: Transport, physical: str) -> None:
+    try:
+        transport.request("DELETE", f"/{physical}")
+    except RefusedError as error:
+        if error.status != 404:
+            raise
