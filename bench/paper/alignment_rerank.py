@@ -33,7 +33,7 @@ from boc.names import CONCEPT_DTYPES, METRICS, Metric
 from boc.rerank.alignment import align
 from boc.rerank.dot import dot
 from boc.search.searcher import Searcher
-from boc.types import Embeddings, Modality
+from boc.types import Embeddings, Modality, SearchRequest
 
 RMS = (1, 2, 5, 10, 20, 50)
 CUTOFFS = (1, 10)
@@ -54,7 +54,7 @@ def recalls(
             queries = rows.embeddings
             assert queries.concepts is not None
             terms = searcher.codec.encode_queries(queries)
-            hits = searcher.index.search(terms, max(rms) * max(CUTOFFS), target)
+            hits = searcher.index.search(SearchRequest(terms, max(rms) * max(CUTOFFS), target))
             for i, (query, candidates) in enumerate(zip(rows.items, hits, strict=True)):
                 own = np.array([hit.item.group == query.group for hit in candidates])
                 ids = [hit.item.id for hit in candidates]

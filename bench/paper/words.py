@@ -44,6 +44,7 @@ from boc.clustering.vocabulary import vocabulary
 from boc.indexes.build import build_index
 from boc.inputs.features import FeatureFile
 from boc.search.searcher import Searcher
+from boc.types import SearchRequest
 
 COLUMNS = ("code", "measure", "value", "reference", "count")
 CODES = ("z=16", "z=32", "z=64")
@@ -120,7 +121,10 @@ def recalls(searcher: Searcher, file: FeatureFile) -> Iterator[tuple[str, float,
         batch = file.batch("text", start, min(start + BLOCK, total))
         for by, answers in (
             ("keywords", searcher.search_words([item.content for item in batch.items], find="image")),
-            ("code", searcher.index.search(searcher.codec.encode_queries(batch.embeddings), DEPTH, "image")),
+            (
+                "code",
+                searcher.index.search(SearchRequest(searcher.codec.encode_queries(batch.embeddings), DEPTH, "image")),
+            ),
             ("vectors", searcher.search_vectors(batch.embeddings, find="image", rm=file.count("image"))),
         ):
             found[by] += sum(

@@ -107,7 +107,8 @@ class Ours(Coded, Local):
         return {"index": parts["postings"], "vectors": parts["vectors"], "codec": codec, "rest": rest}
 
     def ask(self, query: Matrix) -> Any:
-        return self.batch(query, 1)
+        asked = Embeddings(self.data.modality, query)
+        return self.searcher.search_vectors(asked, k=K, rm=self.depth / K, find=asked.modality)
 
     def vectors_read(self, setting: Setting) -> int:
         shortlist = getattr(self.searcher.index, "shortlist", None)  # other engines have none
@@ -115,11 +116,10 @@ class Ours(Coded, Local):
 
     def batch(self, queries: Matrix, threads: int) -> Any:
         asked = Embeddings(self.data.modality, queries)
-        return self.searcher.search_arrays(asked, k=K, rm=self.depth / K, find=asked.modality, threads=threads)
+        return self.searcher.rank_vectors(asked, k=K, rm=self.depth / K, find=asked.modality, threads=threads)
 
     def rows(self, answer: Any) -> Sequence[int]:
-        ids, _ = answer
-        return [self.data.rows[found] for found in ids[0] if found is not None]
+        return [self.data.rows[hit.item.id] for hit in answer[0]]
 
 
 class Scipy(Coded, Local):

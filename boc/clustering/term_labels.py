@@ -25,7 +25,7 @@ from boc.clustering.wordpieces import continues, join_pieces, stop_words
 from boc.errors import ManifestError
 from boc.inputs.features import FeatureFile
 from boc.plugins import Index
-from boc.types import MODALITIES, Batch, Item, Modality, Ragged
+from boc.types import MODALITIES, Batch, Item, Modality, Ragged, SearchRequest
 from boc.vectors import unit_rows
 
 WORDS = 5  # words per label
@@ -141,7 +141,7 @@ class IndexLabels:
 
     def _ask(self, term: int, k: int, modality: Modality) -> list[Item]:
         query = sparse.csr_array(([np.int32(1)], ([0], [term])), shape=(1, self._n_terms), dtype=np.int32)
-        return [hit.item for hit in self._index.search(query, k, modality)[0]]
+        return [hit.item for hit in self._index.search(SearchRequest(query, k, modality))[0]]
 
 
 def codebook_labels(

@@ -23,13 +23,11 @@ from ._finding import Finding
 
 SHOWN = ("numpy", "scipy", "faiss-cpu", "torch", "transformers", "elasticsearch", "opensearch-py")
 C_MODULES = {
-    "indexing.embedded._topk": "reading posting lists",
     "indexing.embedded._strings": "words",
     "boc.clustering._nearest": "nearest centroids",
-    "boc.codecs._query_terms": "terms of a query",
     "boc.rerank._rescore": "dot products",
     "boc.rerank._compact": "compact codes of vectors",
-    "indexing.embedded._query": "whole queries in one call",
+    "indexing.embedded._search": "searching",
 }
 USES = {
     "encoders": "encode sentences and pictures, train",

@@ -82,6 +82,10 @@ class Segment:
     def item(self, row: int) -> Item:
         return self.items(np.array([row]))[0]
 
+    def ids(self, rows: NDArray[np.int64]) -> list[str]:
+        """The ids of ``rows``, in that order."""
+        return self.texts["ids"].take(rows)
+
     def items(self, rows: NDArray[np.int64]) -> list[Item]:
         """The items of ``rows``, in that order."""
         ids, content, group, *metadata = taken(list(self.texts.values()), rows)

@@ -7,8 +7,6 @@ Posting lists order candidates coarsely, so that hundreds are needed to contain 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +18,6 @@ from .live_segments import Part, Snapshot
 LEAST = 20_000  # items from which an index has a shortlist; the vectors of fewer are in the cache
 PER_HIT = 5  # vectors read per hit at least
 SHARE = 0.05  # of the candidates whose vectors are read at least
-
-Found: TypeAlias = tuple[Part, NDArray[np.int64], NDArray[Any]]
-"""A part, some of its rows, and their scores."""
 
 
 class Shortlist:
@@ -47,38 +42,6 @@ class Shortlist:
         """How many of ``depth`` candidates are kept for k hits: a twentieth of them, and five per hit at least."""
         return min(depth, max(PER_HIT * k, math.ceil(SHARE * depth)))
 
-    def cut(
-        self, found: Sequence[Sequence[Found]], queries: NDArray[np.float32], depth: int, k: int
-    ) -> list[list[Found]]:
-        """For each of ``queries`` (n, d) the candidates of the largest estimates, of equal ones those of the smaller
-        id, in the order of rows. The candidates, in ``found``, are rows of one modality."""
-        size = self.size(depth, k)
-        return [self._cut(parts, query, size) for parts, query in zip(found, queries, strict=True)]
-
-    def _cut(self, found: Sequence[Found], query: NDArray[np.float32], size: int) -> list[Found]:
-        if sum(len(rows) for _, rows, _ in found) <= size:
-            return list(found)
-        return leading([(part, rows, self._estimates(query, part, rows)) for part, rows, _ in found], size)
-
-    def _estimates(self, query: NDArray[np.float32], part: Part, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    def estimates(self, query: NDArray[np.float32], part: Part, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         compact = part.segment.compact
         return np.empty(0, np.float32) if compact is None else self.code.estimates(query, compact, rows)
-
-
-def leading(found: Sequence[Found], k: int) -> list[Found]:
-    """The k best rows of all parts by (-score, id), in the order that they have in each part.
-
-    Ids are read only of rows whose score is that of the k-th best.
-    """
-    counts = [len(rows) for _, rows, _ in found]
-    if sum(counts) <= k:
-        return list(found)
-    scores = np.concatenate([scores for _, _, scores in found])
-    owners = np.repeat(np.arange(len(found)), counts)
-    rows = np.concatenate([rows for _, rows, _ in found])
-    least = np.partition(scores, -k)[-k]
-    above, tied = scores > least, np.flatnonzero(scores == least)
-    by_id = sorted(tied.tolist(), key=lambda at: found[int(owners[at])][0].segment.texts["ids"][int(rows[at])])
-    above[by_id[: k - np.count_nonzero(above)]] = True
-    kept = [above & (owners == i) for i in range(len(found))]
-    return [(part, rows[mine], scores[mine]) for (part, _, _), mine in zip(found, kept, strict=True)]

@@ -27,7 +27,7 @@ from boc.indexes.copy import copy_index
 from boc.indexes.export import export_index
 from boc.inputs.features import FeatureFile
 from boc.search.searcher import Searcher
-from boc.types import Embeddings, Identity, Item
+from boc.types import Embeddings, Identity, Item, SearchRequest
 from boc.vectors import unit_rows
 from tests.helpers import boc
 
@@ -140,7 +140,7 @@ def test_hits_of_a_sentence_are_explained_by_words(library: Path, book: Path, tm
     build_index("words", library / "photos.h5", code=f"words(codebook='{book}')", at=at)
     searcher = Searcher.open("words", at, device="cpu")
     asked = searcher.encoder.encode_texts(["a red box"])
-    found = searcher.index.search(searcher.codec.encode_queries(asked), 3, "image")[0]
+    found = searcher.index.search(SearchRequest(searcher.codec.encode_queries(asked), 3, "image"))[0]
     best = found[0].item.id
     explained = explain(searcher, best, "a red box")
     assert explained.score == found[0].score

@@ -22,7 +22,7 @@ from scipy import sparse
 from boc.errors import BackendError, BocError, ManifestError
 from boc.manifest import FORMAT
 from boc.rerank.storage import store
-from boc.types import Embeddings, Filter, Item, Ragged, Rescore, TextScore
+from boc.types import Embeddings, Filter, Item, Ragged, Rescore, SearchRequest, TextScore
 from indexing.embedded import commits, fs, merge, npy_files, text_index_writer
 from indexing.embedded import index as index_module
 from indexing.embedded import writer as writer_module
@@ -83,11 +83,15 @@ def test_an_index_that_was_kept_is_read_edited_and_compacted(tmp_path: Path, com
     assert list(index.items()) == items
     assert index.vectors(keys).tolist() == expected["vectors"]
     assert index.terms(keys).toarray().tolist() == expected["terms"]
-    assert [[[hit.item.id, hit.score] for hit in hits] for hits in index.search(queries, 7)] == expected["hits"]
+    assert [[[hit.item.id, hit.score] for hit in hits] for hits in index.search(SearchRequest(queries, 7))] == expected[
+        "hits"
+    ]
     assert set(index.arrays()) == set(index.manifest.arrays)
     assert index.damaged() == []
     assert index.concepts(keys).values.tolist() == expected["concepts"]
-    found = index.search(queries[:1], 50, filters=[Filter("year", ">=", 2010), Filter("tag", "=", "grass")])[0]
+    found = index.search(
+        SearchRequest(queries[:1], 50, filters=[Filter("year", ">=", 2010), Filter("tag", "=", "grass")])
+    )[0]
     assert found
     assert all(hit.item.fields["year"] >= 2010 and "grass" in hit.item.fields["tag"] for hit in found)
     assert {hit.item.id for hit in index.match(["dog 7"], 50)[0]} == {key for key in keys if "#" in key}
@@ -216,7 +220,7 @@ def test_an_opened_index_keeps_what_an_edit_deletes(home: Path) -> None:
 def test_an_index_that_is_let_go_is_closed_at_once(home: Path) -> None:
     """Not when garbage is collected: a server opens the index again after each change of it."""
     index = connect(f"file:{home}").open("pets")
-    index.search(index.terms([next(iter(index.items())).id]), 3, "image")
+    index.search(SearchRequest(index.terms([next(iter(index.items())).id]), 3, "image"))
     index.document_frequencies()
     seen = weakref.ref(index)
     gc.disable()
@@ -559,14 +563,14 @@ def test_many_segments_answer_as_one(tmp_path: Path) -> None:
     asked = rng.integers(-1, 2, (9, 3)).astype(np.float32)
     for k in (1, 3, 20, 500):
         for modality in (None, "image", "text"):
-            assert many.search(queries, k, modality) == one.search(queries, k, modality)
+            assert many.search(SearchRequest(queries, k, modality)) == one.search(SearchRequest(queries, k, modality))
             rescore = Rescore("dot", Embeddings("text", asked), 5)
-            assert many.search(queries, k, modality, rescore=rescore) == one.search(
-                queries, k, modality, rescore=rescore
+            assert many.search(SearchRequest(queries, k, modality, rescore=rescore)) == one.search(
+                SearchRequest(queries, k, modality, rescore=rescore)
             )
         assert many.match(["a dog", "cat number 7"], k) == one.match(["a dog", "cat number 7"], k)
         words = TextScore(["a dog"] * 9, 0.5)
-        assert many.search(queries, k, words=words) == one.search(queries, k, words=words)
+        assert many.search(SearchRequest(queries, k, words=words)) == one.search(SearchRequest(queries, k, words=words))
     assert many.document_frequencies().tolist() == one.document_frequencies().tolist()
 
 
@@ -590,15 +594,15 @@ def test_vectors_that_are_fetched_first_give_the_same_scores(tmp_path: Path, mon
         writer.commit()
     index = connect(f"file:{tmp_path}").open("pets")
     queries, rescore = random_terms(rng, (3, 2), 3, 1.0), Rescore("dot", Embeddings("text", vectors[:3]), 300)
-    expected = index.search(queries, 300, rescore=rescore)
+    expected = index.search(SearchRequest(queries, 300, rescore=rescore))
     asked: list[NDArray[np.int64]] = []
     monkeypatch.setattr(index_module, "COLD", -1.0)
     monkeypatch.setattr(index_module, "fetch", lambda array, rows: (asked.append(rows), npy_files.fetch(array, rows)))
-    assert index.search(queries, 300, rescore=rescore) == expected
+    assert index.search(SearchRequest(queries, 300, rescore=rescore)) == expected
     assert [len(rows) for rows in asked] == [len({hit.item.id for hits in expected for hit in hits})]
     asked.clear()
     monkeypatch.setattr(index_module, "TOGETHER", 2)
-    assert index.search(queries, 300, rescore=rescore) == expected
+    assert index.search(SearchRequest(queries, 300, rescore=rescore)) == expected
     assert len(asked) == 2
 
 
