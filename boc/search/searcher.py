@@ -79,7 +79,7 @@ class Searcher:
         self.codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
         self._load = plugins.encoder if encoder is None else lambda spec: encoder()
         self._reopen = reopen or (lambda: index)
-        self._code = lru_cache(CODES)(self._query_code)
+        self._code = lru_cache(CODES)(partial(_query_code, self.codec))
         self._backgrounds: dict[Modality, Background] = {}
 
     @classmethod
@@ -377,10 +377,6 @@ class Searcher:
         terms = self.codec.encode_queries(rows)
         return terms if query_z is None else heaviest(terms, query_z)
 
-    def _query_code(self, modality: Modality, budget: int | None) -> QueryCode | None:
-        """The code of queries of a modality, under a dictionary with a ``budget`` of terms."""
-        return None if budget is None else self.codec.query_code(modality)
-
     def _hits(self, queries: _Queries, options: SearchOptions, stages: Stages | None) -> list[list[Hit]]:
         """The hits of each query by score."""
         if options.hybrid is not None and queries.texts is None:
@@ -427,6 +423,11 @@ class Searcher:
             confident.append([replace(hit, confidence=share) for hit, share in pairs if share >= least])
         _took(stages, "code_ms", begun)
         return confident
+
+
+def _query_code(codec: SurrogateCodec, modality: Modality, budget: int | None) -> QueryCode | None:
+    """The code of queries of a modality, under a dictionary with a ``budget`` of terms."""
+    return None if budget is None else codec.query_code(modality)
 
 
 def _sorted(hits: list[Hit], options: SearchOptions) -> list[Hit]:

@@ -1,7 +1,7 @@
 /* The best rows of queries in one call without the lock of Python: the terms of a dictionary, posting lists of all parts of
    an index, then products with the vectors of the candidates. ranking.py does the same step by step. */
 
-#include "../../boc/codecs/query_terms.h"
+#include "../../boc/clustering/nearest.h"
 #include "../../boc/rerank/compact.h"
 #include "../../boc/rerank/rescore.h"
 #include "fetch.h"
@@ -114,7 +114,7 @@ static PyObject *code(PyObject *module, PyObject *arguments)
                          &z, &cells, &made->temperature, &made->top) &&
         !take(made->arrays, objects, 6) &&
         take_centroids(&made->search, made->arrays + 1, made->arrays->view.shape[0], &held) &&
-        check_budgets(&made->search, held, z, cells)) {
+        set_budgets(&made->search, held, z, cells)) {
         made->mean = made->arrays->view.buf;
         capsule = PyCapsule_New(made, CODE, drop_code);
     }
@@ -274,6 +274,37 @@ static void give(const Call *call, Work *w, int64_t i)
         call->scores[at] = call->vectors ? (double)value_of(found->ranks[place]) : (double)found->ranks[place];
     }
     call->counts[i] = found->n;
+}
+
+/* The n rows of ``queries`` less the mean. */
+static void centre(const float *queries, const float *mean, int64_t n, int64_t d, float *centred)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < d; j++)
+            centred[i * d + j] = queries[i * d + j] - mean[j];
+}
+
+/* Whether a row is zero: then it has no terms. */
+static int is_zero(const float *row, int64_t d)
+{
+    int64_t j = 0;
+    while (j < d && row[j] == 0)
+        j++;
+    return j == d;
+}
+
+/* The frequencies of a query's z terms: exp((cosine - the largest) / temperature) times ``top`` in double, rounded to 1 to
+   ``top``, halves to even. */
+static void weigh(const float *cosines, int64_t z, double temperature, int top, int32_t *frequencies)
+{
+    const double magic = 6755399441055744.0; /* 1.5 * 2**52: sums with it have no places left for fractions */
+    float most = cosines[0];
+    for (int64_t j = 1; j < z; j++)
+        most = cosines[j] > most ? cosines[j] : most;
+    for (int64_t j = 0; j < z; j++) {
+        const double whole = exp(((double)cosines[j] - (double)most) / temperature) * top + magic - magic;
+        frequencies[j] = whole >= 1 ? whole < top ? (int32_t)whole : top : 1;
+    }
 }
 
 static const char *const OUT_OF_MEMORY = "memory";

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, lru_cache, wraps
+from functools import cached_property, lru_cache, partial, wraps
 from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import BackendError, ManifestError
+from boc.manifest import Manifest
 from boc.rerank.storage import restored
 from boc.types import Filter, Hit, Item, Modality, SearchRequest, Stages, StoredConcepts, TermMatrix
 
 from .._validate import check_rescore, no_concepts
 from . import bm25, commits
 from .kernel import Ranked
-from .live_segments import located, masks_of, open_current, owner
+from .live_segments import Part, located, masks_of, open_current, owner
 from .npy_files import DAMAGED
 from .ranking import Ranking, Rows, best_of, read
 from .segment import Segment, side_by_side, take_sets
@@ -77,14 +78,10 @@ class EmbeddedIndex:
         self._parts = opened.parts
         self._commit = opened.commit
         self.shortlist = Shortlist.of(opened)
-        self._ranking = lru_cache(FILTERS)(self._ranking_of)
+        self._ranking = lru_cache(FILTERS)(partial(_ranking_of, self._parts, self.manifest, self.shortlist))
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
-
-    def _ranking_of(self, modality: Modality | None, filters: tuple[Filter, ...]) -> Ranking:
-        masks = masks_of(self._parts, self.manifest.fields, modality, filters)
-        return Ranking(self._parts, masks, self.manifest.identity.dim, self.shortlist)
 
     def _misfit(self, error: Exception) -> ManifestError:
         return ManifestError(f"{self._home}: damaged, its files do not fit each other ({error}); {DAMAGED}")
@@ -239,6 +236,17 @@ class EmbeddedIndex:
     def damaged(self) -> list[str]:
         """The files whose bytes have changed; reads all files."""
         return commits.damage(self._home, self._commit)
+
+
+def _ranking_of(
+    parts: Sequence[Part],
+    manifest: Manifest,
+    shortlist: Shortlist | None,
+    modality: Modality | None,
+    filters: tuple[Filter, ...],
+) -> Ranking:
+    masks = masks_of(parts, manifest.fields, modality, filters)
+    return Ranking(parts, masks, manifest.identity.dim, shortlist)
 
 
 def _masked(rows: NDArray[np.int64], scores: NDArray[Any], mask: NDArray[np.uint8]) -> Rows:

@@ -210,24 +210,6 @@ DISPATCHED static uint16_t largest_row(const uint16_t *rows, size_t count)
     return largest;
 }
 
-/* The k-th largest of `count` scores, 0 if there are fewer; found bit by bit from the highest. */
-DISPATCHED static uint32_t reached(const uint32_t *scores, size_t count, size_t k)
-{
-    uint32_t any = 0, score = 0;
-    for (size_t i = 0; i < count; i++)
-        any |= scores[i];
-    for (uint32_t bit = (uint32_t)1 << 31; bit != 0; bit >>= 1) {
-        const uint32_t tried = score | bit;
-        uint32_t reaching = 0;
-        if (tried > any)
-            continue;
-        for (size_t i = 0; i < count; i++)
-            reaching += scores[i] >= tried;
-        score = reaching >= k ? tried : score;
-    }
-    return score;
-}
-
 /* Offer the unmasked scores of a block and zero all of them. Rows ascend, so an equal score ranks lower. The maximum of
  * every LANES scores is computed first: the k-th largest maximum is a lower bound of the k-th best score. */
 #define SCAN(NAME, SCORE)                                                                           \

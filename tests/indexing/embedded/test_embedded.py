@@ -24,7 +24,6 @@ from boc.manifest import FORMAT
 from boc.rerank.storage import store
 from boc.types import Embeddings, Filter, Item, Ragged, Rescore, SearchRequest, TextScore
 from indexing.embedded import commits, fs, merge, npy_files, text_index_writer
-from indexing.embedded import index as index_module
 from indexing.embedded import writer as writer_module
 from indexing.embedded.backend import EmbeddedBackend
 from indexing.file import connect
@@ -583,36 +582,6 @@ def test_frequencies_take_the_smallest_type_that_holds_them(tmp_path: Path, larg
     stored: NDArray[np.generic] = np.load(folder_of(tmp_path, "segment") / "frequencies.npy", allow_pickle=False)
     assert stored.dtype == dtype
     assert connect(f"file:{tmp_path}").open("pets").terms(["a"]).toarray().tolist() == [[largest, 1]]
-
-
-def test_vectors_that_are_fetched_first_give_the_same_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As from a disk that takes its time: the rows of a few queries are asked for at once, each once and whole."""
-    rng = np.random.default_rng(0)
-    vectors = rng.standard_normal((300, 700)).astype(np.float32)
-    with EmbeddedBackend(tmp_path).create("pets", new_manifest(2, 700), {}) as writer:
-        writer.add([picture(f"{i:03d}") for i in range(300)], random_terms(rng, (300, 2), 3, 0.9), vectors)
-        writer.commit()
-    index = connect(f"file:{tmp_path}").open("pets")
-    queries, rescore = random_terms(rng, (3, 2), 3, 1.0), Rescore("dot", Embeddings("text", vectors[:3]), 300)
-    expected = index.search(SearchRequest(queries, 300, rescore=rescore))
-    asked: list[NDArray[np.int64]] = []
-    monkeypatch.setattr(index_module, "COLD", -1.0)
-    monkeypatch.setattr(index_module, "fetch", lambda array, rows: (asked.append(rows), npy_files.fetch(array, rows)))
-    assert index.search(SearchRequest(queries, 300, rescore=rescore)) == expected
-    assert [len(rows) for rows in asked] == [len({hit.item.id for hits in expected for hit in hits})]
-    asked.clear()
-    monkeypatch.setattr(index_module, "TOGETHER", 2)
-    assert index.search(SearchRequest(queries, 300, rescore=rescore)) == expected
-    assert len(asked) == 2
-
-
-def test_an_array_in_memory_has_nothing_to_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(npy_files.mmap, "PAGESIZE")  # without which nothing can be asked for
-    for array in (np.ones((3, 2)), np.frombuffer(bytes(48)).reshape(3, 2)):
-        before = array.tobytes()
-        npy_files.fetch(array, np.array([0, 2]))
-        npy_files.release(array)
-        assert array.tobytes() == before
 
 
 def test_an_array_whose_pages_are_let_go_is_the_same(tmp_path: Path) -> None:
