@@ -110,10 +110,6 @@ class Ours(Coded, Local):
         asked = Embeddings(self.data.modality, query)
         return self.searcher.search_vectors(asked, k=K, rm=self.depth / K, find=asked.modality)
 
-    def vectors_read(self, setting: Setting) -> int:
-        shortlist = getattr(self.searcher.index, "shortlist", None)  # other engines have none
-        return setting[1] if shortlist is None else shortlist.size(setting[1], K)
-
     def batch(self, queries: Matrix, threads: int) -> Any:
         asked = Embeddings(self.data.modality, queries)
         return self.searcher.rank_vectors(asked, k=K, rm=self.depth / K, find=asked.modality, threads=threads)

@@ -26,7 +26,6 @@ C_MODULES = {
     "indexing.embedded._strings": "words",
     "boc.clustering._nearest": "nearest centroids",
     "boc.rerank._rescore": "dot products",
-    "boc.rerank._compact": "compact codes of vectors",
     "indexing.embedded._search": "searching",
 }
 USES = {

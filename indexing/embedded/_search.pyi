@@ -2,9 +2,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-def plan(
-    parts: tuple[tuple[tuple[NDArray[Any] | None, ...], int], ...], d: int, signs: NDArray[Any] | None
-) -> object: ...
+def plan(parts: tuple[tuple[tuple[NDArray[Any] | None, ...], int], ...], d: int) -> object: ...
 def code(
     mean: NDArray[Any],
     heads: NDArray[Any],
@@ -21,7 +19,6 @@ def best(
     plan: object,
     code: object | None,
     depth: int,
-    size: int,
     parts: NDArray[Any],
     rows: NDArray[Any],
     scores: NDArray[Any],

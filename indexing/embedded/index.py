@@ -31,7 +31,6 @@ from .live_segments import Part, located, masks_of, open_current, owner
 from .npy_files import DAMAGED
 from .ranking import Ranking, Rows, best_of, read
 from .segment import Segment, side_by_side, take_sets
-from .shortlist import Shortlist
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,7 +41,7 @@ PARTS = {  # part of the size, by the first word of a file name
     "rows": "postings",
     "frequencies": "postings",
     "vectors": "vectors",
-    "compact": "vectors",
+    "compact": "vectors",  # of indexes that were written with codes of them
     "concepts": "concepts",
     "concept": "concepts",
 }
@@ -77,8 +76,7 @@ class EmbeddedIndex:
         self._arrays = opened.arrays
         self._parts = opened.parts
         self._commit = opened.commit
-        self.shortlist = Shortlist.of(opened)
-        self._ranking = lru_cache(FILTERS)(partial(_ranking_of, self._parts, self.manifest, self.shortlist))
+        self._ranking = lru_cache(FILTERS)(partial(_ranking_of, self._parts, self.manifest))
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
@@ -241,12 +239,11 @@ class EmbeddedIndex:
 def _ranking_of(
     parts: Sequence[Part],
     manifest: Manifest,
-    shortlist: Shortlist | None,
     modality: Modality | None,
     filters: tuple[Filter, ...],
 ) -> Ranking:
     masks = masks_of(parts, manifest.fields, modality, filters)
-    return Ranking(parts, masks, manifest.identity.dim, shortlist)
+    return Ranking(parts, masks, manifest.identity.dim)
 
 
 def _masked(rows: NDArray[np.int64], scores: NDArray[Any], mask: NDArray[np.uint8]) -> Rows:
