@@ -80,8 +80,7 @@ class Ranking:
                 best = self._rescored(best, request, request.rescore, i)
                 begun = stages.took("rerank_ms", begun)
             count = ranked.counts[i] = len(best.rows)
-            for out, values in zip(ranked[:3], best, strict=True):
-                out[i, :count] = values
+            ranked.parts[i, :count], ranked.rows[i, :count], ranked.scores[i, :count] = best
         return ranked
 
     def _candidates(self, request: SearchRequest, matching: Matching) -> Iterator[Best]:
@@ -90,7 +89,7 @@ class Ranking:
         if found is not None:
             ranked, _ = found
             for i, count in enumerate(ranked.counts.tolist()):
-                yield Best(*(array[i, :count] for array in ranked[:3]))
+                yield Best(ranked.parts[i, :count], ranked.rows[i, :count], ranked.scores[i, :count])
             return
         for i in range(len(request)):
             yield best_of(self.parts, self._scored(request, matching, i), request.k)

@@ -33,8 +33,8 @@ from boc.manifest import Manifest
 from boc.types import MODALITIES, FieldType, Item, StoredConcepts, TermMatrix
 
 from . import fs, text_index_writer
+from .kernel import BLOCK as ROWS
 from .npy_files import DAMAGED, Files, Output, Sets, load_array, load_strings, offsets_of, release, spans, write_header
-from .postings import BLOCK as ROWS
 from .postings import Postings
 from .string_column import Strings, taken
 from .text_index import TextIndex
