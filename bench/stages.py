@@ -23,7 +23,7 @@ EYES = "efficientnet:lite2?cells=3&crops=2"  # that of the photographs; the Make
 ON_SERVER = 30_000  # captions that a server is raced over
 MILLION = (  # raced over a million drawn vectors; numpy's brute force would hold another 4 GB
     "boc dictionary:2", "boc dictionary:2 int8", "boc bits:32", "hnsw32", "usearch-f16", "scipy bits:32",
-    "tantivy bits:32", "ivf-sq8", "flat", "scipy dictionary:2", "tantivy dictionary:2",
+    "ivf-sq8", "flat", "scipy dictionary:2",
 )  # fmt: skip
 COUNTS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 SERVERS = {"elasticsearch": "elasticsearch-9", "opensearch": "opensearch-3-knn"}
