@@ -190,7 +190,7 @@ def test_what_does_not_go_together_is_refused(library: Path, book: Path, tmp_pat
     searcher = Searcher.open("photos", f"file:{library / 'index'}")
     with pytest.raises(BocError, match="leave out rerank, mmr"):
         searcher.search_words(["box"], rerank="dot", mmr=0.5)
-    with pytest.raises(BocError, match="no words to look for"):
+    with pytest.raises(BocError, match="a sentence must be words"):
         searcher.search_words([" "])
     with pytest.raises(ValueError, match="z must be at least 1, got 0"):
         WordTerms(z=0).fit(gaussian(4, 0))
