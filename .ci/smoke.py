@@ -10,11 +10,9 @@ from boc.cli import main
 
 MODULES = (
     "boc.clustering._nearest",
-    "boc.codecs._query_terms",
-    "boc.rerank._compact",
     "boc.rerank._rescore",
 )
-ENGINE = ("indexing.embedded._topk", "indexing.embedded._query", "indexing.embedded._strings")
+ENGINE = ("indexing.embedded._search", "indexing.embedded._strings")
 AT = ("--at", "file:index")
 
 page = Path("docs/howto/own-vectors.md").read_text(encoding="utf-8")

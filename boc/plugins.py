@@ -31,13 +31,11 @@ if TYPE_CHECKING:
         ImageRef,
         Item,
         Modality,
-        QueryCode,
         Regions,
-        Rescore,
+        SearchRequest,
         Stages,
         StoredConcepts,
         TermMatrix,
-        TextScore,
     )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -173,16 +171,6 @@ class Request(Protocol):
         """The body as JSON, or the request as a curl command."""
 
 
-class Answerer(Protocol):
-    """Answers queries in one call, in which other threads run."""
-
-    def __call__(
-        self, queries: NDArray[np.float32], depth: int, ids: NDArray[np.object_], scores: NDArray[np.float32]
-    ) -> bool:
-        """Write ids (n, k) and scores (n, k) of the k best of ``depth`` candidates of ``queries`` (n, d), best first,
-        and leave what is more as it is. False if these queries need the general path."""
-
-
 class Index(Protocol):
     """An open index. Replacing it does not change an open one; engines that edit in place show edits at once."""
 
@@ -199,55 +187,24 @@ class Index(Protocol):
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """The learned arrays of the codec, as stored with the index."""
 
-    def search(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None = None,
-        *,
-        filters: Sequence[Filter] = (),
-        rescore: Rescore | None = None,
-        words: TextScore | None = None,
-        stages: Stages | None = None,
-    ) -> list[list[Hit]]:
-        """At most k hits per query by dot product of frequencies, ordered by (-score, id).
+    def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
+        """At most ``request.k`` hits per query by dot product of frequencies, ordered by (-score, id).
 
-        Only items that share a term with the query are found. ``modality`` restricts to pictures or sentences,
-        ``filters`` to items that fulfil all of them. With ``rescore`` the k hits are candidates, re-ranked where
-        their vectors or concept sets are; an alignment needs ``modality``. With ``words`` the score also counts words.
-        ``stages`` gets the milliseconds of postings, re-ranking and content, and the number of candidates. BackendError
-        for options that the engine does not support.
+        Only items that share a term with the query are found. ``stages`` gets the milliseconds of postings, re-ranking
+        and content, and the number of candidates. BackendError for options that the engine does not support.
         """
 
-    def request(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None = None,
-        *,
-        filters: Sequence[Filter] = (),
-        rescore: Rescore | None = None,
-    ) -> Request:
+    def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
+        """The ids (n, m) and scores (n, m) of the hits of ``search``; None and -inf where
+        a query has fewer than others.
+
+        The content of the hits is not read where the engine need not.
+        """
+
+    def request(self, search: SearchRequest) -> Request:
         """The HTTP request that has the hits of ``search`` for one query as its answer.
 
         BackendError if the engine has no interface of its own, or does not re-rank by itself.
-        """
-
-    def search_ids(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None = None,
-        *,
-        filters: Sequence[Filter] = (),
-        rescore: Rescore | None = None,
-    ) -> list[tuple[list[str], NDArray[Any]]]:
-        """The ids and scores of the hits of ``search``, per query; their content is not read where the engine need
-        not."""
-
-    def answerer(self, code: QueryCode, modality: Modality, filters: Sequence[Filter] = ()) -> Answerer | None:
-        """A function that answers queries from their vectors, as encoding by ``code``, ``search_ids`` and re-ranking by
-        "dot" would; None if the engine has none.
         """
 
     def match(

@@ -173,7 +173,10 @@ def _score_ranking(query: Query, ranking: Sequence[int]) -> Iterator[tuple[str, 
     discounts = 1 / np.log2(np.arange(2, top + 2))
     ideal = float(np.sort(gains)[::-1][:top] @ discounts)
     gained = gains[list(ranking[:DEPTH])]
-    yield f"NDCG@{DEPTH}", (float(gained @ discounts[: len(gained)]) / ideal, float(gains.mean() * discounts.sum()) / ideal)
+    yield (
+        f"NDCG@{DEPTH}",
+        (float(gained @ discounts[: len(gained)]) / ideal, float(gains.mean() * discounts.sum()) / ideal),
+    )
 
 
 def holds(relation: str, a: Box, b: Box) -> bool:

@@ -33,7 +33,7 @@ from boc.names import CONCEPT_DTYPES, METRICS, Metric
 from boc.rerank.alignment import align
 from boc.rerank.dot import dot
 from boc.search.searcher import Searcher
-from boc.types import Embeddings, Modality
+from boc.types import Embeddings, Modality, SearchRequest
 
 RMS = (1, 2, 5, 10, 20, 50)
 CUTOFFS = (1, 10)
@@ -54,7 +54,7 @@ def recalls(
             queries = rows.embeddings
             assert queries.concepts is not None
             terms = searcher.codec.encode_queries(queries)
-            hits = searcher.index.search(terms, max(rms) * max(CUTOFFS), target)
+            hits = searcher.index.search(SearchRequest(terms, max(rms) * max(CUTOFFS), target))
             for i, (query, candidates) in enumerate(zip(rows.items, hits, strict=True)):
                 own = np.array([hit.item.group == query.group for hit in candidates])
                 ids = [hit.item.id for hit in candidates]
@@ -82,7 +82,7 @@ def milliseconds(
     """Quartiles of what a search takes by dot, and longer by each alignment, over the same queries."""
 
     def caller(metric: Metric) -> Callable[[], object]:
-        turns = cycle(turns)
+        turns = cycle(queries)
         return lambda: searcher.search_vectors(next(turns), k=max(CUTOFFS), rm=rm, find=target, rerank=metric)
 
     times = time_in_turns({metric: caller(metric) for metric in METRICS}, len(queries))

@@ -52,7 +52,7 @@ def time_searches(searcher: Searcher, file: FeatureFiles) -> Searching:
         seconds = []
         for query in queries:
             begun = time.perf_counter()
-            searcher.search_arrays(query, k=K, find=modality)
+            searcher.search_vectors(query, k=K, find=modality)
             seconds.append(time.perf_counter() - begun)
         medians.append(float(np.median(seconds)))
     manifest, codec = searcher.index.manifest, searcher.codec

@@ -21,7 +21,7 @@ from boc.errors import BocError, EncoderError
 from boc.inputs.feature_files import FeatureFiles
 from boc.plugins import Index
 from boc.rerank.storage import kept
-from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, TermMatrix
+from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, SearchRequest, TermMatrix
 
 PAIRS = 1000
 PER_QUERY = 50  # items paired with each query
@@ -144,7 +144,7 @@ def _ask(
     codes = heaviest(source.queries(queries), QUERY_TERMS)
     trials = []
     for i, query in enumerate(queries):
-        hits = index.search(codes[[i]], k)[0]
+        hits = index.search(SearchRequest(codes[[i]], k))[0]
         chosen = [hit.item for hit in chance.sample(hits, min(len(hits), each // 2))]
         taken = {item.id for item in chosen}
         others = (item for item in chance.sample(sample, len(sample)) if item.id not in taken)

@@ -15,8 +15,8 @@ from boc.manifest import Manifest
 
 from . import commits
 from .index import EmbeddedIndex
+from .kernel import BLOCK
 from .merge import MERGE
-from .postings import BLOCK
 from .writer import WAITING, EmbeddedEditor, EmbeddedWriter
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.rerank.alignment import rescored
 from boc.rerank.dot import dot, reorder
-from boc.types import Filter, Hit, Item, Modality, QueryCode, Rescore, Stages, TermMatrix, TextScore
+from boc.types import Filter, Hit, Item, Modality, Rescore, SearchRequest, Stages, TermMatrix
 
 from .._validate import check_rescore
 from . import requests
@@ -38,17 +37,9 @@ class ServerIndex(Contents):
         self._mixed = all(generation.manifest.items.values())  # whether the index has items of both modalities
         self._reranks = generation.state.unit  # whether the server re-ranks candidates, and not this process
 
-    def search(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None = None,
-        *,
-        filters: Sequence[Filter] = (),
-        rescore: Rescore | None = None,
-        words: TextScore | None = None,
-        stages: Stages | None = None,
-    ) -> list[list[Hit]]:
+    def search(self, request: SearchRequest, stages: Stages | None = None) -> list[list[Hit]]:
+        queries, k, modality, filters = request.queries, request.k, request.modality, request.filters
+        rescore, words = request.rescore, request.words
         if k < 1:
             raise BackendError(f"k must be at least 1, got {k}")
         if words is not None:
@@ -83,28 +74,22 @@ class ServerIndex(Contents):
                     if not reranks or "script" not in f"{error.kind} {error.reason}":
                         raise
                     self._reranks = False  # scripts are missing or forbidden on the server
-                    return self.search(queries, k, modality, filters=filters, rescore=rescore, stages=stages)
+                    return self.search(request, stages)
                 for i, hits in zip(asked[part], answers, strict=True):
                     found[i] = hits
         if only is None and self._has_other(found, modality):
             self._mixed = True  # the first items of the other modality were added since this index was opened
-            return self.search(queries, k, modality, filters=filters, rescore=rescore, words=words, stages=stages)
+            return self.search(request, stages)
         return found
 
-    def answerer(self, code: QueryCode, modality: Modality, filters: Sequence[Filter] = ()) -> None:
-        """None: vectors are encoded here, and not on the server."""
-
-    def search_ids(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None = None,
-        *,
-        filters: Sequence[Filter] = (),
-        rescore: Rescore | None = None,
-    ) -> list[tuple[list[str], NDArray[Any]]]:
-        found = self.search(queries, k, modality, filters=filters, rescore=rescore)
-        return [([hit.item.id for hit in hits], np.array([hit.score for hit in hits])) for hits in found]
+    def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
+        answers = self.search(request)
+        shape = len(answers), min(request.most, sum(self.manifest.items.values()))
+        ids, scores = np.full(shape, None, object), np.full(shape, -np.inf)
+        for i, hits in enumerate(answers):
+            ids[i, : len(hits)] = [hit.item.id for hit in hits]
+            scores[i, : len(hits)] = [hit.score for hit in hits]
+        return ids, scores
 
     def _hits(
         self,
@@ -143,7 +128,7 @@ class ServerIndex(Contents):
     ) -> list[list[Hit]]:
         """Candidates whose concept sets are fetched, and aligned here."""
         assert modality is not None
-        found = self.search(queries, k, modality, filters=filters, stages=stages)
+        found = self.search(SearchRequest(queries, k, modality, filters), stages)
         stages.candidates += sum(map(len, found))
         begun = perf_counter()
         ranked = [
@@ -179,15 +164,14 @@ class ServerIndex(Contents):
         body = {**body, **shown, "size": min(k, candidates)}
         return requests.reranked(body, self._vectors, query, candidates)
 
-    def request(
-        self,
-        queries: TermMatrix,
-        k: int,
-        modality: Modality | None = None,
-        *,
-        filters: Sequence[Filter] = (),
-        rescore: Rescore | None = None,
-    ) -> requests.HttpRequest:
+    def request(self, search: SearchRequest) -> requests.HttpRequest:
+        queries, k, modality, filters, rescore = (
+            search.queries,
+            search.k,
+            search.modality,
+            search.filters,
+            search.rescore,
+        )
         most = k if rescore is None else rescore.k
         if most > requests.WINDOW:
             raise BackendError(f"one request has at most {requests.WINDOW} hits, got k = {most}; ask for fewer")

@@ -37,6 +37,7 @@ from boc.types import (
     Modality,
     Ragged,
     Rescore,
+    SearchRequest,
     Stages,
     StoredConcepts,
     TextScore,
@@ -141,8 +142,12 @@ def plain(hits: list[Hit]) -> list[tuple[str, float]]:
     return [(hit.item.id, hit.score) for hit in hits]
 
 
-def pairs(found: list[tuple[list[str], NDArray[Any]]]) -> list[list[tuple[str, float]]]:
-    return [list(zip(ids, scores.tolist(), strict=True)) for ids, scores in found]
+def pairs(ranked: tuple[NDArray[np.object_], NDArray[np.float64]]) -> list[list[tuple[str, float]]]:
+    """Ids and scores of each query; where there are fewer than of others, None and -inf."""
+    rows = zip(*(array.tolist() for array in ranked), strict=True)
+    found = [list(zip(*row, strict=True)) for row in rows]
+    assert all((id is None) == (score == -np.inf) for row in found for id, score in row)
+    return [[pair for pair in row if pair[0] is not None] for row in found]
 
 
 @pytest.mark.parametrize("largest", [15, 2**20])
@@ -156,9 +161,9 @@ def test_scores_are_integer_dot_products_of_a_thousand_pairs(
     index = build(backend, name, items, terms)
     if (queries.astype(np.int64) @ terms.astype(np.int64).T).max() >= EXACT[place]:
         with pytest.raises(BackendError, match=r"2\^24"):
-            index.search(queries, 1000)
+            index.search(SearchRequest(queries, 1000))
         return
-    found = index.search(queries, 1000)
+    found = index.search(SearchRequest(queries, 1000))
     assert len(found) == 20
     for hits, query in zip(found, queries.toarray().tolist(), strict=True):
         assert plain(hits) == slow_search(items, terms, query, 50)
@@ -189,7 +194,9 @@ def test_search_equals_the_slow_search(backend: Backend, name: str, n: int) -> N
     @settings(max_examples=40)
     @given(queries=term_matrices((3, 4), 1000), k=st.integers(1, n + 3), modality=st.sampled_from([None, *MODALITIES]))
     def check(queries: sparse.csr_array, k: int, modality: Modality | None) -> None:
-        for hits, query in zip(index.search(queries, k, modality), queries.toarray().tolist(), strict=True):
+        for hits, query in zip(
+            index.search(SearchRequest(queries, k, modality)), queries.toarray().tolist(), strict=True
+        ):
             assert plain(hits) == slow_search(items, terms, query, k, modality)
             assert all(hit.item in items for hit in hits)
 
@@ -250,7 +257,7 @@ def test_filters_are_the_plain_predicate_and_fields_come_back(backend: Backend, 
         filters=st.lists(CONDITIONS, max_size=3), k=st.sampled_from([5, 50]), kind=st.sampled_from([None, *MODALITIES])
     )
     def check(filters: list[Filter], k: int, kind: Modality | None) -> None:
-        found, nothing = index.search(asked, k, kind, filters=filters)
+        found, nothing = index.search(SearchRequest(asked, k, kind, filters=filters))
         passed = [all(holds(condition, item.fields) for condition in filters) for item in items]
         kept = [item for item, passes in zip(items, passed, strict=True) if passes]
         assert plain(found) == slow_search(kept, terms[np.flatnonzero(passed)], query, k, kind)
@@ -268,7 +275,7 @@ def test_an_item_is_found_whole_however_long_it_is(backend: Backend, name: str, 
     vectors = np.eye(3, dtype=np.float32)
     index = build(backend, name, items, terms, vectors, fields=FIELDS)
     rescore = Rescore("dot", Embeddings("text", np.array([[1, 3, 2]], np.float32)), 3) if rescored else None
-    (hits,) = index.search(sparse.csr_array(np.array([[1, 0]], np.int32)), 3, rescore=rescore)
+    (hits,) = index.search(SearchRequest(sparse.csr_array(np.array([[1, 0]], np.int32)), 3, rescore=rescore))
     assert [hit.item for hit in hits] == [items[1], items[2], items[0]]
     assert np.allclose([hit.score for hit in hits], [3, 2, 1], atol=1e-5)
 
@@ -278,7 +285,7 @@ def test_hits_are_those_of_the_best_scores_in_the_order_of_a_field(backend: Back
     items = with_fields(20)
     index = build(backend, name, items, random_terms(np.random.default_rng(0), (20, 3), 3, 0.8), fields=FIELDS)
     asked = sparse.csr_array(np.array([[1, 2, 1]], np.int32))
-    best = index.search(asked, 12)[0]
+    best = index.search(SearchRequest(asked, 12))[0]
     found = by_field(best, check_sort(sort, FIELDS))
     assert sorted(plain(found)) == sorted(plain(best))
     field, pick = sort.removeprefix("-"), max if sort.startswith("-") else min
@@ -331,8 +338,10 @@ def test_rescored_hits_are_the_candidates_by_their_vectors(backend: Backend, nam
     ) -> None:
         asked = halves(3, seed)
         rescore = Rescore("dot", Embeddings("text", asked), k)
-        found = index.search(queries, depth, kind, filters=filters, rescore=rescore)
-        assert pairs(index.search_ids(queries, depth, kind, filters=filters, rescore=rescore)) == [*map(plain, found)]
+        found = index.search(SearchRequest(queries, depth, kind, filters=filters, rescore=rescore))
+        assert pairs(index.rank(SearchRequest(queries, depth, kind, filters=filters, rescore=rescore))) == [
+            *map(plain, found)
+        ]
         passed = [all(holds(condition, item.fields) for condition in filters) for item in items]
         kept = [item for item, passes in zip(items, passed, strict=True) if passes]
         for hits, query, vector in zip(found, queries.toarray().tolist(), asked.tolist(), strict=True):
@@ -371,7 +380,7 @@ def test_rescored_hits_are_the_candidates_by_their_concept_sets(
         rescore = Rescore(metric, Embeddings(asking, vectors_for(3), asked), 6)
         for target in MODALITIES:
             told = Stages()
-            found = index.search(queries, 9, target, rescore=rescore, stages=told)
+            found = index.search(SearchRequest(queries, 9, target, rescore=rescore), told)
             assert told.candidates >= sum(map(len, found)) > 0
             for i, (hits, query) in enumerate(zip(found, queries.toarray().tolist(), strict=True)):
                 score_of = {}
@@ -396,12 +405,12 @@ def test_an_alignment_that_cannot_be_is_refused(backend: Backend, name: str) -> 
         (aligned, None, "modality"),
     ):
         with pytest.raises(BocError, match=message):
-            index.search(terms[:1], 5, modality, rescore=Rescore("symm", queries, 5))
+            index.search(SearchRequest(terms[:1], 5, modality, rescore=Rescore("symm", queries, 5)))
     without = build(backend, f"{name}-bare", items, terms)
     with pytest.raises(BackendError, match=r"holds no concept sets.*boc index --concepts"):
-        without.search(terms[:1], 5, "image", rescore=Rescore("symm", aligned, 5))
+        without.search(SearchRequest(terms[:1], 5, "image", rescore=Rescore("symm", aligned, 5)))
     with pytest.raises(BocError, match="no re-rank metric 'cosine'"):
-        without.search(terms[:1], 5, "image", rescore=Rescore("cosine", aligned, 5))  # type: ignore[arg-type]
+        without.search(SearchRequest(terms[:1], 5, "image", rescore=Rescore("cosine", aligned, 5)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rescored", [False, True])
@@ -413,9 +422,9 @@ def test_a_search_tells_what_its_stages_took(backend: Backend, name: str, rescor
     rescore = Rescore("dot", Embeddings("text", halves(3, 1)), 5) if rescored else None
     told = Stages()
     start = perf_counter()
-    found = index.search(queries, 20, rescore=rescore, stages=told)
+    found = index.search(SearchRequest(queries, 20, rescore=rescore), told)
     total = 1000 * (perf_counter() - start)
-    assert found == index.search(queries, 20, rescore=rescore)
+    assert found == index.search(SearchRequest(queries, 20, rescore=rescore))
     assert told.postings_ms > 0
     assert told.content_ms > 0
     assert told.rerank_ms is None or (told.rerank_ms > 0) == rescored
@@ -424,7 +433,7 @@ def test_a_search_tells_what_its_stages_took(backend: Backend, name: str, rescor
     least = sum(len(slow_search(items, terms, query, 20)) for query in queries.toarray().tolist())
     assert (least <= told.candidates <= 60) if rescored else told.candidates == 0
     before = replace(told)
-    index.search(queries, 20, rescore=rescore, stages=told)
+    index.search(SearchRequest(queries, 20, rescore=rescore), told)
     assert told.postings_ms > before.postings_ms
     assert told.candidates == 2 * before.candidates
 
@@ -450,7 +459,7 @@ def test_words_are_searched_and_the_joint_score_is_the_sum_of_both(backend: Back
     kept = index.match(["zebra"], 50, "text", recent)[0]
     assert {hit.item.id for hit in kept} == {f"s{i:02d}" for i in (5, 6, 10, 11)}
     by_words = {hit.item.id: hit.score for hit in index.match(["zebra car"], 50)[0]}
-    joint = index.search(query, 50, filters=recent, words=TextScore(["zebra car"], 2.5))[0]
+    joint = index.search(SearchRequest(query, 50, filters=recent, words=TextScore(["zebra car"], 2.5)))[0]
     by_terms = dict(slow_search(items[5:], terms[5:], [1, 2, 3], 50))
     assert {hit.item.id for hit in joint} == set(by_terms)
     for hit in joint:
@@ -463,7 +472,7 @@ def test_ties_are_ordered_by_id_and_cut_at_k(backend: Backend, name: str, k: int
     terms = random_terms(np.random.default_rng(0), (40, 3), 1, 0.5)
     index = build(backend, name, items, terms)
     for query in ([1, 0, 0], [1, 1, 1], [5, 0, 5]):
-        hits = index.search(sparse.csr_array(np.array([query], np.int32)), k, modality)[0]
+        hits = index.search(SearchRequest(sparse.csr_array(np.array([query], np.int32)), k, modality))[0]
         assert plain(hits) == slow_search(items, terms, query, k, modality)
         assert 0 < len(hits) <= k
 
@@ -472,9 +481,9 @@ def test_what_shares_no_term_is_not_found_and_an_empty_query_finds_nothing(backe
     items = [picture("a"), picture("b"), picture("bare")]
     index = build(backend, name, items, sparse.csr_array(np.array([[1, 0, 2], [0, 3, 0], [0, 0, 0]], np.int32)))
     queries = sparse.csr_array(np.array([[0, 0, 0], [0, 0, 9], [0, 2, 0]], np.int32))
-    assert [plain(hits) for hits in index.search(queries, 5)] == [[], [("a", 18)], [("b", 6)]]
-    assert index.search(queries[:0], 5) == []
-    assert index.search(queries, 5, "text") == [[], [], []]
+    assert [plain(hits) for hits in index.search(SearchRequest(queries, 5))] == [[], [("a", 18)], [("b", 6)]]
+    assert index.search(SearchRequest(queries[:0], 5)) == []
+    assert index.search(SearchRequest(queries, 5, "text")) == [[], [], []]
 
 
 def test_items_come_back_whole_and_in_order_of_their_ids(backend: Backend, name: str) -> None:
@@ -489,7 +498,7 @@ def test_items_come_back_whole_and_in_order_of_their_ids(backend: Backend, name:
     assert list(index.items()) == sorted(items, key=lambda item: item.id)
     assert index.manifest.items == {"image": 5, "text": 5}
     assert index.manifest.postings == terms.nnz
-    hits = index.search(sparse.csr_array(np.ones((1, 5), np.int32)), 10)[0]
+    hits = index.search(SearchRequest(sparse.csr_array(np.ones((1, 5), np.int32)), 10))[0]
     assert {hit.item for hit in hits} <= set(items)
 
 
@@ -623,7 +632,7 @@ def everything(index: Index, queries: sparse.csr_array) -> list[object]:
     items = list(index.items())
     keys = [item.id for item in items]
     arrays = {key: array.tolist() for key, array in index.arrays().items()}
-    answers = [index.search(queries, 50, modality) for modality in (None, *MODALITIES)]
+    answers = [index.search(SearchRequest(queries, 50, modality)) for modality in (None, *MODALITIES)]
     concepts = index.concepts(keys).values.tolist() if index.manifest.concept_dtype else None
     rows = [index.vectors(keys).tolist(), index.terms(keys).toarray().tolist(), concepts]
     return [items, answers, rows, arrays, index.manifest]
@@ -687,14 +696,14 @@ def test_queries_of_another_number_of_terms_are_refused_with_both_numbers(backen
     index = build(backend, name, mixed_items(3), random_terms(np.random.default_rng(0), (3, 3), 3, 1))
     for width in (2, 4):
         with pytest.raises(BackendError, match=f"queries have {width} terms, the index has 3"):
-            index.search(sparse.csr_array(np.ones((1, width), np.int32)), 5)
+            index.search(SearchRequest(sparse.csr_array(np.ones((1, width), np.int32)), 5))
 
 
 @pytest.mark.parametrize("k", [0])
 def test_k_below_one_is_refused(backend: Backend, name: str, k: int) -> None:
     index = build(backend, name, mixed_items(3), random_terms(np.random.default_rng(0), (3, 3), 3, 1))
     with pytest.raises(BackendError, match=f"k must be at least 1, got {k}"):
-        index.search(sparse.csr_array(np.ones((1, 3), np.int32)), k)
+        index.search(SearchRequest(sparse.csr_array(np.ones((1, 3), np.int32)), k))
 
 
 def test_rows_that_do_not_fit_are_refused_and_so_is_an_index_of_nothing(backend: Backend, name: str) -> None:
@@ -768,11 +777,15 @@ def assert_holds(index: Index, wanted: Mapping[str, Row], dtype: str | None) -> 
         assert np.array_equal(found.values, sets.values)
     everything = sparse.csr_array(np.ones((2, 5), np.int32))
     expected = slow_search(items, terms, [1, 1, 1, 1, 1], 99)
-    assert [*map(plain, index.search(everything, 99))] == pairs(index.search_ids(everything, 99)) == [expected] * 2
+    assert (
+        [*map(plain, index.search(SearchRequest(everything, 99)))]
+        == pairs(index.rank(SearchRequest(everything, 99)))
+        == [expected] * 2
+    )
     if len(wanted):
         rescore = Rescore("dot", Embeddings("text", np.eye(2, 3, dtype=np.float32)), 7)
-        found = index.search_ids(everything, 20, rescore=rescore)
-        assert pairs(found) == [*map(plain, index.search(everything, 20, rescore=rescore))]
+        found = index.rank(SearchRequest(everything, 20, rescore=rescore))
+        assert pairs(found) == [*map(plain, index.search(SearchRequest(everything, 20, rescore=rescore)))]
 
 
 @pytest.mark.parametrize("dtype", [None, *CONCEPT_DTYPES])
@@ -877,14 +890,16 @@ def test_an_index_opened_before_the_first_sentence_came_still_tells_pictures_fro
     terms = random_terms(np.random.default_rng(0), (4, 3), 3, 1)
     index = build(backend, name, [picture("a"), picture("b")], terms[:2])
     query = sparse.csr_array(np.ones((1, 3), np.int32))
-    assert len(index.search(query, 9, "image")[0]) == 2
+    assert len(index.search(SearchRequest(query, 9, "image"))[0]) == 2
     with backend.edit(name) as editor:
         editor.put([sentence("c"), sentence("d")], terms[2:], vectors_for(2))
         editor.commit("ef" * 32)
     for opened in (index, backend.open(name)):
         for rescore in (None, Rescore("dot", Embeddings("text", vectors_for(1, seed=1)), 9)):
-            assert sorted(hit.item.id for hit in opened.search(query, 9, "image", rescore=rescore)[0]) == ["a", "b"]
-    assert sorted(hit.item.id for hit in backend.open(name).search(query, 9, "text")[0]) == ["c", "d"]
+            assert sorted(
+                hit.item.id for hit in opened.search(SearchRequest(query, 9, "image", rescore=rescore))[0]
+            ) == ["a", "b"]
+    assert sorted(hit.item.id for hit in backend.open(name).search(SearchRequest(query, 9, "text"))[0]) == ["c", "d"]
 
 
 def test_an_index_cannot_be_emptied_by_deleting(backend: Backend, name: str) -> None:
@@ -988,7 +1003,9 @@ def assert_copied(source: Index, copy: Index, queries: sparse.csr_array) -> None
         assert np.array_equal(ours.ragged().values, theirs.ragged().values)
     asked = Embeddings("image", halves(queries.shape[0], 1))
     for rescore in (None, Rescore("dot", asked, 7)):
-        assert copy.search(queries, 20, rescore=rescore) == source.search(queries, 20, rescore=rescore)
+        assert copy.search(SearchRequest(queries, 20, rescore=rescore)) == source.search(
+            SearchRequest(queries, 20, rescore=rescore)
+        )
 
 
 def test_nothing_is_copied_onto_something_else_or_itself(

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from boc.names import Metric
 
 SAMPLE, ON_SERVER = 25_000, 50_000
-"""Items to load: several batches, and so many that searches read compact codes. A load takes seconds that items do not
-cause; on a server they vary by what 5000 items take."""
+"""Items to load: several batches. A load takes seconds that items do not cause; on a server they vary as by 5000."""
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 

@@ -20,7 +20,7 @@ from boc.inputs.query_files import read_queries
 from boc.inputs.sources import open_source
 from boc.names import METRICS
 from boc.search.searcher import Searcher
-from boc.types import MODALITIES, Embeddings, Hit, ImageRef, Modality
+from boc.types import MODALITIES, Embeddings, Hit, ImageRef, Modality, SearchRequest
 from tests.helpers import boc, draw_pictures
 
 
@@ -87,7 +87,7 @@ def test_without_spare_candidates_the_engine_chooses_and_the_vectors_order(
     searcher: Searcher, stored: dict[Modality, tuple[list[str], NDArray[np.float32]]]
 ) -> None:
     queries = Embeddings("text", stored["text"][1])
-    engine = searcher.index.search(searcher.codec.encode_queries(queries), 5, "image")
+    engine = searcher.index.search(SearchRequest(searcher.codec.encode_queries(queries), 5, "image"))
     for hits, chosen, query in zip(searcher.search_vectors(queries, k=5, rm=1), engine, queries.vectors, strict=True):
         assert {hit.item.id for hit in hits} == {hit.item.id for hit in chosen}
         exact = searcher.index.vectors([hit.item.id for hit in hits]) @ query

@@ -19,7 +19,7 @@ from boc.indexes.build import build_index
 from boc.indexes.copy import copy_index
 from boc.rerank.alignment import alignments
 from boc.search.searcher import Searcher
-from boc.types import Embeddings, Ragged
+from boc.types import Embeddings, Ragged, SearchRequest
 from boc.vectors import unit_rows
 
 WIDTH = 5
@@ -109,7 +109,7 @@ def test_an_index_ranks_by_late_interaction(library: Path, tmp_path: Path) -> No
     assert str(code_of(searcher.index.manifest.codec)) == "late(terms=16, density=50)"
     asked = searcher.encoder.encode_texts(["a red box"])
     codes = searcher.codec.encode_queries(asked)
-    found = searcher.index.search(codes, 5, "image")[0]
+    found = searcher.index.search(SearchRequest(codes, 5, "image"))[0]
     terms = searcher.index.terms([hit.item.id for hit in found])
     assert [hit.score for hit in found] == (terms @ codes.T).toarray()[:, 0].tolist()
     hits = searcher.search("a red box", k=3)

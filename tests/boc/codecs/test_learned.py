@@ -23,7 +23,7 @@ from boc.explain.score import explain
 from boc.indexes.build import build_index
 from boc.inputs.features import FeatureFile
 from boc.search.searcher import Searcher
-from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged
+from boc.types import MODALITIES, Embeddings, Identity, Modality, Ragged, SearchRequest
 from boc.vectors import unit_rows
 from tests.helpers import boc
 from tests.servers.fixtures import kinds
@@ -95,7 +95,7 @@ def test_terms_are_learned_indexed_and_explained(library: Path, tmp_path: Path) 
     asked = searcher.encoder.encode_texts(["a red box"])
     codes = searcher.codec.encode_queries(asked)
     assert 0 < codes.nnz <= 3
-    found = searcher.index.search(codes, 5, "image")[0]
+    found = searcher.index.search(SearchRequest(codes, 5, "image"))[0]
     terms = searcher.index.terms([hit.item.id for hit in found])
     assert [hit.score for hit in found] == (terms @ codes.T).toarray()[:, 0].tolist()
     assert explain(searcher, found[0].item.id, "a red box").score == found[0].score
@@ -116,7 +116,7 @@ def test_a_server_finds_by_learned_terms_what_a_folder_does(library: Path, serve
         with FeatureFile(plain) as file:
             asked = file.batch("text", 0, file.count("text")).embeddings
         codes = remote.codec.encode_queries(asked)
-        found, expected = (each.index.search(codes, 7, "image") for each in (remote, folder))
+        found, expected = (each.index.search(SearchRequest(codes, 7, "image")) for each in (remote, folder))
         told = [[[(hit.item.id, hit.score) for hit in hits] for hits in rows] for rows in (found, expected)]
         assert told[0] == told[1]
         ids = sorted({id for hits in told[0] for id, _ in hits})

@@ -27,7 +27,7 @@ from boc.indexes.export import export_index
 from boc.inputs.features import FeatureFile
 from boc.labels import Label, content_words, pack_labels
 from boc.search.searcher import Searcher
-from boc.types import Embeddings, Identity, Item
+from boc.types import Embeddings, Identity, Item, SearchRequest
 from boc.vectors import unit_rows
 from tests.helpers import boc
 
@@ -140,7 +140,7 @@ def test_hits_of_a_sentence_are_explained_by_words(library: Path, book: Path, tm
     build_index("words", library / "photos.h5", code=f"words(codebook='{book}')", at=at)
     searcher = Searcher.open("words", at, device="cpu")
     asked = searcher.encoder.encode_texts(["a red box"])
-    found = searcher.index.search(searcher.codec.encode_queries(asked), 3, "image")[0]
+    found = searcher.index.search(SearchRequest(searcher.codec.encode_queries(asked), 3, "image"))[0]
     best = found[0].item.id
     explained = explain(searcher, best, "a red box")
     assert explained.score == found[0].score
@@ -186,7 +186,7 @@ def test_what_does_not_go_together_is_refused(library: Path, book: Path, tmp_pat
     searcher = Searcher.open("photos", f"file:{library / 'index'}")
     with pytest.raises(BocError, match="leave out rerank, mmr"):
         searcher.search_words(["box"], rerank="dot", mmr=0.5)
-    with pytest.raises(BocError, match="no words to look for"):
+    with pytest.raises(BocError, match="a sentence must be words"):
         searcher.search_words([" "])
     with pytest.raises(ValueError, match="z must be at least 1, got 0"):
         WordTerms(z=0).fit(gaussian(4, 0))

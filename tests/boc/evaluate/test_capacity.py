@@ -365,9 +365,7 @@ def test_the_command_tells_for_people_and_for_machines(many: Path, tmp_path: Pat
     found = json.loads(machines.stdout)
     assert [load["items"] for load in found["measured"]] == [200, 1000]
     assert found["items"] == 2_000_000
-    assert (
-        4 * IDENTITY.dim <= found["bytes_each"]["vectors"] <= 4 * IDENTITY.dim + IDENTITY.dim / 4 + 8
-    )  # compact codes
+    assert 4 * IDENTITY.dim <= found["bytes_each"]["vectors"] <= 4 * IDENTITY.dim + 8
     assert found["bytes"] == pytest.approx(found["fixed"] + found["table"] + 2e6 * sum(found["bytes_each"].values()))
     assert "1,000 items in" in people.stdout
     assert "extrapolated: 2e+03 times" in people.stdout

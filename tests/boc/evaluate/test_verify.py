@@ -81,7 +81,7 @@ def place(tmp_path: Path) -> str:
 def tampered(index: Index, search: Callable[[list[Hit]], list[Hit]], monkeypatch: pytest.MonkeyPatch) -> Index:
     """An index whose lists of hits are changed by ``search``."""
     right = index.search
-    monkeypatch.setattr(index, "search", lambda queries, k, *rest: [search(hits) for hits in right(queries, k, *rest)])
+    monkeypatch.setattr(index, "search", lambda request: [search(hits) for hits in right(request)])
     return index
 
 
@@ -103,7 +103,7 @@ def test_what_is_compared_follows_from_the_seed(place: str, monkeypatch: pytest.
     index = build(plugins.backend(place), "photos", fitted())
     asked: list[NDArray[Any]] = []
     search = index.search
-    monkeypatch.setattr(index, "search", lambda q, k: (asked.append(q.toarray()), search(q, k))[1])
+    monkeypatch.setattr(index, "search", lambda request: (asked.append(request.queries.toarray()), search(request))[1])
     runs = []
     for seed in (0, 0, 1):
         verify(index, pairs=100, seed=seed)

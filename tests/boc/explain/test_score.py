@@ -23,7 +23,7 @@ from boc.indexes.load import load_index, new_manifest
 from boc.inputs.features import FeatureFile
 from boc.labels import Box, Example, IndexLabels, Label, content_words, pack_labels
 from boc.search.searcher import Searcher
-from boc.types import MODALITIES, ImageRef, Item, Modality, TermMatrix
+from boc.types import MODALITIES, ImageRef, Item, Modality, SearchRequest, TermMatrix
 from tests.boc.cli.test_contact_sheet import NASTY, Page
 from tests.helpers import boc
 
@@ -54,7 +54,7 @@ def queries_of(searcher: Searcher, text: str) -> TermMatrix:
 @pytest.mark.parametrize(("kind", "modality"), [("searcher", "image"), ("searcher", "text"), ("by_concepts", "text")])
 def test_products_sum_to_the_score_of_the_engine(kind: str, modality: Modality, request: pytest.FixtureRequest) -> None:
     searcher = request.getfixturevalue(kind)
-    hits = searcher.index.search(queries_of(searcher, SENTENCE), 1000, modality)[0]
+    hits = searcher.index.search(SearchRequest(queries_of(searcher, SENTENCE), 1000, modality))[0]
     assert len(hits) > 10
     for hit in [*hits[:3], *hits[-3:]]:
         found = explain(searcher, hit.item.id, SENTENCE, labelled=0)
@@ -95,7 +95,10 @@ def test_the_index_is_asked_for_the_item_and_the_terms_of_the_query_only(
 def test_a_picture_can_ask(searcher: Searcher, library: Path) -> None:
     path = library / "images" / "004.png"
     asked = searcher.encoder.encode_images([searcher.encoder.prepare(ImageRef(path.name, path))])
-    hits = {h.item.id: h.score for h in searcher.index.search(searcher.codec.encode_queries(asked), 1000, "text")[0]}
+    hits = {
+        h.item.id: h.score
+        for h in searcher.index.search(SearchRequest(searcher.codec.encode_queries(asked), 1000, "text"))[0]
+    }
     found = explain(searcher, "004.png#0", image=path)
     assert found.score == hits["004.png#0"]
     assert found.query == Item("query", "image", str(path))

@@ -16,7 +16,7 @@ from scipy import sparse
 from boc import plugins
 from boc.errors import BackendError, BocWarning
 from boc.plugins import Index
-from boc.types import Embeddings, Filter, Item, Rescore
+from boc.types import Embeddings, Filter, Item, Rescore, SearchRequest
 from boc.vectors import unit_rows
 from indexing.server.backend import ServerBackend
 from indexing.server.force_merge import one_per_shard
@@ -71,7 +71,7 @@ def scores(index: Index, items: list[Item], queries: sparse.csr_array, **options
     """Of all pairs (queries, items), 0 for those that are not found."""
     place = {item.id: row for row, item in enumerate(items)}
     found = np.zeros((queries.shape[0], len(items)))
-    for i, hits in enumerate(index.search(queries, len(items) + 1, **options)):
+    for i, hits in enumerate(index.search(SearchRequest(queries, len(items) + 1, **options))):
         for hit in hits:
             found[i, place[hit.item.id]] = hit.score
     return found
@@ -131,7 +131,7 @@ def test_all_that_share_a_term_are_re_ranked_with_scripts_or_without(connect: Co
     without = ServerIndex(refusing, found.generation)
     shared, products = dots(queries, terms) > 0, vectors @ VECTORS.T
     for index in (found, without):
-        told = index.search(queries, WINDOW + 1, rescore=Rescore("dot", Embeddings("text", vectors), 10))
+        told = index.search(SearchRequest(queries, WINDOW + 1, rescore=Rescore("dot", Embeddings("text", vectors), 10)))
         for i, hits in enumerate(told):
             rows = np.flatnonzero(shared[i])
             best = rows[np.argsort(-products[i, rows])][:10]
@@ -215,7 +215,7 @@ def test_scores_of_2_to_24_are_refused_and_those_below_are_exact(connect: Connec
     assert np.array_equal(scores(index, ITEMS[:2], below), dots(below, terms))
     for weights in ([16, 0, 0], [0, 16, 16], [16, 16, 16]):
         with pytest.raises(BackendError, match=r"2\^24"):
-            index.search(sparse.csr_array(np.array([weights], np.int32)), 1)
+            index.search(SearchRequest(sparse.csr_array(np.array([weights], np.int32)), 1))
 
 
 @ON_TWO

@@ -30,7 +30,7 @@ from boc.errors import BackendError
 from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import Header
 from boc.plugins import Index
-from boc.types import Batch, Embeddings, Hit, Item
+from boc.types import Batch, Embeddings, Hit, Item, SearchRequest
 from tests.fault_proxy import Faults, Proxy
 from tests.helpers import boc
 from tests.oracles import same_matrix
@@ -77,7 +77,7 @@ def make(folder: Path, seed: int, count: int) -> Made:
     run("index", "made", path, "--code", "scalar:6", "--at", f"file:{folder}")
     index = plugins.backend(f"file:{folder}").open("made")
     queries = index.terms([f"image/{i} é" for i in range(8, 18)])
-    return Made(path, index, queries, index.search(queries, K))
+    return Made(path, index, queries, index.search(SearchRequest(queries, K)))
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def holds_exactly(at: str, name: str, made: Made) -> None:
     assert same_matrix(found.terms(ids), wanted.terms(ids))
     assert np.array_equal(found.vectors(ids), wanted.vectors(ids))
     assert np.array_equal(found.document_frequencies(), wanted.document_frequencies())
-    assert found.search(made.queries, K) == made.answers
+    assert found.search(SearchRequest(made.queries, K)) == made.answers
 
 
 @dataclass
@@ -153,12 +153,12 @@ class Watcher:
 
     def look(self) -> str:
         try:
-            found = plugins.backend(self.at).open(self.name).search(self.new.queries, K)
+            found = plugins.backend(self.at).open(self.name).search(SearchRequest(self.new.queries, K))
         except BackendError as error:
             return str(error)
         if found == self.new.answers:
             return "new"
-        return "old" if found == self.old.index.search(self.new.queries, K) else f"neither: {found}"
+        return "old" if found == self.old.index.search(SearchRequest(self.new.queries, K)) else f"neither: {found}"
 
     @contextmanager
     def watching(self) -> Iterator[list[str]]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boc import plugins
 from boc.errors import BackendError
-from boc.types import Embeddings, Filter, Rescore
+from boc.types import Embeddings, Filter, Rescore, SearchRequest
 from boc.vectors import unit_rows
 from indexing.server.backend import ServerBackend
 from indexing.server.index import ServerIndex
@@ -81,7 +81,7 @@ def test_the_best_by_the_stored_vectors_are_found(server: Any, name: str, vector
     odd = np.arange(N) % 2 == 1
     for filters in ((), (Filter("tag", "=", "odd"),)):
         rescore = Rescore("dot", Embeddings("text", QUERIES), K)
-        told = index.search(queries, WINDOW + 1, filters=filters, rescore=rescore)
+        told = index.search(SearchRequest(queries, WINDOW + 1, filters=filters, rescore=rescore))
         for i, hits in enumerate(told):
             there = np.flatnonzero(shared[i] & odd if filters else shared[i])
             got = [rows[hit.item.id] for hit in hits]
@@ -92,10 +92,12 @@ def test_the_best_by_the_stored_vectors_are_found(server: Any, name: str, vector
             assert np.allclose([hit.score for hit in hits], wanted[i, got], atol=2e-3)
             best = np.sort(wanted[i, there])[::-1][:K]
             assert np.allclose(wanted[i, got], best, atol=2e-3)
-    few = index.search(queries, 3 * K, rescore=Rescore("dot", Embeddings("text", QUERIES), K))
+    few = index.search(SearchRequest(queries, 3 * K, rescore=Rescore("dot", Embeddings("text", QUERIES), K)))
     for i, hits in enumerate(few):
         assert np.allclose([hit.score for hit in hits], wanted[i, [rows[hit.item.id] for hit in hits]], atol=2e-3)
-    request = index.request(queries[:1], WINDOW + 1, rescore=Rescore("dot", Embeddings("text", QUERIES[:1]), K))
+    request = index.request(
+        SearchRequest(queries[:1], WINDOW + 1, rescore=Rescore("dot", Embeddings("text", QUERIES[:1]), K))
+    )
     answer = backend.transport.search(f"/{name}/_search", request.body)
     assert [hit["_source"]["id"] for hit in answer["hits"]["hits"]][:K] == [
         hit.item.id for hit in told_of(index, queries)
@@ -138,7 +140,9 @@ def test_threads_ask_in_a_simpler_way_for_what_a_server_refuses(server: Any, nam
 
 
 def told_of(index: ServerIndex, queries: Any) -> list[Any]:
-    return index.search(queries[:1], WINDOW + 1, rescore=Rescore("dot", Embeddings("text", QUERIES[:1]), K))[0]
+    return index.search(
+        SearchRequest(queries[:1], WINDOW + 1, rescore=Rescore("dot", Embeddings("text", QUERIES[:1]), K))
+    )[0]
 
 
 @pytest.mark.parametrize("server", kinds("opensearch-3-knn", "elasticsearch-9"), indirect=True)
