@@ -13,6 +13,7 @@ from pathlib import Path
 Words = tuple[object, ...]  # of a command line
 PYTHON = (sys.executable, "-m")
 BOC = (sys.executable, "-c", "from boc.cli import main; main()")
+PAINT = (sys.executable, "-m", "demo.gallery")
 ALONE = 1500  # training pictures that are encoded without context, where each region is a picture of its own
 CLUSTERS = 1000
 PAINTED = (40, 20)  # scenes of a trial, to learn from and to search
@@ -89,7 +90,7 @@ class Plan:
         """The data of a trial: painted scenes in the place of photographs, their captions in that of Multi30k."""
         if self.captions.exists():
             return
-        command = (*BOC, "gallery", str(self.photos), "--count", str(sum(PAINTED)))
+        command = (*PAINT, str(self.photos), "--count", str(sum(PAINTED)))
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         with (self.photos / "captions.csv").open(encoding="utf-8", newline="") as file:
             captions = [(row["image"], row["caption"]) for row in csv.DictReader(file)]
@@ -127,7 +128,8 @@ class Plan:
         for seed, (part, count) in enumerate(zip(("train", "photos"), counts, strict=True), 1):
             folder = self._in(part, "scenes")
             drawn[part] = folder / "scenes.json"
-            yield self._boc(f"scenes-{part}", ("gallery", folder, "--count", count, "--seed", seed), (), drawn[part])
+            paint = (*PAINT, str(folder), "--count", str(count), "--seed", str(seed))
+            yield Stage(f"scenes-{part}", paint, (), drawn[part])
         model, file = self._in("model", "scenes"), self._in("photos.h5", "scenes")
         learn = ("train", drawn["train"].with_name("captions.csv"), "-o", model, "--recipe", "scenes")
         yield self._boc("scenes", (*learn, "--regions", source, *self._tiny_settings()), (drawn["train"],), model)

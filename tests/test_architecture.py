@@ -33,7 +33,6 @@ MAY = {
     "boc.topk": {"boc"},
     "boc.vectors": {"boc"},
     "boc.prefetch": {"boc"},
-    "boc.scenes": {"boc", "boc.outputs"},
     "boc.inputs": BASE,
     "boc.rerank": BASE,
     "boc.clustering": BASE | {"boc.inputs", "boc.prefetch"},

@@ -14,7 +14,7 @@ known:
   at least .8. Chance: with the captions of another picture. What people reach: the same for the words of a caption,
   in the other captions of its picture. With --synonyms, the folder ``dict`` of WordNet, the same again where an
   inflection or a synonym (in any sense) counts too.
-- With GALLERY, a folder of ``boc gallery``: for each family of sentences (bench/datasets/gallery_truth.py)
+- With GALLERY, a folder of ``demo.gallery``: for each family of sentences (bench/datasets/gallery_truth.py)
   its measures, by keywords.
 
 ``--show N`` prints on stderr the words of N pictures, [those] that their captions do not have, (those) that they have a

@@ -31,7 +31,6 @@ from boc.cli.commands import (
     explain,
     export,
     extract,
-    gallery,
     index,
     info,
     model,
@@ -49,7 +48,6 @@ from boc.cli.options import plain
 from boc.errors import BocError, BocWarning, advice
 
 SECTIONS = {
-    "Pictures to try things on": (gallery,),
     "Get or make an encoder": (model, train, convert, extract, evaluate, show_alignment, show_relations),
     "Make an index": (build_codebook, index, sync, attach, detach, tune, estimate),
     "Search": (search, serve, query, explain),

@@ -246,8 +246,6 @@ CASES = [
     ("train {home}/regions.h5 -o {home}/new --device tpu", ["tpu"]),
     ("evaluate {home}/regions.h5", ["regions", "boc extract"]),
     ("evaluate {home}/none.h5", ["none.h5"]),
-    ("gallery /proc/gallery", ["/proc"]),
-    ("gallery {home}/new --count 0", ["0"]),
     ("find photos", ["find"]),
 ]
 

@@ -352,13 +352,6 @@ def test_evaluating_through_an_index_that_re_scores_everything_equals_the_dense_
     assert f"R@10 {told['r10']:5.1f}  median rank {told['median_rank']:g}" in lines[1]
 
 
-def test_a_gallery_is_drawn_with_its_table(tmp_path: Path) -> None:
-    result = ok("gallery", tmp_path / "scenes", "--count", 2, "--seed", 3)
-    assert result.stdout == f"2 pictures with captions: {tmp_path / 'scenes' / 'captions.csv'}\n"
-    assert "drawing" in result.stderr
-    ok("extract", tmp_path / "scenes" / "captions.csv", "-o", tmp_path / "f.h5", "--regions", "grid")
-
-
 METADATA = "id,year:integer,tag,title:text\n000.png,2019,box|red,A box\n001.png,2020,box,\n002.png#0,2021,,\n"
 
 

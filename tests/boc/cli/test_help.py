@@ -23,7 +23,7 @@ from boc.manifest import FORMAT
 from tests.helpers import boc, parse
 
 ROOT = Path(__file__).resolve().parents[3]
-ONE_WAY = {"gallery", "convert"}
+ONE_WAY = {"convert"}
 """Commands that there is one way to call."""
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from boc.errors import BocError
 from boc.evaluate.caption_graph import graph_relevance, singular, stem, tuples
-from boc.scenes.scene import COLOURS, NOUNS, captions, sample_scene
+from demo.scene import COLOURS, NOUNS, captions, sample_scene
 from tests.helpers import boc
 
 PARSED = {
