@@ -140,7 +140,7 @@ def rows(
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @click.option("--floor", "regions", type=click.Path(path_type=Path), help="Regions of both splits, for the floor.")
 @click.option("--train", type=click.Path(path_type=Path), help="With --floor: ids of the training split.")
-@click.option("--spice", type=click.Path(path_type=Path), help="Relevance by SPICE, of boc evaluate --spice.")
+@click.option("--spice", type=click.Path(path_type=Path), help="Matrix of relevance by SPICE.")
 @click.option("--fold", type=click.IntRange(1), default=FOLD, show_default=True, help="Pictures of a fold.")
 def main(models: tuple[str, ...], regions: Path | None, train: Path | None, spice: Path | None, fold: int) -> None:
     """Recall, median rank and NDCG of several MODELs."""

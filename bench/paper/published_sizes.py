@@ -153,7 +153,7 @@ def tasks(work: Path, sizes: Sizes) -> dict[str, Task]:
         "soft": f"soft(z=8, codebook='{book}')",
     }
     return {
-        "evaluation": Task(gallery, whole, ("evaluate", many, "--ndcg", "--fold", sizes.fold)),
+        "evaluation": Task(gallery, whole, ("evaluate", many, "--ndcg", "rouge-l", "--fold", sizes.fold)),
         "alignment-1k": Task(part, fold, ("evaluate", few, "--score", "mrsw", "--fold", sizes.fold)),
         "codebook": Task(gallery, whole, ("build-codebook", many, "-o", book, "--clusters", sizes.clusters)),
         **{

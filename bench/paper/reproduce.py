@@ -232,8 +232,7 @@ class Plan:
             if relevance == "SPICE" and not matrix.exists():
                 continue
             label = f"{name}-{relevance.lower()}"
-            given: tuple[object, ...] = ("--ndcg",) if graded else ()
-            given += ("--relevance", matrix) if relevance == "SPICE" else ()
+            given: tuple[object, ...] = ("--ndcg", matrix if relevance == "SPICE" else "rouge-l") if graded else ()
             given += ("--device", self.device) if self.device == "cuda" and score != "dot" else ()
             words = ("evaluate", *files, "--score", score, "--fold", self.fold, "--json", *given)
             made = found[relevance] = self.out / f"{label}.json"

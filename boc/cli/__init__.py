@@ -37,8 +37,6 @@ from boc.cli.commands import (
     query,
     search,
     serve,
-    show_alignment,
-    show_relations,
     sync,
     train,
     tune,
@@ -48,7 +46,7 @@ from boc.cli.options import plain
 from boc.errors import BocError, BocWarning, advice
 
 SECTIONS = {
-    "Get or make an encoder": (model, train, convert, extract, evaluate, show_alignment, show_relations),
+    "Get or make an encoder": (model, train, convert, extract, evaluate),
     "Make an index": (build_codebook, index, sync, attach, detach, tune, estimate),
     "Search": (search, serve, query, explain),
     "Look after indexes": (info, verify, copy, export, duplicates, compact, delete),

@@ -18,7 +18,6 @@ from boc.evaluate.metrics import (
     BLOCK,
     CUTOFFS,
     DEPTH,
-    Gain,
     Ndcg,
     Recall,
     Recalls,
@@ -28,10 +27,10 @@ from boc.evaluate.metrics import (
     ndcg_of_hits,
     owners_of,
 )  # fmt: skip
-from boc.evaluate.relevance import known_relevance, read_relevance, spice_file
+from boc.evaluate.relevance import read_relevance, rouge_l_matrix
 from boc.indexes.copy import copy_items
 from boc.inputs.features import FeatureFile
-from boc.names import Metric, Relevance
+from boc.names import Metric
 from boc.rerank import check_metric
 from boc.rerank.alignment import alignments
 from boc.search.options import SearchOptions
@@ -104,22 +103,15 @@ class Gallery:
             return np.memmap(handle, np.float32, "r", shape=(n, self.images))
 
     def relevance(
-        self,
-        path: Path | None = None,
-        spice: str | None = None,
-        *,
-        by: Relevance = "rouge-l",
-        tick: Callable[[int], None] = lambda done: None,
+        self, path: Path | None = None, *, tick: Callable[[int], None] = lambda done: None
     ) -> NDArray[np.float32]:
-        """Relevance (n_texts, n_images): ``by`` ROUGE-L or caption graphs, or the contents of the file ``path``.
+        """Relevance (n_texts, n_images): by ROUGE-L, or the contents of the file ``path``.
 
-        With the command ``spice`` that file is made or completed first. ``tick`` is called with the number of finished
-        cells (sentence, picture). BocError if the file has another number of items.
+        ``tick`` is called with the number of finished cells (sentence, picture). BocError if the file has another
+        number of items.
         """
         if path is None:
-            return known_relevance(by, self.captions, self.owners, tick=tick)
-        if spice is not None:
-            return spice_file(path, spice, self.captions, self.owners, tick=tick)
+            return rouge_l_matrix(self.captions, self.owners, tick=tick)
         known = read_relevance(path, len(self.captions))
         check_relevance(known, len(self.captions), self.images)
         tick(known.size)
@@ -135,7 +127,6 @@ def evaluate_index(
     *,
     fold: int | None = None,
     relevance: NDArray[np.float32] | None = None,
-    gain: Gain = "exponential",
     tick: Callable[[int], None] = lambda done: None,
 ) -> tuple[Recalls, Ndcg | None]:
     """Recalls through an index that holds the items of ``path``: K hits for each K, of ``rm`` * K candidates; with
@@ -161,9 +152,9 @@ def evaluate_index(
                 place = f"file:{Path(temporary) / str(number)}"
                 copy_items(name, [items[m][row].id for m in MODALITIES for row in part.rows[m]], at=at, to=place)
             asked = Searcher.open(name, place), SearchOptions(rm=rm, rerank=rerank)
-            text, text_ndcg = _directed(file, items, part, *asked, "text", "image", gain, tick)
-            image, image_ndcg = _directed(file, items, part, *asked, "image", "text", gain, tick)
-            ndcg = None if relevance is None else mean_ndcg(text_ndcg, image_ndcg, gain)
+            text, text_ndcg = _directed(file, items, part, *asked, "text", "image", tick)
+            image, image_ndcg = _directed(file, items, part, *asked, "image", "text", tick)
+            ndcg = None if relevance is None else mean_ndcg(text_ndcg, image_ndcg)
             found.append((Recalls(text, image), ndcg))
     recalls = Recalls(*(Recall.mean([getattr(r, side) for r, _ in found]) for side in SIDES))
     return recalls, None if relevance is None else Ndcg.mean([ndcg for _, ndcg in found if ndcg is not None])
@@ -185,7 +176,6 @@ def _directed(
     options: SearchOptions,
     asking: Modality,
     target: Modality,
-    gain: Gain,
     tick: Callable[[int], None],
 ) -> tuple[Recall, NDArray[np.float64]]:
     """The recall of one direction, and NDCG by query, empty without a relevance."""
@@ -207,7 +197,7 @@ def _directed(
             rows = np.full((len(own), DEPTH), -1)
             for row, answers in zip(rows, best, strict=True):
                 row[: len(answers)] = [columns.get(hit.item.id, -1) for hit in answers]
-            gained.append(ndcg_of_hits(rows, known[done : done + len(own)], gain=gain))
+            gained.append(ndcg_of_hits(rows, known[done : done + len(own)]))
         done += len(own)
         tick(len(own))
     *cut, deep = np.concatenate(ranks, axis=1)

@@ -182,7 +182,7 @@ CASES = [
     ("build-codebook {home}/photos.h5 -o {home}/new.npz --decontextualized", ["?alone"]),
     ("build-codebook {home}/photos.h5 -o {home}/new.npz --dictionary --words-only", ["--dictionary"]),
     ("build-codebook {home}/photos.h5 -o /proc/new.npz", ["/proc"]),
-    ("evaluate {home}/photos.h5 --ndcg --relevance {home}/notes.txt", ["notes.txt"]),
+    ("evaluate {home}/photos.h5 --ndcg {home}/notes.txt", ["notes.txt"]),
     (f"info nosuch {AT}", ["no index 'nosuch'"]),
     (f"search photos hello --filter year {AT}", ["'year' is no filter", "year>=2020"]),
     (f"search photos hello --filter year>2020 {AT}", ["no metadata field 'year'", "it has: camera, content_hash"]),

@@ -101,7 +101,7 @@ def test_no_arguments_show_the_commands() -> None:
     ("typed", "meant"),
     [("searhc", "search"), ("serach", "search"), ("Search", "search"), ("idnex", "index"),
      ("codebook", "build-codebook"), ("docter", "doctor"), ("server", "serve"),
-     ("complete", "completion"), ("align", "show-alignment")],
+     ("complete", "completion")],
 )  # fmt: skip
 def test_a_typing_error_is_answered_with_what_is_meant(typed: str, meant: str) -> None:
     result = boc(typed)
