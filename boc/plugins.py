@@ -434,10 +434,6 @@ class Backend(Protocol):
     def remove_template(self, name: str) -> None:
         """Remove the search template of an index; it is no error if there is none."""
 
-    def growth(self, items: int, size: int, n_terms: int) -> tuple[int, float]:
-        """What does not grow in a line with the items, of an index of ``items`` that take ``size`` bytes: the bytes of
-        the table of its posting lists, and how often merging writes each item again while they are loaded."""
-
     def names(self) -> list[str]:
         """The names of the indexes, sorted."""
 

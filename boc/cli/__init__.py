@@ -26,7 +26,6 @@ from boc.cli.commands import (
     detach,
     doctor,
     duplicates,
-    estimate,
     evaluate,
     explain,
     export,
@@ -47,7 +46,7 @@ from boc.errors import BocError, BocWarning, advice
 
 SECTIONS = {
     "Get or make an encoder": (model, train, convert, extract, evaluate),
-    "Make an index": (build_codebook, index, sync, attach, detach, tune, estimate),
+    "Make an index": (build_codebook, index, sync, attach, detach, tune),
     "Search": (search, serve, query, explain),
     "Look after indexes": (info, verify, copy, export, duplicates, compact, delete),
     "Look after boc": (doctor, completion),

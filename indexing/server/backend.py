@@ -96,9 +96,6 @@ class ServerBackend:
         unstore(self.transport, generation.physical)
         remember(self.transport, replace(generation, state=replace(generation.state, template=False)))
 
-    def growth(self, items: int, size: int, n_terms: int) -> tuple[int, float]:
-        return 0, 0  # unknown: servers merge when they like
-
     def names(self) -> list[str]:
         return names(self.transport)
 
