@@ -212,7 +212,15 @@ def ranks_of(documents: TermMatrix, queries: TermMatrix, truth: NDArray[np.int64
     return ranks
 
 
-def draw(index: Index, find: Modality, queries: Embeddings | None, *, size: int, asked: int, seed: int) -> Sample:
+def draw(
+    index: Index,
+    find: Modality,
+    queries: Embeddings | None = None,
+    *,
+    size: int = 100_000,
+    asked: int = 4000,
+    seed: int = 0,
+) -> Sample:
     """A sample of an index: up to ``size`` items of modality ``find``, and up to ``asked`` queries, half to choose by.
 
     Without ``queries`` they are items of the index: of the other modality if it has any, else of ``find``. Then they

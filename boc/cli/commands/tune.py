@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from boc.cli import options
 
 if TYPE_CHECKING:
-    from boc.evaluate.tune import Cost, Trial
-    from boc.types import Embeddings, Identity, Modality
+    from boc.evaluate.tune import Trial
+    from boc.types import Embeddings, Identity
 
 
 @click.command("tune")
@@ -29,33 +29,6 @@ if TYPE_CHECKING:
 )
 @click.option("-k", default=10, show_default=True, help="Number of nearest items that recall counts.")
 @click.option("--queries", type=options.PATH, help="Feature file of typical queries [default: items of the index].")
-@click.option(
-    "--find",
-    type=click.Choice(["image", "text"]),
-    help="Modality of the hits [default: image if the index has pictures].",
-)
-@click.option(
-    "--by",
-    type=click.Choice(["postings", "bytes"]),
-    default="postings",
-    show_default=True,
-    help="Cost to minimise: postings read per query, or bytes per item.",
-)
-@click.option(
-    "--sample",
-    type=click.IntRange(1),
-    default=100_000,
-    show_default=True,
-    help="Maximum number of items to try the codes on.",
-)
-@click.option(
-    "--asked",
-    type=click.IntRange(2),
-    default=4000,
-    show_default=True,
-    help="Maximum number of queries: half choose the setting, half judge it.",
-)
-@click.option("--seed", default=0, show_default=True, help="Seed of the sample.")
 @click.option("--apply", "applied", is_flag=True, help="Encode the index NAME again with the setting found, in place.")
 @options.as_json
 @options.at
@@ -64,19 +37,14 @@ def command(
     targets: tuple[float, ...],
     k: int,
     queries: Path | None,
-    find: str | None,
-    by: str,
-    sample: int,
-    asked: int,
-    seed: int,
     applied: bool,
     as_json: bool,
     at: str,
 ) -> None:
     """Find the cheapest code, budgets and Rm for the items of the index NAME that reach a recall.
 
-    Tries the codes on a sample, chooses with one half of the queries, and prints the recall of the choice on the other
-    half with a 95 % confidence interval. The exit status is 1 if no setting reaches a target.
+    Tries the codes on at most 100,000 items. Of at most 4,000 queries one half chooses; the recall of the choice is
+    printed for the other half, with a 95 % confidence interval. The exit status is 1 if no setting reaches a target.
 
     With --apply the stored vectors are encoded again with this setting, as boc copy does, and the result takes the
     place of NAME at the end; until then searches see NAME as it was.
@@ -92,12 +60,12 @@ def command(
     from boc.search.searcher import Searcher
 
     searcher = Searcher.open(name, at)
-    index, target = searcher.index, searcher.target(cast("Modality | None", find))
+    index = searcher.index
     given = _queries(queries, index.manifest.identity) if queries is not None else None
-    drawn = draw(index, target, given, size=sample, asked=asked, seed=seed)
+    sample = draw(index, searcher.target(None), given)
     candidates = grid(index.manifest.identity.dim)
     with options.bar("trying", sum(len(c.z) * len(c.query_z) for c in candidates)) as bar:
-        best = tune(drawn, targets, k=k, by=cast("Cost", by), candidates=candidates, tick=bar.update)
+        best = tune(sample, targets, k=k, candidates=candidates, tick=bar.update)
     if as_json:
         click.echo(json.dumps([{"target": t, **(_json(best[t]) if t in best else {})} for t in targets]))
     else:

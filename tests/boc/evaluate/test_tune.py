@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
@@ -24,7 +24,6 @@ from tests.helpers import boc
 from tests.oracles import term_matrices
 
 
-@pytest.mark.slow
 @given(documents=term_matrices((7, 5), 3), queries=term_matrices((4, 5), 3), data=st.data())
 def test_ranks_are_those_of_a_sorted_list(
     documents: sparse.csr_array, queries: sparse.csr_array, data: st.DataObject
@@ -37,15 +36,11 @@ def test_ranks_are_those_of_a_sorted_list(
         assert found[i].tolist() == [order.index(j) if j in order else 7 for j in truth[i].tolist()]
 
 
-@pytest.mark.slow
-@settings(max_examples=200)
 @given(ranks=st.lists(st.lists(st.integers(0, 150), min_size=2, max_size=2), min_size=1, max_size=6),
        target=st.floats(0.01, 0.99))  # fmt: skip
 def test_the_fewest_candidates_that_reach_the_target_are_taken(ranks: list[list[int]], target: float) -> None:
     k = 2
     chosen = np.array(ranks)
-    nothing = sparse.csr_array((1, 1), dtype=np.int32)
-    setting = Setting({}, nothing, (nothing, nothing), (chosen, chosen), 1.0)
     nothing = sparse.csr_array((1, 1), dtype=np.int32)
     setting = Setting({}, nothing, (nothing, nothing), (chosen, chosen), 1.0)
     best = cheapest(setting, chosen, target)
@@ -144,12 +139,12 @@ def test_a_drawn_sample_keeps_its_queries_apart(library: Path) -> None:
 
 def test_the_command_names_the_setting_or_says_that_none_reaches(library: Path) -> None:
     at = f"file:{library / 'index'}"
-    done = boc("tune", "photos", "--at", at, "-k", 2, "--target-recall", 0.5, "--asked", 20, "--json")
+    done = boc("tune", "photos", "--at", at, "-k", 2, "--target-recall", 0.5, "--json")
     assert done.exit_code == 0, done.output
     (row,) = json.loads(done.stdout)
     assert row["target"] == 0.5
     assert row["recall"] >= 0.5
-    said = boc("tune", "photos", "--at", at, "-k", 2, "--target-recall", 0.5, "--asked", 20)
+    said = boc("tune", "photos", "--at", at, "-k", 2, "--target-recall", 0.5)
     [advised] = re.findall(r'boc copy photos --code "(.+)" --rm', said.stdout)
     assert str(parse_code(advised)) == advised
     assert "on held-out queries" in said.stdout

@@ -147,7 +147,7 @@ def test_the_commands_say_what_they_did(at: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_advice_of_tune_is_applied_in_place(at: str) -> None:
-    tune = ("tune", "photos", "--at", at, "-k", 2, "--asked", 20, "--target-recall", 0.5)
+    tune = ("tune", "photos", "--at", at, "-k", 2, "--target-recall", 0.5)
     assert boc(*tune, "--target-recall", 0.6, "--apply").exit_code == 2
     done = boc(*tune, "--apply")
     assert done.exit_code == 0, done.output
