@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from boc.errors import BocError
     from boc.indexes.build import append, build_index, delete
     from boc.indexes.copy import copy_index
-    from boc.indexes.export import export_index
     from boc.search.options import SearchOptions
     from boc.search.searcher import Searcher
     from boc.synchronise.sync import sync_index
@@ -33,7 +32,6 @@ __all__ = [
     "build_index",
     "copy_index",
     "delete",
-    "export_index",
     "sync_index",
 ]
 
@@ -49,7 +47,6 @@ _MODULES = {
     "build_index": "indexes.build",
     "copy_index": "indexes.copy",
     "delete": "indexes.build",
-    "export_index": "indexes.export",
     "sync_index": "synchronise.sync",
 }
 

@@ -28,7 +28,6 @@ from boc.cli.commands import (
     duplicates,
     evaluate,
     explain,
-    export,
     extract,
     index,
     info,
@@ -48,7 +47,7 @@ SECTIONS = {
     "Get or make an encoder": (model, train, convert, extract, evaluate),
     "Make an index": (build_codebook, index, sync, attach, detach, tune),
     "Search": (search, serve, query, explain),
-    "Look after indexes": (info, verify, copy, export, duplicates, compact, delete),
+    "Look after indexes": (info, verify, copy, duplicates, compact, delete),
     "Look after boc": (doctor, completion),
 }
 WITHOUT_SETTINGS = {"completion", "doctor"}

@@ -20,7 +20,8 @@ from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError, SourceError
 from boc.indexes.learn import Progress as Progress
 from boc.indexes.learn import fit_code
-from boc.indexes.load import DEFAULT_RM, append_items, delete_items, load_index, new_manifest, stored_manifest
+from boc.indexes.load import DEFAULT_RM, append_items, delete_items, load_index, new_manifest
+from boc.indexes.stored import stored_manifest
 from boc.inputs.extraction import Extraction
 from boc.inputs.feature_files import FeatureFiles
 from boc.inputs.features import SUFFIXES, is_embeddings
@@ -95,11 +96,11 @@ def build_index(
         Address of the back end: file:DIR, elastic+URL or opensearch+URL.
     code : str, Code or SurrogateCodec, optional
         How vectors become term frequencies: text such as "dictionary:2/64", see ``boc.codecs.parse_code``, or a codec.
-        Default: that of an exported index, of which all is taken as it was; else "scalar".
+        Default: that of a copy of an index, of which all is taken as it was; else "scalar".
     rm : float, optional
-        Candidates per hit that a search re-ranks; default: as exported, else 10.
+        Candidates per hit that a search re-ranks; default: as copied, else 10.
     rerank : str, optional
-        How candidates are re-ranked, one of ``boc.names.METRICS``; default: as exported, else "dot".
+        How candidates are re-ranked, one of ``boc.names.METRICS``; default: as copied, else "dot".
     vectors : "float16" or "int8", optional
         Round vectors to this type; int8 takes half the bytes of float16. Default: as the feature file has them.
     concepts : "float16" or "int8", optional
@@ -139,9 +140,9 @@ def build_index(
         name, sources, ids, images, at, encoder, device, keeps_concepts, progress, ocr=ocr
     )
     with FeatureFiles(paths) as file:
-        exported = file.exported if (code, vectors, concepts) == (None, None, None) else None
-        if exported is not None:
-            manifest, codec = stored_manifest(exported, rm, rerank, table)
+        copied = file.copied if (code, vectors, concepts) == (None, None, None) else None
+        if copied is not None:
+            manifest, codec = stored_manifest(copied, rm=rm, rerank=rerank, metadata=table)
         else:
             codec = make(file.header.identity)
             if shard is None:
@@ -167,7 +168,7 @@ def build_index(
             raise BocError(f"{at} has an index {name!r} of something else; add --replace{kept}, or choose another name")
         if not same:
             total = file.count("image") + file.count("text")
-            for done in load_index(file, at, name, codec, manifest, table, as_stored=exported is not None, part=shard):
+            for done in load_index(file, at, name, codec, manifest, table, as_stored=copied is not None, part=shard):
                 progress("indexing", done, total)
         published = shard is None or (backend.exists(name) and backend.open(name).manifest.same_contents(manifest))
         report = LoadReport(file.count("image"), file.count("text"), file.failed, up_to_date=same, published=published)

@@ -65,7 +65,8 @@ class _Beginning(FeatureFiles):
             count = math.ceil(self._share * file.count(modality))
             for start in range(0, count, size):
                 stop = min(start + size, count)
-                yield stop - start, partial(file.batch, modality, start, stop, sets=sets)
+                ids = partial(file.ids, modality, start, stop)
+                yield stop - start, ids, partial(file.batch, modality, start, stop, sets=sets)
 
     def contents(self, *, sets: bool) -> str:
         return ""  # the digest of an index that nobody compares

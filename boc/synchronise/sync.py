@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from boc import plugins
 from boc.errors import BocError, SourceError
 from boc.indexes.build import PLACE, Progress, encoded_file, opened
-from boc.indexes.copy import Rows, stored_rows
 from boc.indexes.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, put_items
+from boc.indexes.stored import stored_rows
 from boc.inputs import ocr as words
 from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS, STATE, facts_of
@@ -262,8 +262,7 @@ class _Sync:
                 batch = items[start : start + READ]
                 told = [replace(item, fields={**item.fields, **next(found)}) for item in batch]
                 with self._editor() as editor:
-                    rows = stored_rows(self._index, batch)
-                    editor.put(told, rows.terms, rows.vectors, rows.concepts)
+                    editor.put(told, *stored_rows(self._index, batch))
                     self._commit(editor, [[item.id for item in batch]])
                 progress("reading words", start + len(batch), len(items))
 
@@ -299,15 +298,16 @@ class _Sync:
         early = {k.item.id for k in first}
         later = [k for k in self._rewritten if k.item.id not in early]
         size = CONCEPT_BATCH if self._index.manifest.concept_dtype is not None else BATCH
-        read = [(batch, self._rows(batch)) for batch in _batches(first, size)]
+
+        def rows(batch: Sequence[Known]) -> tuple[Any, ...]:
+            return stored_rows(self._index, [known.donor for known in batch])
+
+        read = [(batch, rows(batch)) for batch in _batches(first, size)]
         done = 0
-        for batch, rows in chain(read, ((batch, self._rows(batch)) for batch in _batches(later, size))):
-            editor.put([self._wanted(known) for known in batch], rows.terms, rows.vectors, rows.concepts)
+        for batch, stored in chain(read, ((batch, rows(batch)) for batch in _batches(later, size))):
+            editor.put([self._wanted(known) for known in batch], *stored)
             done += len(batch)
             progress("moving", done, len(self._rewritten))
-
-    def _rows(self, batch: Sequence[Known]) -> Rows:
-        return stored_rows(self._index, [known.donor for known in batch])
 
     def _differs(self, known: Known, *, of_table: bool) -> bool:
         """Whether the row of an item has to be written again; a file with other times differs in its facts."""

@@ -16,7 +16,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from boc import Searcher, build_index, copy_index, export_index, plugins, sync_index
+from boc import Searcher, build_index, copy_index, plugins, sync_index
 from boc.errors import BocError, BocWarning, SourceError
 from boc.synchronise import sync
 from tests.boc.synchronise.collections_of_files import (
@@ -288,7 +288,7 @@ def test_what_could_not_be_read_is_not_tried_again(
     files.do(("write", "bad.png", "bad"))
     new("x", files.folder, at)
     copy_index("x", "copy", at=at)
-    export_index("x", tmp_path / "x.h5", at=at)
+    copy_index("x", at=at, to=tmp_path / "x.h5")
     build_index("again", tmp_path / "x.h5", at=at)
     for name in ("x", "copy", "again"):
         report = sync_index(name, files.folder, at=at)
