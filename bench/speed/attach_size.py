@@ -231,7 +231,7 @@ def measured(kind: str, work: Path, count: int, dim: int) -> Iterator[object]:
         program.make(count)
         at = f"{SCHEMES[server.kind.engine]}+{server.url}?replicas=0"
         attach = ("attach", NAME, str(file), "--yes", "--at", at)
-        detach = ("detach", NAME, "--yes", "--at", at)
+        detach = ("attach", NAME, "--detach", "--yes", "--at", at)
         with program.writing():
             seconds = run(*attach, until=lambda: program.coded() > count // 3)
             killed_at = program.coded()

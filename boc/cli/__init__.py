@@ -16,6 +16,7 @@ import click
 from boc import __version__
 from boc.cli import settings
 from boc.cli.commands import (
+    add,
     attach,
     build_codebook,
     compact,
@@ -23,7 +24,6 @@ from boc.cli.commands import (
     convert,
     copy,
     delete,
-    detach,
     doctor,
     duplicates,
     evaluate,
@@ -45,7 +45,7 @@ from boc.errors import BocError, BocWarning, advice
 
 SECTIONS = {
     "Get or make an encoder": (model, train, convert, extract, evaluate),
-    "Make an index": (build_codebook, index, sync, attach, detach, tune),
+    "Make an index": (build_codebook, index, add, sync, attach, tune),
     "Search": (search, serve, query, explain),
     "Look after indexes": (info, verify, copy, duplicates, compact, delete),
     "Look after boc": (doctor, completion),

@@ -21,7 +21,7 @@ from boc.cli.options import CodeType
 SHARED_OPTIONS = ("at", "encoder", "device")
 HAVE_THEIR_ENCODER = {"search", "query", "explain", "serve"}
 """Commands that use the encoder of the index; the shared setting of an encoder is for making indexes."""
-THIS_TIME = {"all", "append", "apply", "replace", "yes"}
+THIS_TIME = {"all", "apply", "detach", "replace", "yes"}
 """Options that are never settings, so that an old line in a file cannot replace an index."""
 NOT_IN_FILES = {"spice": "is a command to run, which is no setting of a file; give it as --spice"}
 OTHERS = ("BOC_CONFIG", "BOC_MODELS", *SECRETS.values())

@@ -20,7 +20,7 @@ from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError, SourceError
 from boc.indexes.learn import Progress as Progress
 from boc.indexes.learn import fit_code
-from boc.indexes.load import DEFAULT_RM, append_items, delete_items, load_index, new_manifest
+from boc.indexes.load import DEFAULT_RM, add_features, delete_items, load_index, new_manifest
 from boc.indexes.stored import stored_manifest
 from boc.inputs.extraction import Extraction
 from boc.inputs.feature_files import FeatureFiles
@@ -80,7 +80,8 @@ def build_index(
 ) -> LoadReport:
     """Make the index ``name`` from everything in ``source``. After a kill the same call continues where it stopped.
 
-    The index is published as a whole at the end. An index with the same contents is left unchanged.
+    The index is published as a whole at the end. An index of the same feature files is left unchanged; BocError if
+    there is another one of this name.
 
     Parameters
     ----------
@@ -136,6 +137,12 @@ def build_index(
     sources = _paths(source)
     if shard is not None and not all(path.suffix.lower() in SUFFIXES for path in sources):
         raise BocError("--shard loads parts of feature files; encode the pictures first, with boc extract --shard")
+    if existed and not replace and not _are_features(sources):
+        opened(sources, ids, images)  # an error of the source comes first
+        raise BocError(
+            f"{at} has an index {name!r}; bring it in line with its pictures by boc sync, add others by boc add, or "
+            "make it again with --replace"
+        )
     paths, made, states = _feature_files(
         name, sources, ids, images, at, encoder, device, keeps_concepts, progress, ocr=ocr
     )
@@ -164,8 +171,10 @@ def build_index(
         held = existed and (not replace or shard is not None)
         same = held and backend.open(name).manifest.same_contents(manifest)
         if existed and not replace and not same:
-            kept = f" (its vectors wait for that in {made})" if made is not None else ""
-            raise BocError(f"{at} has an index {name!r} of something else; add --replace{kept}, or choose another name")
+            raise BocError(
+                f"{at} has an index {name!r} of something else; make it again with --replace, add these items by "
+                "boc add, or choose another name"
+            )
         if not same:
             total = file.count("image") + file.count("text")
             for done in load_index(file, at, name, codec, manifest, table, as_stored=copied is not None, part=shard):
@@ -177,7 +186,7 @@ def build_index(
     return report
 
 
-def append(
+def add_items(
     name: str,
     source: Path | str | Sequence[Path | str],
     *,
@@ -212,7 +221,7 @@ def append(
         total = file.count("image") + file.count("text")
         if not total:
             raise SourceError(f"{file.path}: holds no items; there is nothing to add")
-        for done in append_items(file, at, name, table):
+        for done in add_features(file, at, name, table):
             progress("indexing", done, total)
         grown = sum(backend.open(name).manifest.items.values()) - sum(manifest.items.values())
         report = LoadReport(file.count("image"), file.count("text"), file.failed, replaced=max(0, total - grown))
@@ -231,6 +240,11 @@ def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list
 
 def _paths(source: Path | str | Sequence[Path | str]) -> list[Path]:
     return [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
+
+
+def _are_features(sources: Sequence[Path]) -> bool:
+    """Whether all sources are feature files with vectors."""
+    return all(path.suffix.lower() in SUFFIXES and path.is_file() and is_embeddings(path) for path in sources)
 
 
 def codec_maker(code: str | Code | SurrogateCodec) -> Callable[[Identity], SurrogateCodec]:
@@ -267,7 +281,7 @@ def _feature_files(
 ) -> tuple[list[Path], Path | None, dict[str, State]]:
     """The embeddings files of the sources, the temporary one that was made here, and the states that the files of its
     pictures had before they were read."""
-    if all(path.suffix.lower() in SUFFIXES and path.is_file() and is_embeddings(path) for path in sources):
+    if _are_features(sources):
         if ids is not None:
             raise BocError(NARROWED)
         if ocr:

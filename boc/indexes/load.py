@@ -1,4 +1,4 @@
-"""Feature files to indexes: fit a code, load, append, delete. ``boc.indexes.build`` starts from pictures."""
+"""Feature files to indexes: fit a code, load, add, delete. ``boc.indexes.build`` starts from pictures."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def write_items(
         yield done
 
 
-def append_items(
+def add_features(
     file: FeatureFile | FeatureFiles, at: str, name: str, metadata: Metadata | None = None
 ) -> Iterator[int]:
     """Add all items of ``file`` to index ``name`` with its code, replacing items with the same ids.

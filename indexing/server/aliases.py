@@ -155,7 +155,7 @@ def check_own(generation: Generation | None) -> None:
         name = generation.name
         raise BackendError(
             f"{name} is an index of another program, with a code attached to its documents; boc attach {name} adds to "
-            f"them, boc detach {name} takes it away"
+            f"them, boc attach {name} --detach takes it away"
         )
 
 
@@ -207,7 +207,8 @@ def _check_object(found: Sequence[Generation], indices: Json) -> None:
             if any(there.get(field, {}).get("type") != told["type"] for field, told in wanted.items()):
                 raise BackendError(
                     f"the field {OBJECT!r} of {physical} is not mapped as boc attach did it: the index was made again; "
-                    f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat boc detach and attach"
+                    f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat boc attach, first "
+                    "with --detach"
                 )
 
 

@@ -240,7 +240,7 @@ def _theirs(transport: Transport, name: str) -> Json:
     ((_, entry),) = there.items()
     mapping: Json = entry.get("mappings", {})
     if "boc" in mapping.get("_meta", {}):
-        raise BackendError(f"{name} is an index of boc; add to it with boc index {name} FEATURES --append")
+        raise BackendError(f"{name} is an index of boc; add to it with boc add {name} FEATURES")
     if mapping.get("_source", {}).get("enabled") is False:
         raise BackendError(f"{name} keeps no _source, so its documents cannot be updated; make it again with _source")
     return mapping

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import click
 
 from boc.cli import options
-from boc.cli.commands import sync
 
 if TYPE_CHECKING:
     from socket import socket
@@ -60,15 +59,6 @@ if TYPE_CHECKING:
     help="Log each request on stderr as a line of this form, without token, query and ids.",
 )
 @click.option("--log-queries", is_flag=True, help="Log the addresses of requests too: sentences and ids, no token.")
-@click.option(
-    "--sync",
-    "folders",
-    multiple=True,
-    type=options.PATH,
-    metavar="FOLDER",
-    help="Keep NAME in line with this folder of pictures, as boc sync --watch does; can be repeated.",
-)
-@options.ocr
 @options.at
 @options.encoder
 @options.device
@@ -84,8 +74,6 @@ def command(
     workers: int,
     log: Form | None,
     log_queries: bool,
-    folders: tuple[Path, ...],
-    ocr: bool,
     at: str,
     encoder: str | None,
     device: str,
@@ -97,7 +85,6 @@ def command(
     \b
     Examples: boc serve photos --open
               boc serve photos album
-              boc serve photos --sync ~/Pictures
               boc serve photos --at elastic+https://USER@HOST:9200 --port 8080
               BOC_TOKEN=$(openssl rand -hex 16) boc serve photos --host 0.0.0.0 --allow-host pictures.example.org
               boc serve photos --workers 4 --log json
@@ -123,13 +110,9 @@ def command(
     if api_only and browse:
         raise click.UsageError("--api-only serves no page that --open could open; leave one of them out")
     names = tuple(dict.fromkeys(names))
-    if ocr and not folders:
-        raise click.UsageError("--ocr is for the pictures of --sync FOLDER; name the folder, or leave --ocr out")
-    if folders and len(names) > 1:
-        raise click.UsageError("--sync goes with one NAME; keep others in line with boc sync --watch")
     folder = cache or default_cache()
     settings = Settings(names[0], at, host, hosts, token, folder, log_queries=log_queries, api_only=api_only)
-    with listen(host, port) as sock, sync.beside(names[0], folders, at, encoder, device, ocr=ocr):
+    with listen(host, port) as sock:
         address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}/"
 
         def ready() -> None:

@@ -106,7 +106,7 @@ def test_file_and_environment_say_the_same_as_the_flag(
 
 
 def test_what_is_done_once_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    for command, option in (("delete", "all"), ("index", "replace"), ("index", "append"), ("convert", "replace")):
+    for command, option in (("delete", "all"), ("index", "replace"), ("convert", "replace")):
         monkeypatch.setenv(settings.variable(command, option), "1")
         with pytest.raises(ConfigError, match=f"no option '{option}'"):
             config.read(write(f"[{command}]\n{option} = true"), settings.rules(main))

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from boc import Searcher, append, build_index, copy_index, delete, plugins
+from boc import Searcher, add_items, build_index, copy_index, delete, plugins
 from boc.errors import BocError, FeatureFileError
 from boc.evaluate.verify import verify
 from boc.inputs.feature_writer import FeatureWriter
@@ -82,7 +82,7 @@ def test_of_an_export_other_indexes_can_be_made(library: Path, at: str, tmp_path
     assert (first.fields["year"], first.fields["width"]) == (2019, "wide")
     assert "width" not in second.fields
     delete("photos", ["003.png"], at=at)
-    assert append("photos", tmp_path / "photos.h5", at=at).replaced == 119
+    assert add_items("photos", tmp_path / "photos.h5", at=at).replaced == 119
     with pytest.raises(BocError, match="holds no concept sets"):
         build_index("other", tmp_path / "photos.h5", at=at, rerank="mrsw")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boc import append, build_index, copy_index, delete, plugins
+from boc import add_items, build_index, copy_index, delete, plugins
 from boc.evaluate.verify import verify
 from boc.inputs.features import FeatureFile
 from boc.names import VECTOR_DTYPES
@@ -40,7 +40,7 @@ def test_whatever_is_done_with_an_index_keeps_its_rounding(
     build_index("photos", features, at=at, code=code, vectors=dtype)
     assert_holds(backend.open("photos"), features, dtype)
     delete("photos", ["003.png", "004.png"], at=at)
-    assert append("photos", features, at=at).replaced == 118
+    assert add_items("photos", features, at=at).replaced == 118
     assert_holds(backend.open("photos"), features, dtype)
     backend.compact("photos")
     assert_holds(backend.open("photos"), features, dtype)

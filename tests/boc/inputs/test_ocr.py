@@ -13,10 +13,10 @@ from PIL import Image, ImageDraw, ImageFont
 
 from boc import Searcher, build_index, plugins, sync_index
 from boc.errors import BocError, BocWarning
+from boc.indexes import sync
 from boc.inputs import ocr
-from boc.synchronise import sync
 from boc.types import ImageRef
-from tests.boc.synchronise.collections_of_files import Counting
+from tests.boc.indexes.collections_of_files import Counting
 from tests.helpers import boc
 
 installed = pytest.mark.skipif(

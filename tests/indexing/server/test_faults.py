@@ -494,7 +494,7 @@ def test_a_node_of_three_is_killed(
     cluster.nodes[2].start()
     wait_for(cluster, "green")
 
-    process = start("index", name, new.path, "--append", "--at", at)
+    process = start("add", name, new.path, "--at", at)
     time.sleep(2)
     cluster.nodes[1].kill()
     code, said = finish(process)
@@ -502,7 +502,7 @@ def test_a_node_of_three_is_killed(
     wait_for(cluster, "green")
     if code:
         assert said.splitlines()[-1].startswith("Error: ")
-        run("index", name, new.path, "--append", "--at", at)
+        run("add", name, new.path, "--at", at)
     found = {item.id: item for item in plugins.backend(at).open(name).items()}
     assert found == {item.id: item for made in (old, new) for item in made.index.items()}
 

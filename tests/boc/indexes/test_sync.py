@@ -18,8 +18,8 @@ from PIL import Image
 
 from boc import Searcher, build_index, copy_index, plugins, sync_index
 from boc.errors import BocError, BocWarning, SourceError
-from boc.synchronise import sync
-from tests.boc.synchronise.collections_of_files import (
+from boc.indexes import sync
+from tests.boc.indexes.collections_of_files import (
     CODE,
     CONTENTS,
     NAMES,

@@ -20,8 +20,8 @@ import pytest
 
 from boc.cli.commands.sync import beside
 from boc.errors import BocError
-from boc.synchronise.sync import SyncReport, sync_index
-from tests.boc.synchronise.collections_of_files import Counting, Files, held, new
+from boc.indexes.sync import SyncReport, sync_index
+from tests.boc.indexes.collections_of_files import Counting, Files, held, new
 from tests.helpers import boc
 
 pytest.importorskip("watchfiles")
@@ -38,7 +38,7 @@ def until(true: Callable[[], bool]) -> None:
 @contextmanager
 def watching(name: str, folder: Path, at: str) -> Iterator[list[SyncReport | BocError]]:
     """What a watch tells while the block runs."""
-    from boc.synchronise.watch import watch
+    from boc.indexes.watch import watch
 
     told: list[SyncReport | BocError] = []
     stop = threading.Event()
@@ -96,7 +96,7 @@ def test_changes_are_taken_in_and_a_disk_that_goes_removes_nothing(encoder: Coun
 def test_a_place_that_is_away_does_not_keep_the_others_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, some: bool
 ) -> None:
-    from boc.synchronise import watch
+    from boc.indexes import watch
 
     monkeypatch.setattr(watch, "LOOK", 20)
     (tmp_path / "there").mkdir()
@@ -106,7 +106,7 @@ def test_a_place_that_is_away_does_not_keep_the_others_busy(
 
 
 def test_a_watch_takes_the_parameters_of_a_sync() -> None:
-    from boc.synchronise import watch
+    from boc.indexes import watch
 
     once, always = (signature(function).parameters for function in (sync_index, watch.watch))
     assert once.keys() - {"remove_many"} == always.keys() - {"told", "stop"}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from boc.errors import BocError
 from boc.indexes.build import PLACE, Progress
+from boc.indexes.sync import SyncReport, open_pictures, synchronise
 from boc.inputs.metadata import Metadata
 from boc.search.searcher import Searcher
-from boc.synchronise.sync import SyncReport, open_pictures, synchronise
 
 QUIET = 300  # ms without a change after which changes are processed
 LONGEST = 2000  # ms after which they are processed although others follow

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from boc import plugins
 from boc.errors import BocError, SourceError
 from boc.indexes.build import PLACE, Progress, encoded_file, opened
+from boc.indexes.compare import Known, compare_pictures, compare_sentences, text_fact
 from boc.indexes.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, put_items
 from boc.indexes.stored import stored_rows
 from boc.inputs import ocr as words
@@ -27,7 +28,6 @@ from boc.inputs.metadata import Metadata
 from boc.inputs.prepare_pool import advised, preparing
 from boc.inputs.sources import Source
 from boc.search.searcher import Searcher
-from boc.synchronise.compare import Known, compare_pictures, compare_sentences, text_fact
 from boc.types import MODALITIES, ImageRef, Item
 
 if TYPE_CHECKING:
