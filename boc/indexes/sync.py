@@ -78,6 +78,7 @@ def sync_index(
     remove_many: bool = False,
     ocr: bool = False,
     device: str = "auto",
+    chunk: int = CHUNK,
     progress: Progress = lambda label, done, total: None,
 ) -> SyncReport:
     """Bring the index ``name`` in line with ``source``. After a kill the same call continues.
@@ -107,6 +108,8 @@ def sync_index(
         Read the words inside pictures of which the index does not hold them yet.
     device : str, default="auto"
         Device that the encoder runs on: cpu, cuda, or auto.
+    chunk : int, default=4096
+        Items encoded per commit, the most that a kill can lose.
     progress : callable, optional
         Called as ``progress(label, done, total)`` after each batch.
 
@@ -119,7 +122,16 @@ def sync_index(
         _ = searcher.encoder  # EncoderError if it is another one
     items = open_pictures(paths, ids, images, keep_missing=keep_missing)
     return synchronise(
-        name, at, searcher, items, table, keep_missing=keep_missing, remove_many=remove_many, ocr=ocr, progress=progress
+        name,
+        at,
+        searcher,
+        items,
+        table,
+        keep_missing=keep_missing,
+        remove_many=remove_many,
+        ocr=ocr,
+        chunk=chunk,
+        progress=progress,
     )
 
 
@@ -145,6 +157,7 @@ def synchronise(
     keep_missing: bool = False,
     remove_many: bool = False,
     ocr: bool = False,
+    chunk: int = CHUNK,
     progress: Progress = lambda label, done, total: None,
 ) -> SyncReport:
     """As ``sync_index``, with an open index and source; the encoder of ``searcher`` is loaded if it is needed."""
@@ -158,7 +171,7 @@ def synchronise(
         words.check_installed()
         if manifest.fields.get("ocr") != words.FIELDS["ocr"] or "ocr" in manifest.table_facts:
             raise BocError(f"{name} has no field for the words inside pictures; make it again with --replace --ocr")
-    work = _Sync(name, at, searcher, source, table, ocr=ocr)
+    work = _Sync(name, at, searcher, source, table, ocr=ocr, chunk=chunk)
     work.check_removal(keep_missing=keep_missing, remove_many=remove_many)
     return work.run(progress)
 
@@ -167,9 +180,10 @@ class _Sync:
     """One sync: compare, then commit the changes."""
 
     def __init__(
-        self, name: str, at: str, searcher: Searcher, source: Source, table: Metadata | None, *, ocr: bool
+        self, name: str, at: str, searcher: Searcher, source: Source, table: Metadata | None, *, ocr: bool, chunk: int
     ) -> None:
         self._name, self._at, self._searcher, self._ocr = name, at, searcher, ocr
+        self._chunk, self._read_chunk = chunk, min(READ, chunk)
         self._index: Index = searcher.index
         self._backend = plugins.backend(at)
         manifest = self._index.manifest
@@ -214,9 +228,9 @@ class _Sync:
     def run(self, progress: Progress) -> SyncReport:
         """Do it, in as many commits as there are chunks to encode."""
         failed: list[tuple[str, str]] = []
-        chunks = [self._new[start : start + CHUNK] for start in range(0, len(self._new), CHUNK)]
+        chunks = [self._new[start : start + self._chunk] for start in range(0, len(self._new), self._chunk)]
         for number, chunk in enumerate(chunks or [[]]):
-            path = self._encoded(chunk, number * CHUNK, progress)
+            path = self._encoded(chunk, number * self._chunk, progress)
             leaving = [*(self._vacated if number == 0 else []), *(self._gone if number + 1 >= len(chunks) else [])]
             if path is None and not (self._rewritten or leaving or self._is_outdated()):
                 break
@@ -254,12 +268,12 @@ class _Sync:
         self._index = self._backend.open(self._name)
 
     def _read(self, progress: Progress) -> None:
-        """Read the words inside pictures that are in the index without them, in commits of ``READ``."""
+        """Read the words inside pictures that are in the index without them, in commits of a few."""
         items = self._index.find(self._unread)
         images = [ImageRef(item.id, Path(item.content)) for item in items]
         with preparing(words.words_inside, images, advised(len(images))) as found:
-            for start in range(0, len(items), READ):
-                batch = items[start : start + READ]
+            for start in range(0, len(items), self._read_chunk):
+                batch = items[start : start + self._read_chunk]
                 told = [replace(item, fields={**item.fields, **next(found)}) for item in batch]
                 with self._editor() as editor:
                     editor.put(told, *stored_rows(self._index, batch))
