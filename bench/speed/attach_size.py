@@ -5,7 +5,7 @@
 Starts each server on this machine (a kind of tests/servers), writes ``documents`` with a mapping of its own, and runs
 ``boc attach`` with its default code: killed when a third of the documents have it, and repeated. The program updates
 fields, replaces documents and adds new ones all the time. When it has stopped, ``boc attach`` runs once more, since
-replaced documents lost their code; then all is compared, and ``boc detach`` is killed and repeated too.
+replaced documents lost their code; then all is compared, and ``boc attach --detach`` is killed and repeated too.
 
 Columns: ``written`` are the writes of the other program meanwhile; ``attach_s`` and ``detach_s`` seconds of all runs of
 a command together, ``again`` the documents that the last attach wrote. ``pairs`` and ``mismatches`` are those of boc

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.atomic_files import replacing
 from boc.errors import BocError
 
 BETA = 1.2
@@ -56,12 +55,6 @@ def rouge_l_matrix(
         relevance[:, first : first + block] = _rouge_l_columns(ids, references, edges[:-1] - edges[0], len(number))
         tick(relevance[:, first : first + block].size)
     return relevance
-
-
-def write_relevance(path: Path, relevance: NDArray[np.float32]) -> None:
-    """Write a relevance matrix in the published format: float32, little-endian, no header."""
-    with replacing(path) as temporary:
-        relevance.astype("<f4", copy=False).tofile(temporary)
 
 
 def read_relevance(path: Path, n_texts: int) -> NDArray[np.float32]:
@@ -156,16 +149,8 @@ def _lcs_lengths(masks: NDArray[np.uint64], candidate: Iterable[int]) -> NDArray
                 carry = over | (total < carry)
             np.bitwise_xor(v, met, out=v)
             v |= total
-    lengths: NDArray[np.int64] = _count_bits(~V).sum(axis=0)
+    lengths: NDArray[np.int64] = np.bitwise_count(~V).sum(axis=0, dtype=np.int64)
     return lengths
-
-
-def _count_bits(x: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Ones in each word, by sums of ever wider fields; numpy 1 has no bitwise_count."""
-    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return (x * np.uint64(0x0101010101010101) >> np.uint64(56)).astype(np.int64)
 
 
 def _f_measure(precision: NDArray[np.float64], recall: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_in
@@ -20,7 +20,7 @@ from boc.codecs import Code, SurrogateCodec, parse_code
 from boc.errors import BocError, SourceError
 from boc.indexes.learn import Progress as Progress
 from boc.indexes.learn import fit_code
-from boc.indexes.load import DEFAULT_RM, add_features, delete_items, load_index, new_manifest
+from boc.indexes.load import DEFAULT_RM, add_features, digest_of, load_index, new_manifest
 from boc.indexes.stored import stored_manifest
 from boc.inputs.extraction import Extraction
 from boc.inputs.feature_files import FeatureFiles
@@ -34,10 +34,11 @@ from boc.plugins import check_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from boc.plugins import Backend, Encoder
+    from boc.plugins import Backend, Encoder, Index
     from boc.types import Identity, Item
 
 PLACE = "file:boc-data"
+LOOKED_UP = 1000  # ids looked up or deleted at a time
 NARROWED = "ids narrow an extraction (--ids); give them to boc extract, or index the pictures"
 
 
@@ -235,7 +236,30 @@ def delete(name: str, ids: Sequence[str], *, at: str = PLACE) -> tuple[int, list
 
     BackendError if the index would be empty.
     """
-    return delete_items(at, name, ids)
+    backend = plugins.backend(at)
+    index = backend.open(check_name(name))
+    distinct = list(dict.fromkeys(ids))
+    unknown = set(_unknown(index, distinct))
+    known = [key for key in distinct if key not in unknown]
+    if known:
+        with backend.edit(name) as editor:
+            for start in range(0, len(known), LOOKED_UP):
+                editor.delete(known[start : start + LOOKED_UP])
+            editor.commit(digest_of(index.manifest.source, "without", *sorted(known)))
+    return len(known), [key for key in distinct if key in unknown]
+
+
+def _unknown(index: Index, ids: Sequence[str]) -> Iterator[str]:
+    """Yield the ids without an item."""
+    for start in range(0, len(ids), LOOKED_UP):
+        asked = list(ids[start : start + LOOKED_UP])
+        while asked:
+            try:
+                index.find(asked)
+                break
+            except KeyError as error:
+                asked.remove(error.args[0])
+                yield error.args[0]
 
 
 def _paths(source: Path | str | Sequence[Path | str]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Feature files to indexes: fit a code, load, add, delete. ``boc.indexes.build`` starts from pictures."""
+"""Feature files to indexes: fit a code, load, add. ``boc.indexes.build`` starts from pictures."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ from boc.types import (
 )
 
 if TYPE_CHECKING:
-    from boc.plugins import Index, IndexEditor, IndexWriter
+    from boc.plugins import IndexEditor, IndexWriter
 
 BATCH = 4096  # items encoded and added at a time
 CONCEPT_BATCH = 256  # items encoded and added at a time with concept sets, which are many times larger
 DEFAULT_RM = 10.0
-FOUND = 1000  # ids looked up at a time
 
 
 class Vectors(Protocol):
@@ -167,7 +166,7 @@ def add_features(
         yield from put_items(editor, file, codec, manifest, metadata)
         sets = manifest.concept_dtype is not None or codec.reads_concepts
         given = sorted({*manifest.table_facts, *facts_among(metadata)})
-        editor.commit(_digest(manifest.source, _source(file, metadata, sets=sets)), table_facts=given)
+        editor.commit(digest_of(manifest.source, _source(file, metadata, sets=sets)), table_facts=given)
 
 
 def put_items(
@@ -184,24 +183,6 @@ def put_items(
             editor.put(*batch)
         done += count
         yield done
-
-
-def delete_items(at: str, name: str, ids: Sequence[str]) -> tuple[int, list[str]]:
-    """Delete items from index ``name``; return how many were deleted, and the unknown ids.
-
-    BackendError if the index would be empty.
-    """
-    backend = plugins.backend(at)
-    index = backend.open(check_name(name))
-    distinct = list(dict.fromkeys(ids))
-    unknown = set(_unknown(index, distinct))
-    known = [key for key in distinct if key not in unknown]
-    if known:
-        with backend.edit(name) as editor:
-            for start in range(0, len(known), FOUND):
-                editor.delete(known[start : start + FOUND])
-            editor.commit(_digest(index.manifest.source, "without", *sorted(known)))
-    return len(known), [key for key in distinct if key in unknown]
 
 
 def batches(file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: Manifest) -> Iterator[Batch]:
@@ -307,10 +288,11 @@ def _source(file: FeatureFile | FeatureFiles, metadata: Metadata | None, *, sets
     """Digest of what an index takes of a file: its list of items with their vectors, the concept sets if ``sets`` are
     read, and the metadata."""
     parts = [file.header.source, file.contents(sets=sets)]
-    return _digest(*parts, *([] if metadata is None else [metadata.digest]))
+    return digest_of(*parts, *([] if metadata is None else [metadata.digest]))
 
 
-def _digest(*parts: str) -> str:
+def digest_of(*parts: str) -> str:
+    """Return the digest of a list of texts, hexadecimal."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -371,16 +353,3 @@ def _check_items(file: FeatureFile | FeatureFiles, metadata: Metadata | None) ->
             BocWarning(f"{len(strange)} lines of the metadata are of no item here (such as {strange[0]!r})"),
             stacklevel=2,
         )
-
-
-def _unknown(index: Index, ids: Sequence[str]) -> Iterator[str]:
-    """Yield the ids without an item."""
-    for start in range(0, len(ids), FOUND):
-        asked = list(ids[start : start + FOUND])
-        while asked:
-            try:
-                index.find(asked)
-                break
-            except KeyError as error:
-                asked.remove(error.args[0])
-                yield error.args[0]

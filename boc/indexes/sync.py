@@ -79,6 +79,7 @@ def sync_index(
     ocr: bool = False,
     device: str = "auto",
     chunk: int = CHUNK,
+    searcher: Searcher | None = None,
     progress: Progress = lambda label, done, total: None,
 ) -> SyncReport:
     """Bring the index ``name`` in line with ``source``. After a kill the same call continues.
@@ -110,6 +111,8 @@ def sync_index(
         Device that the encoder runs on: cpu, cuda, or auto.
     chunk : int, default=4096
         Items encoded per commit, the most that a kill can lose.
+    searcher : Searcher, optional
+        The open index, whose encoder is used again.
     progress : callable, optional
         Called as ``progress(label, done, total)`` after each batch.
 
@@ -117,61 +120,26 @@ def sync_index(
     """
     paths = [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
-    searcher = Searcher.open(name, at, encoder=encoder, device=device)
-    if encoder is not None and encoder != searcher.index.manifest.identity.spec:
-        _ = searcher.encoder  # EncoderError if it is another one
-    items = open_pictures(paths, ids, images, keep_missing=keep_missing)
-    return synchronise(
-        name,
-        at,
-        searcher,
-        items,
-        table,
-        keep_missing=keep_missing,
-        remove_many=remove_many,
-        ocr=ocr,
-        chunk=chunk,
-        progress=progress,
-    )
-
-
-def open_pictures(
-    paths: Sequence[Path], ids: Path | None = None, images: Path | None = None, *, keep_missing: bool = False
-) -> Source:
-    """The items of folders or a table. SourceError for feature files, whose vectors tell nothing of files."""
-    found = opened(paths, ids, images, detachable=keep_missing)
-    if found is None or found.file is not None:
+    if searcher is None:
+        searcher = Searcher.open(name, at, encoder=encoder, device=device)
+        if encoder is not None and encoder != searcher.index.manifest.identity.spec:
+            _ = searcher.encoder  # EncoderError if it is another one
+    items = opened(paths, ids, images, detachable=keep_missing)
+    if items is None or items.file is not None:
         raise SourceError(
             f"{paths[0]} is a feature file; give the folders of pictures, or the CSV, that it was made from"
         )
-    return found
-
-
-def synchronise(
-    name: str,
-    at: str,
-    searcher: Searcher,
-    source: Source,
-    table: Metadata | None = None,
-    *,
-    keep_missing: bool = False,
-    remove_many: bool = False,
-    ocr: bool = False,
-    chunk: int = CHUNK,
-    progress: Progress = lambda label, done, total: None,
-) -> SyncReport:
-    """As ``sync_index``, with an open index and source; the encoder of ``searcher`` is loaded if it is needed."""
     manifest = searcher.index.manifest
     if any(manifest.fields.get(fact) != FACTS[fact] for fact in STATE):
         raise BocError(f"{name} does not hold the facts of files that a sync compares; make it again with --replace")
     check_fields(manifest, table)
-    if table is not None and len(strange := table.strangers(source.items)) == len(table.rows):
+    if table is not None and len(strange := table.strangers(items.items)) == len(table.rows):
         raise BocError(f"no id of the metadata is that of an item (such as {strange[0]!r}); give ids of {name}")
     if ocr:
         words.check_installed()
         if manifest.fields.get("ocr") != words.FIELDS["ocr"] or "ocr" in manifest.table_facts:
             raise BocError(f"{name} has no field for the words inside pictures; make it again with --replace --ocr")
-    work = _Sync(name, at, searcher, source, table, ocr=ocr, chunk=chunk)
+    work = _Sync(name, at, searcher, items, table, ocr=ocr, chunk=chunk)
     work.check_removal(keep_missing=keep_missing, remove_many=remove_many)
     return work.run(progress)
 
@@ -221,8 +189,8 @@ class _Sync:
         elif 2 * len(self._gone) > len(self._stored) and not remove_many:
             raise BocError(
                 f"{len(self._gone)} of the {len(self._stored)} items of {self._name} are missing (such as "
-                f"{self._gone[0]!r}); is a disk not mounted, or this another folder? Add --remove-many to remove them, "
-                "or --keep-missing to keep them"
+                f"{self._gone[0]!r}); is a disk not mounted, or this another folder? Add --missing remove-many to "
+                "remove them, or --missing keep to keep them"
             )
 
     def run(self, progress: Progress) -> SyncReport:

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from boc.errors import BocError
-from boc.indexes.build import PLACE, Progress
-from boc.indexes.sync import SyncReport, open_pictures, synchronise
-from boc.inputs.metadata import Metadata
+from boc.indexes.build import PLACE
+from boc.indexes.sync import SyncReport, sync_index
 from boc.search.searcher import Searcher
 
 
@@ -37,21 +37,18 @@ def watch(
     *,
     at: str = PLACE,
     encoder: str | None = None,
-    metadata: Path | None = None,
-    ids: Path | None = None,
+    device: str = "auto",
     images: Path | None = None,
     keep_missing: bool = False,
-    ocr: bool = False,
-    device: str = "auto",
-    progress: Progress = lambda label, done, total: None,
     stop: Callable[[], bool] = lambda: False,
     pace: Pace = Pace(),
+    **options: Any,
 ) -> None:
     """Sync the index ``name`` now and whenever files of ``source`` change, until ``stop()``; it is asked at each look.
 
     ``told`` gets the report of the first sync and of each that did something, and errors such as of a disk that is not
-    mounted, each once; then nothing is removed, and the sync is tried again. The other parameters are those of
-    ``sync_index``. BocError if the package watchfiles is not installed, or the index does not exist.
+    mounted, each once; then nothing is removed, and the sync is tried again. The other parameters and ``options``
+    are those of ``sync_index``. BocError if the package watchfiles is not installed, or the index does not exist.
     """
     paths = [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
@@ -60,10 +57,8 @@ def watch(
     for _ in moments:
         try:
             searcher = searcher.renewed()
-            table = None if metadata is None else Metadata.read(metadata)
-            items = open_pictures(paths, ids, images, keep_missing=keep_missing)
-            report = synchronise(
-                name, at, searcher, items, table, keep_missing=keep_missing, ocr=ocr, progress=progress
+            report = sync_index(
+                name, paths, at=at, images=images, keep_missing=keep_missing, searcher=searcher, **options
             )
         except BocError as found:
             if str(found) != error:

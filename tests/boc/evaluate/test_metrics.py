@@ -27,7 +27,7 @@ from boc.evaluate.metrics import (
     owners_of,
     ranks,
 )
-from boc.evaluate.relevance import rouge_l_matrix, write_relevance
+from boc.evaluate.relevance import rouge_l_matrix
 from boc.inputs.features import FeatureFile
 from tests.helpers import boc
 
@@ -363,10 +363,10 @@ def test_the_command_takes_a_matrix_of_these_items_only(
     gallery_file: tuple[Path, Gallery, NDArray[np.float32]], tmp_path: Path
 ) -> None:
     path, _, relevance = gallery_file
-    write_relevance(tmp_path / "rouge.f32", relevance)
+    relevance.tofile(tmp_path / "rouge.f32")
     own = boc("evaluate", path, "--ndcg", "rouge-l", "--json").stdout
     assert boc("evaluate", path, "--json", "--ndcg", tmp_path / "rouge.f32").stdout == own
-    write_relevance(tmp_path / "other.f32", relevance[:, :-1])
+    relevance[:, :-1].tofile(tmp_path / "other.f32")
     refused = boc("evaluate", path, "--ndcg", tmp_path / "other.f32")
     assert refused.exit_code == 1
     assert "the relevance matrix is for 80 captions and 39 pictures, there are 80 and 40" in refused.stderr

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from boc.errors import BocError
-from boc.evaluate.relevance import read_relevance, rouge_l_matrix, write_relevance
+from boc.evaluate.relevance import read_relevance, rouge_l_matrix
 
 # Spaces, so that empty tokens occur; capitals, to be lowered; few letters, so that much is common.
 SENTENCE = st.text("ab AB", max_size=9) | st.lists(st.sampled_from("abcdeA"), max_size=150).map(" ".join)
@@ -111,7 +111,7 @@ def some_relevance() -> NDArray[np.float32]:
 
 def test_a_relevance_file_is_the_bare_floats_row_by_row(tmp_path: Path) -> None:
     path = tmp_path / "spice.npy"
-    write_relevance(path, some_relevance())
+    some_relevance().tofile(path)
     assert path.read_bytes() == b"".join(np.float32(x).astype("<f4").tobytes() for x in some_relevance().ravel())
     found = read_relevance(path, 2)
     assert isinstance(found, np.memmap)
@@ -127,13 +127,13 @@ def test_relevance_files_that_are_none_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(BocError, match="0 bytes are no float32 rows of 2 captions"):
         read_relevance(path, 2)
-    write_relevance(path, some_relevance())
+    some_relevance().tofile(path)
     with pytest.raises(BocError, match="24 bytes are no float32 rows of 4 captions"):
         read_relevance(path, 4)
     np.save(path.with_suffix(".npy"), some_relevance(), allow_pickle=False)
     with pytest.raises(BocError, match="has a numpy header"):
         read_relevance(path.with_suffix(".npy"), 2)
-    write_relevance(path, np.full((2, 3), -7, dtype=np.float32))
+    np.full((2, 3), -7, dtype=np.float32).tofile(path)
     with pytest.raises(BocError, match="holds -7, relevance is 0 or more"):
         read_relevance(path, 2)
 
@@ -142,6 +142,6 @@ def test_relevance_files_that_are_none_are_refused(tmp_path: Path) -> None:
 def test_an_unfilled_cell_is_named_by_its_row(tmp_path: Path, row: int) -> None:
     relevance = np.zeros((2048, 2), dtype=np.float32)
     relevance[row, 1] = -1
-    write_relevance(tmp_path / "r.f32", relevance)
+    relevance.tofile(tmp_path / "r.f32")
     with pytest.raises(BocError, match=rf"unfilled cells \(-1\), the first in row {row};"):
         read_relevance(tmp_path / "r.f32", 2048)

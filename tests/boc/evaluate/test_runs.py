@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from boc.errors import BocError, FeatureFileError
 from boc.evaluate import runs
 from boc.evaluate.metrics import evaluate, evaluate_ndcg
-from boc.evaluate.relevance import write_relevance
 from boc.evaluate.runs import Gallery
 from boc.indexes.build import build_index
 from boc.inputs.feature_writer import FeatureWriter
@@ -117,7 +116,7 @@ def test_an_index_that_cuts_nothing_off_is_measured_as_its_features(tmp_path: Pa
     shared = {"code": "scalar(plain=true, shift=true)", "rm": 60, "rerank": metric}
     build_index("all", path, at=at, concepts="float16", **shared)
     relevance = np.float32(np.random.default_rng(0).random((60, 12)))
-    write_relevance(tmp_path / "r.f32", relevance)
+    relevance.tofile(tmp_path / "r.f32")
     options = ("--fold", 5, "--ndcg", tmp_path / "r.f32", "--json")
     dense = json.loads(boc("evaluate", path, "--score", metric, *options).stdout)
     found = json.loads(boc("evaluate", path, "--name", "all", "--at", at, *options).stdout)
@@ -221,6 +220,6 @@ def test_a_relevance_file_of_other_pictures_is_refused_before_anything_is_scored
     models: list[Path], tmp_path: Path
 ) -> None:
     gallery = Gallery.of(models[0])
-    write_relevance(tmp_path / "other.f32", gallery.relevance()[:, :-1])
+    gallery.relevance()[:, :-1].tofile(tmp_path / "other.f32")
     with pytest.raises(BocError, match="for 11 captions and 4 pictures, there are 11 and 5"):
         gallery.relevance(tmp_path / "other.f32")

@@ -94,7 +94,7 @@ STEPS = st.lists(st.lists(OPERATIONS, max_size=8), min_size=1, max_size=4)
 
 
 @pytest.mark.slow
-@settings(max_examples=50, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # to shrink one takes minutes
+@settings(max_examples=30, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # to shrink one takes minutes
 @given(steps=STEPS, breaks=st.lists(st.integers(1, 12), min_size=4, max_size=4))
 def test_after_any_operations_the_index_is_as_if_made_again(
     steps: list[list[tuple[str, ...]]], breaks: list[int]

@@ -67,4 +67,4 @@ def test_8_bits_are_chosen_and_told_by_commands(library: Path, tmp_path: Path) -
     assert "up to date" in again.stdout
     other = boc("index", "photos", features, "--at", at, "--vectors", "float16")
     assert other.exit_code == 1
-    assert "add --replace" in other.stderr
+    assert "--replace" in other.stderr

@@ -6,13 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from boc.errors import BocError
-from boc.indexes.sync import SyncReport, sync_index
+from boc.indexes.sync import SyncReport
 from boc.indexes.watch import Moments, Pace, watch
 from tests.boc.indexes.collections_of_files import Counting, Files, held, new
 
@@ -92,10 +91,3 @@ def test_a_place_that_is_away_does_not_keep_the_others_busy(tmp_path: Path, some
     places = [tmp_path / "there", tmp_path / "away"]
     moments = Moments(places, lambda: next(looks, None) is None, QUICK, some=some)
     assert len(list(moments)) == (1 if some else 6)
-
-
-def test_a_watch_takes_the_parameters_of_a_sync() -> None:
-    once, always = (signature(function).parameters for function in (sync_index, watch))
-    assert once.keys() - {"remove_many", "chunk"} == always.keys() - {"told", "stop", "pace"}
-    shared = once.keys() & always.keys() - {"progress"}  # a function without effect by default
-    assert all(once[name].default == always[name].default for name in shared)
