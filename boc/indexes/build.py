@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 PLACE = "file:boc-data"
 LOOKED_UP = 1000  # ids looked up or deleted at a time
-NARROWED = "ids narrow an extraction (--ids); give them to boc extract, or index the pictures"
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,6 @@ def build_index(
     vectors: VectorDtype | None = None,
     concepts: ConceptDtype | None = None,
     metadata: Metadata | Path | str | None = None,
-    ids: Path | None = None,
     images: Path | None = None,
     replace: bool = False,
     ocr: bool = False,
@@ -109,8 +107,6 @@ def build_index(
         Store concept sets with this type; default: "float16" if ``rerank`` needs them.
     metadata : Metadata or path of a CSV, optional
         Metadata to filter by and to show.
-    ids : path, optional
-        Only the pictures listed in this file, one id per line, and their captions.
     images : path, optional
         Folder of the pictures of a CSV; default: the folder of the CSV, or ``images`` in it.
     replace : bool, default=False
@@ -139,14 +135,12 @@ def build_index(
     if shard is not None and not all(path.suffix.lower() in SUFFIXES for path in sources):
         raise BocError("--shard loads parts of feature files; encode the pictures first, with boc extract --shard")
     if existed and not replace and not _are_features(sources):
-        opened(sources, ids, images)  # an error of the source comes first
+        opened(sources, images)  # an error of the source comes first
         raise BocError(
             f"{at} has an index {name!r}; bring it in line with its pictures by boc sync, add others by boc add, or "
             "make it again with --replace"
         )
-    paths, made, states = _feature_files(
-        name, sources, ids, images, at, encoder, device, keeps_concepts, progress, ocr=ocr
-    )
+    paths, made, states = _feature_files(name, sources, images, at, encoder, device, keeps_concepts, progress, ocr=ocr)
     with FeatureFiles(paths) as file:
         copied = file.copied if (code, vectors, concepts) == (None, None, None) else None
         if copied is not None:
@@ -194,7 +188,6 @@ def add_items(
     encoder: str | None = None,
     at: str = PLACE,
     metadata: Metadata | Path | str | None = None,
-    ids: Path | None = None,
     images: Path | None = None,
     ocr: bool = False,
     device: str = "auto",
@@ -215,9 +208,7 @@ def add_items(
         return codec.reads_concepts or manifest.concept_dtype is not None
 
     spec = encoder or manifest.identity.spec
-    paths, made, _ = _feature_files(
-        name, _paths(source), ids, images, at, spec, device, keeps_concepts, progress, ocr=ocr
-    )
+    paths, made, _ = _feature_files(name, _paths(source), images, at, spec, device, keeps_concepts, progress, ocr=ocr)
     with FeatureFiles(paths) as file:
         total = file.count("image") + file.count("text")
         if not total:
@@ -293,7 +284,6 @@ def codec_maker(code: str | Code | SurrogateCodec) -> Callable[[Identity], Surro
 def _feature_files(
     name: str,
     sources: Sequence[Path],
-    ids: Path | None,
     images: Path | None,
     at: str,
     encoder: str | None,
@@ -306,12 +296,10 @@ def _feature_files(
     """The embeddings files of the sources, the temporary one that was made here, and the states that the files of its
     pictures had before they were read."""
     if _are_features(sources):
-        if ids is not None:
-            raise BocError(NARROWED)
         if ocr:
             raise SourceError(f"{sources[0]} holds no pictures to read the words of; leave out --ocr")
         return list(sources), None, {}
-    found = opened(sources, ids, images)
+    found = opened(sources, images)
     assert found is not None  # several files would all be of vectors
     if encoder is None:
         raise BocError(_no_encoder(sources[0]))
@@ -360,15 +348,13 @@ def encoded_file(
     return path
 
 
-def opened(
-    sources: Sequence[Path], ids: Path | None, images: Path | None, *, detachable: bool = False
-) -> Source | None:
+def opened(sources: Sequence[Path], images: Path | None, *, detachable: bool = False) -> Source | None:
     """The items of one source, or of several folders; None for several feature files. ``detachable`` is as in
     ``open_folders``."""
     if len(sources) == 1:
-        return open_source(sources[0], ids, images)
+        return open_source(sources[0], None, images)
     if any(path.is_dir() for path in sources) or not any(path.exists() for path in sources):
-        return open_folders(sources, ids, detachable=detachable)
+        return open_folders(sources, detachable=detachable)
     odd = next((path for path in sources if path.is_dir() or not is_embeddings(path)), None)
     if odd is not None:
         raise BocError(f"{odd} holds no vectors; several sources must all be folders of pictures, or feature files")

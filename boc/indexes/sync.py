@@ -72,7 +72,6 @@ def sync_index(
     at: str = PLACE,
     encoder: str | None = None,
     metadata: Metadata | Path | str | None = None,
-    ids: Path | None = None,
     images: Path | None = None,
     keep_missing: bool = False,
     remove_many: bool = False,
@@ -99,7 +98,7 @@ def sync_index(
         The encoder of the index if it has moved; loaded only if there is something to encode.
     metadata : Metadata or path of a CSV, optional
         Metadata of the items; default: that which they have in the index.
-    ids, images : path, optional
+    images : path, optional
         As in ``build_index``.
     keep_missing : bool, default=False
         Keep items whose pictures or captions are not in the source; of several folders some may be gone.
@@ -124,7 +123,7 @@ def sync_index(
         searcher = Searcher.open(name, at, encoder=encoder, device=device)
         if encoder is not None and encoder != searcher.index.manifest.identity.spec:
             _ = searcher.encoder  # EncoderError if it is another one
-    items = opened(paths, ids, images, detachable=keep_missing)
+    items = opened(paths, images, detachable=keep_missing)
     if items is None or items.file is not None:
         raise SourceError(
             f"{paths[0]} is a feature file; give the folders of pictures, or the CSV, that it was made from"
