@@ -35,7 +35,7 @@ from boc.rerank import check_metric
 from boc.rerank.alignment import alignments
 from boc.search.options import SearchOptions
 from boc.search.searcher import Searcher
-from boc.types import MODALITIES, Hit, Item, Modality, Ragged
+from boc.types import MODALITIES, Batch, Hit, Item, Modality, Ragged
 
 DEEPEST = 100  # hits looked at for a median rank
 QUERIES = 256  # queries searched at a time
@@ -80,24 +80,32 @@ class Gallery:
         return whole | ({f"mean over folds of {fold} pictures": fold} if self.images > fold else {})
 
     def scores(
-        self, metric: str = "dot", *, device: str = "cpu", tick: Callable[[int], None] = lambda done: None
+        self,
+        metric: str = "dot",
+        *,
+        device: str = "cpu",
+        block: int = BLOCK,
+        tick: Callable[[int], None] = lambda done: None,
     ) -> NDArray[np.float32]:
         """Scores (n_texts, n_images) by a metric of ``boc.rerank.dot``; those of several files are averaged.
 
         The mean of the score matrices is how TERAN and VSRN combine models. The matrix is in a temporary file, mapped
-        read-only, with 4 bytes per score on disk. Alignments are computed in blocks on the ``device``, of which ``cpu``
-        needs no torch. ``tick`` is called with the number of captions of each finished block. FeatureFileError if an
-        alignment needs concept sets that a file lacks.
+        read-only, with 4 bytes per score on disk. Alignments are computed on the ``device``, of which ``cpu`` needs no
+        torch, ``block`` captions at a time. ``tick`` is called with the number of captions of each finished block.
+        FeatureFileError if an alignment needs concept sets that a file lacks.
         """
         check_metric(metric)
         n = len(self.captions)
         with ExitStack() as stack:
-            models = [_scorer(stack.enter_context(FeatureFile(path)), metric, device) for path in self.paths]
+            models = [
+                _scorer(stack.enter_context(FeatureFile(path)), metric, device, min(block, PICTURES))
+                for path in self.paths
+            ]
             handle = stack.enter_context(tempfile.TemporaryFile())
-            for start in range(0, n, BLOCK):
-                stop = min(start + BLOCK, n)
-                block = np.mean([rows(start, stop) for rows in models], axis=0, dtype=np.float32)
-                handle.write(block.tobytes())
+            for start in range(0, n, block):
+                stop = min(start + block, n)
+                rows = np.mean([score(start, stop) for score in models], axis=0, dtype=np.float32)
+                handle.write(rows.tobytes())
                 tick(stop - start)
             handle.flush()
             return np.memmap(handle, np.float32, "r", shape=(n, self.images))
@@ -243,8 +251,8 @@ def _check_same(path: Path, items: Sequence[Item], model: Path, expected: Sequen
             )
 
 
-def _scorer(file: FeatureFile, metric: str, device: str) -> Callable[[int, int], NDArray[np.float32]]:
-    """A function that scores captions ``start`` to ``stop`` against all pictures of the file."""
+def _scorer(file: FeatureFile, metric: str, device: str, size: int) -> Callable[[int, int], NDArray[np.float32]]:
+    """Return a function that scores captions ``start`` to ``stop`` against all pictures, ``size`` at a time."""
     if metric == "dot":
         images = file.vectors("image")
         return lambda start, stop: file.batch("text", start, stop, sets=False).embeddings.vectors @ images.T
@@ -254,17 +262,15 @@ def _scorer(file: FeatureFile, metric: str, device: str) -> Callable[[int, int],
                 f"{file.path}: holds no concept sets of its {modality} items, which {metric} compares; score by dot, "
                 "or make it with boc extract --encoder (an encoder that has them, such as tern)"
             )
-    count = file.count("image")
     align = alignments if device == "cpu" else partial(plugins.aligner().alignments, device=device)
 
-    def concepts(modality: Modality, start: int, stop: int) -> Ragged:
-        sets = file.batch(modality, start, stop).embeddings.concepts
-        assert sets is not None
-        return sets
+    def concepts(batch: Batch) -> Ragged:
+        assert batch.embeddings.concepts is not None
+        return batch.embeddings.concepts
 
     def aligned(start: int, stop: int) -> NDArray[np.float32]:
-        words = concepts("text", start, stop)
-        pictures = (concepts("image", i, i + PICTURES) for i in range(0, count, PICTURES))
+        words = concepts(file.batch("text", start, stop))
+        pictures = map(concepts, file.batches("image", size))
         return np.concatenate([align(words, regions, metric) for regions in pictures], axis=1)
 
     return aligned

@@ -35,13 +35,13 @@ def planned_sizes(index: Index, items: int) -> dict[str, int]:
     return {part: round(size * items / count) for part, size in measured.items()} | {"code": code}
 
 
-def sampled_sizes(sources: Sequence[Path], items: int) -> dict[str, int]:
+def sampled_sizes(sources: Sequence[Path], items: int, sample: int = SAMPLE) -> dict[str, int]:
     """Return ``planned_sizes`` of the default code for items like those of feature files with vectors.
 
-    The first items of the files are loaded into an index in a temporary folder, which is removed. FeatureFileError for
-    files of regions.
+    The first items of the files, ``sample`` at most, are loaded into an index in a temporary folder, which is removed.
+    FeatureFileError for files of regions.
     """
-    with _Beginning(sources) as file, tempfile.TemporaryDirectory(prefix="boc-info-") as folder:
+    with _Beginning(sources, sample) as file, tempfile.TemporaryDirectory(prefix="boc-info-") as folder:
         if file.header.kind != "embeddings":
             raise FeatureFileError(f"{file.path} holds no vectors; make a file of them with boc extract --encoder")
         codec = fit_code(file, parse_code("scalar").codec(file.dim), n_items=items)
@@ -50,12 +50,12 @@ def sampled_sizes(sources: Sequence[Path], items: int) -> dict[str, int]:
 
 
 class _Beginning(FeatureFiles):
-    """The first items of each of several feature files, about ``SAMPLE`` in all, with equal shares of all of them."""
+    """The first items of each of several feature files, about ``sample`` in all, with equal shares of all of them."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], sample: int) -> None:
         super().__init__(paths)
         total = sum(file.count(modality) for file in self.files for modality in MODALITIES)
-        self._share = min(1.0, SAMPLE / max(1, total))
+        self._share = min(1.0, sample / max(1, total))
 
     def count(self, modality: Modality) -> int:
         return sum(math.ceil(self._share * file.count(modality)) for file in self.files)

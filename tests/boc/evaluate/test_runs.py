@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from boc.errors import BocError, FeatureFileError
-from boc.evaluate import runs
 from boc.evaluate.metrics import evaluate, evaluate_ndcg
 from boc.evaluate.runs import Gallery
 from boc.indexes.build import build_index
@@ -81,13 +80,9 @@ def slow_scores(path: Path, metric: str) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_scores_are_those_of_the_pairs_across_blocks(
-    models: list[Path], metric: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runs, "BLOCK", 4)
-    monkeypatch.setattr(runs, "PICTURES", 2)
+def test_scores_are_those_of_the_pairs_across_blocks(models: list[Path], metric: str) -> None:
     done: list[int] = []
-    scores = Gallery.of(models[0]).scores(metric, tick=done.append)
+    scores = Gallery.of(models[0]).scores(metric, block=4, tick=done.append)
     assert (scores.shape, scores.dtype) == ((TEXTS, IMAGES), np.float32)
     np.testing.assert_allclose(scores, slow_scores(models[0], metric), rtol=1e-5, atol=1e-6)
     assert done == [4, 4, 3]

@@ -24,17 +24,16 @@ def test_a_code_learned_from_a_file_is_that_of_its_items_spread_evenly(
 ) -> None:
     """Whatever the blocks it is read in; and memory is told before, if it is much."""
     told: list[tuple[str, int, int]] = []
-    monkeypatch.setattr("boc.indexes.learn.FIT_SAMPLE", 100)
     with FeatureFiles([many]) as file:
         samples = [
             Embeddings(m, next(iter(file.sample(m, np.arange(size) * file.count(m) // size))))
             for m, size in (("image", 231), ("text", 538))
         ]
-        fit_code(file, global_code("dictionary", terms=64), lambda *progress: told.append(progress))
+        fit_code(file, global_code("dictionary", terms=64), lambda *progress: told.append(progress), sample=100)
         assert not told
         monkeypatch.setattr("boc.indexes.learn.MUCH", 0)
         monkeypatch.setattr("boc.inputs.features.SAMPLED", 50)
-        found = fit_code(file, global_code("dictionary", terms=64), lambda *progress: told.append(progress))
+        found = fit_code(file, global_code("dictionary", terms=64), lambda *progress: told.append(progress), sample=100)
     assert told == [("learning from 769 items, 0.0 GB of memory", done, 769) for done in (0, 769)]
     expected = global_code("dictionary", terms=64).fit(*samples, n_items=10_000)
     for name, array in expected.arrays().items():

@@ -50,16 +50,13 @@ def test_a_larger_index_takes_what_was_computed_from_a_smaller_one(many: Path, t
     assert planned["code"] > 0
 
 
-def test_the_command_computes_from_an_index_and_from_a_sample_of_files(
-    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_computes_from_an_index_and_from_a_sample_of_files(many: Path, tmp_path: Path) -> None:
     at = f"--at=file:{tmp_path}"
     assert boc("index", "many", many, at).exit_code == 0
     whole = json.loads(boc("info", "many", "--items", 20_000, at, "--json").stdout)
     assert json.loads(boc("info", many, "--items", 20_000, at, "--json").stdout) == whole
-    monkeypatch.setattr(sizes, "SAMPLE", 5000)
-    part = json.loads(boc("info", many, "--items", 20_000, at, "--json").stdout)
-    assert sum(part["bytes"].values()) == pytest.approx(sum(whole["bytes"].values()), rel=0.1)
+    part = sizes.sampled_sizes([many], 20_000, sample=5000)
+    assert sum(part.values()) == pytest.approx(sum(whole["bytes"].values()), rel=0.1)
     lines = boc("info", many, "--items", 20_000, at).stdout.splitlines()
     assert [line.split()[0] for line in lines][-1] == "in"
     assert boc("info", at).stdout.splitlines()[-1].split() == ["indexes", "many"]
