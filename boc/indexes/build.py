@@ -143,8 +143,9 @@ def build_index(
     paths, made, states = _feature_files(name, sources, images, at, encoder, device, keeps_concepts, progress, ocr=ocr)
     with FeatureFiles(paths) as file:
         copied = file.copied if (code, vectors, concepts) == (None, None, None) else None
+        learned: SurrogateCodec | Mapping[str, NDArray[Any]]
         if copied is not None:
-            manifest, codec = stored_manifest(copied, rm=rm, rerank=rerank, metadata=table)
+            manifest, learned = stored_manifest(copied, rm=rm, rerank=rerank, metadata=table)
         else:
             codec = make(file.header.identity)
             if shard is None:
@@ -161,7 +162,7 @@ def build_index(
                 metadata=table,
             )
             unreadable = {key: list(states[key]) for key, _ in file.failed if states.get(key)}
-            manifest = replace_in(manifest, unreadable=unreadable)
+            manifest, learned = replace_in(manifest, unreadable=unreadable), codec
         # A part of an index that another process has published meanwhile is complete, also with ``replace``.
         held = existed and (not replace or shard is not None)
         same = held and backend.open(name).manifest.same_contents(manifest)
@@ -172,7 +173,7 @@ def build_index(
             )
         if not same:
             total = file.count("image") + file.count("text")
-            for done in load_index(file, at, name, codec, manifest, table, as_stored=copied is not None, part=shard):
+            for done in load_index(file, at, name, learned, manifest, table, part=shard):
                 progress("indexing", done, total)
         published = shard is None or (backend.exists(name) and backend.open(name).manifest.same_contents(manifest))
         report = LoadReport(file.count("image"), file.count("text"), file.failed, up_to_date=same, published=published)

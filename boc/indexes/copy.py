@@ -96,29 +96,29 @@ def copy_index(
     elif (name, at) == (new, place) and (code, rm, rerank) == (None, None, None):
         raise BocError(f"{name} would be copied onto itself; give another name, another place (--to) or a --code")
     source = StoredIndex(plugins.backend(at), name)
-    other = _codec(source, parse_code(code) if isinstance(code, str) else code, progress)
-    manifest, codec = stored_manifest(source, other, rm=rm, rerank=rerank)
+    codec = _codec(source, parse_code(code) if isinstance(code, str) else code, progress)
+    manifest, arrays = stored_manifest(source, codec, rm=rm, rerank=rerank)
     total = sum(source.manifest.items.values())
 
     def write(writer: IndexWriter) -> None:
-        for done in write_items(writer, source, codec, manifest, as_stored=other is None):
+        for done in write_items(writer, source, codec, manifest):
             progress("copying", done, total)
         source.check_unchanged()
         writer.commit()
 
     if path is not None:
-        with _FileWriter(path, replace_in(manifest, created=source.manifest.created), codec.arrays()) as file:
+        with _FileWriter(path, replace_in(manifest, created=source.manifest.created), arrays) as file:
             write(file)
-        return _compared(source.index, path, as_stored=other is None)
+        return _compared(source.index, path, as_stored=codec is None)
     target = plugins.backend(place)
     if not replace and target.exists(new):
         existing = target.open(new).manifest
         if not existing.same_contents(manifest) or existing.items != source.manifest.items:
             raise BocError(f"{place} has an index {new!r} of something else; add --replace, or choose another name")
         return CopyReport(existing.items["image"], existing.items["text"], 0, up_to_date=True)
-    with target.create(new, manifest, codec.arrays()) as writer:
+    with target.create(new, manifest, arrays) as writer:
         write(writer)
-    return _compared(source.index, target.open(new), as_stored=other is None)
+    return _compared(source.index, target.open(new), as_stored=codec is None)
 
 
 def copy_items(name: str, ids: Sequence[str], *, at: str, to: str) -> None:
@@ -127,9 +127,9 @@ def copy_items(name: str, ids: Sequence[str], *, at: str, to: str) -> None:
     BackendError if the index lacks one of them.
     """
     source = StoredIndex(plugins.backend(at), name, ids)
-    manifest, codec = stored_manifest(source)
-    with plugins.backend(to).create(name, manifest, codec.arrays()) as writer:
-        deque(write_items(writer, source, codec, manifest, as_stored=True), 0)
+    manifest, arrays = stored_manifest(source)
+    with plugins.backend(to).create(name, manifest, arrays) as writer:
+        deque(write_items(writer, source, None, manifest), 0)
         writer.commit()
 
 

@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,45 +101,47 @@ def load_index(
     file: FeatureFile | FeatureFiles,
     at: str,
     name: str,
-    codec: SurrogateCodec,
+    code: SurrogateCodec | Mapping[str, NDArray[Any]],
     manifest: Manifest,
     metadata: Metadata | None = None,
     *,
-    as_stored: bool = False,
     part: str | None = None,
 ) -> Iterator[int]:
-    """Make index ``name`` at back end ``at`` from embeddings and a fitted codec, replacing an older one.
+    """Make index ``name`` at back end ``at`` from embeddings, replacing an older one.
 
-    Yields the number of items done, including those of an earlier load that was killed. The index is published when
-    the iterator is exhausted. ``metadata`` must be that of ``manifest``. With ``as_stored`` the file is a copy of an
-    index, whose terms and concept sets are taken as they are. With ``part``, ``I/N``, one of N processes takes every
-    N-th batch, and the last one publishes the index.
+    ``code`` is a fitted codec; or, for a copy of an index, the arrays of its code: then terms and concept sets are
+    taken as they are stored. Yields the number of items done, including those of an earlier load that was killed. The
+    index is published when the iterator is exhausted. ``metadata`` must be that of ``manifest``. With ``part``,
+    ``I/N``, one of N processes takes every N-th batch, and the last one publishes the index.
     """
     _check_items(file, metadata)
-    backend, made = plugins.backend(at), (check_name(name), manifest, codec.arrays())
+    codec, arrays = (code, code.arrays()) if isinstance(code, SurrogateCodec) else (None, code)
+    backend, made = plugins.backend(at), (check_name(name), manifest, arrays)
     with backend.create(*made) if part is None else backend.create_part(*made, part) as writer:
-        yield from write_items(writer, file, codec, manifest, metadata, as_stored=as_stored, part=part)
+        yield from write_items(writer, file, codec, manifest, metadata, part=part)
         writer.commit()
 
 
 def write_items(
     writer: IndexWriter,
     file: Vectors,
-    codec: SurrogateCodec,
+    codec: SurrogateCodec | None,
     manifest: Manifest,
     metadata: Metadata | None = None,
     *,
-    as_stored: bool = False,
     part: str | None = None,
 ) -> Iterator[int]:
-    """Add the items that ``writer`` lacks, as ``load_index``, without a commit; yields the number of items done."""
+    """Add the items that ``writer`` lacks, without a commit; yields the number of items done.
+
+    Terms are those of ``codec``, or as they are stored. ``part`` is as in ``load_index``.
+    """
     mine, every = (1, 1) if part is None else shard_of(part)
 
     def wanted(number: int, ids: Callable[[], list[str]]) -> bool:
         return number % every == mine - 1 and not writer.has(ids())
 
     done = 0
-    for count, batch in _encoding(file, codec, manifest, metadata, wanted, as_stored=as_stored):
+    for count, batch in _encoding(file, codec, manifest, metadata, wanted):
         if batch is not None:
             writer.add(*batch)
         done += count
@@ -190,9 +192,9 @@ def batches(file: FeatureFile | FeatureFiles, codec: SurrogateCodec, manifest: M
     return (read() for *_, read in _lazy_batches(file, codec, manifest))
 
 
-def _lazy_batches(file: Vectors, codec: SurrogateCodec, manifest: Manifest) -> Iterator[LazyBatch]:
+def _lazy_batches(file: Vectors, codec: SurrogateCodec | None, manifest: Manifest) -> Iterator[LazyBatch]:
     """The same, still to be read."""
-    sets = manifest.concept_dtype is not None or codec.reads_concepts
+    sets = manifest.concept_dtype is not None or (codec is not None and codec.reads_concepts)
     size = CONCEPT_BATCH if sets else BATCH
     for modality in MODALITIES:
         yield from file.lazy_batches(modality, size, sets=sets)
@@ -200,17 +202,15 @@ def _lazy_batches(file: Vectors, codec: SurrogateCodec, manifest: Manifest) -> I
 
 def _encoding(
     file: Vectors,
-    codec: SurrogateCodec,
+    codec: SurrogateCodec | None,
     manifest: Manifest,
     metadata: Metadata | None,
     wanted: Callable[[int, Callable[[], list[str]]], bool] = lambda number, ids: True,
-    *,
-    as_stored: bool = False,
 ) -> Iterator[tuple[int, _Documents | None]]:
     """Yield for each batch the number of its items, and their encoding; None for batches that are not ``wanted``, by
     their number and the ids of their items: these are not even read."""
-    fields, words = _Fields(file, manifest, metadata), codec.words
-    rounds = manifest.vector_dtype != file.header.dtype and not as_stored
+    fields = _Fields(file, manifest, metadata)
+    rounds = manifest.vector_dtype != file.header.dtype and codec is not None
 
     def encoded(task: tuple[int, Callable[[], Batch] | None]) -> tuple[int, _Documents | None]:
         count, read = task
@@ -221,7 +221,7 @@ def _encoding(
         if rounds:  # first, so that the terms are those of the vectors that the index holds
             rows = kept(batch.embeddings.vectors, manifest.vector_dtype).astype(np.float32, copy=False)
             batch = replace(batch, embeddings=replace(batch.embeddings, vectors=rows))
-        return count, _documents(batch, codec, manifest, fields, words, as_stored=as_stored)
+        return count, _documents(batch, codec, manifest, fields)
 
     def tasks() -> Iterator[tuple[int, Callable[[], Batch] | None]]:
         for number, (count, ids, read) in enumerate(_lazy_batches(file, codec, manifest)):
@@ -261,23 +261,16 @@ def _check_range(batch: Batch, manifest: Manifest) -> None:
         )
 
 
-def _documents(
-    batch: Batch,
-    codec: SurrogateCodec,
-    manifest: Manifest,
-    fields: _Fields,
-    words: Mapping[int, str],
-    *,
-    as_stored: bool,
-) -> _Documents:
+def _documents(batch: Batch, codec: SurrogateCodec | None, manifest: Manifest, fields: _Fields) -> _Documents:
     items, found, dtype = batch.items, batch.embeddings, manifest.concept_dtype
     if manifest.fields:
         items = [fields.of(item) for item in items]
-    if batch.stored is not None and as_stored:
+    if codec is None:
+        assert batch.stored is not None
         terms = batch.stored.terms
     else:
         terms = codec.encode_documents(found)
-        items = with_words(items, terms, words)
+        items = with_words(items, terms, codec.words)
     sets = None if batch.stored is None else batch.stored.concepts
     if sets is None or dtype != ("float16" if sets.scales is None else "int8"):
         sets = None if dtype is None or found.concepts is None else store(found.concepts, dtype)

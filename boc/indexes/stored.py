@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -119,9 +119,9 @@ def stored_manifest(
     rm: float | None = None,
     rerank: Metric | None = None,
     metadata: Metadata | None = None,
-) -> tuple[Manifest, SurrogateCodec]:
+) -> tuple[Manifest, Mapping[str, NDArray[Any]]]:
     """Return the manifest of an index like ``source``, an index or a copy of one in a file, still without items; and
-    its code: another ``codec``, or that of the source."""
+    the arrays of its code: another ``codec``, or that of the source."""
     old = source.manifest
     assert old is not None
     if rerank is not None and check_metric(rerank) != "dot" and old.concept_dtype is None:
@@ -133,22 +133,21 @@ def stored_manifest(
         parts.append(metadata.digest)
         fields = fields | metadata.types
         facts = sorted({*facts, *(metadata.types.keys() & FACTS.keys())})
-    if codec is None:
-        codec = SurrogateCodec.restore(old.codec, source.code_arrays())
+    arrays = source.code_arrays() if codec is None else codec.arrays()
     manifest = Manifest.new(
         old.identity,
-        codec.config(),
-        codec.arrays(),
+        old.codec if codec is None else codec.config(),
+        arrays,
         rm=old.rm if rm is None else rm,
         dtype=old.vector_dtype,
         source=old.source if len(parts) == 1 else hashlib.sha256(json.dumps(parts).encode()).hexdigest(),
         rerank=rerank or old.rerank,
         concept_dtype=old.concept_dtype,
-        fields=fields | word_fields(codec.words),
+        fields=fields if codec is None else fields | word_fields(codec.words),
         unreadable=old.unreadable,
         table_facts=facts,
     )
-    return manifest, codec
+    return manifest, arrays
 
 
 def header_of(manifest: Manifest, dtype: str) -> Header:

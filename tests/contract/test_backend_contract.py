@@ -1043,7 +1043,7 @@ def test_nothing_is_copied_onto_something_else_or_itself(
     terms = random_terms(np.random.default_rng(0), (4, 5), 9, 0.9)
     build(plugins.backend(here), name, mixed_items(4), terms)
     build(backend, name, mixed_items(3), terms[:3])
-    with pytest.raises(BocError, match=r"of something else; make it again with --replace"):
+    with pytest.raises(BocError, match=r"of something else; add --replace"):
         copy_index(name, at=here, to=address)
     with pytest.raises(BocError, match=r"copied onto itself"):
         copy_index(name, at=address)
