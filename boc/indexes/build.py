@@ -259,7 +259,7 @@ def _paths(source: Path | str | Sequence[Path | str]) -> list[Path]:
 
 
 def _are_features(sources: Sequence[Path]) -> bool:
-    """Whether all sources are feature files with vectors."""
+    """Return whether all sources are feature files with vectors."""
     return all(path.suffix.lower() in SUFFIXES and path.is_file() and is_embeddings(path) for path in sources)
 
 

@@ -134,14 +134,14 @@ def copy_items(name: str, ids: Sequence[str], *, at: str, to: str) -> None:
 
 
 def _path(to: str | Path | None) -> Path | None:
-    """The path of a feature file, if ``to`` is no address of a backend."""
+    """Return the path of a feature file, if ``to`` is no address of a backend."""
     if to is None or (isinstance(to, str) and re.match(r"[a-z][a-z+]+:", to)):
         return None
     return Path(to) if Path(to).suffix.lower() in SUFFIXES else None
 
 
 def _codec(source: StoredIndex, code: Code | None, progress: Progress) -> SurrogateCodec | None:
-    """The code that terms are made with: the new one, fitted; that of the index if its vectors were rounded after they
+    """Return the code that terms are made with: the new one, fitted; that of the index if its vectors were rounded after they
     were encoded; None if the stored terms are copied."""
     if code is None:
         if source.index.exact_vectors:

@@ -16,7 +16,7 @@ from boc.search.searcher import Searcher
 
 @dataclass(frozen=True)
 class Pace:
-    """How patient a watch is.
+    """Waiting times of a watch.
 
     Changes are processed after ``quiet`` ms without another one, or after ``longest`` ms although others follow. Each
     ``look`` ms it looks whether the folders are the same. A sync that failed is tried again after ``again`` seconds,
