@@ -141,8 +141,8 @@ def _path(to: str | Path | None) -> Path | None:
 
 
 def _codec(source: StoredIndex, code: Code | None, progress: Progress) -> SurrogateCodec | None:
-    """Return the code that terms are made with: the new one, fitted; that of the index if its vectors were rounded after they
-    were encoded; None if the stored terms are copied."""
+    """Return the code that terms are made with: the new one, fitted; that of the index if its vectors were rounded
+    after they were encoded; None if the stored terms are copied."""
     if code is None:
         if source.index.exact_vectors:
             return None
