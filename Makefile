@@ -23,14 +23,14 @@ endif
 # one thread faster than on two where other work runs: they wait for each other.
 SCENE_EYES := efficientnet:lite0?maps=slim&colours=1
 demo: install
-	$(BIN)/boc gallery demo/train --count 3000 --seed 1
-	$(BIN)/boc gallery demo/photos --count 500 --seed 2
-	OMP_NUM_THREADS=1 $(BIN)/boc train demo/train/captions.csv -o demo/model --recipe scenes --regions '$(SCENE_EYES)'
-	$(BIN)/boc extract demo/photos/captions.csv -o demo/photos.h5 --encoder teran:demo/model
-	$(BIN)/boc index scenes demo/photos.h5 --rerank mrsw --rm 20 --at file:demo/index
-	$(BIN)/python -m bench.paper.scene_truth demo/photos demo/photos.h5 --index scenes --at file:demo/index --brief
-	$(BIN)/boc search scenes --queries bench/demo_queries.txt -k 5 --html demo/hits.html --at file:demo/index
-	$(BIN)/boc serve scenes --at file:demo/index --open
+	$(BIN)/python -m demo.gallery demo-out/train --count 3000 --seed 1
+	$(BIN)/python -m demo.gallery demo-out/photos --count 500 --seed 2
+	OMP_NUM_THREADS=1 $(BIN)/boc train demo-out/train/captions.csv -o demo-out/model --recipe scenes --regions '$(SCENE_EYES)'
+	$(BIN)/boc extract demo-out/photos/captions.csv -o demo-out/photos.h5 --encoder teran:demo-out/model
+	$(BIN)/boc index scenes demo-out/photos.h5 --rerank mrsw --rm 20 --at file:demo-out/index
+	$(BIN)/python -m bench.paper.scene_truth demo-out/photos demo-out/photos.h5 --index scenes --at file:demo-out/index --brief
+	$(BIN)/boc search scenes --queries bench/demo_queries.txt -k 5 --html demo-out/hits.html --at file:demo-out/index
+	$(BIN)/boc serve scenes --at file:demo-out/index --open
 
 # The same on real photographs: DATA holds images/, captions.csv, train.ids.txt and dev.ids.txt; EYES describes their
 # regions. AT is where the index goes: a folder, or a server.
@@ -148,4 +148,4 @@ $(TOOLS)/python:
 	$(TOOLS)/pip install --quiet build cyclonedx-bom pip-audit pip-licenses uv
 
 clean:
-	rm -rf $(VENV) demo flickr8k bench-out build dist *.egg-info
+	rm -rf $(VENV) demo-out flickr8k bench-out build dist *.egg-info

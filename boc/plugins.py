@@ -385,10 +385,6 @@ class Backend(Protocol):
     def compact(self, name: str) -> None:
         """Merge an index into one segment without deleted rows; BackendError as ``open``."""
 
-    def growth(self, items: int, size: int, n_terms: int) -> tuple[int, float]:
-        """What does not grow in a line with the items, of an index of ``items`` that take ``size`` bytes: the bytes of
-        the table of its posting lists, and how often merging writes each item again while they are loaded."""
-
     def names(self) -> list[str]:
         """The names of the indexes, sorted."""
 

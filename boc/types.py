@@ -190,16 +190,15 @@ class Embeddings:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """What an index stored of items beside their vectors: their ``terms`` (n, V), and the ``scales`` float32 (rows,) of
-    their concept sets, if those are int8."""
+    """What an index stores of items beside their vectors: their ``terms`` (n, V), and their concept sets, if any."""
 
     terms: TermMatrix
-    scales: NDArray[np.float32] | None = None
+    concepts: StoredConcepts | None = None
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Items of one modality and their ``embeddings``, in one order; of an exported index, what it ``stored``."""
+    """Items of one modality and their ``embeddings``, in one order; of an index or a copy of it, what it ``stored``."""
 
     items: list[Item]
     embeddings: Embeddings

@@ -36,14 +36,12 @@ MAY = {
     "boc.topk": {"boc"},
     "boc.vectors": {"boc"},
     "boc.prefetch": {"boc"},
-    "boc.scenes": {"boc", "boc.outputs"},
     "boc.inputs": BASE,
     "boc.rerank": BASE,
     "boc.clustering": BASE | {"boc.inputs", "boc.prefetch"},
     "boc.codecs": BASE | {"boc.clustering"},
     "boc.search": BASE | {"boc.codecs", "boc.inputs", "boc.rerank"},
     "boc.indexes": BASE | {"boc.codecs", "boc.inputs", "boc.prefetch", "boc.rerank", "boc.search"},
-    "boc.synchronise": BASE | {"boc.indexes", "boc.inputs", "boc.search"},
     "boc.explain": BASE | {"boc.codecs", "boc.inputs", "boc.search"},
     "boc.evaluate": BASE | {"boc.codecs", "boc.indexes", "boc.inputs", "boc.rerank", "boc.search"},
     "boc.doctor": BASE,
@@ -54,7 +52,7 @@ MAY = {
 MAY["boc.cli"] = set(MAY) - {"encoders", "indexing"}
 # Under TYPE_CHECKING only.
 ANNOTATIONS = {
-    "boc": {"boc.errors", "boc.indexes", "boc.search", "boc.synchronise", "boc.types"},
+    "boc": {"boc.errors", "boc.indexes", "boc.search", "boc.types"},
     "boc.codecs": {"boc.clustering"},
     "boc.cli": {"encoders"},
 }

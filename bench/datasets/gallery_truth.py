@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from boc.scenes.canvas import Box
-from boc.scenes.scene import PLACE_WORDS, RELATION_WORDS, RELATIONS, Scene, preposition, read_scenes
+from demo.canvas import Box
+from demo.scene import PLACE_WORDS, RELATION_WORDS, RELATIONS, Scene, preposition, read_scenes
 
 FAMILIES = ("kind", "colour", "place", "two", "relation")
 DEPTH = 10  # hits that are looked at

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.clustering.cell_index import Centroids, Directions, kmeans_products, rounded, spherical_kmeans
+from boc.clustering.cell_index import Centroids, Directions, rounded, spherical_kmeans
 from boc.codecs.base import Blocks, Step, stacked, terms_of
 from boc.codecs.signed import Center
 from boc.types import Modality, QueryCode
@@ -96,9 +96,6 @@ class Dictionary(Step):
 
     def terms_at(self, n_items: int) -> int:
         return self.terms or vocabulary_size(n_items)
-
-    def learning_work(self, rows: int, n_items: int) -> float:
-        return kmeans_products(rows, self.terms_at(n_items))
 
     def learning_bytes(self, rows: int, width: int, n_items: int) -> int:
         """The sample in 8 bits, and some arrays of the centroids in 8 bits."""

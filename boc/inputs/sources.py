@@ -140,7 +140,7 @@ def without(whole: Source, part: Source) -> Source:
     return replace(whole, items=[item for item in whole.items if item.id not in gone])
 
 
-def open_folders(folders: Sequence[Path], ids: Path | None = None, *, detachable: bool = False) -> Source:
+def open_folders(folders: Sequence[Path], *, detachable: bool = False) -> Source:
     """The pictures of several folders, whose ids begin with the name of their folder.
 
     SourceError as ``open_source``, and if two folders have one name or one lies in another. A folder that is missing
@@ -167,7 +167,7 @@ def open_folders(folders: Sequence[Path], ids: Path | None = None, *, detachable
     for missing in gone:
         warnings.warn(BocWarning(f"{missing}; what the index has of it is kept"), stacklevel=2)
     items = [item for one in found for item in one.items]
-    return Source(items if ids is None else _keep(items, ids), closed=tuple(c for one in found for c in one.closed))
+    return Source(items, closed=tuple(c for one in found for c in one.closed))
 
 
 def _checked(folder: Path) -> Path:

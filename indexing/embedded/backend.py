@@ -15,9 +15,7 @@ from boc.manifest import Manifest
 
 from . import commits
 from .index import EmbeddedIndex
-from .kernel import BLOCK
-from .merge import MERGE
-from .writer import WAITING, EmbeddedEditor, EmbeddedWriter
+from .writer import EmbeddedEditor, EmbeddedWriter
 
 
 class EmbeddedBackend:
@@ -51,13 +49,6 @@ class EmbeddedBackend:
     def compact(self, name: str) -> None:
         with self.edit(name) as editor:
             editor.compact()
-
-    def growth(self, items: int, size: int, n_terms: int) -> tuple[int, float]:
-        blocks, flushed, written, level = max(1, -(-items // BLOCK)), size // WAITING, 0, 1
-        while level <= flushed:  # merged at the end, and before in groups of each size class
-            written += flushed // level * level
-            level *= MERGE
-        return 4 * n_terms * blocks, written * WAITING / max(1, size)
 
     def names(self) -> list[str]:
         return sorted(path.parent.name for path in self.folder.glob("*/CURRENT"))

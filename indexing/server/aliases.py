@@ -192,7 +192,8 @@ def _check_object(found: Sequence[Generation], indices: Json) -> None:
             if any(there.get(field, {}).get("type") != told["type"] for field, told in wanted.items()):
                 raise BackendError(
                     f"the field {OBJECT!r} of {physical} is not mapped as boc attach did it: the index was made again; "
-                    f"make it with the mapping of {OBJECT!r} before _reindex fills it, or detach and attach again"
+                    f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat boc attach, first "
+                    "with --detach"
                 )
 
 

@@ -72,9 +72,6 @@ class ServerBackend:
         check_own(generation)
         merge(self.transport, generation.physical)
 
-    def growth(self, items: int, size: int, n_terms: int) -> tuple[int, float]:
-        return 0, 0  # unknown: servers merge when they like
-
     def names(self) -> list[str]:
         return names(self.transport)
 

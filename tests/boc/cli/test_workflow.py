@@ -226,12 +226,11 @@ def test_what_to_extract_must_be_named(library: Path, tmp_path: Path) -> None:
 def test_the_sample_a_code_is_fitted_on_is_bounded_and_spread(
     library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(learn, "FIT_SAMPLE", 25)
     seen: list[learn.VectorSample] = []
     codec = global_code(z=4)
     monkeypatch.setattr(codec, "fit", lambda *samples, n_items: seen.extend(samples) or codec)
     with FeatureFile(library / "photos.h5") as file:
-        fit_code(file, codec)
+        fit_code(file, codec, sample=25)
         assert [len(sample) for sample in seen] == [25, 25]
         for sample, modality in zip(seen, MODALITIES, strict=True):
             vectors = np.concatenate([block.vectors for block in sample.blocks()])

@@ -21,9 +21,8 @@ from boc.codecs.surrogate_text import to_words, with_words
 from boc.codecs.words import LEAST
 from boc.errors import BocError
 from boc.explain.score import explain
-from boc.indexes.build import append, build_index, delete
+from boc.indexes.build import add_items, build_index, delete
 from boc.indexes.copy import copy_index
-from boc.indexes.export import export_index
 from boc.inputs.features import FeatureFile
 from boc.labels import Label, content_words, pack_labels
 from boc.search.searcher import Searcher
@@ -158,10 +157,10 @@ def test_words_follow_items_through_edits_copies_and_files(library: Path, book: 
     before = {item.id: item for item in Searcher.open("words", at).index.items()}
     gone = [id for id in before if id.startswith("007")]
     delete("words", gone, at=at)
-    append("words", library / "photos.h5", at=at)
+    add_items("words", library / "photos.h5", at=at)
     build_index("plain", library / "photos.h5", at=at)
     copy_index("plain", "copied", code=code, at=at)
-    export_index("words", tmp_path / "words.boc.h5", at=at)
+    copy_index("words", at=at, to=tmp_path / "words.boc.h5")
     build_index("again", tmp_path / "words.boc.h5", at=at)
     for name in ("words", "copied", "again"):
         assert {item.id: item.fields.get("words") for item in Searcher.open(name, at).index.items()} == {

@@ -163,7 +163,7 @@ def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only
     assert searcher.renewed() is searcher
     assert not fetched
     for _ in range(2):  # the same items in place of those that are there, as many as before
-        assert boc("index", "photos", photos, "--append", "--at", at).exit_code == 0
+        assert boc("add", "photos", photos, "--at", at).exit_code == 0
         fetched.clear()
         found = searcher.renewed()
         assert found is not searcher

@@ -291,25 +291,6 @@ def test_means_in_the_place_of_the_grus() -> None:
         assert torch.allclose(texts.vectors[i], mean / mean.norm())
 
 
-def test_affinities_are_those_of_the_first_layer() -> None:
-    for name in ("coco", "row", "plusplus"):
-        network = network_of(name)
-        features, boxes, counts = pictures([4, 2])
-        seen: list[Tensor] = []
-        first = network.img_enc.Rs_GCN_1
-        first.g.register_forward_hook(lambda module, inputs, output, seen=seen: seen.append(inputs[0]))
-        with torch.inference_mode():
-            network.images(features, boxes, counts)
-            found = network.affinities(features, boxes, counts)
-        for i, n in enumerate(counts.tolist()):
-            rows = seen[0][i, :n].numpy()
-            R = np.array([[affine(first.theta, a) @ affine(first.phi, b) for b in rows] for a in rows])
-            R /= np.abs(R).sum(axis=1, keepdims=True) if name == "row" else n
-            assert np.abs(found[i, :n, :n].numpy() - R).max() < UNIT
-    with pytest.raises(EncoderError, match="reasoning_layers=0"):
-        Vsrn(VsrnConfig(6, 8, 0), TEXT).affinities(features, boxes, counts)
-
-
 def test_an_order_without_a_gru_is_refused() -> None:
     with pytest.raises(EncoderError, match="region_order is for the GRU"):
         VsrnConfig(image_pooling="mean", region_order="size")

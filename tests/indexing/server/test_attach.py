@@ -221,9 +221,9 @@ def test_it_goes_on_after_a_kill(shop: Shop, at: str, tmp_path: Path, vectors: N
     keys = [f"d{i}" for i in range(N)]
     file = features(tmp_path / "all.h5", keys, vectors)
 
-    def killed(command: str, *options: str, has: bool) -> None:
+    def killed(*options: str, has: bool) -> None:
         """Kill the command as soon as the first documents have a code, or no longer."""
-        line = [command, shop.name, *options, "--yes", "--at", at]
+        line = ["attach", shop.name, *options, "--yes", "--at", at]
         run = [sys.executable, "-c", "from boc.cli import main; main()", *line]
         process = subprocess.Popen(run, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         while process.poll() is None:
@@ -234,13 +234,13 @@ def test_it_goes_on_after_a_kill(shop: Shop, at: str, tmp_path: Path, vectors: N
             time.sleep(0.01)
         process.wait()
 
-    killed("attach", str(file), "--code", "scalar", has=True)
+    killed(str(file), "--code", "scalar", has=True)
     report = attach(shop.name, [file], at=at)
     assert report is not None
     assert report.documents == N
     assert report.written + report.unchanged == N
     check_searches(at, shop.name, keys, vectors)
-    killed("detach", has=False)
+    killed("--detach", has=False)
     if "boc" in json.dumps(list(shop.ask("GET", f"{shop.name}*"))):
         detach(shop.name, at=at)
     assert shop.sources() == before
@@ -282,7 +282,7 @@ def test_nothing_changes_without_consent_and_boc_never_takes_their_index_for_its
     assert "50 pictures" in boc("info", shop.name, "--at", at).output
     for command in (
         ("index", shop.name, file, "--replace"),
-        ("index", shop.name, file, "--append"),
+        ("add", shop.name, file),
         ("delete", shop.name, "d1"),
         ("delete", shop.name, "--all"),
         ("compact", shop.name),

@@ -16,10 +16,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from boc import Searcher, build_index, copy_index, export_index, plugins, sync_index
+from boc import Searcher, build_index, copy_index, plugins, sync_index
 from boc.errors import BocError, BocWarning, SourceError
-from boc.synchronise import sync
-from tests.boc.synchronise.collections_of_files import (
+from tests.boc.indexes.collections_of_files import (
     CODE,
     CONTENTS,
     NAMES,
@@ -94,7 +93,8 @@ def _broken(left: int) -> Any:
 STEPS = st.lists(st.lists(OPERATIONS, max_size=8), min_size=1, max_size=4)
 
 
-@settings(max_examples=50)  # of up to four syncs and eight operations each
+@pytest.mark.slow
+@settings(max_examples=30, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # to shrink one takes minutes
 @given(steps=STEPS, breaks=st.lists(st.integers(1, 12), min_size=4, max_size=4))
 def test_after_any_operations_the_index_is_as_if_made_again(
     steps: list[list[tuple[str, ...]]], breaks: list[int]
@@ -197,6 +197,7 @@ def test_more_than_half_goes_only_if_that_is_wanted(encoder: Counting, files: Fi
     assert sync_index("x", files.folder, at=at).removed == 1
 
 
+@pytest.mark.slow
 def test_captions_follow_their_table(encoder: Counting, files: Files, at: str, tmp_path: Path) -> None:
     table = tmp_path / "captions.csv"
 
@@ -246,6 +247,7 @@ def _taken(at: str) -> dict[str, str]:
     return {key: row[3]["taken"] for key, row in held("x", at).items()}
 
 
+@pytest.mark.slow
 def test_facts_that_a_table_gave_outlive_a_changed_picture(encoder: Counting, at: str, tmp_path: Path) -> None:
     folder, table = tmp_path / "pictures", tmp_path / "table.csv"
     folder.mkdir()
@@ -282,13 +284,14 @@ def test_a_table_that_repeats_its_camera_is_a_table_all_the_same(encoder: Counti
     assert _taken(at) == {"0.jpg": "2020-01-01T00:00:00"}
 
 
+@pytest.mark.slow
 def test_what_could_not_be_read_is_not_tried_again(
     encoder: Counting, files: Files, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.do(("write", "bad.png", "bad"))
     new("x", files.folder, at)
     copy_index("x", "copy", at=at)
-    export_index("x", tmp_path / "x.h5", at=at)
+    copy_index("x", at=at, to=tmp_path / "x.h5")
     build_index("again", tmp_path / "x.h5", at=at)
     for name in ("x", "copy", "again"):
         report = sync_index(name, files.folder, at=at)
@@ -326,10 +329,8 @@ def test_one_of_several_disks_may_be_away(encoder: Counting, at: str, tmp_path: 
         sync_index("x", folders, at=at, keep_missing=True)
 
 
-def test_chunks_are_committed_one_by_one(
-    encoder: Counting, files: Files, at: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sync, "CHUNK", 3)
+@pytest.mark.slow
+def test_chunks_are_committed_one_by_one(encoder: Counting, files: Files, at: str) -> None:
     new("x", files.folder, at)
     for i in range(8):
         files.write(files.folder / f"new-{i}.png", f"new {i}")
@@ -338,7 +339,7 @@ def test_chunks_are_committed_one_by_one(
     encoder.seen.clear()
     encoder.breaks_at = 6
     with pytest.raises(KeyboardInterrupt):
-        sync_index("x", files.folder, at=at)
+        sync_index("x", files.folder, at=at, chunk=3)
     there = held("x", at).keys()
     assert sum(key.startswith("new") for key in there) == 6
     assert ("moved.png" in there, "0.png" in there, "1.png" in there) == (True, False, True)  # what is gone goes last
@@ -392,7 +393,7 @@ def test_the_command_as_a_user_gives_it(library: Path, tmp_path: Path) -> None:
     told = boc("sync", "x", folder, at)
     assert told.stdout == "x: 1 changed, 1 moved, 1 removed, 37 as they were\n"
     assert (told.exit_code, "left out" in told.stderr) == (1, True)
-    told = boc("index", "x", folder, at)
+    told = boc("sync", "x", folder, at)
     assert told.stdout == "x is up to date: 39 as they were\n"
     assert "bad.png" in told.stderr
     assert Searcher.open("x", at.removeprefix("--at=")).search("a red box", k=1)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,12 @@ import h5py
 import numpy as np
 import pytest
 
-from boc import Searcher, append, build_index, copy_index, delete, plugins
+from boc import Searcher, add_items, build_index, copy_index, delete, plugins
 from boc.errors import BocError, FeatureFileError
 from boc.evaluate.verify import verify
-from boc.indexes import export as module
-from boc.indexes.export import export_index
+from boc.inputs.feature_writer import FeatureWriter
 from boc.inputs.features import FeatureFile
+from boc.types import Batch
 from indexing.embedded.index import EmbeddedIndex
 from tests.helpers import boc
 
@@ -52,11 +52,11 @@ def assert_same(at: str, one: str, to: str, other: str) -> None:
 def test_an_index_comes_back_as_it_was(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(module, "BATCH", 13)
+    monkeypatch.setattr("boc.indexes.load.BATCH", 13)
     at, to = f"file:{tmp_path / 'here'}", f"file:{tmp_path / 'there'}"
     (tmp_path / "table.csv").write_text("id,year:integer,tag\n000.png,2019,a|b\n")
     build_index("photos", library / "photos.h5", at=at, metadata=tmp_path / "table.csv", **options)
-    report = export_index("photos", tmp_path / "photos.h5", at=at)
+    report = copy_index("photos", at=at, to=tmp_path / "photos.h5")
     assert (report.images, report.texts, report.compared) == (40, 80, 120)
     build_index("again", tmp_path / "photos.h5", at=to)
     assert_same(at, "photos", to, "again")
@@ -66,7 +66,7 @@ def test_an_index_comes_back_as_it_was(
 
 @pytest.mark.slow
 def test_of_an_export_other_indexes_can_be_made(library: Path, at: str, tmp_path: Path) -> None:
-    export_index("photos", tmp_path / "photos.h5", at=at)
+    copy_index("photos", at=at, to=tmp_path / "photos.h5")
     build_index("coded", tmp_path / "photos.h5", at=at, code="bits:8", rm=3)
     coded = plugins.backend(at).open("coded")
     assert verify(coded).right
@@ -82,7 +82,7 @@ def test_of_an_export_other_indexes_can_be_made(library: Path, at: str, tmp_path
     assert (first.fields["year"], first.fields["width"]) == (2019, "wide")
     assert "width" not in second.fields
     delete("photos", ["003.png"], at=at)
-    assert append("photos", tmp_path / "photos.h5", at=at).replaced == 119
+    assert add_items("photos", tmp_path / "photos.h5", at=at).replaced == 119
     with pytest.raises(BocError, match="holds no concept sets"):
         build_index("other", tmp_path / "photos.h5", at=at, rerank="mrsw")
 
@@ -102,16 +102,18 @@ def failing_after(calls: int, method: Callable[..., Any]) -> Callable[..., Any]:
 def test_after_a_kill_it_goes_on_and_nothing_half_has_the_name(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BATCH", 10)
+    monkeypatch.setattr("boc.indexes.load.BATCH", 10)
     path = tmp_path / "photos.h5"
     with monkeypatch.context() as patched:
         patched.setattr(EmbeddedIndex, "vectors", failing_after(7, EmbeddedIndex.vectors))
         with pytest.raises(KeyboardInterrupt):
-            export_index("photos", path, at=at)
+            copy_index("photos", at=at, to=path)
     assert not path.exists()
-    ticks: list[int] = []
-    export_index("photos", path, at=at, progress=lambda label, done, total: ticks.append(done))
-    assert ticks == [80, 90, 100, 110, 120]
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            EmbeddedIndex, "vectors", failing_after(5 + 1, EmbeddedIndex.vectors)
+        )  # 5 batches, 1 comparison
+        assert copy_index("photos", at=at, to=path).compared == 120
     build_index("again", path, at=at)
     assert_same(at, "photos", at, "again")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["indexes", "photos.h5"]
@@ -121,27 +123,27 @@ def test_an_index_that_changes_meanwhile_is_refused_then_and_later(at: str, tmp_
     def interfere(label: str, done: int, total: int) -> None:
         delete("photos", ["003.png"], at=at)
 
-    with pytest.raises(BocError, match=r"photos changed while it was exported; delete .*photos\.h5\.parts"):
-        export_index("photos", tmp_path / "photos.h5", at=at, progress=interfere)
+    with pytest.raises(BocError, match=r"photos changed while it was copied"):
+        copy_index("photos", at=at, to=tmp_path / "photos.h5", progress=interfere)
     assert not (tmp_path / "photos.h5").exists()
     with pytest.raises(FeatureFileError, match="unfinished run with another index and source"):
-        export_index("photos", tmp_path / "photos.h5", at=at)
+        copy_index("photos", at=at, to=tmp_path / "photos.h5")
 
 
 def test_nothing_that_is_there_is_replaced_unasked(at: str, tmp_path: Path) -> None:
     path = tmp_path / "photos.h5"
-    done = boc("export", "photos", path, "--at", at)
+    copy = ("copy", "photos", "--at", at, "--to")
+    done = boc(*copy, path)
     assert done.exit_code == 0, done.output
-    assert done.stdout == f"{path}: 40 pictures and 80 captions of photos, 120 items compared without a difference\n"
-    assert "exporting" in done.stderr
-    assert "is there already; add --replace" in boc("export", "photos", path, "--at", at).stderr
-    told = json.loads(boc("export", "photos", path, "--at", at, "--replace", "--json").stdout)
-    assert told == {"file": str(path), "images": 40, "texts": 80, "compared": 120}
+    assert done.stdout == f"{path}: 40 pictures and 80 captions, 120 items compared without a difference\n"
+    assert "copying" in done.stderr
+    assert "is there already; add --replace" in boc(*copy, path).stderr
+    assert boc(*copy, path, "--replace").exit_code == 0
     (tmp_path / "mine.h5").write_text("my own notes")
-    for name, words in (("mine.h5", "not of the kind to be written"), ("photos.zip", "end in .h5")):
-        assert words in boc("export", "photos", tmp_path / name, "--at", at, "--replace").stderr
+    assert "not of the kind to be written" in boc(*copy, tmp_path / "mine.h5", "--replace").stderr
     assert (tmp_path / "mine.h5").read_text() == "my own notes"
-    assert "no index 'nosuch'" in boc("export", "nosuch", tmp_path / "new.h5", "--at", at).stderr
+    assert boc(*copy, tmp_path / "photos.zip").exit_code == 1
+    assert "no index 'nosuch'" in boc("copy", "nosuch", "--to", tmp_path / "new.h5", "--at", at).stderr
     assert not (tmp_path / "new.h5").exists()
 
 
@@ -157,7 +159,7 @@ def test_nothing_that_is_there_is_replaced_unasked(at: str, tmp_path: Path) -> N
 )
 def test_a_damaged_export_is_refused(at: str, tmp_path: Path, name: str, value: int, words: str) -> None:
     path = tmp_path / "photos.h5"
-    export_index("photos", path, at=at)
+    copy_index("photos", at=at, to=path)
     with h5py.File(path, "a") as file:
         found = name if name in file else f"code/{sorted(file['code'])[0]}"
         file[found][-1 if found.startswith("code") else 0] = value
@@ -166,19 +168,16 @@ def test_a_damaged_export_is_refused(at: str, tmp_path: Path, name: str, value: 
     assert "again" not in plugins.backend(at).names()
 
 
-def test_a_copy_of_another_row_is_told(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = module.stored_rows
-    monkeypatch.setattr(EmbeddedIndex, "exact_vectors", True)
-    calls: list[int] = []
+def test_a_file_of_other_rows_is_told(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append_batch = FeatureWriter.append
 
-    def wrong(*arguments: Any) -> Any:
-        calls.append(1)
-        found = rows(*arguments)
-        return module.Rows(found.items, -found.vectors, found.concepts, found.terms) if len(calls) == 1 else found
+    def damaging(self: FeatureWriter, consumed: int, batches: list[Batch], *rest: Any) -> None:
+        wrong = [replace(b, embeddings=replace(b.embeddings, vectors=-b.embeddings.vectors)) for b in batches]
+        append_batch(self, consumed, wrong, *rest)
 
-    monkeypatch.setattr(module, "stored_rows", wrong)
-    with pytest.raises(BocError, match=r"differs from photos: other rows of '000\.png"):
-        export_index("photos", tmp_path / "photos.h5", at=at)
+    monkeypatch.setattr(FeatureWriter, "append", damaging)
+    with pytest.raises(BocError, match=r"the copy differs from its source: other rows of '000\.png"):
+        copy_index("photos", at=at, to=tmp_path / "photos.h5")
 
 
 def test_ordinary_feature_files_are_as_before(library: Path) -> None:

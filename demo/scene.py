@@ -1,29 +1,27 @@
-"""Scenes: their things, layout, captions, and the similarity of two scenes."""
+"""Scenes: their things, layout and captions, and galleries of them."""
 
 from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from itertools import permutations
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from boc.outputs import MadeFiles
-from boc.scenes.canvas import SKIES, Box, Canvas
-from boc.scenes.land import PLACES, paint_land, paint_rain, paint_sky
-from boc.scenes.things import ART, COLOURS, paint_base, paint_thing
+from demo.canvas import SKIES, Box, Canvas
+from demo.land import PLACES, paint_land, paint_rain, paint_sky
+from demo.things import ART, COLOURS, paint_base, paint_thing
 
 SIZES = {"small": 0.21, "": 0.33, "big": 0.48}  # side of a thing as a fraction of the side of the picture
 # each relation and its inverse
 RELATIONS = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 FLYERS, SWIMMERS = ("balloon", "kite", "rocket", "butterfly"), ("boat", "fish")
+MARK = ".gallery"  # in a folder whose pictures may be replaced by others
 ROOM = 0.93  # fraction of the width, or of the height, that things side by side may fill
 
 NOUNS: dict[str, tuple[str, ...]] = {kind: (kind,) for kind in ART} | {
@@ -288,41 +286,21 @@ def _name(thing: Thing, rng: np.random.Generator, sized: bool) -> str:
     return " ".join(["an" if words[0][0] in "aeiou" else "a", *words])
 
 
-def relevance(a: Scene, b: Scene) -> float:
-    """How much two scenes have in common, from 0 (nothing) to 1 (all); symmetric, whatever the order of the things.
-
-    A quarter for the background, 0.15 for the sky, the rest for the things, matched as well as can be: kind, then
-    colour, then size, and their relation.
-    """
-    longer, shorter = (a, b) if len(a.things) >= len(b.things) else (b, a)
-    setting = 0.25 * (a.background == b.background) + 0.15 * (a.sky == b.sky)
-    return setting + max(_match(longer, shorter, order) for order in permutations(range(len(longer.things))))
-
-
-def _match(longer: Scene, shorter: Scene, order: tuple[int, ...]) -> float:
-    pairs = zip((longer.things[k] for k in order), shorter.things, strict=False)
-    alike = math.fsum(_alike(one, other) for one, other in pairs) / len(order)
-    relation = RELATIONS.get(longer.relation or "") if order == (1, 0) else longer.relation
-    return alike * (0.6 if relation == shorter.relation else 0.45)
-
-
-def _alike(one: Thing, other: Thing) -> float:
-    colour = 2 * (one.colour == other.colour)
-    return (colour + (one.kind == other.kind) * (5 + colour + (one.size == other.size))) / 10
-
-
 def draw_gallery(folder: Path, count: int, seed: int, size: int = 224) -> Iterator[int]:
     """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv``, and in ``scenes.json``
     what is in each of them and where.
 
     An iterator over the number of pictures done; the two tables are written at its end. The same arguments give the
-    same bytes, and scene k is the same in a gallery of any length. ValueError for count < 1, seed < 0, size < 32;
-    BocError, before anything is written, if the folder holds files of these names that this function did not make.
+    same bytes, and scene k is the same in a gallery of any length. ValueError, before anything is written, for
+    count < 1, seed < 0, size < 32, and for a folder that holds files but no gallery, which would be replaced.
     """
     _at_least("count", count, 1)
     _at_least("seed", seed, 0)
     _at_least("size", size, 32)
-    return _gallery(Path(folder), count, seed, size)
+    folder = Path(folder)
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).exists():
+        raise ValueError(f"{folder} holds files that are no gallery; choose another folder")
+    return _gallery(folder, count, seed, size)
 
 
 def _at_least(what: str, value: int, least: int) -> None:
@@ -331,9 +309,10 @@ def _at_least(what: str, value: int, least: int) -> None:
 
 
 def _gallery(folder: Path, count: int, seed: int, size: int) -> Iterator[int]:
-    names, made = ["captions.csv", "scenes.json", *(f"images/{k:05d}.jpg" for k in range(count))], MadeFiles(folder)
-    made.begin(names)
     (folder / "images").mkdir(parents=True, exist_ok=True)
+    (folder / MARK).touch()
+    for old in (folder / "images").glob("[0-9]" * 5 + ".jpg"):
+        old.unlink()
     scenes, rows = [], [("image", "caption")]
     for k in range(count):
         rng, name = np.random.default_rng([seed, k]), f"{k:05d}.jpg"
@@ -345,7 +324,6 @@ def _gallery(folder: Path, count: int, seed: int, size: int) -> Iterator[int]:
     with (folder / "captions.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
     (folder / "scenes.json").write_text("[\n" + ",\n".join(scenes) + "\n]\n", encoding="utf-8", newline="\n")
-    made.finish(names)
 
 
 def read_scenes(path: Path) -> list[Scene]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from boc.scenes.canvas import RGB, Canvas, Points, entries, rgb
+from demo.canvas import RGB, Canvas, Points, entries, rgb
 
 
 class Place(NamedTuple):

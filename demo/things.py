@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from boc.scenes.canvas import RGB, Box, Canvas, Entry, Points, entries, rgb
+from demo.canvas import RGB, Box, Canvas, Entry, Points, entries, rgb
 
 COLOURS = {  # hue in degrees, saturation, value
     "red": (356, 0.82, 0.87),

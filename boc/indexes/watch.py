@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from boc.errors import BocError
-from boc.indexes.build import PLACE, Progress
-from boc.inputs.metadata import Metadata
+from boc.indexes.build import PLACE
+from boc.indexes.sync import SyncReport, sync_index
 from boc.search.searcher import Searcher
-from boc.synchronise.sync import SyncReport, open_pictures, synchronise
 
-QUIET = 300  # ms without a change after which changes are processed
-LONGEST = 2000  # ms after which they are processed although others follow
-LOOK = 1000  # ms between looks at whether the folders are still the same
-AGAIN = 5.0  # seconds after which a sync that failed is tried again
-EVERY = 600.0  # seconds after which everything is compared although no change was reported; network disks report none
+
+@dataclass(frozen=True)
+class Pace:
+    """Waiting times of a watch.
+
+    Changes are processed after ``quiet`` ms without another one, or after ``longest`` ms although others follow. Each
+    ``look`` ms it looks whether the folders are the same. A sync that failed is tried again after ``again`` seconds,
+    and everything is compared after ``every`` seconds without a change, since network disks report none.
+    """
+
+    quiet: int = 300
+    longest: int = 2000
+    look: int = 1000
+    again: float = 5.0
+    every: float = 600.0
 
 
 def watch(
@@ -26,62 +37,61 @@ def watch(
     *,
     at: str = PLACE,
     encoder: str | None = None,
-    metadata: Path | None = None,
-    ids: Path | None = None,
+    device: str = "auto",
     images: Path | None = None,
     keep_missing: bool = False,
-    ocr: bool = False,
-    device: str = "auto",
-    progress: Progress = lambda label, done, total: None,
     stop: Callable[[], bool] = lambda: False,
+    pace: Pace = Pace(),
+    **options: Any,
 ) -> None:
-    """Sync the index ``name`` now and whenever files of ``source`` change, until ``stop()``; it is asked each second.
+    """Sync the index ``name`` now and whenever files of ``source`` change, until ``stop()``; it is asked at each look.
 
     ``told`` gets the report of the first sync and of each that did something, and errors such as of a disk that is not
-    mounted, each once; then nothing is removed, and the sync is tried again. The other parameters are those of
-    ``sync_index``. BocError if the package watchfiles is not installed, or the index does not exist.
+    mounted, each once; then nothing is removed, and the sync is tried again. The other parameters and ``options``
+    are those of ``sync_index``. BocError if the package watchfiles is not installed, or the index does not exist.
     """
     paths = [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
     searcher = Searcher.open(name, at, encoder=encoder, device=device)
     error, first = "", True
-    moments = _Moments([*paths, *([images] if images else [])], stop, some=keep_missing)
+    moments = Moments([*paths, *([images] if images else [])], stop, pace, some=keep_missing)
     for _ in moments:
         try:
             searcher = searcher.renewed()
-            table = None if metadata is None else Metadata.read(metadata)
-            items = open_pictures(paths, ids, images, keep_missing=keep_missing)
-            report = synchronise(
-                name, at, searcher, items, table, keep_missing=keep_missing, ocr=ocr, progress=progress
+            report = sync_index(
+                name, paths, at=at, images=images, keep_missing=keep_missing, searcher=searcher, **options
             )
         except BocError as found:
             if str(found) != error:
                 told(found)
-            error, moments.patience = str(found), AGAIN
+            error, moments.patience = str(found), pace.again
         else:
             if first or error or report.failed or not report.up_to_date:
                 told(report)
-            error, first, moments.patience = "", False, EVERY
+            error, first, moments.patience = "", False, pace.every
 
 
-class _Moments:
+class Moments:
     """The moments for a sync: at first, after each change, and when ``patience`` seconds have passed.
 
     While a place is missing, each second is one, unless ``some`` of them are enough.
     """
 
-    def __init__(self, places: Sequence[Path], stop: Callable[[], bool], *, some: bool = False) -> None:
+    def __init__(
+        self, places: Sequence[Path], stop: Callable[[], bool], pace: Pace = Pace(), *, some: bool = False
+    ) -> None:
         self._places = places
         self._stop = stop
         self._enough = any if some else all
-        self._looked = -EVERY
-        self.patience = EVERY
+        self._pace = pace
+        self._looked = -pace.every
+        self.patience = pace.every
 
     def __iter__(self) -> Iterator[None]:
         while not self._stop():
             marks = _marks(self._places)
             if not self._enough(mark is not None for mark in marks):
                 yield
-                time.sleep(LOOK / 1000)
+                time.sleep(self._pace.look / 1000)
                 continue
             for changes in self._changes():
                 late = time.monotonic() - self._looked > self.patience
@@ -101,7 +111,12 @@ class _Moments:
         roots = {place if place.is_dir() else place.parent for place in self._places if place.exists()}
         try:
             yield from watchfiles.watch(
-                *roots, watch_filter=None, debounce=LONGEST, step=QUIET, rust_timeout=LOOK, yield_on_timeout=True
+                *roots,
+                watch_filter=None,
+                debounce=self._pace.longest,
+                step=self._pace.quiet,
+                rust_timeout=self._pace.look,
+                yield_on_timeout=True,
             )
         except OSError as error:
             raise BocError(

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from boc import plugins
 from boc.errors import BocError, SourceError
 from boc.indexes.build import PLACE, Progress, encoded_file, opened
-from boc.indexes.copy import Rows, stored_rows
+from boc.indexes.compare import Known, compare_pictures, compare_sentences, text_fact
 from boc.indexes.load import BATCH, CONCEPT_BATCH, check_fields, facts_among, put_items
+from boc.indexes.stored import stored_rows
 from boc.inputs import ocr as words
 from boc.inputs.features import FeatureFile
 from boc.inputs.file_facts import FACTS, STATE, facts_of
@@ -27,7 +28,6 @@ from boc.inputs.metadata import Metadata
 from boc.inputs.prepare_pool import advised, preparing
 from boc.inputs.sources import Source
 from boc.search.searcher import Searcher
-from boc.synchronise.compare import Known, compare_pictures, compare_sentences, text_fact
 from boc.types import MODALITIES, ImageRef, Item
 
 if TYPE_CHECKING:
@@ -72,12 +72,13 @@ def sync_index(
     at: str = PLACE,
     encoder: str | None = None,
     metadata: Metadata | Path | str | None = None,
-    ids: Path | None = None,
     images: Path | None = None,
     keep_missing: bool = False,
     remove_many: bool = False,
     ocr: bool = False,
     device: str = "auto",
+    chunk: int = CHUNK,
+    searcher: Searcher | None = None,
     progress: Progress = lambda label, done, total: None,
 ) -> SyncReport:
     """Bring the index ``name`` in line with ``source``. After a kill the same call continues.
@@ -97,7 +98,7 @@ def sync_index(
         The encoder of the index if it has moved; loaded only if there is something to encode.
     metadata : Metadata or path of a CSV, optional
         Metadata of the items; default: that which they have in the index.
-    ids, images : path, optional
+    images : path, optional
         As in ``build_index``.
     keep_missing : bool, default=False
         Keep items whose pictures or captions are not in the source; of several folders some may be gone.
@@ -107,6 +108,10 @@ def sync_index(
         Read the words inside pictures of which the index does not hold them yet.
     device : str, default="auto"
         Device that the encoder runs on: cpu, cuda, or auto.
+    chunk : int, default=4096
+        Items encoded per commit, the most that a kill can lose.
+    searcher : Searcher, optional
+        The open index, whose encoder is used again.
     progress : callable, optional
         Called as ``progress(label, done, total)`` after each batch.
 
@@ -114,51 +119,26 @@ def sync_index(
     """
     paths = [Path(source)] if isinstance(source, (Path, str)) else [Path(path) for path in source]
     table = Metadata.read(Path(metadata)) if isinstance(metadata, (Path, str)) else metadata
-    searcher = Searcher.open(name, at, encoder=encoder, device=device)
-    if encoder is not None and encoder != searcher.index.manifest.identity.spec:
-        _ = searcher.encoder  # EncoderError if it is another one
-    items = open_pictures(paths, ids, images, keep_missing=keep_missing)
-    return synchronise(
-        name, at, searcher, items, table, keep_missing=keep_missing, remove_many=remove_many, ocr=ocr, progress=progress
-    )
-
-
-def open_pictures(
-    paths: Sequence[Path], ids: Path | None = None, images: Path | None = None, *, keep_missing: bool = False
-) -> Source:
-    """The items of folders or a table. SourceError for feature files, whose vectors tell nothing of files."""
-    found = opened(paths, ids, images, detachable=keep_missing)
-    if found is None or found.file is not None:
+    if searcher is None:
+        searcher = Searcher.open(name, at, encoder=encoder, device=device)
+        if encoder is not None and encoder != searcher.index.manifest.identity.spec:
+            _ = searcher.encoder  # EncoderError if it is another one
+    items = opened(paths, images, detachable=keep_missing)
+    if items is None or items.file is not None:
         raise SourceError(
             f"{paths[0]} is a feature file; give the folders of pictures, or the CSV, that it was made from"
         )
-    return found
-
-
-def synchronise(
-    name: str,
-    at: str,
-    searcher: Searcher,
-    source: Source,
-    table: Metadata | None = None,
-    *,
-    keep_missing: bool = False,
-    remove_many: bool = False,
-    ocr: bool = False,
-    progress: Progress = lambda label, done, total: None,
-) -> SyncReport:
-    """As ``sync_index``, with an open index and source; the encoder of ``searcher`` is loaded if it is needed."""
     manifest = searcher.index.manifest
     if any(manifest.fields.get(fact) != FACTS[fact] for fact in STATE):
         raise BocError(f"{name} does not hold the facts of files that a sync compares; make it again with --replace")
     check_fields(manifest, table)
-    if table is not None and len(strange := table.strangers(source.items)) == len(table.rows):
+    if table is not None and len(strange := table.strangers(items.items)) == len(table.rows):
         raise BocError(f"no id of the metadata is that of an item (such as {strange[0]!r}); give ids of {name}")
     if ocr:
         words.check_installed()
         if manifest.fields.get("ocr") != words.FIELDS["ocr"] or "ocr" in manifest.table_facts:
             raise BocError(f"{name} has no field for the words inside pictures; make it again with --replace --ocr")
-    work = _Sync(name, at, searcher, source, table, ocr=ocr)
+    work = _Sync(name, at, searcher, items, table, ocr=ocr, chunk=chunk)
     work.check_removal(keep_missing=keep_missing, remove_many=remove_many)
     return work.run(progress)
 
@@ -167,9 +147,10 @@ class _Sync:
     """One sync: compare, then commit the changes."""
 
     def __init__(
-        self, name: str, at: str, searcher: Searcher, source: Source, table: Metadata | None, *, ocr: bool
+        self, name: str, at: str, searcher: Searcher, source: Source, table: Metadata | None, *, ocr: bool, chunk: int
     ) -> None:
         self._name, self._at, self._searcher, self._ocr = name, at, searcher, ocr
+        self._chunk, self._read_chunk = chunk, min(READ, chunk)
         self._index: Index = searcher.index
         self._backend = plugins.backend(at)
         manifest = self._index.manifest
@@ -207,16 +188,16 @@ class _Sync:
         elif 2 * len(self._gone) > len(self._stored) and not remove_many:
             raise BocError(
                 f"{len(self._gone)} of the {len(self._stored)} items of {self._name} are missing (such as "
-                f"{self._gone[0]!r}); is a disk not mounted, or this another folder? Add --remove-many to remove them, "
-                "or --keep-missing to keep them"
+                f"{self._gone[0]!r}); is a disk not mounted, or this another folder? Add --missing remove-many to "
+                "remove them, or --missing keep to keep them"
             )
 
     def run(self, progress: Progress) -> SyncReport:
         """Do it, in as many commits as there are chunks to encode."""
         failed: list[tuple[str, str]] = []
-        chunks = [self._new[start : start + CHUNK] for start in range(0, len(self._new), CHUNK)]
+        chunks = [self._new[start : start + self._chunk] for start in range(0, len(self._new), self._chunk)]
         for number, chunk in enumerate(chunks or [[]]):
-            path = self._encoded(chunk, number * CHUNK, progress)
+            path = self._encoded(chunk, number * self._chunk, progress)
             leaving = [*(self._vacated if number == 0 else []), *(self._gone if number + 1 >= len(chunks) else [])]
             if path is None and not (self._rewritten or leaving or self._is_outdated()):
                 break
@@ -254,16 +235,15 @@ class _Sync:
         self._index = self._backend.open(self._name)
 
     def _read(self, progress: Progress) -> None:
-        """Read the words inside pictures that are in the index without them, in commits of ``READ``."""
+        """Read the words inside pictures that are in the index without them, in commits of a few."""
         items = self._index.find(self._unread)
         images = [ImageRef(item.id, Path(item.content)) for item in items]
         with preparing(words.words_inside, images, advised(len(images))) as found:
-            for start in range(0, len(items), READ):
-                batch = items[start : start + READ]
+            for start in range(0, len(items), self._read_chunk):
+                batch = items[start : start + self._read_chunk]
                 told = [replace(item, fields={**item.fields, **next(found)}) for item in batch]
                 with self._editor() as editor:
-                    rows = stored_rows(self._index, batch)
-                    editor.put(told, rows.terms, rows.vectors, rows.concepts)
+                    editor.put(told, *stored_rows(self._index, batch))
                     self._commit(editor, [[item.id for item in batch]])
                 progress("reading words", start + len(batch), len(items))
 
@@ -299,15 +279,16 @@ class _Sync:
         early = {k.item.id for k in first}
         later = [k for k in self._rewritten if k.item.id not in early]
         size = CONCEPT_BATCH if self._index.manifest.concept_dtype is not None else BATCH
-        read = [(batch, self._rows(batch)) for batch in _batches(first, size)]
+
+        def rows(batch: Sequence[Known]) -> tuple[Any, ...]:
+            return stored_rows(self._index, [known.donor for known in batch])
+
+        read = [(batch, rows(batch)) for batch in _batches(first, size)]
         done = 0
-        for batch, rows in chain(read, ((batch, self._rows(batch)) for batch in _batches(later, size))):
-            editor.put([self._wanted(known) for known in batch], rows.terms, rows.vectors, rows.concepts)
+        for batch, stored in chain(read, ((batch, rows(batch)) for batch in _batches(later, size))):
+            editor.put([self._wanted(known) for known in batch], *stored)
             done += len(batch)
             progress("moving", done, len(self._rewritten))
-
-    def _rows(self, batch: Sequence[Known]) -> Rows:
-        return stored_rows(self._index, [known.donor for known in batch])
 
     def _differs(self, known: Known, *, of_table: bool) -> bool:
         """Whether the row of an item has to be written again; a file with other times differs in its facts."""
