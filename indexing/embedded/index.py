@@ -27,9 +27,9 @@ from boc.types import Filter, Hit, Item, Modality, SearchRequest, Stages, Stored
 from .._validate import check_rescore, no_concepts
 from . import bm25, commits
 from .kernel import Ranked
-from .live_segments import Part, located, masks_of, open_current, owner
+from .live_segments import Part, located, masks_of, open_current, owner, read
 from .npy_files import DAMAGED
-from .ranking import Ranking, Rows, best_of, read
+from .ranking import Ranking, Rows, best_of
 from .segment import Segment, side_by_side, take_sets
 
 P = ParamSpec("P")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,8 @@ from boc.rerank.dot import dot
 from boc.types import Modality, Rescore, SearchRequest, Stages
 
 from .kernel import Arrays, Kernel, Ranked
-from .live_segments import Part
+from .live_segments import Part, read
 from .segment import Segment, take_sets
-
-T = TypeVar("T")
 
 Rows: TypeAlias = tuple[NDArray[np.int64], NDArray[Any]]
 """Ascending rows of a part, and their scores."""
@@ -145,20 +143,3 @@ def best_of(parts: Sequence[Part], found: Sequence[Rows], k: int) -> Best:
         ids = read(parts, numbers, rows, Segment.ids)
         order = np.array(sorted(range(len(ids)), key=lambda at: (-scores[at], ids[at]))[:k], np.int64)
     return Best(numbers[order], rows[order], scores[order])
-
-
-def read(
-    parts: Sequence[Part],
-    numbers: NDArray[np.int32],
-    rows: NDArray[np.int64],
-    of: Callable[[Segment, NDArray[np.int64]], list[T]],
-) -> list[T]:
-    """What ``of`` reads of ``rows`` (m,) of the parts of these ``numbers`` (m,), in that order."""
-    if len(parts) == 1:
-        return of(parts[0].segment, rows)
-    found: dict[int, T] = {}
-    for number, part in enumerate(parts):
-        places = np.flatnonzero(numbers == number)
-        if len(places):
-            found.update(zip(places.tolist(), of(part.segment, rows[places]), strict=True))
-    return [found[place] for place in range(len(rows))]
