@@ -67,9 +67,9 @@ def test_versions_are_compared_as_installers_do(version: str, least: str, suffix
 
 
 def test_modules_that_are_not_compiled_are_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_compiled", lambda name: not name.endswith("_topk"))
+    monkeypatch.setattr(doctor, "_compiled", lambda name: not name.endswith("_search"))
     [finding] = doctor.compiled_modules()
-    assert (finding.state, "indexing.embedded._topk" in finding.what) == ("note", True)
+    assert (finding.state, "indexing.embedded._search" in finding.what) == ("note", True)
     assert "C compiler" in finding.todo
 
 

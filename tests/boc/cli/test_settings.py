@@ -152,7 +152,7 @@ WRONG = {
     "[search]\nk = 'many'": ["'many' is not a valid integer"],
     "[search]\nfind = 'video'": ["'video' is not one of 'image', 'text'"],
     "[index]\ncode = 'scalar:0'": ["at least 1"],
-    "device = 'gpu'": ["'gpu' is not one of"],
+    "[extract]\ndevice = 'gpu'": ["'gpu' is not one of"],
     "[search.more]\nx = 1": ["unknown 'more' in [search]"],
     "k = many": ["is not TOML", "line 1", "docs/reference/configuration.md"],
     f"password = '{SECRET}'": ["password holds a secret", "BOC_PASSWORD"],
@@ -166,7 +166,8 @@ WRONG = {
 @pytest.mark.parametrize("text", WRONG)
 def test_a_wrong_file_is_answered_with_one_line(text: str) -> None:
     write(text)
-    command = ("index", "photos", "photos.h5") if "index" in text or "device" in text else ("search", "photos", "a dog")
+    commands = {"[index]": ("index", "photos", "photos.h5"), "[extract]": ("extract", "photos", "-o", "photos.h5")}
+    command = commands.get(text.partition("\n")[0], ("search", "photos", "a dog"))
     result = boc(*command)
     assert result.exit_code in (1, 2)
     assert result.stdout == ""

@@ -249,7 +249,7 @@ def test_an_unknown_assignment_or_option_is_refused() -> None:
 
 def test_items_without_concepts_are_refused_with_what_to_do() -> None:
     codec = SurrogateCodec(concept_steps(book(3))).fit(embedded("image", [2], 0))
-    with pytest.raises(BocError, match="--set=concepts=false"):
+    with pytest.raises(BocError, match="--set concepts=false"):
         codec.encode_documents(Embeddings("image", np.ones((1, WIDTH), np.float32)))
 
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from boc.cli.commands.evaluate import command as evaluate_command
 from boc.cli.commands.index import command as index_command
-from boc.cli.commands.search import command as search_command
 from boc.errors import BocError
 from boc.names import CONCEPT_DTYPES, METRICS, VECTOR_DTYPES
 from boc.rerank import alignment, check_metric
@@ -379,7 +378,6 @@ def test_an_unknown_metric_is_refused_and_the_command_line_knows_them_all() -> N
         check_metric("cosine")
     of = {
         index_command: {"rerank": METRICS, "concepts": CONCEPT_DTYPES},
-        search_command: {"rerank": METRICS},
         evaluate_command: {"score": METRICS},
     }
     for command, options in of.items():
